@@ -1,0 +1,1 @@
+"""The bundled inference engine: paged KV cache, continuous batching, an OpenAI-compatible server."""

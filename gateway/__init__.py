@@ -1,0 +1,1 @@
+"""The LLM API gateway: everything between a client and a model server."""

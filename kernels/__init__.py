@@ -1,0 +1,7 @@
+"""GPU kernels and their plain torch references, one file an operation.
+
+Importing this package is cheap on purpose: it pulls in neither torch nor triton. ``__version__`` stays below
+0.18 because transformers probes for an unrelated package of the same name and tests its version.
+"""
+
+__version__ = "0.1.0"
