@@ -1,0 +1,131 @@
+"""Every way a request can fail, as one tree. Each error knows its HTTP status, its code, and whether to try again.
+
+    GatewayError
+    ├── BadRequest             400  the caller's words are wrong; names the field
+    │   ├── NotFound           404  no such path or request
+    │   │   └── UnknownModel   404  no such model, or not for this key
+    │   ├── MethodNotAllowed   405
+    │   ├── BodyTooLarge       413
+    │   └── Rejected           4xx  the model's server refused the request; its own words are passed on
+    ├── Unauthenticated        401
+    ├── RateLimited            429
+    ├── Upstream                    the model's server failed us
+    │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
+    │   ├── UpstreamUnavailable 503 it cannot be reached, or says it is too busy
+    │   └── UpstreamTimeout    504  it stayed silent past a timeout
+    └── Internal               500  a bug of ours
+
+The body is OpenAI's on every path: ``{"error": {"message", "type", "param", "code"}}``
+(https://platform.openai.com/docs/guides/error-codes).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class GatewayError(Exception):
+    """Base of all errors that a caller may see. ``message`` is written for that caller."""
+
+    status: int = 500
+    type: str = "server_error"
+    code: str | None = None
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        """Seconds after which another try makes sense."""
+        if code is not None:
+            self.code = code
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class BadRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class NotFound(BadRequest):
+    status = 404
+    code = "not_found"
+
+
+class UnknownModel(NotFound):
+    code = "model_not_found"
+
+
+class MethodNotAllowed(BadRequest):
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+        """The methods that the path does take, as the ``allow`` header lists them."""
+
+
+class BodyTooLarge(BadRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class Rejected(BadRequest):
+    """A client error that the model's server found; status, type and code are that server's."""
+
+    def __init__(
+        self, message: str, *, status: int, type: str | None, param: str | None, code: str | None
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.status = status
+        self.type = type or "invalid_request_error"
+
+
+class Unauthenticated(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class RateLimited(GatewayError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    retryable = True
+
+
+class Upstream(GatewayError):
+    type = "upstream_error"
+
+
+class UpstreamFailed(Upstream):
+    status = 502
+    code = "upstream_error"
+    retryable = True
+
+
+class UpstreamUnavailable(Upstream):
+    status = 503
+    code = "upstream_unavailable"
+    retryable = True
+
+
+class UpstreamTimeout(Upstream):
+    status = 504
+    code = "upstream_timeout"
+    retryable = True
+
+
+class Internal(GatewayError):
+    code = "internal_error"

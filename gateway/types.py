@@ -1,0 +1,126 @@
+"""The system in one file: what flows through the gateway, and the one shape every part of it has.
+
+A ``Handler`` turns a ``Call`` into an async stream of ``Chunk``. A backend is a handler; a ``Stage`` makes a
+handler out of the next one. A non-streaming answer is the same stream, collected at the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+from gateway.policy.schema import Policy, Target
+
+Json = Any
+"""A value that came out of, or can go into, a JSON document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who is calling: the key that proved it, the tenant it belongs to, the models it may name (glob patterns)."""
+
+    key_id: str
+    tenant: str
+    models: tuple[str, ...] = ("*",)
+
+    def may_use(self, model: str) -> bool:
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A question to a model, in one canonical form for every inbound dialect.
+
+    Exactly one of ``messages`` (a conversation) and ``prompt`` (raw text or token ids to continue) is set.
+    ``params`` holds every other parameter under its OpenAI name, forwarded as the caller wrote it.
+    """
+
+    model: str
+    messages: tuple[Mapping[str, Json], ...] | None = None
+    prompt: Json = None
+    stream: bool = False
+    include_usage: bool = False
+    n: int = 1
+    params: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens counted by whoever ran the model. ``cached`` is part of ``prompt``, ``reasoning`` of ``completion``."""
+
+    prompt: int
+    completion: int
+    cached: int = 0
+    reasoning: int = 0
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One step of an answer: a delta to one choice, or, with ``delta`` None, only news about the whole answer.
+
+    ``envelope`` holds the upstream response's own top-level fields (``id``, ``created``, ``system_fingerprint`` …).
+    """
+
+    index: int = 0
+    delta: Mapping[str, Json] | None = None
+    finish_reason: str | None = None
+    logprobs: Json = None
+    usage: Usage | None = None
+    envelope: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What happened to one request, told by the stages themselves; ``/v1/requests/{id}`` serves it.
+
+    Times are seconds since the request arrived, except ``created`` (Unix time).
+    """
+
+    request_id: str
+    created: float
+    notes: dict[str, Json] = field(default_factory=dict)
+
+    def note(self, stage: str, **facts: Json) -> None:
+        """Add what ``stage`` decided and why; later facts join the earlier ones."""
+        self.notes.setdefault(stage, {}).update(facts)
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way through the stages. The policy is the generation it started with, to the end."""
+
+    request_id: str
+    principal: Principal
+    request: ChatRequest
+    policy: Policy
+    receipt: Receipt
+    started: float
+    """``time.perf_counter()`` when the request arrived."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Trace context and the like, to be sent along upstream."""
+    target: Target | None = None
+    """Where ``route`` sends it."""
+
+
+Handler = Callable[[Call], AsyncIterator[Chunk]]
+Stage = Callable[[Handler], Handler]
+
+
+class Backend(Protocol):
+    """A place that answers calls. Implementations never import each other, and know nothing of stages."""
+
+    name: str
+
+    def stream(self, call: Call, target: Target) -> AsyncIterator[Chunk]:
+        """Answer ``call`` with ``target``'s model. Raises ``gateway.errors.GatewayError`` only."""
+        ...
+
+    async def probe(self) -> None:
+        """Prove that the backend can serve; raise ``gateway.errors.GatewayError`` if it cannot."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
