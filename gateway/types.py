@@ -6,7 +6,7 @@ handler out of the next one. A non-streaming answer is the same stream, collecte
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -75,12 +75,12 @@ class Chunk:
 class Receipt:
     """What happened to one request, told by the stages themselves; ``/v1/requests/{id}`` serves it.
 
-    Times are seconds since the request arrived, except ``created`` (Unix time).
+    ``created`` is Unix time; all other times are seconds since the request arrived.
     """
 
     request_id: str
     created: float
-    notes: dict[str, Json] = field(default_factory=dict)
+    notes: dict[str, dict[str, Json]] = field(default_factory=dict)
 
     def note(self, stage: str, **facts: Json) -> None:
         """Add what ``stage`` decided and why; later facts join the earlier ones."""
@@ -104,7 +104,10 @@ class Call:
     """Where ``route`` sends it."""
 
 
-Handler = Callable[[Call], AsyncIterator[Chunk]]
+Chunks = AsyncGenerator[Chunk, None]
+"""An answer under way. Whoever stops reading early closes it, and so stops the work behind it."""
+
+Handler = Callable[[Call], Chunks]
 Stage = Callable[[Handler], Handler]
 
 
@@ -113,7 +116,7 @@ class Backend(Protocol):
 
     name: str
 
-    def stream(self, call: Call, target: Target) -> AsyncIterator[Chunk]:
+    def stream(self, call: Call, target: Target) -> Chunks:
         """Answer ``call`` with ``target``'s model. Raises ``gateway.errors.GatewayError`` only."""
         ...
 

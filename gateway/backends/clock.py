@@ -1,0 +1,54 @@
+"""The time limits of one upstream answer."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from gateway.policy.schema import Timeouts
+
+AFTER_THE_END = 0.25
+"""Seconds to wait for a server to close an answer whose end mark has been read, so that its connection can be kept."""
+
+
+class Clock:
+    """Bounds every wait for an upstream: to the first token, between events, and for the whole answer.
+
+    Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed.
+    """
+
+    def __init__(self, limits: Timeouts) -> None:
+        self.limits = limits
+        self.is_over = False
+        self._now = asyncio.get_running_loop().time
+        start = self._now()
+        self._end = start + limits.total
+        self._next = start + limits.first_token
+        self._begun = False
+
+    def progress(self) -> None:
+        """Something of the answer has come."""
+        self._begun = True
+        self._next = self._now() + self.limits.idle
+
+    def ended(self) -> None:
+        """The answer is complete, only its connection is still open."""
+        self.is_over = True
+        self._next = self._now() + AFTER_THE_END
+
+    def verdict(self) -> str:
+        """Which limit has passed, in words that follow the server's name."""
+        if self._now() >= self._end:
+            return f"did not finish within {self.limits.total:g} s"
+        if self._begun:
+            return f"stalled for {self.limits.idle:g} s in the middle of its answer"
+        return f"sent nothing within {self.limits.first_token:g} s"
+
+    async def __aenter__(self) -> None:
+        self._timeout = asyncio.timeout_at(min(self._next, self._end))
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._timeout.__aexit__(kind, error, trace)

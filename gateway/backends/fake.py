@@ -1,0 +1,69 @@
+"""A scripted backend in the gateway's own process: for tests, demos, and trying out a policy without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import orjson
+
+from gateway.backends.upstream_errors import Outage, from_response
+from gateway.errors import UpstreamFailed
+from gateway.policy import schema
+from gateway.types import Call, Chunk, Chunks, Usage
+
+
+class FakeBackend:
+    """Answers from a script. A word with the space after it is a chunk, and counts as a token."""
+
+    def __init__(self, name: str, config: schema.FakeBackend) -> None:
+        self.name = name
+        self._config = config
+        self._outage = Outage()
+
+    async def stream(self, call: Call, target: schema.Target) -> Chunks:
+        asked = _last_words(call)
+        reply = next((entry for entry in self._config.script if entry.match in asked), None)
+        await asyncio.sleep(self._config.first_token_delay)
+        if reply is None or reply.status >= 400:
+            status = 404 if reply is None else reply.status
+            message = "no entry of the script matches" if reply is None else reply.reply or "scripted error"
+            body = orjson.dumps({"error": {"message": message}})
+            raise from_response(self.name, status, {}, body, self._outage)
+        pieces = re.findall(r"\s*\S+\s*?(?=\s|$)|\s+$", reply.reply)
+        limit = call.request.params.get("max_completion_tokens") or call.request.params.get("max_tokens")
+        said = pieces if limit is None else pieces[:limit]
+        for number, piece in enumerate(said):
+            for index in range(call.request.n):
+                if reply.cut_after is not None and number >= reply.cut_after:
+                    raise UpstreamFailed(
+                        f"Backend '{self.name}' broke off in the middle of its answer.", code="upstream_cut"
+                    )
+                yield Chunk(index=index, delta={"content": piece} if number else _opening(piece))
+            if number:
+                await asyncio.sleep(self._config.token_delay)
+        usage = Usage(prompt=len(asked.split()), completion=len(said) * call.request.n)
+        reason = "stop" if len(said) == len(pieces) else "length"
+        for index in range(call.request.n):
+            last = index == call.request.n - 1
+            yield Chunk(index=index, delta={}, finish_reason=reason, usage=usage if last else None)
+
+    async def probe(self) -> None:
+        """A script can always be read out."""
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+def _opening(piece: str) -> dict[str, str]:
+    return {"role": "assistant", "content": piece}
+
+
+def _last_words(call: Call) -> str:
+    if call.request.messages is None:
+        return str(call.request.prompt)
+    said = [message.get("content") for message in call.request.messages if message.get("role") == "user"]
+    last = said[-1] if said else ""
+    if isinstance(last, list):
+        return " ".join(str(part.get("text", "")) for part in last)
+    return str(last or "")

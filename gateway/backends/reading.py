@@ -1,0 +1,107 @@
+"""Upstream bytes into chunks: ``Events`` for a stream, ``Body`` for a whole answer. Both are fed, then finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import orjson
+
+from gateway.backends.upstream_errors import from_event
+from gateway.errors import UpstreamFailed
+from gateway.types import Call, Chunk, Json
+from gateway.wire import sse
+from gateway.wire.answer import Dialect
+
+_NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
+
+
+class Reading(Protocol):
+    done: bool
+    """The answer's end has been read; whatever follows is of no interest."""
+
+    def feed(self, part: bytes) -> Iterable[Chunk]:
+        """The chunks that ``part`` completes. Raises ``gateway.errors.Upstream``."""
+        ...
+
+    def finish(self) -> Iterable[Chunk]:
+        """The upstream closed: the last chunks, or ``gateway.errors.UpstreamFailed`` if the answer is cut."""
+        ...
+
+
+class Events:
+    """A stream ends at ``[DONE]``, or, from servers that do not send it, once every choice told why it ended."""
+
+    def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
+        self.done = False
+        self._backend = backend
+        self._dialect = dialect
+        self._call = call
+        self._reader = sse.EventReader()
+        self._open_choices = call.request.n * _prompts(call.request.prompt)
+        self._malformed = 0
+
+    def feed(self, part: bytes) -> Iterable[Chunk]:
+        try:
+            events = self._reader.feed(part)
+        except sse.EventTooLarge as error:
+            raise UpstreamFailed(f"Backend '{self._backend}' sent {error}.") from error
+        for data in events:
+            if data == b"[DONE]":
+                self.done = True
+                return
+            yield from self._chunks(data)
+
+    def finish(self) -> Iterable[Chunk]:
+        if self._open_choices > 0 and not self.done:
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' ended its stream before the answer was complete.",
+                code="upstream_cut",
+            )
+        return ()
+
+    def _chunks(self, data: bytes) -> list[Chunk]:
+        try:
+            raw = orjson.loads(data)
+            if "error" in raw:
+                raise from_event(self._backend, raw["error"])
+            chunks = [*self._dialect.read_event(raw)]
+        except _NONSENSE:
+            # One bad event in an otherwise sound stream is not worth the answer.
+            self._malformed += 1
+            self._call.receipt.note("backend", malformed_events=self._malformed)
+            return []
+        for chunk in chunks:
+            self._open_choices -= chunk.finish_reason is not None
+        return chunks
+
+
+class Body:
+    """A whole answer, as one JSON document."""
+
+    def __init__(self, backend: str, dialect: Dialect) -> None:
+        self.done = False
+        self._backend = backend
+        self._dialect = dialect
+        self._parts: list[bytes] = []
+
+    def feed(self, part: bytes) -> Iterable[Chunk]:
+        self._parts.append(part)
+        return ()
+
+    def finish(self) -> Iterable[Chunk]:
+        try:
+            raw = orjson.loads(b"".join(self._parts))
+            if "error" in raw:
+                raise from_event(self._backend, raw["error"])
+            return [*self._dialect.read_answer(raw)]
+        except _NONSENSE as error:
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' answered with something that is not a completion; "
+                "the operator should check its base_url."
+            ) from error
+
+
+def _prompts(prompt: Json) -> int:
+    """How many prompts a request holds: only raw ones, as a list of texts or of token lists, can be many."""
+    return len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1

@@ -1,0 +1,137 @@
+"""HTTP to upstream servers: httpx's request and response types over aiohttp's connections.
+
+Backends hand an ``httpx.Request`` to an ``httpx.AsyncBaseTransport`` and read an ``httpx.Response``, so any httpx
+transport can stand in for this one (``httpx.MockTransport``, ``httpx.ASGITransport`` …). This one is the default
+because it is the fastest we measured (``benchmarks/transports.py``; the table is in ``docs/benchmarks.md``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import httpx
+import yarl
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where a URL's requests really go: worked out once, as a look at the environment costs more than a request."""
+
+    url: yarl.URL
+    proxy: str | None
+
+
+class AiohttpTransport(httpx.AsyncBaseTransport):
+    """Pooled connections, one pool for all hosts.
+
+    Proxies are taken from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``, certificate authorities
+    from the system or from ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. Time limits come from the request's ``timeout``
+    extension as httpx writes it: ``connect`` and ``read``, in seconds. Bodies are handed over as they arrive, so
+    ask for ``accept-encoding: identity``.
+
+    Raises httpx's own errors: ``ConnectError``, ``ConnectTimeout``, ``ReadTimeout``, ``ReadError``,
+    ``RemoteProtocolError``, ``UnsupportedProtocol``.
+    """
+
+    def __init__(self, *, max_connections: int = 0, keepalive: float = 30.0) -> None:
+        self._max_connections = max_connections
+        self._keepalive = keepalive
+        self._session: aiohttp.ClientSession | None = None
+        self._routes: dict[httpx.URL, _Route] = {}
+
+    def _open(self) -> aiohttp.ClientSession:
+        # Here and not in __init__: a session belongs to the running event loop.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=self._max_connections,
+                    keepalive_timeout=self._keepalive,
+                    ssl=ssl.create_default_context(),
+                ),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(),
+                skip_auto_headers=("user-agent", "accept-encoding", "accept", "content-type"),
+                read_bufsize=2**18,
+            )
+        return self._session
+
+    def _route(self, url: httpx.URL) -> _Route:
+        route = self._routes.get(url)
+        if route is None:
+            proxies = {} if proxy_bypass(url.host) else getproxies()
+            route = _Route(yarl.URL(str(url), encoded=True), proxies.get(url.scheme) or proxies.get("all"))
+            if len(self._routes) < 256:
+                self._routes[url] = route
+        return route
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        limits = request.extensions.get("timeout", {})
+        route = self._route(request.url)
+        try:
+            response = await self._open().request(
+                request.method,
+                route.url,
+                data=request.content,
+                headers=request.headers.multi_items(),
+                proxy=route.proxy,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    sock_connect=limits.get("connect"), sock_read=limits.get("read")
+                ),
+            )
+        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+            raise _translate(error, request) from error
+        return httpx.Response(
+            response.status,
+            headers=response.raw_headers,
+            stream=_Body(response, request),
+            request=request,
+        )
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class _Body(httpx.AsyncByteStream):
+    """The answer's bytes as they arrive; closing early drops the connection, which tells the server to stop."""
+
+    def __init__(self, response: aiohttp.ClientResponse, request: httpx.Request) -> None:
+        self._response = response
+        self._request = request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._response.content.iter_any():
+                yield part
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise _translate(error, self._request) from error
+
+    async def aclose(self) -> None:
+        # After the end of the body the connection is back in the pool already, and this does nothing.
+        self._response.close()
+
+
+def _translate(error: Exception, request: httpx.Request) -> httpx.TransportError:
+    """Foreign errors stop at the boundary: aiohttp's become httpx's."""
+    text = str(error) or type(error).__name__
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return httpx.ConnectTimeout(text, request=request)
+        case asyncio.TimeoutError():
+            return httpx.ReadTimeout(text, request=request)
+        case aiohttp.ClientConnectorError():
+            return httpx.ConnectError(text, request=request)
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | aiohttp.ClientOSError():
+            return httpx.ReadError(text, request=request)
+        case aiohttp.InvalidURL() | ValueError():
+            return httpx.UnsupportedProtocol(f"not a URL to forward to: {text}", request=request)
+        case _:
+            return httpx.RemoteProtocolError(text, request=request)

@@ -1,0 +1,213 @@
+"""An answer on the wire, for every dialect of OpenAI's shape: an object with ``choices`` and ``usage``.
+
+Upstream bodies become chunks here; chunks become one JSON body or server-sent events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.types import ChatRequest, Chunk, Json, Usage
+from gateway.wire import sse
+
+
+@dataclass(slots=True)
+class Choice:
+    """All that was said of one choice, joined."""
+
+    delta: dict[str, Json] = field(default_factory=dict)
+    logprobs: dict[str, Json] | None = None
+    finish_reason: str | None = None
+
+
+class Dialect(Protocol):
+    """What a dialect's module offers; the modules themselves are the implementations."""
+
+    PATH: str
+    """Below an upstream's base URL."""
+    OBJECT: str
+    CHUNK_OBJECT: str
+    ID_PREFIX: str
+
+    def read_request(self, data: bytes) -> ChatRequest: ...
+    def write_request(self, request: ChatRequest, model: str) -> dict[str, Json]: ...
+    def read_answer(self, raw: Mapping[str, Json]) -> Iterator[Chunk]: ...
+    def read_event(self, raw: Mapping[str, Json]) -> Iterator[Chunk]: ...
+    def whole_choice(self, index: int, choice: Choice) -> dict[str, Json]: ...
+    def event_choice(self, chunk: Chunk) -> dict[str, Json]: ...
+
+
+_OURS = frozenset({"choices", "usage", "object", "model"})
+
+
+def chunks(
+    raw: Mapping[str, Json], delta: Callable[[Mapping[str, Json]], Mapping[str, Json]]
+) -> Iterator[Chunk]:
+    """The chunks in one upstream body or event. Raises ``KeyError``, ``TypeError``, ``AttributeError`` on nonsense."""
+    envelope = {name: value for name, value in raw.items() if name not in _OURS}
+    usage = read_usage(raw.get("usage"))
+    choices = raw["choices"]
+    last = len(choices) - 1
+    for i, choice in enumerate(choices):
+        yield Chunk(
+            index=choice.get("index", i),
+            delta=delta(choice),
+            finish_reason=choice.get("finish_reason"),
+            logprobs=choice.get("logprobs"),
+            usage=usage if i == last else None,
+            envelope=envelope,
+        )
+    if not choices and usage is not None:
+        yield Chunk(usage=usage, envelope=envelope)
+
+
+def read_usage(raw: Mapping[str, Json] | None) -> Usage | None:
+    if not raw:
+        return None
+    return Usage(
+        prompt=raw.get("prompt_tokens") or 0,
+        completion=raw.get("completion_tokens") or 0,
+        cached=(raw.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        reasoning=(raw.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
+    )
+
+
+def write_usage(usage: Usage) -> dict[str, Json]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+class Whole:
+    """Collects a stream of chunks into the one JSON body of a non-streaming answer."""
+
+    def __init__(self, dialect: Dialect, request_id: str, model: str) -> None:
+        self._dialect = dialect
+        self._request_id = request_id
+        self._model = model
+        self._choices: dict[int, Choice] = {}
+        self._usage: Usage | None = None
+        self._envelope: dict[str, Json] = {}
+
+    def add(self, chunk: Chunk) -> None:
+        self._envelope.update(chunk.envelope)
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.delta is None:
+            return
+        choice = self._choices.setdefault(chunk.index, Choice())
+        join_delta(choice.delta, chunk.delta)
+        if chunk.logprobs:
+            choice.logprobs = join_lists(choice.logprobs or {}, chunk.logprobs)
+        choice.finish_reason = chunk.finish_reason or choice.finish_reason
+
+    def body(self) -> bytes:
+        return orjson.dumps(
+            {
+                **_head(
+                    self._envelope,
+                    self._dialect.OBJECT,
+                    self._dialect.ID_PREFIX,
+                    self._request_id,
+                    self._model,
+                ),
+                "choices": [
+                    self._dialect.whole_choice(index, self._choices[index]) for index in sorted(self._choices)
+                ],
+                "usage": write_usage(self._usage) if self._usage else None,
+            }
+        )
+
+
+class Events:
+    """Writes chunks as server-sent events. With ``include_usage`` the last event tells the usage, the rest null."""
+
+    def __init__(self, dialect: Dialect, request_id: str, model: str, *, include_usage: bool) -> None:
+        self._dialect = dialect
+        self._request_id = request_id
+        self._model = model
+        self._usage: Usage | None = None
+        self._include_usage = include_usage
+        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._start = b""
+
+    def event(self, chunk: Chunk) -> bytes:
+        """Empty when the chunk holds nothing for the caller."""
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if not self._start:
+            self._open(chunk.envelope)
+        if chunk.delta is None:
+            return b""
+        return self._start + orjson.dumps(self._dialect.event_choice(chunk)) + self._tail
+
+    def end(self) -> bytes:
+        """The usage, where it was asked for and is known, and the end mark."""
+        if not self._include_usage or self._usage is None:
+            return sse.DONE
+        return self._start + b'],"usage":' + orjson.dumps(write_usage(self._usage)) + b"}\n\n" + sse.DONE
+
+    def _open(self, envelope: Mapping[str, Json]) -> None:
+        # What all events of an answer share is written out once.
+        head = _head(
+            envelope, self._dialect.CHUNK_OBJECT, self._dialect.ID_PREFIX, self._request_id, self._model
+        )
+        self._start = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
+
+
+def _head(
+    envelope: Mapping[str, Json], kind: str, prefix: str, request_id: str, model: str
+) -> dict[str, Json]:
+    return {
+        "id": prefix + request_id,
+        "created": int(time.time()),
+        **envelope,
+        "object": kind,
+        "model": model,
+    }
+
+
+_PIECES = frozenset({"content", "refusal", "reasoning_content", "reasoning", "arguments"})
+
+
+def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
+    """Add a delta to what was said before: texts grow, tool calls are matched by index, the rest is replaced."""
+    for name, value in delta.items():
+        if name in _PIECES and isinstance(value, str):
+            whole[name] = (whole.get(name) or "") + value
+        elif name == "tool_calls" and isinstance(value, list):
+            _join_tool_calls(whole.setdefault("tool_calls", []), value)
+        elif name in ("function", "function_call") and isinstance(value, Mapping):
+            join_delta(whole.setdefault(name, {}), value)
+        elif value is not None or name not in whole:
+            whole[name] = value
+
+
+def _join_tool_calls(whole: list[dict[str, Json]], pieces: list[Mapping[str, Json]]) -> None:
+    for piece in pieces:
+        index = piece.get("index")
+        known = next((call for call in whole if index is not None and call.get("index") == index), None)
+        if known is None:
+            known = {}
+            whole.append(known)
+        join_delta(known, piece)
+
+
+def join_lists(whole: dict[str, Json], more: Mapping[str, Any]) -> dict[str, Json]:
+    """Log-probabilities: lists under the same name follow one another."""
+    return {
+        **whole,
+        **{
+            name: (whole.get(name) or []) + value if isinstance(value, list) else value
+            for name, value in more.items()
+        },
+    }

@@ -1,0 +1,69 @@
+"""Reading a request body: JSON, then its types. Every complaint names the field in the caller's own terms."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from gateway.errors import BadRequest
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The JSON object in ``body``. Raises ``BadRequest``."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        what = "is empty" if not body.strip() else f"is not valid JSON: {error}"
+        raise BadRequest(f"The request body {what}. Send a JSON object.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        kind = {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a bare value")
+        raise BadRequest(f"The request body is {kind}. Send a JSON object.", code="invalid_json")
+    return value
+
+
+def check(schema: type[Body], raw: dict[str, Any]) -> Body:
+    """``raw`` as ``schema``. Raises ``BadRequest`` that names the first field at fault."""
+    try:
+        return schema.model_validate(raw)
+    except ValidationError as error:
+        raise _complaint(error) from None
+
+
+def _complaint(error: ValidationError) -> BadRequest:
+    # Of a union's complaints the deepest is about the branch that the caller meant.
+    first = error.errors(include_url=False, include_context=False)[0]
+    root = first["loc"][0] if first["loc"] else None
+    same = [e for e in error.errors(include_url=False, include_context=False) if e["loc"][:1] == (root,)]
+    worst = max(
+        same, key=lambda e: (len(_plain(e["loc"])), e["type"] not in ("string_type", "none_required"))
+    )
+    param = _path(worst["loc"])
+    if worst["type"] == "missing":
+        return BadRequest(
+            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+        )
+    message = worst["msg"].removeprefix("Value error, ")
+    value = worst.get("input")
+    shown = (
+        f" (got {value!r})" if isinstance(value, bool | int | float | str) and len(repr(value)) <= 80 else ""
+    )
+    return BadRequest(f"Invalid value for '{param}': {message}{shown}.", param=param, code="invalid_value")
+
+
+def _plain(loc: tuple[int | str, ...]) -> list[int | str]:
+    """``loc`` without pydantic's names for the branches of a union."""
+    return [part for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+
+
+_BRANCHES = {"str", "int", "float", "bool", "none", "constrained"}
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in _plain(loc):
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path

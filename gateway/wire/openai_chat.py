@@ -1,0 +1,153 @@
+"""OpenAI's Chat Completions dialect, both ways (https://platform.openai.com/docs/api-reference/chat)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.errors import BadRequest
+from gateway.types import ChatRequest, Chunk, Json
+from gateway.wire import answer, body
+
+PATH = "/chat/completions"
+OBJECT = "chat.completion"
+CHUNK_OBJECT = "chat.completion.chunk"
+ID_PREFIX = "chatcmpl-"
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+class Lenient(BaseModel):
+    """Checks what it knows, strictly, and lets the rest through for the model's server to judge."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Part(Lenient):
+    type: str
+    text: str | None = None
+
+
+class Message(Lenient):
+    role: Role
+    content: str | list[Part] | None = None
+
+
+class StreamOptions(Lenient):
+    include_usage: bool | None = None
+
+
+class Sampling(Lenient):
+    """The parameters that both of OpenAI's text APIs share."""
+
+    model: Annotated[str, Field(min_length=1)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+
+
+class ChatBody(Sampling):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+
+
+_OWN = frozenset({"model", "messages", "prompt", "stream", "n"})
+
+
+def read_request(data: bytes) -> ChatRequest:
+    """Raises ``BadRequest``."""
+    raw = body.read_json(data)
+    return request_from(raw, body.check(ChatBody, raw), messages=tuple(raw.get("messages", ())))
+
+
+def request_from(
+    raw: Mapping[str, Json],
+    known: Sampling,
+    *,
+    messages: tuple[Mapping[str, Json], ...] | None = None,
+    prompt: Json = None,
+) -> ChatRequest:
+    stream = bool(known.stream)
+    if known.stream_options is not None and not stream:
+        raise BadRequest(
+            "'stream_options' is only allowed when 'stream' is true.",
+            param="stream_options",
+            code="invalid_value",
+        )
+    return ChatRequest(
+        model=known.model,
+        messages=messages,
+        prompt=prompt,
+        stream=stream,
+        include_usage=bool(known.stream_options and known.stream_options.include_usage),
+        n=known.n or 1,
+        params={name: value for name, value in raw.items() if name not in _OWN},
+    )
+
+
+def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
+    """The body to send upstream; usage is always asked for, as the gateway itself needs it."""
+    sent: dict[str, Json] = {**request.params, "model": model, "stream": request.stream}
+    if request.messages is not None:
+        sent["messages"] = request.messages
+    else:
+        sent["prompt"] = request.prompt
+    if request.n != 1:
+        sent["n"] = request.n
+    if request.stream:
+        sent["stream_options"] = {**(request.params.get("stream_options") or {}), "include_usage": True}
+    return sent
+
+
+def read_answer(raw: Mapping[str, Json]) -> Iterator[Chunk]:
+    """A whole answer, as a short stream: one chunk a choice, the usage on the last."""
+    return answer.chunks(raw, lambda choice: choice.get("message") or {})
+
+
+def read_event(raw: Mapping[str, Json]) -> Iterator[Chunk]:
+    """One event of a stream."""
+    return answer.chunks(raw, lambda choice: choice.get("delta") or {})
+
+
+def whole_choice(index: int, choice: answer.Choice) -> dict[str, Json]:
+    """A choice of a whole answer, from all that was said of it."""
+    message = {"role": "assistant", "content": None, **choice.delta}
+    for call in message.get("tool_calls") or ():
+        call.pop("index", None)
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": choice.logprobs,
+        "finish_reason": choice.finish_reason,
+    }
+
+
+def event_choice(chunk: Chunk) -> dict[str, Json]:
+    """A choice of one event."""
+    delta = chunk.delta or {}
+    if delta.get("tool_calls"):
+        numbered = [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]
+        delta = {**delta, "tool_calls": numbered}
+    return {
+        "index": chunk.index,
+        "delta": delta,
+        "logprobs": chunk.logprobs,
+        "finish_reason": chunk.finish_reason,
+    }

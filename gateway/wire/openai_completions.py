@@ -1,0 +1,81 @@
+"""OpenAI's older Completions dialect: raw text in, raw text on (https://platform.openai.com/docs/api-reference/completions).
+
+Inside the gateway its text travels as a chat delta's ``content``, so that stages need to know one form only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from gateway.types import ChatRequest, Chunk, Json
+from gateway.wire import answer, body
+from gateway.wire.openai_chat import Sampling, request_from, write_request
+
+__all__ = [
+    "CHUNK_OBJECT",
+    "ID_PREFIX",
+    "OBJECT",
+    "PATH",
+    "event_choice",
+    "read_answer",
+    "read_event",
+    "read_request",
+    "whole_choice",
+    "write_request",
+]
+
+PATH = "/completions"
+OBJECT = CHUNK_OBJECT = "text_completion"
+ID_PREFIX = "cmpl-"
+
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class CompletionBody(Sampling):
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Tokens
+        | Annotated[list[Tokens], Field(min_length=1)]
+    )
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=20)] | None = None
+    suffix: str | None = None
+
+
+def read_request(data: bytes) -> ChatRequest:
+    """Raises ``BadRequest``."""
+    raw = body.read_json(data)
+    return request_from(raw, body.check(CompletionBody, raw), prompt=raw.get("prompt"))
+
+
+def read_answer(raw: Mapping[str, Json]) -> Iterator[Chunk]:
+    """A whole answer, as a short stream: one chunk a choice, the usage on the last."""
+    return answer.chunks(raw, lambda choice: {"content": choice.get("text") or ""})
+
+
+read_event = read_answer
+
+
+def whole_choice(index: int, choice: answer.Choice) -> dict[str, Json]:
+    """A choice of a whole answer, from all that was said of it."""
+    return {
+        "index": index,
+        "text": choice.delta.get("content") or "",
+        "logprobs": choice.logprobs,
+        "finish_reason": choice.finish_reason,
+    }
+
+
+def event_choice(chunk: Chunk) -> dict[str, Json]:
+    """A choice of one event."""
+    return {
+        "index": chunk.index,
+        "text": (chunk.delta or {}).get("content") or "",
+        "logprobs": chunk.logprobs,
+        "finish_reason": chunk.finish_reason,
+    }
