@@ -1,0 +1,1 @@
+"""Where workers and replicas share state: this process's memory, or Redis."""

@@ -1,0 +1,98 @@
+"""What the gateway counts and times, in Prometheus's form."""
+
+from __future__ import annotations
+
+import os
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """One worker's figures. With ``PROMETHEUS_MULTIPROC_DIR`` set, ``render`` adds up those of all workers."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        here = self._registry
+        self.http = Counter(
+            "tollgate_http_requests_total",
+            "HTTP requests by route and status.",
+            ["route", "status"],
+            registry=here,
+        )
+        self.requests = Counter(
+            "tollgate_requests_total",
+            "Model requests by public model name, backend and outcome (an HTTP status; 499 is a client that left).",
+            ["model", "backend", "status"],
+            registry=here,
+        )
+        self.seconds = Histogram(
+            "tollgate_request_seconds",
+            "From arrival to the end of the answer.",
+            ["model"],
+            buckets=_SECONDS,
+            registry=here,
+        )
+        self.first_token = Histogram(
+            "tollgate_time_to_first_token_seconds",
+            "From arrival to the first chunk.",
+            ["model"],
+            buckets=_SECONDS,
+            registry=here,
+        )
+        self.inter_token = Histogram(
+            "tollgate_inter_token_seconds",
+            "Between the chunks of one answer.",
+            ["model"],
+            buckets=_GAPS,
+            registry=here,
+        )
+        self.queue = Histogram(
+            "tollgate_queue_seconds",
+            "From arrival until a backend was given the request.",
+            ["model"],
+            buckets=_SECONDS,
+            registry=here,
+        )
+        self.tokens = Counter(
+            "tollgate_tokens_total",
+            "Tokens as the backends counted them.",
+            ["model", "direction"],
+            registry=here,
+        )
+        self.in_flight = Gauge(
+            "tollgate_requests_in_flight",
+            "Requests in progress: waiting for their first chunk, or running since.",
+            ["model", "state"],
+            registry=here,
+            multiprocess_mode="livesum",
+        )
+        self.policy_generation = Gauge(
+            "tollgate_policy_generation",
+            "How many policies this worker has taken up; it grows with each good edit.",
+            registry=here,
+            multiprocess_mode="livemin",
+        )
+        self.policy_errors = Counter(
+            "tollgate_policy_errors_total",
+            "Policy edits that were refused; the last good one stays.",
+            registry=here,
+        )
+
+    def render(self) -> tuple[bytes, str]:
+        """The figures as text, and the text's content type."""
+        registry = self._registry
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,154 @@
+"""What one policy generation built, and the change from one generation to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from gateway import pipeline
+from gateway.backends.fake import FakeBackend
+from gateway.backends.openai import OpenAIBackend
+from gateway.backends.readiness import Readiness
+from gateway.backends.transport import AiohttpTransport
+from gateway.observe.metrics import Metrics
+from gateway.observe.receipts import Receipts
+from gateway.policy import schema
+from gateway.policy.keys import KeyRing
+from gateway.policy.loader import Loaded
+from gateway.stores.memory import MemoryStore
+from gateway.stores.redis import RedisStore
+from gateway.stores.store import Store
+from gateway.types import Backend, Handler
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Runtime:
+    """A policy and all that serves it. Requests hold on to the one they started with."""
+
+    policy: schema.Policy
+    keys: KeyRing
+    backends: Mapping[str, Backend]
+    receipts: Receipts
+    handler: Handler
+    readiness: Readiness
+    created: int = field(default_factory=lambda: int(time.time()))
+    _users: int = 0
+    _unused: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """For the length of a request: nothing that it may need is closed meanwhile."""
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
+    async def unused(self) -> None:
+        if self._users:
+            await self._unused.wait()
+
+
+class Generations:
+    """The runtime in force, and its replacement: backends and store whose configuration is the same live on."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        dev_key_sha256: str | None = None,
+        transport: Callable[[], httpx.AsyncBaseTransport] = AiohttpTransport,
+    ) -> None:
+        self._metrics = metrics
+        self._dev_key_sha256 = dev_key_sha256
+        self._transport = transport
+        self._current: Runtime | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    def current(self) -> Runtime:
+        if self._current is None:
+            raise RuntimeError("no policy has been taken up yet")
+        return self._current
+
+    async def take_up(self, loaded: Loaded) -> None:
+        """Make ``loaded`` the policy for every request from now on."""
+        before = self._current
+        policy = loaded.policy
+        backends = {
+            name: self._kept(name, config) or self._backend(name, config)
+            for name, config in policy.backends.items()
+            if name not in loaded.disabled
+        }
+        same_store = before is not None and before.policy.store == policy.store
+        receipts = before.receipts if before is not None and same_store else Receipts(_store(policy.store))
+        self._current = Runtime(
+            policy=policy,
+            keys=KeyRing(policy.keys, dev_key_sha256=self._dev_key_sha256),
+            backends=backends,
+            receipts=receipts,
+            handler=pipeline.build(backends, self._metrics, receipts),
+            readiness=Readiness(backends),
+        )
+        self._metrics.policy_generation.inc()
+        for name, reason in loaded.disabled.items():
+            log.warning("backend '%s' is disabled: %s", name, reason)
+        if before is not None:
+            task = asyncio.create_task(self._retire(before))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    async def aclose(self) -> None:
+        """Close everything, whether it is still in use or not."""
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        if self._current is not None:
+            await asyncio.gather(*(backend.aclose() for backend in self._current.backends.values()))
+            await self._current.receipts.aclose()
+
+    def _kept(self, name: str, config: schema.Backend) -> Backend | None:
+        if self._current is None or self._current.policy.backends.get(name) != config:
+            return None
+        return self._current.backends.get(name)
+
+    def _backend(self, name: str, config: schema.Backend) -> Backend:
+        match config:
+            case schema.FakeBackend():
+                return FakeBackend(name, config)
+            case schema.EngineBackend():
+                root = config.base_url.rstrip("/")
+                return OpenAIBackend(
+                    name, base_url=root + "/v1", probe_url=root + "/health", transport=self._transport()
+                )
+            case schema.OpenAIBackend():
+                root = config.base_url.rstrip("/")
+                key = config.api_key.get_secret_value() if config.api_key else None
+                return OpenAIBackend(
+                    name, base_url=root, probe_url=root + "/models", transport=self._transport(), api_key=key
+                )
+
+    async def _retire(self, old: Runtime) -> None:
+        await old.unused()
+        now = self.current()
+        kept = {id(backend) for backend in now.backends.values()}
+        for backend in old.backends.values():
+            if id(backend) not in kept:
+                await backend.aclose()
+        if old.receipts is not now.receipts:
+            await old.receipts.aclose()
+
+
+def _store(url: str) -> Store:
+    # A Redis server is first contacted when it is first needed: its absence must not keep the gateway down.
+    return MemoryStore() if url == "memory" else RedisStore(url)

@@ -1,0 +1,39 @@
+"""A store in this process's memory: nothing to install, nothing shared, gone with the process."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+
+class MemoryStore:
+    """Keeps the newest ``max_bytes`` of values; the oldest go first."""
+
+    def __init__(self, *, max_bytes: int = 64 * 2**20, clock: Callable[[], float] = time.monotonic) -> None:
+        self._values: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+        self._bytes = 0
+        self._max_bytes = max_bytes
+        self._clock = clock
+
+    async def put(self, key: str, value: bytes, ttl: float) -> None:
+        self._drop(key)
+        self._values[key] = (value, self._clock() + ttl)
+        self._bytes += len(value)
+        while self._bytes > self._max_bytes:
+            self._drop(next(iter(self._values)))
+
+    async def get(self, key: str) -> bytes | None:
+        value, expires = self._values.get(key, (None, 0.0))
+        if value is not None and expires <= self._clock():
+            self._drop(key)
+            return None
+        return value
+
+    async def aclose(self) -> None:
+        self._values.clear()
+        self._bytes = 0
+
+    def _drop(self, key: str) -> None:
+        value, _ = self._values.pop(key, (b"", 0.0))
+        self._bytes -= len(value)

@@ -1,0 +1,42 @@
+"""A store in Redis, shared by all workers and replicas that name the same server."""
+
+from __future__ import annotations
+
+from redis import asyncio as redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from gateway.stores.store import StoreDown
+
+SECONDS_TO_ANSWER = 1.0
+"""A store that is slower than this is down: the gateway keeps its own latency."""
+
+
+class RedisStore:
+    """``url`` is ``redis://[user:password@]host[:port]/[db]``, or ``rediss://`` for TLS."""
+
+    def __init__(self, url: str, *, prefix: str = "tollgate:") -> None:
+        self._prefix = prefix
+        self._redis = redis.Redis.from_url(
+            url,
+            socket_timeout=SECONDS_TO_ANSWER,
+            socket_connect_timeout=SECONDS_TO_ANSWER,
+            retry=Retry(NoBackoff(), 1),
+        )
+
+    async def put(self, key: str, value: bytes, ttl: float) -> None:
+        try:
+            await self._redis.set(self._prefix + key, value, px=max(1, round(ttl * 1000)))
+        except (RedisError, OSError) as error:
+            raise StoreDown(f"Redis did not take a value: {error}") from error
+
+    async def get(self, key: str) -> bytes | None:
+        try:
+            value = await self._redis.get(self._prefix + key)
+        except (RedisError, OSError) as error:
+            raise StoreDown(f"Redis did not answer: {error}") from error
+        return value.encode() if isinstance(value, str) else value
+
+    async def aclose(self) -> None:
+        await self._redis.aclose()

@@ -1,0 +1,71 @@
+"""Reading a request's body within a limit, and noticing that its sender has left."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from starlette.types import Receive, Scope
+
+from gateway.errors import BodyTooLarge
+
+
+class ClientLeft(Exception):
+    """The connection was closed before the answer was complete."""
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises ``ClientLeft``, and ``BodyTooLarge`` past ``limit`` bytes (at once if declared so)."""
+    declared = dict(scope["headers"]).get(b"content-length", b"0")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"The request body is larger than this gateway takes ({limit} bytes). Send less at once."
+    )
+
+
+class WhileConnected:
+    """``async with WhileConnected(receive):`` cancels its block, and raises ``ClientLeft``, when the client hangs up.
+
+    Enter it after the body has been read: from then on the only message left to receive is the disconnect.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._left = False
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("WhileConnected needs a task to cancel")
+        self._task = task
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._left = True
+        self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watcher.cancel()
+        if self._left and isinstance(error, asyncio.CancelledError) and self._task.uncancel() == 0:
+            raise ClientLeft from None

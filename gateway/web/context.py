@@ -1,0 +1,39 @@
+"""What the layers of the web side know about the request in hand: one object, made at the door."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from starlette.types import Scope
+
+from gateway.errors import Internal
+from gateway.types import Principal
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
+
+_KEY = "tollgate.context"
+
+
+@dataclass(slots=True)
+class Context:
+    request_id: str
+    runtime: Runtime
+    """The policy generation in force when the request arrived; it serves the request to its end."""
+    started: float = field(default_factory=time.perf_counter)
+    principal: Principal | None = None
+
+    def caller(self) -> Principal:
+        """Who is asking, on a path that authentication guards."""
+        if self.principal is None:
+            raise Internal("A request without a principal got past authentication.")
+        return self.principal
+
+    def put(self, scope: Scope) -> None:
+        scope[_KEY] = self
+
+    @staticmethod
+    def of(scope: Scope) -> Context:
+        return cast("Context", scope[_KEY])

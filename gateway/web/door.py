@@ -1,0 +1,61 @@
+"""The outermost layer: gives each request its id and context, and turns whatever fails inside into an error body."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import GatewayError, Internal
+from gateway.observe.metrics import Metrics
+from gateway.runtime import Runtime
+from gateway.web.context import Context
+from gateway.web.responses import send_error
+
+log = logging.getLogger(__name__)
+
+
+class Door:
+    """``current`` tells the policy generation in force now. Non-HTTP traffic is passed through untouched."""
+
+    def __init__(self, app: ASGIApp, *, current: Callable[[], Runtime], metrics: Metrics) -> None:
+        self._app = app
+        self._current = current
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context = Context("req_" + secrets.token_hex(12), self._current())
+        context.put(scope)
+        id_header = (b"x-request-id", context.request_id.encode())
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], id_header]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except GatewayError as error:
+            if status:
+                raise
+            await send_error(send_with_id, error)
+        except Exception:
+            log.exception("%s failed inside the gateway", context.request_id)
+            if status:
+                raise
+            fault = Internal(
+                f"The gateway failed on this request. Its log has the reason under {context.request_id}."
+            )
+            await send_error(send_with_id, fault)
+        finally:
+            # The path's pattern, never the path itself: anyone can make up paths.
+            route = scope["route"].path if "route" in scope else "none"
+            self._metrics.http.labels(route, str(status or 499)).inc()

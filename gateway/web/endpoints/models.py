@@ -1,0 +1,33 @@
+"""``/v1/models``: the models that the caller's key may use and that can be served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.errors import UnknownModel
+from gateway.web.context import Context
+
+
+async def list_models(request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": _visible(Context.of(request.scope))})
+
+
+async def one_model(request: Request) -> Response:
+    """Raises ``UnknownModel``."""
+    wanted = request.path_params["model"]
+    for model in _visible(Context.of(request.scope)):
+        if model["id"] == wanted:
+            return JSONResponse(model)
+    raise UnknownModel(f"The model '{wanted}' does not exist or your key may not use it.", param="model")
+
+
+def _visible(context: Context) -> list[dict[str, Any]]:
+    runtime, caller = context.runtime, context.caller()
+    return [
+        {"id": name, "object": "model", "created": runtime.created, "owned_by": model.targets[0].backend}
+        for name, model in runtime.policy.models.items()
+        if caller.may_use(name) and any(target.backend in runtime.backends for target in model.targets)
+    ]

@@ -1,0 +1,50 @@
+"""Sending JSON, and errors in OpenAI's shape, over bare ASGI."""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+from starlette.types import Send
+
+from gateway.errors import GatewayError, MethodNotAllowed
+from gateway.types import Json
+
+Headers = list[tuple[bytes, bytes]]
+
+
+async def send_body(
+    send: Send,
+    body: bytes,
+    *,
+    status: int = 200,
+    headers: Headers | None = None,
+    kind: bytes = b"application/json",
+) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", kind),
+                (b"content-length", b"%d" % len(body)),
+                *(headers or ()),
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(send: Send, value: Json, *, status: int = 200) -> None:
+    await send_body(send, orjson.dumps(value), status=status)
+
+
+async def send_error(send: Send, error: GatewayError) -> None:
+    headers: Headers = []
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allow.encode()))
+    await send_body(send, orjson.dumps(error.body()), status=error.status, headers=headers)

@@ -1,0 +1,51 @@
+"""Every path the gateway answers, and the few that need no key."""
+
+from __future__ import annotations
+
+from typing import NoReturn, cast
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from gateway.errors import GatewayError, MethodNotAllowed, NotFound
+from gateway.observe.metrics import Metrics
+from gateway.web.endpoints import health, models, requests
+from gateway.web.endpoints.generate import Generate
+from gateway.wire import openai_chat, openai_completions
+from gateway.wire.answer import Dialect
+
+PUBLIC = ("/healthz", "/readyz", "/metrics")
+
+
+def build(metrics: Metrics, *, max_body: int) -> list[Route]:
+    chat, completions = (
+        Generate(cast("Dialect", module), max_body=max_body) for module in (openai_chat, openai_completions)
+    )
+    return [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/models", models.list_models),
+        Route("/v1/models/{model:path}", models.one_model),
+        Route("/v1/requests/{request_id}", requests.receipt),
+        Route("/healthz", health.healthz),
+        Route("/readyz", health.readyz),
+        Route("/metrics", health.MetricsPage(metrics).page),
+    ]
+
+
+async def translate(request: Request, error: Exception) -> NoReturn:
+    """Starlette's own 404 and 405, as errors of ours."""
+    path, method = request.url.path, request.method
+    match error:
+        case HTTPException(status_code=404):
+            raise NotFound(f"There is no path '{path}' here. OpenAI's paths begin with /v1.")
+        case HTTPException(status_code=405):
+            allow = (error.headers or {}).get("Allow", "")
+            raise MethodNotAllowed(f"'{path}' does not take {method}; use {allow}.", allow=allow)
+        case HTTPException():
+            fault = GatewayError(error.detail, code="invalid_request")
+            fault.status, fault.type = error.status_code, "invalid_request_error"
+            raise fault
+        case _:
+            raise error
