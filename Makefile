@@ -1,0 +1,66 @@
+# Tollgate's commands. `make` alone lists them. Every target sets up what it needs, once.
+#
+# Variables, given on the command line or in the environment:
+#   PYTHON       the Python (3.11 or later) to build .venv with     default: the first one found
+#   HOST, PORT   where `make serve` listens                         default: 127.0.0.1, 8000
+#   POLICIES     the policy folder                                  default: policies
+#   WORKERS      gateway worker processes                           default: tollgate's own
+#   PYTEST_ARGS  what `make test` hands to pytest                   default: every test, two processes
+#   TORCH_INDEX  a package index with CPU builds of torch, used only where there is no NVIDIA GPU: the one
+#                pytorch.org prints for pip, Linux, CPU. Without it torch is the CUDA build, several GB.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test lint lock clean
+
+HOST ?= 127.0.0.1
+PORT ?= 8000
+POLICIES ?= policies
+WORKERS ?=
+PYTEST_ARGS ?= -n 2
+TORCH_INDEX ?=
+ifndef PYTHON
+PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& echo "$$python" && break; done)
+endif
+export TORCH_INDEX
+
+help:
+	@echo "make serve   install what is missing, start the gateway and its engine, print how to call them"
+	@echo "make test    install what is missing, run the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make lock    resolve the dependencies afresh into constraints.txt"
+	@echo "make clean   remove .venv, caches and build outputs"
+	@echo
+	@echo "Variables are described at the top of the Makefile: PYTHON HOST PORT POLICIES WORKERS PYTEST_ARGS TORCH_INDEX"
+
+setup:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "No usable Python found: Tollgate needs Python 3.11 or later with its venv module." >&2; \
+		echo "Debian, Ubuntu: apt-get install python3 python3-venv. Elsewhere: install it, or name one: make PYTHON=/path/to/python3.12" >&2; \
+		exit 1; \
+	fi
+	@"$(PYTHON)" scripts/environment.py
+
+serve: setup
+	@exec .venv/bin/tollgate serve --policies "$(POLICIES)" --host "$(HOST)" --port "$(PORT)" $(if $(WORKERS),--workers "$(WORKERS)")
+
+test: setup
+	@if ! command -v redis-server >/dev/null 2>&1; then \
+		echo "redis-server is not on PATH: the tests that need it are skipped. (Debian, Ubuntu: apt-get install redis-server)" >&2; \
+		if [ -n "$$CI" ]; then echo "CI is set, and CI must run them all." >&2; exit 1; fi; \
+	fi
+	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: setup
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+lock:
+	@"$(PYTHON)" scripts/environment.py lock
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist tollgate.egg-info
+	find gateway engine kernels tests scripts -name __pycache__ -prune -exec rm -rf {} +
