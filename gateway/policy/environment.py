@@ -1,0 +1,54 @@
+"""Environment variables inside a policy's scalars: ``${NAME}``, ``${NAME:-default}``, and ``$${`` for ``${``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_OPENING = re.compile(r"\$\$\{|\$\{")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Substituted:
+    """A scalar's text after substitution, and the variables without a default that had nothing to give."""
+
+    text: str
+    used: bool = False
+    unset: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+
+
+def substitute(text: str, env: Mapping[str, str]) -> Substituted:
+    """Replace every reference in ``text``; a default stands in for a variable that is unset or empty.
+
+    A value is never looked at again, so it can hold ``${`` itself. Raises ValueError on a malformed reference.
+    """
+    if "${" not in text:
+        return Substituted(text)
+    parts: list[str] = []
+    unset: list[str] = []
+    empty: list[str] = []
+    position, used = 0, False
+    while opening := _OPENING.search(text, position):
+        parts.append(text[position : opening.start()])
+        if opening[0] == "$${":
+            parts.append("${")
+            position = opening.end()
+            continue
+        reference = _REFERENCE.match(text, opening.start())
+        if reference is None:
+            raise ValueError("write ${NAME} or ${NAME:-default}, or $${ where you mean the characters ${")
+        name, default = reference.groups()
+        value = env.get(name)
+        if not value and default is not None:
+            value = default
+        elif value is None:
+            unset.append(name)
+        elif not value:
+            empty.append(name)
+        parts.append(value or "")
+        position, used = reference.end(), True
+    parts.append(text[position:])
+    return Substituted("".join(parts), used, tuple(unset), tuple(empty))

@@ -1,0 +1,109 @@
+"""A policy folder, read into one checked ``Policy``; everything wrong with it is found at once, with file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gateway.policy import checks, yaml_tree
+from gateway.policy.explain import explain
+from gateway.policy.fields import locate
+from gateway.policy.folder import find, place_of, read_folder
+from gateway.policy.problems import KeyPath, PolicyError, Problem
+from gateway.policy.schema import Policy
+from gateway.policy.yaml_tree import Map, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A policy, and what else its loading brought to light."""
+
+    policy: Policy
+    disabled: Mapping[str, str]
+    """Backends that stay unused, and why: ``{"openai": "OPENAI_API_KEY is not set"}``."""
+    fingerprint: str
+    """Equal for two loads of the same content, comments and layout aside."""
+    sources: tuple[Path, ...]
+
+
+def load_policy(directory: Path, env: Mapping[str, str]) -> Loaded:
+    """Read all of a folder's ``*.yaml`` and ``*.yml`` files as one policy.
+
+    Top-level mappings and lists of several files are joined. Raises ``PolicyError`` with every problem found.
+    """
+    folder = read_folder(directory, env)
+    problems = list(folder.problems)
+    content = yaml_tree.data(folder.root)
+    disabled = dict(_without_key(folder.root, content))
+    silenced = set()
+    for path, place, scalar in yaml_tree.scalars(folder.root):
+        if scalar.unset and not _is_backend_key(path):
+            silenced.add(path)
+            problems.append(Problem.at(place, _unset(scalar.unset), path))
+    policy = None
+    try:
+        policy = _validated(folder.root, content)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            path, message = explain(details)
+            # What a broken file would have held is not missing, and a value that never came is not wrong.
+            if path not in silenced and (folder.complete or details["type"] != "missing" or len(path) > 1):
+                problems.append(Problem.at(place_of(folder.root, path), message, path))
+    if folder.complete:
+        for finding in checks.check(content):
+            message = finding.message
+            if finding.clash:
+                message += f" (the other is at {place_of(folder.root, finding.clash)})"
+            problems.append(Problem.at(place_of(folder.root, finding.path), message, finding.path))
+    if policy is None or problems:
+        raise PolicyError(problems)
+    digest = sha256(json.dumps([content, disabled], sort_keys=True).encode()).hexdigest()
+    return Loaded(policy, disabled, digest, folder.sources)
+
+
+def _is_backend_key(path: KeyPath) -> bool:
+    return len(path) == 3 and path[0] == "backends" and path[2] == "api_key"
+
+
+def _without_key(root: Map, content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Backends whose API key is to come from a variable that is not there; the half-made key is taken out."""
+    backends = find(root, ("backends",))
+    for name in backends.entries if isinstance(backends, Map) else ():
+        key = find(root, ("backends", name, "api_key"))
+        if isinstance(key, Scalar) and (key.unset or key.empty):
+            content["backends"][name]["api_key"] = None
+            yield name, f"{(*key.unset, *key.empty)[0]} is not set"
+
+
+def _validated(root: Map, content: dict[str, Any]) -> Policy:
+    """Where text is meant, what is written counts: `model: 1.10` names the model "1.10"."""
+    try:
+        return Policy.model_validate(content)
+    except ValidationError as error:
+        reread = False
+        for details in error.errors(include_url=False):
+            path = locate(details["loc"]).path
+            node = find(root, path)
+            if details["type"] == "string_type" and isinstance(node, Scalar) and node.value is not None:
+                _put(content, path, node.text)
+                reread = True
+        if not reread:
+            raise
+    return Policy.model_validate(content)
+
+
+def _put(content: Any, path: KeyPath, value: str) -> None:
+    for part in path[:-1]:
+        content = content[part]
+    content[path[-1]] = value
+
+
+def _unset(variables: tuple[str, ...]) -> str:
+    name = variables[0]
+    return f"the environment variable {name} is not set; set it, or write a default: ${{{name}:-default}}"

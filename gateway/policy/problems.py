@@ -1,0 +1,66 @@
+"""What can be wrong with a policy folder, and how it is said: ``file:line: message``, all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+KeyPath = tuple[str | int, ...]
+"""Where a value stands in a policy: mapping keys and list positions, outermost first."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A line of a file; lines count from 1."""
+
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One mistake. ``message`` begins with the key path where there is one, and says what to write instead."""
+
+    file: Path
+    line: int
+    message: str
+
+    @classmethod
+    def at(cls, place: Place, message: str, path: KeyPath = ()) -> Problem:
+        return cls(place.file, place.line, f"{render(path)}: {message}" if path else message)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+class PolicyError(Exception):
+    """A policy folder that cannot be used; ``problems`` says everything that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = tuple(sorted(set(problems)))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def render(path: KeyPath) -> str:
+    """``("models", "a", "targets", 0)`` as ``models.a.targets[0]``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """``; did you mean 'base_url'?`` where a known word is close, else the known words."""
+    if close := get_close_matches(word, known, n=1, cutoff=0.6):
+        return f"; did you mean '{close[0]}'?"
+    return f"; there is {listed(known)}" if known else ""
+
+
+def listed(words: Sequence[str], limit: int = 12) -> str:
+    shown = ", ".join(f"'{word}'" for word in words[:limit])
+    return shown + (f" and {len(words) - limit} more" if len(words) > limit else "")

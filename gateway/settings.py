@@ -1,0 +1,115 @@
+"""What is fixed for the life of a process. The supervisor writes it into its workers' environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the message names the environment variable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of ``tollgate serve`` and of each worker. Every field can be given by an environment variable."""
+
+    policies: Path = Path("policies")
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 takes any free port."""
+    workers: int = 1
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
+    drain_timeout: float = 30.0
+    """Seconds that requests under way may still take when the gateway is stopped."""
+    max_body_bytes: int = 32 * 1024 * 1024
+    """Larger request bodies are refused."""
+    state_dir: Path = Path(".tollgate")
+    """Where a development key is kept between runs."""
+    dev_key_sha256: str | None = None
+    """Hash of the key that is valid while a policy has no keys of its own."""
+    last_good: Path | None = None
+    """A copy of the last policy that worked: a worker that starts while the folder is broken takes it."""
+    worker: int = 1
+    """Which worker this process is, from 1."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """Raises SettingsError. A variable set to nothing counts as unset."""
+        default = cls()
+        state_dir, last_good = env.get("TOLLGATE_STATE_DIR"), env.get("TOLLGATE_LAST_GOOD")
+        return cls(
+            policies=Path(env.get("TOLLGATE_POLICIES") or default.policies),
+            host=env.get("TOLLGATE_HOST") or default.host,
+            port=_integer(env, "TOLLGATE_PORT", default.port, 0, 65535),
+            workers=_integer(env, "TOLLGATE_WORKERS", default.workers, 1, 1024),
+            log_level=cast(
+                LogLevel, _choice(env, "TOLLGATE_LOG_LEVEL", default.log_level, get_args(LogLevel))
+            ),
+            log_format=cast(
+                LogFormat, _choice(env, "TOLLGATE_LOG_FORMAT", default.log_format, get_args(LogFormat))
+            ),
+            drain_timeout=_seconds(env, "TOLLGATE_DRAIN_TIMEOUT", default.drain_timeout),
+            max_body_bytes=_integer(env, "TOLLGATE_MAX_BODY_BYTES", default.max_body_bytes, 1, 2**40),
+            state_dir=Path(state_dir) if state_dir else default.state_dir,
+            dev_key_sha256=_sha256(env, "TOLLGATE_DEV_KEY_SHA256"),
+            last_good=Path(last_good) if last_good else None,
+            worker=_integer(env, "TOLLGATE_WORKER", default.worker, 1, 1024),
+        )
+
+    def to_env(self) -> dict[str, str]:
+        """What ``from_env`` reads back to the same settings."""
+        return {
+            "TOLLGATE_POLICIES": os.fspath(self.policies),
+            "TOLLGATE_HOST": self.host,
+            "TOLLGATE_PORT": str(self.port),
+            "TOLLGATE_WORKERS": str(self.workers),
+            "TOLLGATE_LOG_LEVEL": self.log_level,
+            "TOLLGATE_LOG_FORMAT": self.log_format,
+            "TOLLGATE_DRAIN_TIMEOUT": str(self.drain_timeout),
+            "TOLLGATE_MAX_BODY_BYTES": str(self.max_body_bytes),
+            "TOLLGATE_STATE_DIR": os.fspath(self.state_dir),
+            "TOLLGATE_DEV_KEY_SHA256": self.dev_key_sha256 or "",
+            "TOLLGATE_LAST_GOOD": os.fspath(self.last_good) if self.last_good else "",
+            "TOLLGATE_WORKER": str(self.worker),
+        }
+
+
+def _integer(env: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = env.get(name) or str(default)
+    if not text.isascii() or not text.isdigit() or len(text) > 15 or not low <= int(text) <= high:
+        raise SettingsError(f"{name} must be a whole number from {low} to {high}, not '{text}'")
+    return int(text)
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name) or str(default)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 86400:
+        raise SettingsError(f"{name} must be a number of seconds from 0 to 86400, not '{text}'")
+    return seconds
+
+
+def _sha256(env: Mapping[str, str], name: str) -> str | None:
+    text = env.get(name) or None
+    if text is not None and not re.fullmatch("[0-9a-f]{64}", text):
+        raise SettingsError(f"{name} must be a SHA-256 in 64 lower-case hex digits")
+    return text
+
+
+def _choice(env: Mapping[str, str], name: str, default: str, choices: tuple[str, ...]) -> str:
+    text = (env.get(name) or default).lower()
+    if text not in choices:
+        raise SettingsError(f"{name} must be one of {', '.join(choices)}, not '{text}'")
+    return text
