@@ -18,7 +18,7 @@ from gateway.types import Call, Chunks
 from gateway.wire import openai_chat, openai_completions
 from gateway.wire.answer import Dialect
 
-PROBE = Timeouts(connect=2.0, first_token=6.0, total=6.0)
+PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
 
 
 class OpenAIBackend:

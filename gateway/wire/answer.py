@@ -42,7 +42,8 @@ class Dialect(Protocol):
     def event_choice(self, chunk: Chunk) -> dict[str, Json]: ...
 
 
-_OURS = frozenset({"choices", "usage", "object", "model"})
+# "obfuscation" pads one event of OpenAI's, and means nothing in another.
+_OURS = frozenset({"choices", "usage", "object", "model", "obfuscation"})
 
 
 def chunks(
@@ -51,10 +52,10 @@ def chunks(
     """The chunks in one upstream body or event. Raises ``KeyError``, ``TypeError``, ``AttributeError`` on nonsense."""
     envelope = {name: value for name, value in raw.items() if name not in _OURS}
     usage = read_usage(raw.get("usage"))
-    choices = raw["choices"]
+    choices = raw["choices"] or ()
     last = len(choices) - 1
     for i, choice in enumerate(choices):
-        yield Chunk(
+        chunk = Chunk(
             index=choice.get("index", i),
             delta=delta(choice),
             finish_reason=choice.get("finish_reason"),
@@ -62,19 +63,40 @@ def chunks(
             usage=usage if i == last else None,
             envelope=envelope,
         )
+        _check(chunk)
+        yield chunk
     if not choices and usage is not None:
         yield Chunk(usage=usage, envelope=envelope)
 
 
-def read_usage(raw: Mapping[str, Json] | None) -> Usage | None:
-    if not raw:
+def _check(chunk: Chunk) -> None:
+    """What stages may rely on: raises ``TypeError`` here, where it is one bad event, and not in their midst."""
+    # A class pattern costs more than these, and this runs for every token.
+    calls = chunk.delta.get("tool_calls") if isinstance(chunk.delta, dict) else ...
+    if (
+        type(chunk.index) is not int
+        or not (chunk.finish_reason is None or isinstance(chunk.finish_reason, str))
+        or not (chunk.logprobs is None or isinstance(chunk.logprobs, dict))
+        or not (calls is None or (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)))
+    ):
+        raise TypeError("not a choice")
+
+
+def read_usage(raw: Json) -> Usage | None:
+    """The usage in an upstream's words; a figure that is no count of tokens is taken for 0."""
+    if not isinstance(raw, dict) or not raw:
         return None
     return Usage(
-        prompt=raw.get("prompt_tokens") or 0,
-        completion=raw.get("completion_tokens") or 0,
-        cached=(raw.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        reasoning=(raw.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
+        prompt=_count(raw, "prompt_tokens"),
+        completion=_count(raw, "completion_tokens"),
+        cached=_count(raw.get("prompt_tokens_details"), "cached_tokens"),
+        reasoning=_count(raw.get("completion_tokens_details"), "reasoning_tokens"),
     )
+
+
+def _count(raw: Json, name: str) -> int:
+    value = raw.get(name) if isinstance(raw, dict) else None
+    return value if type(value) is int and value > 0 else 0
 
 
 def write_usage(usage: Usage) -> dict[str, Json]:
@@ -188,7 +210,7 @@ def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
             _join_tool_calls(whole.setdefault("tool_calls", []), value)
         elif name in ("function", "function_call") and isinstance(value, Mapping):
             join_delta(whole.setdefault(name, {}), value)
-        elif value is not None or name not in whole:
+        elif value or name not in whole:  # some servers repeat "id" and "name" as empty ones
             whole[name] = value
 
 

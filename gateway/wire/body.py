@@ -22,7 +22,24 @@ def read_json(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         kind = {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a bare value")
         raise BadRequest(f"The request body is {kind}. Send a JSON object.", code="invalid_json")
+    if body.count(b"[") + body.count(b"{") > _DEPTH and not _can_be_written(value):
+        raise BadRequest(
+            f"The request body is nested more than {_DEPTH} levels deep. Send flatter JSON.",
+            code="invalid_json",
+        )
     return value
+
+
+_DEPTH = 250
+
+
+def _can_be_written(value: dict[str, Any]) -> bool:
+    # orjson reads deeper nesting than it writes, and what is read here is written again for the backend.
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def check(schema: type[Body], raw: dict[str, Any]) -> Body:

@@ -7,6 +7,8 @@ DONE = b"data: [DONE]\n\n"
 
 MAX_EVENT = 8 * 2**20
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
 
 class EventTooLarge(ValueError):
     """The stream holds an event over ``MAX_EVENT`` bytes."""
@@ -42,7 +44,7 @@ def _data(block: bytes) -> bytes | None:
         return block[6:]
     lines = [
         line[5:].removeprefix(b" ")
-        for line in block.split(b"\n")
+        for line in block.removeprefix(_BYTE_ORDER_MARK).split(b"\n")
         if line.startswith(b"data:") or line == b"data"
     ]
     return b"\n".join(lines) if lines else None

@@ -1,0 +1,104 @@
+"""Fixtures that all tests share: the async backend, and a real Redis server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.fakes import FakeUpstream
+
+# The same examples every time, and no deadline: a busy machine must not turn a good test red.
+settings.register_profile("tollgate", derandomize=True, deadline=None, database=None)
+settings.load_profile("tollgate")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[FakeUpstream]:
+    async with FakeUpstream() as server:
+        yield server
+
+
+class RedisServer:
+    """A redis-server process of our own, that can be killed and started again at the same port."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._command = [
+            program,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+        ]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
+                    probe.sendall(b"PING\r\n")
+                    if probe.recv(16).startswith(b"+PONG"):
+                        return
+            except OSError:
+                time.sleep(0.02)
+        raise RuntimeError("redis-server did not come up within 10 s")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture(scope="session")
+def redis_program() -> str:
+    program = shutil.which("redis-server")
+    if program is None:
+        message = "redis-server is not installed (Debian: apt-get install redis-server)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return program
+
+
+@pytest.fixture(scope="session")
+def redis_server(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server for the whole session; keep to keys of your own, and do not kill it."""
+    server = RedisServer(redis_program, tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def own_redis(redis_program: str, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server for this test alone, to be killed at will."""
+    server = RedisServer(redis_program, tmp_path)
+    server.start()
+    yield server
+    server.kill()
