@@ -31,13 +31,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-STAMP = VENV / "installed-from"
-UNFINISHED = VENV / "install-unfinished"
-LOG = VENV / "install.log"
-CONSTRAINTS = ROOT / "constraints.txt"
 HEARTBEAT_S = 15.0
+NOTABLE_MB = 5.0
 
 LOCK_HEADER = """\
 # Exact versions of everything `pip install -e ".[dev]"` brings, direct and transitive.
@@ -45,62 +40,20 @@ LOCK_HEADER = """\
 # Regenerate with `make lock`. It keeps torch's version (change that line by hand) and writes it without a local
 # part, so that torch's CPU builds (2.x.y+cpu) satisfy it too. What only torch's CUDA build needs is not pinned.
 """
-CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton\b)")
-# torch asks for setuptools from Python 3.12 on, so a resolution on 3.11 does not list it by itself.
-NOT_PINNED = re.compile(r"^(pip|wheel|tollgate)\b")
+NOT_PINNED = re.compile(r"(nvidia-|cuda-|triton\b)|(pip|wheel|tollgate)\b")
 
 
 def say(message: str) -> None:
     print(message, flush=True)  # noqa: T201 - talking to the person at the terminal is this script's work
 
 
-def wanted_stamp() -> str:
-    """Everything that makes an existing environment wrong when it changes; the path because scripts embed it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    installed = [project["build-system"], project["project"], project["tool"]["setuptools"]]
-    digest = hashlib.sha256(json.dumps(installed).encode() + CONSTRAINTS.read_bytes()).hexdigest()
-    return f"{platform.python_version()} {sys.base_prefix}\n{ROOT}\n{digest}\n"
-
-
-def is_current() -> bool:
-    try:
-        return STAMP.read_text() == wanted_stamp() and python_in(VENV).exists()
-    except OSError:
-        return False
-
-
-def python_in(venv: Path) -> Path:
-    return venv / "bin" / "python"
-
-
-def interpreter() -> str:
+def base_python() -> str:
     """The Python behind us: a `.venv` that is itself active must not be asked to rebuild itself."""
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
-def pip(*arguments: str, venv: Path = VENV) -> list[str]:
-    return [
-        str(python_in(venv)),
-        "-m",
-        "pip",
-        "install",
-        "--no-input",
-        "--disable-pip-version-check",
-        *arguments,
-    ]
-
-
-def create(venv: Path) -> None:
-    subprocess.run([interpreter(), "-m", "venv", "--clear", str(venv)], check=True)
-
-
-def is_sound() -> bool:
-    """Whether `.venv` can be updated in place: same Python, its pip works, no install broke off in the middle."""
-    if UNFINISHED.exists() or not python_in(VENV).exists():
-        return False
-    probe = "import pip, platform, sys; print(platform.python_version(), sys.base_prefix)"
-    found = subprocess.run([str(python_in(VENV)), "-c", probe], capture_output=True, text=True)
-    return found.returncode == 0 and found.stdout.strip() == f"{platform.python_version()} {sys.base_prefix}"
+def pip_install(python: Path, *arguments: str) -> list[str]:
+    return [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *arguments]
 
 
 def has_nvidia_gpu() -> bool:
@@ -112,25 +65,13 @@ def has_nvidia_gpu() -> bool:
         return False
 
 
-def pinned_torch() -> str:
-    for line in CONSTRAINTS.read_text().splitlines():
-        if line.startswith("torch=="):
-            return line.strip()
-    raise SystemExit("constraints.txt has no line `torch==<version>`: restore it, or run `make lock`.")
-
-
-def has_torch() -> bool:
-    probe = "import sys, importlib.metadata as m; sys.exit(m.version('torch').split('+')[0] != sys.argv[1])"
-    version = pinned_torch().removeprefix("torch==")
-    return subprocess.run([str(python_in(VENV)), "-c", probe, version], capture_output=True).returncode == 0
-
-
-def shorten(line: str) -> str | None:
+def news_in(line: str) -> str | None:
     """What of one line of pip's output is worth a person's attention: the large files and the last step."""
     line = line.strip()
     if match := re.match(r"Downloading (\S+?)-([0-9][^-]*)-\S+\.whl \(([\d.]+) ([MG]B)\)", line):
         name, version, size, unit = match.groups()
-        return f"  downloading {name} {version} ({size} {unit})" if unit == "GB" or float(size) >= 5 else None
+        notable = unit == "GB" or float(size) >= NOTABLE_MB
+        return f"  downloading {name} {version} ({size} {unit})" if notable else None
     if line.startswith("Installing collected packages:"):
         return f"  unpacking {line.count(',') + 1} packages"
     if line.startswith(("WARNING: Retrying", "WARNING: Connection")):
@@ -138,120 +79,156 @@ def shorten(line: str) -> str | None:
     return None
 
 
-def run_pip(command: list[str]) -> int:
-    """Run pip with its output in the log, say what matters of it, and give a sign of life in long silences."""
-    process = subprocess.Popen(
-        [*command, "--progress-bar", "off"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines: queue.Queue[str | None] = queue.Queue()
+class Environment:
+    """The `.venv` of the project in `root`."""
 
-    def read() -> None:
-        for line in process.stdout or ():
-            lines.put(line)
-        lines.put(None)
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.venv = root / ".venv"
+        self.python = self.venv / "bin" / "python"
+        self.stamp = self.venv / "installed-from"
+        self.unfinished = self.venv / "install-unfinished"
+        self.log = self.venv / "install.log"
+        self.constraints = root / "constraints.txt"
 
-    threading.Thread(target=read, daemon=True).start()
-    started = said = time.monotonic()
-    packages = 0
-    try:
-        with LOG.open("a") as log:
-            while True:
-                try:
-                    line = lines.get(timeout=1.0)
-                except queue.Empty:
-                    line = ""
-                if line is None:
-                    return process.wait()
-                log.write(line)
-                packages += line.startswith("Collecting ")
-                news = shorten(line)
-                if news is None and time.monotonic() - said > HEARTBEAT_S:
-                    news = f"  still at it: {packages} packages found, {time.monotonic() - started:.0f} s"
-                if news is not None:
-                    say(news)
-                    said = time.monotonic()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+    def wanted_stamp(self) -> str:
+        """All that makes an existing environment wrong when it changes; the path because scripts embed it."""
+        project = tomllib.loads((self.root / "pyproject.toml").read_text())
+        installed = [project["build-system"], project["project"], project["tool"]["setuptools"]]
+        digest = hashlib.sha256(json.dumps(installed).encode() + self.constraints.read_bytes()).hexdigest()
+        return f"{platform.python_version()} {sys.base_prefix}\n{self.root}\n{digest}\n"
 
+    def is_current(self) -> bool:
+        try:
+            return self.stamp.read_text() == self.wanted_stamp() and self.python.exists()
+        except OSError:
+            return False
 
-def install_small_torch() -> None:
-    """Where there is no GPU, put torch's CPU build in first, so that pip finds its requirement already met."""
-    if has_torch():
-        return
-    index = os.environ.get("TORCH_INDEX", "")
-    if has_nvidia_gpu():
-        if index:
-            say("An NVIDIA GPU is present: TORCH_INDEX is not used, torch comes from the ordinary index.")
-        return
-    if not index:
-        if sys.platform == "linux":
+    def is_sound(self) -> bool:
+        """Whether it can be updated in place: same Python, its pip works, no install broke off in the middle."""
+        if self.unfinished.exists() or not self.python.exists():
+            return False
+        probe = "import pip, platform, sys; print(platform.python_version(), sys.base_prefix)"
+        found = subprocess.run([str(self.python), "-c", probe], capture_output=True, text=True)
+        return found.stdout.strip() == f"{platform.python_version()} {sys.base_prefix}"
+
+    def create(self) -> None:
+        subprocess.run([base_python(), "-m", "venv", "--clear", str(self.venv)], check=True)
+
+    def pinned_torch(self) -> str:
+        for line in self.constraints.read_text().splitlines():
+            if line.startswith("torch=="):
+                return line.strip()
+        raise SystemExit("constraints.txt has no line `torch==<version>`: restore it from git.")
+
+    def has_torch(self) -> bool:
+        probe = (
+            "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != sys.argv[1])"
+        )
+        version = self.pinned_torch().removeprefix("torch==")
+        return subprocess.run([str(self.python), "-c", probe, version], capture_output=True).returncode == 0
+
+    def pip(self, *arguments: str) -> bool:
+        """Run pip into the log, say what matters of it, give a sign of life in long silences; whether it worked."""
+        command = pip_install(self.python, "--progress-bar", "off", *arguments)
+        lines: queue.Queue[str | None] = queue.Queue()
+        started = said = time.monotonic()
+        packages = 0
+        with (
+            self.log.open("a") as log,
+            subprocess.Popen(
+                command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as process,
+        ):
+
+            def read() -> None:
+                for line in process.stdout or ():
+                    lines.put(line)
+                lines.put(None)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            try:
+                while True:
+                    try:
+                        line = lines.get(timeout=1.0)
+                    except queue.Empty:
+                        line = ""
+                    if line is None:
+                        return process.wait() == 0
+                    log.write(line)
+                    packages += line.startswith("Collecting ")
+                    news = news_in(line)
+                    if news is None and time.monotonic() - said > HEARTBEAT_S:
+                        news = f"  still at it: {packages} packages found, {time.monotonic() - started:.0f} s"
+                    if news is not None:
+                        say(news)
+                        said = time.monotonic()
+            finally:
+                process.terminate()
+                reader.join()
+
+    def install_small_torch(self) -> None:
+        """Where there is no GPU, put torch's CPU build in first: pip then finds its requirement already met."""
+        if self.has_torch():
+            return
+        index = os.environ.get("TORCH_INDEX", "")
+        if has_nvidia_gpu():
+            if index:
+                say("An NVIDIA GPU is present: TORCH_INDEX is not used, torch comes from the ordinary index.")
+        elif index:
+            say(f"No NVIDIA GPU here: torch's CPU build from {index}")
+            where = ("--no-deps", "--retries", "1", "--timeout", "20", "--index-url", index)
+            if not self.pip(*where, self.pinned_torch()):
+                say(f"  NOTICE: nothing usable at TORCH_INDEX ({self.log.name} says why);")
+                say("  torch comes from the ordinary index.")
+        elif sys.platform == "linux":
             say(
                 "No NVIDIA GPU here, and on Linux the name torch is the CUDA build, several GB with its libraries."
             )
             say(
                 "The CPU build is a tenth of that: stop and run this again with TORCH_INDEX=<the CPU index that"
             )
-            say("pytorch.org/get-started prints>, unless your pip is already set up to find it.")
-        return
-    say(f"No NVIDIA GPU here: torch's CPU build from {index}")
-    if run_pip(pip("--no-deps", "--retries", "1", "--timeout", "20", "--index-url", index, pinned_torch())):
-        say(
-            f"  NOTICE: nothing usable at TORCH_INDEX ({LOG.name} says why); torch comes from the ordinary index."
-        )
+            say("pytorch.org/get-started prints>, unless your pip is set up to find a CPU build by itself.")
 
+    def update(self) -> None:
+        started = time.monotonic()
+        if self.is_sound():
+            say("Updating .venv: its requirements changed.")
+            self.stamp.unlink(missing_ok=True)
+        else:
+            say(f"Creating .venv with Python {platform.python_version()}.")
+            self.create()
+        self.unfinished.touch()
+        self.log.write_text("")
+        self.install_small_torch()
+        say(f"Installing Tollgate and what it needs (full output: {self.log.relative_to(self.root)}).")
+        if not self.pip("--constraint", str(self.constraints), "--editable", ".[dev]"):
+            say("\n".join(self.log.read_text(errors="replace").splitlines()[-20:]))
+            raise SystemExit(
+                "The installation failed; the end of pip's output is above. Is the package index reachable (proxy: "
+                "HTTPS_PROXY, mirror: PIP_INDEX_URL)? Run the same command again: nothing half-installed is kept."
+            )
+        self.stamp.write_text(self.wanted_stamp())
+        self.unfinished.unlink()
+        say(f"Environment ready in {time.monotonic() - started:.0f} s.")
 
-def tail(path: Path, lines: int) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-
-
-def update() -> None:
-    started = time.monotonic()
-    if is_sound():
-        say("Updating .venv: its requirements changed.")
-        STAMP.unlink(missing_ok=True)
-    else:
-        say(f"Creating .venv with Python {platform.python_version()}.")
-        create(VENV)
-    UNFINISHED.touch()
-    LOG.write_text("")
-    install_small_torch()
-    say(f"Installing Tollgate and what it needs (full output: {LOG.relative_to(ROOT)}).")
-    if run_pip(pip("--constraint", str(CONSTRAINTS), "--editable", ".[dev]")):
-        say(tail(LOG, 20))
-        raise SystemExit(
-            "The installation failed; the end of pip's output is above. Is the package index reachable (proxy: "
-            "HTTPS_PROXY, mirror: PIP_INDEX_URL)? Run the same command again: nothing half-installed is kept."
-        )
-    STAMP.write_text(wanted_stamp())
-    UNFINISHED.unlink()
-    say(f"Environment ready in {time.monotonic() - started:.0f} s.")
-
-
-def lock() -> None:
-    with tempfile.TemporaryDirectory(prefix="tollgate-lock-") as folder:
-        venv = Path(folder) / "venv"
-        say("Resolving in a fresh environment; this takes minutes.")
-        create(venv)
-        # Not editable: the project itself must not turn up as a path.
-        subprocess.run(
-            pip("--quiet", pinned_torch(), "setuptools", ".[dev]", venv=venv), cwd=ROOT, check=True
-        )
-        freeze = [str(python_in(venv)), "-m", "pip", "freeze", "--all"]
-        found = subprocess.run(freeze, capture_output=True, text=True, check=True).stdout.splitlines()
-    pins = [
-        re.sub(r"\+\S+$", "", line)
-        for line in found
-        if not CUDA_ONLY.match(line) and not NOT_PINNED.match(line)
-    ]
-    header = LOCK_HEADER.format(python=".".join(platform.python_version_tuple()[:2]))
-    CONSTRAINTS.write_text(header + "\n".join(sorted(pins, key=str.lower)) + "\n")
-    say(f"constraints.txt: {len(pins)} packages.")
+    def lock(self) -> None:
+        """Resolve everything but torch to its newest version, in an environment of its own."""
+        with tempfile.TemporaryDirectory(prefix="tollgate-lock-") as folder:
+            fresh = Environment(Path(folder))
+            say("Resolving in a fresh environment; this takes minutes.")
+            fresh.create()
+            # By its path and not editable, so that the freeze has the project on a line of its own. torch asks for
+            # setuptools from Python 3.12 on, so a resolution on 3.11 would not list it by itself.
+            wanted = (self.pinned_torch(), "setuptools", f"{self.root}[dev]")
+            subprocess.run(pip_install(fresh.python, "--quiet", "--upgrade", *wanted), check=True)
+            freeze = [str(fresh.python), "-m", "pip", "freeze", "--all"]
+            found = subprocess.run(freeze, capture_output=True, text=True, check=True).stdout.splitlines()
+        pins = [re.sub(r"\+\S+$", "", line) for line in found if not NOT_PINNED.match(line)]
+        header = LOCK_HEADER.format(python=".".join(platform.python_version_tuple()[:2]))
+        self.constraints.write_text(header + "\n".join(sorted(pins, key=str.lower)) + "\n")
+        say(f"constraints.txt: {len(pins)} packages.")
 
 
 @contextmanager
@@ -267,16 +244,15 @@ def alone() -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> None:
+    environment = Environment(Path(__file__).resolve().parent.parent)
     if arguments == ["lock"]:
-        return lock()
-    if arguments:
+        environment.lock()
+    elif arguments:
         raise SystemExit(f"Unknown argument {arguments[0]!r}. Use none, or `lock`.")
-    if is_current():
-        return None
-    with alone():
-        if not is_current():
-            update()
-    return None
+    elif not environment.is_current():
+        with alone():
+            if not environment.is_current():
+                environment.update()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,243 @@
+"""What is shipped fits together: packages, pins, images, the Compose file, the CI script."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("gateway", "engine", "kernels")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+# What only the CUDA build of torch brings; the pins leave it to that build.
+CUDA_ONLY = re.compile(r"nvidia-|cuda-|triton$")
+
+
+def tracked(*paths: str) -> list[str]:
+    """The files git would ship, or all of them where this is not a checkout (an unpacked sdist)."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *paths]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0:
+        return [name for name in listed.stdout.splitlines() if (ROOT / name).exists()]
+    found = (path for folder in paths for path in (ROOT / folder).rglob("*") if path.is_file())
+    return [str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts]
+
+
+def pins() -> dict[str, str]:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    parsed = [line.split("==") for line in lines]
+    assert all(len(pair) == 2 for pair in parsed), "every line of constraints.txt is name==version"
+    return {canonicalize_name(name): version for name, version in parsed}
+
+
+def direct_requirements() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"].values()
+    lines = [line for group in [PROJECT["dependencies"], *extras] for line in group]
+    return [Requirement(line) for line in lines if not line.startswith("tollgate")]
+
+
+# --- the Python package ---------------------------------------------------------------------------------------
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    folders = {Path(name).parent for name in tracked(*PACKAGES) if name.endswith(".py")}
+    assert [str(folder) for folder in sorted(folders) if not (ROOT / folder / "__init__.py").exists()] == []
+
+
+def test_the_wheel_takes_the_three_packages_and_nothing_else() -> None:
+    include = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    folders = {
+        str(Path(name).parent).replace("/", ".") for name in tracked(*PACKAGES) if name.endswith(".py")
+    }
+    assert [name for name in folders if not any(fnmatch(name, pattern) for pattern in include)] == []
+    assert {pattern.removesuffix(".*") for pattern in include} == set(PACKAGES)
+
+
+def test_data_files_beside_the_code_reach_the_wheel() -> None:
+    data = PYPROJECT["tool"]["setuptools"]["package-data"]
+    patterns = [f"{package}/{pattern}" for package, group in data.items() for pattern in group]
+    loose = [name for name in tracked(*PACKAGES) if not name.endswith((".py", ".md"))]
+    assert [name for name in loose if not any(fnmatch(name, pattern) for pattern in patterns)] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_version_in_the_source_is_the_released_one(package: str) -> None:
+    tree = ast.parse((ROOT / package / "__init__.py").read_text())
+    written = {
+        node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        if ast.unparse(node.targets[0]) == "__version__"
+    }
+    assert written <= {PROJECT["version"]}
+
+
+def test_the_commands_exist() -> None:
+    for target in PROJECT["scripts"].values():
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_the_license_is_the_one_declared() -> None:
+    assert PROJECT["license"] == "Apache-2.0"
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text and "END OF TERMS AND CONDITIONS" in text
+
+
+# --- constraints.txt ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
+def test_a_direct_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
+    pinned = pins().get(canonicalize_name(requirement.name))
+    assert pinned is not None, "run `make lock`"
+    assert requirement.specifier.contains(pinned)
+
+
+def test_everything_those_bring_is_pinned_too() -> None:
+    pinned, missing = pins(), set()
+    queue, seen = direct_requirements(), set()
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        wanted = (name, frozenset(requirement.extras))
+        if wanted in seen or CUDA_ONLY.match(name):
+            continue
+        seen.add(wanted)
+        if name not in pinned:
+            missing.add(name)
+        for line in metadata.requires(name) or ():
+            child = Requirement(line)
+            if child.marker is None or any(
+                child.marker.evaluate({"extra": e}) for e in ["", *requirement.extras]
+            ):
+                queue.append(child)
+    assert missing == set(), "run `make lock`"
+
+
+def test_the_pins_fit_torch_builds_for_cpu_and_cuda() -> None:
+    assert all("+" not in version for version in pins().values())
+    assert [name for name in pins() if CUDA_ONLY.match(name)] == []
+
+
+# --- images and the Compose file ------------------------------------------------------------------------------
+
+
+def stages() -> dict[str, str]:
+    """Each named stage of the Dockerfile with its instructions."""
+    found = re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+def instruction(stage: str, name: str) -> list[str]:
+    (written,) = re.findall(rf"^{name} (\[.*\])$", stages()[stage], re.MULTILINE)
+    return list(json.loads(written))
+
+
+def command_line(service: str) -> list[str]:
+    """The whole command a service runs: its image's entrypoint, and its own command or else the image's."""
+    settings = COMPOSE["services"][service]
+    stage = settings["build"]["target"].removesuffix("-gpu")
+    command = settings.get("command") or instruction(stage, "CMD")
+    return instruction(stage, "ENTRYPOINT") + [re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in command]
+
+
+def flags_of(command: list[str]) -> set[str]:
+    """The options its --help lists, from really running it in this environment."""
+    program, *rest = command
+    where = [sys.executable] if program == "python" else [str(Path(sys.executable).parent / program)]
+    end = next(index for index, word in enumerate(rest) if word.startswith("--"))
+    shown = subprocess.run(
+        [*where, *rest[:end], "--help"], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert shown.returncode == 0, shown.stderr
+    return set(re.findall(r"--[a-z][a-z-]*", shown.stdout))
+
+
+@pytest.mark.parametrize("service", COMPOSE["services"])
+def test_every_service_has_a_health_check_and_comes_back(service: str) -> None:
+    settings = COMPOSE["services"][service]
+    assert settings["healthcheck"]["test"][0] == "CMD"
+    assert settings["restart"] == "unless-stopped"
+    assert settings["read_only"] is True
+
+
+@pytest.mark.parametrize("service", [name for name, s in COMPOSE["services"].items() if "build" in s])
+def test_a_service_runs_a_command_that_exists(service: str) -> None:
+    settings = COMPOSE["services"][service]
+    assert settings["build"]["target"] in stages()
+    command = command_line(service)
+    assert {word for word in command if word.startswith("--")} <= flags_of(command)
+
+
+@pytest.mark.parametrize("service", ["gateway", "engine"])
+def test_the_health_check_asks_the_port_the_command_listens_on(service: str) -> None:
+    command = command_line(service)
+    port = int(command[command.index("--port") + 1])
+    in_compose = COMPOSE["services"][service]["healthcheck"]["test"][-1]
+    in_image = re.findall(r"HEALTHCHECK .*?CMD (\[.*\])", stages()[service])
+    for check in [in_compose, json.loads(in_image[0])[-1]]:
+        (url,) = re.findall(r"http://[^']+", check)
+        assert urlsplit(url).port == port
+
+
+def test_the_gateway_finds_engine_and_redis_under_their_names() -> None:
+    services = COMPOSE["services"]
+    environment = services["gateway"]["environment"]
+    engine, store = urlsplit(environment["ENGINE_URL"]), urlsplit(environment["TOLLGATE_STORE"])
+    assert environment["ENGINE_LAUNCH"] == "false"
+    assert engine.hostname in services and str(engine.port) in services["engine"]["expose"]
+    assert store.hostname in services and store.scheme == "redis"
+    assert engine.hostname in services["engine-gpu"]["networks"]["default"]["aliases"]
+    assert set(services["gateway"]["depends_on"]) == set(services) - {"gateway"}
+
+
+def test_one_flag_chooses_between_cpu_and_gpu() -> None:
+    services = COMPOSE["services"]
+    always = {name for name, settings in services.items() if "profiles" not in settings}
+    assert always == {"gateway", "redis"}
+    # Compose takes the empty name as the active profile where none is given.
+    assert "" in services["engine"]["profiles"]
+    assert services["engine-gpu"]["profiles"] == ["gpu"]
+
+
+def test_the_images_run_as_nobody_in_particular_and_get_signals() -> None:
+    for stage in ("gateway", "engine"):
+        assert re.findall(r"^USER (\S+)$", stages()[stage], re.MULTILINE)[-1] == "tollgate"
+        assert instruction(stage, "ENTRYPOINT") and instruction(stage, "CMD")
+
+
+# --- commands -------------------------------------------------------------------------------------------------
+
+
+def test_the_ci_script_is_valid_and_runs_the_readmes_test_command() -> None:
+    script = ROOT / ".ci" / "run"
+    assert subprocess.run(["bash", "-n", str(script)], capture_output=True).returncode == 0
+    last = shlex.split(script.read_text().strip().splitlines()[-1])
+    assert last == ["exec", "make", "test"]
+    assert "make test" in (ROOT / "README.md").read_text()
+
+
+def test_make_explains_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    shown = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, timeout=30).stdout
+    assert set(targets.split()) - {"help", "setup"} == set(re.findall(r"^make (\w+)", shown, re.MULTILINE))
