@@ -55,12 +55,16 @@ COPY --from=gateway-dependencies /opt/tollgate /opt/tollgate
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     pip --python /opt/tollgate/bin/python install --no-cache-dir --no-index --no-deps /dist/*.whl
 COPY policies /etc/tollgate/policies
+ENV TOLLGATE_POLICIES=/etc/tollgate/policies \
+    TOLLGATE_STATE_DIR=/var/lib/tollgate \
+    TOLLGATE_HOST=0.0.0.0 \
+    TOLLGATE_PORT=8000
 USER tollgate
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]
 ENTRYPOINT ["tollgate"]
-CMD ["serve", "--policies", "/etc/tollgate/policies", "--host", "0.0.0.0", "--port", "8000"]
+CMD ["serve"]
 
 FROM base AS engine
 COPY --from=engine-dependencies /opt/tollgate /opt/tollgate

@@ -1,10 +1,10 @@
 # Tollgate's commands. `make` alone lists them. Every target sets up what it needs, once.
 #
-# Variables, given on the command line or in the environment:
+# Variables, given on the command line (make serve PORT=9000):
 #   PYTHON       the Python (3.11 or later) to build .venv with     default: the first one found
 #   HOST, PORT   where `make serve` listens                         default: 127.0.0.1, 8000
 #   POLICIES     the policy folder                                  default: policies
-#   WORKERS      gateway worker processes                           default: tollgate's own
+#   WORKERS      gateway worker processes                           default: 1
 #   PYTEST_ARGS  what `make test` hands to pytest                   default: every test, two processes
 #   TORCH_INDEX  a package index with CPU builds of torch, used only where there is no NVIDIA GPU: the one
 #                pytorch.org prints for pip, Linux, CPU. Without it torch is the CUDA build, several GB.
@@ -13,10 +13,11 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test lint lock clean
 
-HOST ?= 127.0.0.1
-PORT ?= 8000
-POLICIES ?= policies
-WORKERS ?=
+# Not taken from the environment: some shells put the machine's name into HOST. TOLLGATE_HOST and the like are.
+HOST =
+PORT =
+POLICIES =
+WORKERS =
 PYTEST_ARGS ?= -n 2
 TORCH_INDEX ?=
 ifndef PYTHON
@@ -44,7 +45,8 @@ setup:
 	@"$(PYTHON)" scripts/environment.py
 
 serve: setup
-	@exec .venv/bin/tollgate serve --policies "$(POLICIES)" --host "$(HOST)" --port "$(PORT)" $(if $(WORKERS),--workers "$(WORKERS)")
+	@exec .venv/bin/tollgate serve $(if $(POLICIES),--policies "$(POLICIES)") $(if $(HOST),--host "$(HOST)") \
+		$(if $(PORT),--port "$(PORT)") $(if $(WORKERS),--workers "$(WORKERS)")
 
 test: setup
 	@if ! command -v redis-server >/dev/null 2>&1; then \

@@ -30,6 +30,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 HEARTBEAT_S = 15.0
 NOTABLE_MB = 5.0
@@ -68,10 +69,10 @@ def has_nvidia_gpu() -> bool:
 def news_in(line: str) -> str | None:
     """What of one line of pip's output is worth a person's attention: the large files and the last step."""
     line = line.strip()
-    if match := re.match(r"Downloading (\S+?)-([0-9][^-]*)-\S+\.whl \(([\d.]+) ([MG]B)\)", line):
+    if match := re.match(r"Downloading (?:\S+/)?([^/\s]+?)-([0-9][^-]*)-\S+\.whl \(([\d.]+) ([MG]B)\)", line):
         name, version, size, unit = match.groups()
         notable = unit == "GB" or float(size) >= NOTABLE_MB
-        return f"  downloading {name} {version} ({size} {unit})" if notable else None
+        return f"  downloading {name} {unquote(version)} ({size} {unit})" if notable else None
     if line.startswith("Installing collected packages:"):
         return f"  unpacking {line.count(',') + 1} packages"
     if line.startswith(("WARNING: Retrying", "WARNING: Connection")):
@@ -133,7 +134,6 @@ class Environment:
         command = pip_install(self.python, "--progress-bar", "off", *arguments)
         lines: queue.Queue[str | None] = queue.Queue()
         started = said = time.monotonic()
-        packages = 0
         with (
             self.log.open("a") as log,
             subprocess.Popen(
@@ -157,10 +157,9 @@ class Environment:
                     if line is None:
                         return process.wait() == 0
                     log.write(line)
-                    packages += line.startswith("Collecting ")
                     news = news_in(line)
                     if news is None and time.monotonic() - said > HEARTBEAT_S:
-                        news = f"  still at it: {packages} packages found, {time.monotonic() - started:.0f} s"
+                        news = f"  still at it, {time.monotonic() - started:.0f} s"
                     if news is not None:
                         say(news)
                         said = time.monotonic()

@@ -164,7 +164,7 @@ def flags_of(command: list[str]) -> set[str]:
     """The options its --help lists, from really running it in this environment."""
     program, *rest = command
     where = [sys.executable] if program == "python" else [str(Path(sys.executable).parent / program)]
-    end = next(index for index, word in enumerate(rest) if word.startswith("--"))
+    end = next((index for index, word in enumerate(rest) if word.startswith("--")), len(rest))
     shown = subprocess.run(
         [*where, *rest[:end], "--help"], capture_output=True, text=True, timeout=60, cwd=ROOT
     )
@@ -188,10 +188,22 @@ def test_a_service_runs_a_command_that_exists(service: str) -> None:
     assert {word for word in command if word.startswith("--")} <= flags_of(command)
 
 
+def test_the_image_sets_no_variable_that_tollgate_does_not_read() -> None:
+    shown = subprocess.run(
+        [str(Path(sys.executable).parent / "tollgate"), "serve", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    set_in_image = set(re.findall(r"\bTOLLGATE_\w+(?==)", stages()["gateway"]))
+    assert set_in_image <= set(re.findall(r"TOLLGATE_[A-Z_]+", re.sub(r"\s+", " ", shown.stdout)))
+
+
 @pytest.mark.parametrize("service", ["gateway", "engine"])
 def test_the_health_check_asks_the_port_the_command_listens_on(service: str) -> None:
     command = command_line(service)
-    port = int(command[command.index("--port") + 1])
+    set_in_image = re.findall(r"TOLLGATE_PORT=(\d+)", stages()[service])
+    port = int(command[command.index("--port") + 1] if "--port" in command else set_in_image[0])
     in_compose = COMPOSE["services"][service]["healthcheck"]["test"][-1]
     in_image = re.findall(r"HEALTHCHECK .*?CMD (\[.*\])", stages()[service])
     for check in [in_compose, json.loads(in_image[0])[-1]]:

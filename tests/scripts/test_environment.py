@@ -201,6 +201,10 @@ def test_the_size_is_told_beforehand(
             "Downloading torch-2.13.0-cp312-cp312-linux.whl (532.1 MB)",
             "  downloading torch 2.13.0 (532.1 MB)",
         ),
+        (
+            "Downloading http://h:1/torch/torch-2.13.0%2Bcpu-cp311-linux.whl (1.1 GB)",
+            "  downloading torch 2.13.0+cpu (1.1 GB)",
+        ),
         ("  Downloading uvloop-0.23.0-cp312-cp312-manylinux.whl (4.2 MB)", None),
         ("  Downloading h11-0.16.0-py3-none-any.whl.metadata (8.3 kB)", None),
         ("Installing collected packages: a, b, c", "  unpacking 3 packages"),
