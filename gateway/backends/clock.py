@@ -14,27 +14,28 @@ AFTER_THE_END = 0.25
 class Clock:
     """Bounds every wait for an upstream: to the first token, between events, and for the whole answer.
 
-    Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed.
+    Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed. Time between waits is
+    the client's, who may read slowly: it counts towards the whole only. An answer that is to come ``at_once`` has
+    its first token with its last, so that the limit to the first means nothing to it.
     """
 
-    def __init__(self, limits: Timeouts) -> None:
+    def __init__(self, limits: Timeouts, *, at_once: bool = False) -> None:
         self.limits = limits
         self.is_over = False
         self._now = asyncio.get_running_loop().time
-        start = self._now()
-        self._end = start + limits.total
-        self._next = start + limits.first_token
+        self._end = self._now() + limits.total
+        self._patience = limits.total if at_once else limits.first_token
         self._begun = False
 
     def progress(self) -> None:
         """Something of the answer has come."""
         self._begun = True
-        self._next = self._now() + self.limits.idle
+        self._patience = self.limits.idle
 
     def ended(self) -> None:
         """The answer is complete, only its connection is still open."""
         self.is_over = True
-        self._next = self._now() + AFTER_THE_END
+        self._patience = AFTER_THE_END
 
     def verdict(self) -> str:
         """Which limit has passed, in words that follow the server's name."""
@@ -45,10 +46,13 @@ class Clock:
         return f"sent nothing within {self.limits.first_token:g} s"
 
     async def __aenter__(self) -> None:
-        self._timeout = asyncio.timeout_at(min(self._next, self._end))
+        self._entered = self._now()
+        self._timeout = asyncio.timeout_at(min(self._entered + self._patience, self._end))
         await self._timeout.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Comments and half events end a wait, but are no progress.
+        self._patience -= self._now() - self._entered
         await self._timeout.__aexit__(kind, error, trace)

@@ -34,19 +34,24 @@ class FakeBackend:
         limit = call.request.params.get("max_completion_tokens") or call.request.params.get("max_tokens")
         said = pieces if limit is None else pieces[:limit]
         for number, piece in enumerate(said):
+            if number == reply.cut_after:
+                raise self._cut()
             for index in range(call.request.n):
-                if reply.cut_after is not None and number >= reply.cut_after:
-                    raise UpstreamFailed(
-                        f"Backend '{self.name}' broke off in the middle of its answer.", code="upstream_cut"
-                    )
                 yield Chunk(index=index, delta={"content": piece} if number else _opening(piece))
             if number:
                 await asyncio.sleep(self._config.token_delay)
+        if len(said) == reply.cut_after:
+            raise self._cut()
         usage = Usage(prompt=len(asked.split()), completion=len(said) * call.request.n)
         reason = "stop" if len(said) == len(pieces) else "length"
         for index in range(call.request.n):
             last = index == call.request.n - 1
             yield Chunk(index=index, delta={}, finish_reason=reason, usage=usage if last else None)
+
+    def _cut(self) -> UpstreamFailed:
+        return UpstreamFailed(
+            f"Backend '{self.name}' broke off in the middle of its answer.", code="upstream_cut"
+        )
 
     async def probe(self) -> None:
         """A script can always be read out."""

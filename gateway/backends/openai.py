@@ -12,13 +12,16 @@ import orjson
 from gateway.backends import upstream_errors
 from gateway.backends.clock import Clock
 from gateway.backends.reading import Body, Events, Reading
-from gateway.errors import UpstreamFailed, UpstreamTimeout
+from gateway.errors import Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.policy.schema import Target, Timeouts
 from gateway.types import Call, Chunks
 from gateway.wire import openai_chat, openai_completions
 from gateway.wire.answer import Dialect
 
 PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
+
+MAX_ERROR = 64 * 2**10
+"""Bytes of an error's body that are read; no honest one is longer."""
 
 
 class OpenAIBackend:
@@ -50,7 +53,7 @@ class OpenAIBackend:
 
     async def stream(self, call: Call, target: Target) -> Chunks:
         dialect = cast("Dialect", openai_completions if call.request.messages is None else openai_chat)
-        clock = Clock(call.policy.models[call.request.model].timeouts)
+        clock = Clock(call.policy.models[call.request.model].timeouts, at_once=not call.request.stream)
         request = httpx.Request(
             "POST",
             self._urls[dialect.PATH],
@@ -60,7 +63,7 @@ class OpenAIBackend:
         )
         response = await self._send(request, clock)
         try:
-            streamed = response.headers.get("content-type", "").startswith("text/event-stream")
+            streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
             reading: Reading = Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
             async with aclosing(self._parts(response, clock)) as parts:
                 async for part in parts:
@@ -107,8 +110,15 @@ class OpenAIBackend:
         if response.status_code == 200:
             self._outage.over()
             return response
+        body = b""
         try:
-            body = b"".join([part async for part in self._parts(response, clock)])
+            async with aclosing(self._parts(response, clock)) as parts:
+                async for part in parts:
+                    body += part
+                    if len(body) > MAX_ERROR:
+                        break
+        except Upstream:
+            pass  # The status alone says what matters.
         finally:
             await response.aclose()
         raise upstream_errors.from_response(
@@ -125,9 +135,10 @@ class OpenAIBackend:
                     return
                 yield part
         except httpx.TransportError as error:
-            raise UpstreamFailed(
-                f"Backend '{self.name}' broke off in the middle of its answer.", code="upstream_cut"
-            ) from error
+            if not clock.is_over:
+                raise UpstreamFailed(
+                    f"Backend '{self.name}' broke off in the middle of its answer.", code="upstream_cut"
+                ) from error
         except TimeoutError:
             if not clock.is_over:
                 raise self._late(clock) from None

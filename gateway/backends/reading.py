@@ -38,7 +38,9 @@ class Events:
         self._dialect = dialect
         self._call = call
         self._reader = sse.EventReader()
-        self._open_choices = call.request.n * _prompts(call.request.prompt)
+        self._expected = call.request.n * _prompts(call.request.prompt)
+        self._ended: set[int] = set()
+        self._begun = False
         self._malformed = 0
 
     def feed(self, part: bytes) -> Iterable[Chunk]:
@@ -53,17 +55,19 @@ class Events:
             yield from self._chunks(data)
 
     def finish(self) -> Iterable[Chunk]:
-        if self._open_choices > 0 and not self.done:
+        if len(self._ended) < self._expected and not self.done:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' ended its stream before the answer was complete.",
                 code="upstream_cut",
             )
+        if not self._begun:
+            raise _empty(self._backend)
         return ()
 
     def _chunks(self, data: bytes) -> list[Chunk]:
         try:
             raw = orjson.loads(data)
-            if "error" in raw:
+            if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
             chunks = [*self._dialect.read_event(raw)]
         except _NONSENSE:
@@ -72,7 +76,9 @@ class Events:
             self._call.receipt.note("backend", malformed_events=self._malformed)
             return []
         for chunk in chunks:
-            self._open_choices -= chunk.finish_reason is not None
+            self._begun |= chunk.delta is not None
+            if chunk.finish_reason is not None:
+                self._ended.add(chunk.index)
         return chunks
 
 
@@ -92,14 +98,21 @@ class Body:
     def finish(self) -> Iterable[Chunk]:
         try:
             raw = orjson.loads(b"".join(self._parts))
-            if "error" in raw:
+            if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
-            return [*self._dialect.read_answer(raw)]
+            chunks = [*self._dialect.read_answer(raw)]
         except _NONSENSE as error:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' answered with something that is not a completion; "
                 "the operator should check its base_url."
             ) from error
+        if not any(chunk.delta is not None for chunk in chunks):
+            raise _empty(self._backend)
+        return chunks
+
+
+def _empty(backend: str) -> UpstreamFailed:
+    return UpstreamFailed(f"Backend '{backend}' sent an empty answer.", code="upstream_empty")
 
 
 def _prompts(prompt: Json) -> int:

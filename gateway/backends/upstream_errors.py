@@ -44,7 +44,7 @@ def from_transport(backend: str, error: httpx.TransportError, outage: Outage) ->
     if isinstance(error, httpx.UnsupportedProtocol):
         return UpstreamFailed(f"Backend '{backend}' has a base_url that cannot be used: {error}.")
     wait = outage.wait()
-    unreachable = isinstance(error, httpx.ConnectTimeout | httpx.ConnectError)
+    unreachable = isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.ProxyError)
     what = "cannot be reached" if unreachable else "dropped the connection"
     return UpstreamUnavailable(f"Backend '{backend}' {what}. Try again in {wait:.0f} s.", retry_after=wait)
 

@@ -1,0 +1,783 @@
+"""The OpenAI backend over real sockets, against a server that misbehaves in every way we know."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime, formatdate
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from gateway import errors
+from gateway.backends.openai import OpenAIBackend
+from gateway.backends.transport import AiohttpTransport
+from gateway.types import Call, Chunk, Usage
+from tests.fakes import (
+    DONE,
+    TARGET,
+    USAGE,
+    Do,
+    FakeUpstream,
+    Script,
+    a_call,
+    completion,
+    delta,
+    head,
+    reply,
+    said,
+    sse,
+    stream,
+    usage_event,
+    within,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""No TLS is spoken here, and reading the system's authorities takes a while."""
+
+
+def backend_at(base_url: str, **more: Any) -> OpenAIBackend:
+    return OpenAIBackend(
+        "up",
+        base_url=base_url,
+        probe_url=base_url + "/models",
+        transport=more.pop("transport", None) or AiohttpTransport(verify=NOBODY),
+        **more,
+    )
+
+
+@pytest.fixture
+async def backend(upstream: FakeUpstream) -> AsyncIterator[OpenAIBackend]:
+    backend = backend_at(upstream.base_url)
+    yield backend
+    await backend.aclose()
+
+
+async def ask(backend: OpenAIBackend, call: Call | None = None) -> list[Chunk]:
+    async with aclosing(backend.stream(call or a_call(), TARGET)) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+def text(chunks: list[Chunk]) -> str:
+    return "".join((chunk.delta or {}).get("content") or "" for chunk in chunks)
+
+
+async def failure(backend: OpenAIBackend, call: Call | None = None) -> errors.GatewayError:
+    """The error that a call ends with."""
+    with pytest.raises(errors.GatewayError) as caught:
+        await ask(backend, call)
+    orjson.dumps(caught.value.body())
+    return caught.value
+
+
+# What goes out
+
+
+async def test_the_request_as_the_upstream_sees_it(upstream: FakeUpstream) -> None:
+    backend = backend_at(upstream.base_url + "/", api_key="sk-secret")
+    trace = {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01", "x-request-id": "req_1"}
+    await ask(backend, a_call(stream=False, headers=trace, params={"top_k": 3}))
+    [request] = upstream.requests
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert request.headers == {
+        "host": f"127.0.0.1:{upstream.port}",
+        "accept-encoding": "identity",
+        "user-agent": "tollgate",
+        "authorization": "Bearer sk-secret",
+        "content-type": "application/json",
+        "content-length": str(len(request.body)),
+        **trace,
+    }
+    assert request.json() == {
+        "model": "upstream-model",
+        "stream": False,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "top_k": 3,
+    }
+    await backend.aclose()
+
+
+async def test_raw_prompts_go_to_the_other_path(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [
+        reply({"choices": [{"index": 0, "text": "on", "finish_reason": "stop"}], "usage": USAGE})
+    ]
+    chunks = await ask(backend, a_call(prompt="Once", stream=False))
+    assert upstream.requests[0].path == "/v1/completions"
+    assert upstream.requests[0].json() == {"model": "upstream-model", "stream": False, "prompt": "Once"}
+    assert "authorization" not in upstream.requests[0].headers
+    assert text(chunks) == "on"
+
+
+# Sound answers
+
+
+async def test_a_whole_answer(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    [chunk] = await ask(backend, a_call(stream=False))
+    assert (text([chunk]), chunk.finish_reason, chunk.usage) == ("Hello there", "stop", Usage(7, 3))
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("size", [1, 3, 64, 10_000])
+async def test_a_stream_cut_up_anyhow(
+    upstream: FakeUpstream, backend: OpenAIBackend, size: int, newline: bytes
+) -> None:
+    body = b": hello\n\n" + b"".join(said("Grüße", ", ", "Welt"))
+    body = body.replace(b"\n", newline)
+    upstream.scripts = [stream(*(body[i : i + size] for i in range(0, len(body), size)))]
+    chunks = await ask(backend)
+    assert text(chunks) == "Grüße, Welt"
+    assert [chunk.usage for chunk in chunks if chunk.usage] == [Usage(7, 3)]
+    assert [chunk.finish_reason for chunk in chunks if chunk.finish_reason] == ["stop"]
+
+
+async def test_chunks_come_as_they_are_sent(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(sse(delta("a")), 0.2, *said("b"))]
+    async with aclosing(backend.stream(a_call(), TARGET)) as chunks:
+        async with within(0.15):
+            assert text([await anext(chunks)]) == "a"
+        assert text([chunk async for chunk in chunks]) == "b"
+
+
+async def test_a_streamed_answer_to_an_unstreamed_question(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    upstream.scripts = [stream(*said("Hi"))]
+    assert text(await ask(backend, a_call(stream=False))) == "Hi"
+
+
+async def test_a_whole_answer_to_a_streamed_question(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    assert text(await ask(backend)) == "Hello there"
+
+
+async def test_content_type_in_capitals(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(*said("Hi"), kind="Text/Event-Stream; charset=utf-8")]
+    assert text(await ask(backend)) == "Hi"
+
+
+async def test_without_done_an_answer_is_complete_once_all_choices_ended(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    events = [sse(delta(c, index=i, finish="stop")) for i, c in enumerate("ab")]
+    upstream.scripts = [stream(*events), stream(events[0], events[0]), stream(*events[:1], DONE)]
+    call = a_call(n=2)
+    assert text(await ask(backend, call)) == "ab"
+    # One choice that ends twice is not two that end.
+    assert (await failure(backend, call)).code == "upstream_cut"
+    assert text(await ask(backend, call)) == "a"
+
+
+async def test_without_done_each_of_several_prompts_must_end(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    event = sse({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]})
+    upstream.scripts = [stream(event)]
+    assert (await failure(backend, a_call(prompt=["one", "two"]))).code == "upstream_cut"
+    assert text(await ask(backend, a_call(prompt=["one"]))) == "a"
+    assert text(await ask(backend, a_call(prompt=[1, 2, 3]))) == "a"
+
+
+async def test_usage_may_be_absent(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(*said("Hi", usage=False))]
+    assert [chunk.usage for chunk in await ask(backend) if chunk.usage] == []
+
+
+async def test_events_after_done_are_nobodys_business(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(*said("Hi"), sse(delta("late")), b"data: {", 0.01, b"x")]
+    assert text(await ask(backend)) == "Hi"
+
+
+async def test_malformed_events_are_skipped_and_noted(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    bad = [b"{", b"5", b"null", b'"error"', b'["error"]', b"{}", b'{"choices": [5]}', b"\xff", b"[done]"]
+    good = said("Hi")
+    upstream.scripts = [stream(good[0], *map(sse, bad), *good[1:])]
+    call = a_call()
+    assert text(await ask(backend, call)) == "Hi"
+    assert call.receipt.notes["backend"] == {"malformed_events": len(bad)}
+
+
+async def test_error_null_is_no_error(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [
+        stream(*(sse({**delta(c, finish=f), "error": None}) for c, f in (("a", None), ("b", "stop")))),
+        reply({**completion("c"), "error": None}),
+    ]
+    assert text(await ask(backend)) == "ab"
+    assert text(await ask(backend, a_call(stream=False))) == "c"
+
+
+# Cut and empty answers
+
+OPEN = [sse(delta("", role="assistant")), sse(delta("Hel"))]
+HEAD = head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+CLOSE_DELIMITED = head(200, {"content-type": "text/event-stream", "connection": "close"})
+
+CUT: dict[str, tuple[Script, str]] = {
+    "before-headers-reset": ((Do.ABORT,), "upstream_unavailable"),
+    "before-headers-closed": ((Do.CLOSE,), "upstream_unavailable"),
+    "mid-headers-reset": ((HEAD[:20], Do.ABORT), "upstream_unavailable"),
+    "mid-headers-closed": ((HEAD[:20], Do.CLOSE), "upstream_unavailable"),
+    "after-headers-reset": ((HEAD, 0.02, Do.ABORT), "upstream_cut"),
+    "after-headers-closed": ((HEAD, Do.CLOSE), "upstream_cut"),
+    "mid-event-reset": ((*stream(*OPEN, b'data: {"cho', whole=False), 0.02, Do.ABORT), "upstream_cut"),
+    "mid-event-closed": ((*stream(*OPEN, b'data: {"cho', whole=False), Do.CLOSE), "upstream_cut"),
+    "mid-event-in-good-order": (stream(*OPEN, b'data: {"cho'), "upstream_cut"),
+    "between-events-in-good-order": (stream(*OPEN), "upstream_cut"),
+    "between-events-closed": ((*stream(*OPEN, whole=False), Do.CLOSE), "upstream_cut"),
+    "close-delimited": ((CLOSE_DELIMITED, *OPEN, Do.CLOSE), "upstream_cut"),
+    "finished-but-for-the-chunk-mark": (
+        (*stream(*OPEN, sse(delta(finish="stop")), whole=False), Do.CLOSE),
+        "upstream_cut",
+    ),
+    "nonsense-instead-of-http": ((b"SSH-2.0-OpenSSH_9.2\r\n", Do.CLOSE), "upstream_unavailable"),
+    "whole-answer-short": (
+        (
+            head(200, {"content-type": "application/json", "content-length": "900"}) + b'{"choices": [',
+            Do.CLOSE,
+        ),
+        "upstream_cut",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+async def test_a_cut_answer_is_never_a_success(
+    upstream: FakeUpstream, backend: OpenAIBackend, case: str
+) -> None:
+    script, code = CUT[case]
+    upstream.scripts = [script, reply(completion())]
+    error = await failure(backend)
+    assert error.code == code
+    assert (error.status, error.type) == (503 if code == "upstream_unavailable" else 502, "upstream_error")
+    assert error.retryable
+    assert (error.retry_after is not None) == (code == "upstream_unavailable")
+    assert "'up'" in error.message
+    assert text(await ask(backend)) == "Hello there", "the next call is not harmed"
+
+
+@pytest.mark.parametrize("end", [Do.ABORT, Do.CLOSE], ids=["reset", "closed"])
+async def test_after_done_the_connection_may_break(
+    upstream: FakeUpstream, backend: OpenAIBackend, end: Do
+) -> None:
+    upstream.scripts = [(*stream(*said("Hi"), whole=False), 0.02, end)]
+    assert text(await ask(backend)) == "Hi"
+
+
+async def test_after_done_a_server_that_holds_on_is_not_waited_for(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    upstream.scripts = [(*stream(*said("Hi"), whole=False), Do.HANG)]
+    async with within(0.6):
+        assert text(await ask(backend)) == "Hi"
+
+
+async def test_close_delimited_answers_can_be_whole(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [(CLOSE_DELIMITED, *said("Hi"), Do.CLOSE)]
+    assert text(await ask(backend)) == "Hi"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        stream(DONE),
+        stream(sse(usage_event()), DONE),
+        stream(sse(b"{"), DONE),
+        reply({"choices": []}),
+        reply({"choices": None, "usage": USAGE}),
+    ],
+    ids=["only-done", "only-usage", "only-nonsense", "no-choices", "null-choices"],
+)
+async def test_an_empty_answer_is_a_failure(
+    upstream: FakeUpstream, backend: OpenAIBackend, script: Script
+) -> None:
+    upstream.scripts = [script]
+    error = await failure(backend)
+    assert (error.status, error.code) == (502, "upstream_empty")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"5", b"[]", b"null", b"{}", b'{"choices": 5}', b'{"choices": ["a"]}', b"\xff"]
+)
+async def test_a_body_that_is_no_completion(
+    upstream: FakeUpstream, backend: OpenAIBackend, body: bytes
+) -> None:
+    upstream.scripts = [reply(body)]
+    error = await failure(backend, a_call(stream=False))
+    assert (error.status, error.code) == (502, "upstream_error")
+    assert "base_url" in error.message
+
+
+async def test_an_endless_event_is_refused(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(*[b"x" * 2**20] * 9, Do.HANG)]
+    error = await failure(backend)
+    assert (error.status, error.code) == (502, "upstream_error")
+
+
+async def test_an_error_within_the_stream(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [
+        stream(*OPEN, sse({"error": {"message": "out of memory", "type": "server_error", "code": 507}})),
+        stream(*OPEN, sse({"error": "out of luck"}), DONE),
+        stream(*OPEN, sse({"error": {}, "choices": []}), DONE),
+        reply({"error": {"message": "whole trouble"}}),
+    ]
+    error = await failure(backend)
+    assert (error.status, error.code) == (502, "507")
+    assert "out of memory" in error.message
+    assert "out of luck" in (await failure(backend)).message
+    assert text(await ask(backend)) == "Hel"
+    assert "whole trouble" in (await failure(backend, a_call(stream=False))).message
+
+
+# Time limits
+
+
+async def test_silence_before_headers(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [(Do.HANG,)]
+    async with within(0.5):
+        error = await failure(backend, a_call(timeouts={"first_token": "100ms"}))
+    assert (error.status, error.code) == (504, "upstream_timeout")
+    assert "nothing within 0.1 s" in error.message
+    await asyncio.wait_for(upstream.requests[0].left.wait(), 1)
+
+
+async def test_silence_after_headers_and_comments(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [(*stream(*[b": processing\n\n", 0.02] * 20, whole=False), Do.HANG)]
+    async with within(0.35):
+        error = await failure(backend, a_call(timeouts={"first_token": "150ms", "idle": "50ms"}))
+    assert "nothing within 0.15 s" in error.message
+
+
+async def test_a_slow_first_token_is_waited_for(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [(0.15, *stream(*said("Hi")))]
+    assert text(await ask(backend, a_call(timeouts={"first_token": "2s", "idle": "50ms"}))) == "Hi"
+
+
+async def test_a_stall(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [(*stream(*OPEN, whole=False), Do.HANG)]
+    chunks: list[Chunk] = []
+    async with within(0.5):
+        with pytest.raises(errors.UpstreamTimeout, match=r"stalled for 0\.1 s"):
+            async for chunk in backend.stream(a_call(timeouts={"idle": "100ms"}), TARGET):
+                chunks.append(chunk)  # noqa: PERF401
+    assert text(chunks) == "Hel"
+    await asyncio.wait_for(upstream.requests[0].left.wait(), 1)
+
+
+async def test_a_stall_in_the_middle_of_an_event(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(*OPEN, *[b"x", 0.03] * 20, Do.HANG)]
+    async with within(0.5):
+        error = await failure(backend, a_call(timeouts={"idle": "150ms"}))
+    assert "stalled" in error.message
+
+
+async def test_a_stream_that_goes_on_and_on(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(*[sse(delta("a")), 0.02] * 50)]
+    async with within(0.5):
+        error = await failure(backend, a_call(timeouts={"total": "200ms"}))
+    assert "did not finish within 0.2 s" in error.message
+
+
+async def test_a_slow_reader_is_not_the_upstreams_stall(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    upstream.scripts = [stream(sse(delta("a")), 0.25, sse(delta("b")), 0.05, *said("c"))]
+    got = []
+    async for chunk in backend.stream(a_call(timeouts={"idle": "120ms"}), TARGET):
+        got.append(chunk)
+        if text([chunk]) == "a":
+            await asyncio.sleep(0.2)
+    assert text(got) == "abc"
+
+
+async def test_a_whole_answer_has_no_first_token_to_wait_for(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    upstream.scripts = [(0.15, *reply(completion("late")))]
+    limits = {"first_token": "50ms", "idle": "50ms"}
+    assert text(await ask(backend, a_call(stream=False, timeouts=limits))) == "late"
+    upstream.scripts = [(0.5, *reply(completion("too late")))]
+    error = await failure(backend, a_call(stream=False, timeouts={**limits, "total": "150ms"}))
+    assert "did not finish within 0.15 s" in error.message
+
+
+async def test_connecting_has_a_limit_of_its_own() -> None:
+    with socket.socket() as full:
+        # A listening socket whose backlog is full lets nobody in.
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        crowd = [socket.socket() for _ in range(4)]
+        for one in crowd:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        backend = backend_at(f"http://127.0.0.1:{full.getsockname()[1]}/v1")
+        async with within(1.0):
+            error = await failure(backend, a_call(timeouts={"connect": "200ms"}))
+        assert (error.status, error.code) == (503, "upstream_unavailable")
+        assert "cannot be reached" in error.message
+        await backend.aclose()
+        for one in crowd:
+            one.close()
+
+
+# Refusals
+
+OPENAI = {
+    "error": {"message": "too hot", "type": "invalid_request_error", "param": "temperature", "code": "hot"}
+}
+
+
+@pytest.mark.parametrize("stream_", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("status", [400, 404, 409, 413, 422])
+async def test_the_upstreams_complaint_is_passed_on(
+    upstream: FakeUpstream, backend: OpenAIBackend, status: int, stream_: bool
+) -> None:
+    upstream.scripts = [reply(OPENAI, status=status)]
+    error = await failure(backend, a_call(stream=stream_))
+    assert isinstance(error, errors.Rejected)
+    assert (error.status, error.body()) == (status, OPENAI)
+    assert not error.retryable
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"error": "too hot"}, "too hot"),
+        ({"detail": "too hot"}, "too hot"),
+        ({"detail": [{"loc": ["body"], "msg": "too hot"}]}, '[{"loc":["body"],"msg":"too hot"}]'),
+        ({"message": "too hot", "object": "error", "code": 400}, "too hot"),
+        ({"error": {"message": "too hot", "code": {"a": 1}}}, "too hot"),
+    ],
+    ids=["string", "fastapi-string", "fastapi-list", "flat", "odd-code"],
+)
+async def test_complaints_of_other_shapes(
+    upstream: FakeUpstream, backend: OpenAIBackend, body: Any, message: str
+) -> None:
+    upstream.scripts = [reply(body, status=400)]
+    error = await failure(backend)
+    assert (error.status, error.message, error.type) == (400, message, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>nginx</html>", b"", b"[]", b"5", b"{}", b"\xff", b'{"error": null}', b'{"error": {}}']
+)
+async def test_a_complaint_without_words_is_the_upstreams_failure(
+    upstream: FakeUpstream, backend: OpenAIBackend, body: bytes
+) -> None:
+    upstream.scripts = [reply(body, status=404, kind="text/html")]
+    error = await failure(backend)
+    assert (error.status, error.code) == (502, "upstream_error")
+    assert "404" in error.message
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_the_gateways_own_credentials_are_the_operators_matter(
+    upstream: FakeUpstream, backend: OpenAIBackend, status: int
+) -> None:
+    upstream.scripts = [reply({"error": {"message": "Incorrect API key: sk-live-123"}}, status=status)]
+    error = await failure(backend)
+    assert (error.status, error.code) == (502, "upstream_auth")
+    assert "sk-live-123" not in error.message
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 520])
+async def test_the_upstreams_own_failures(
+    upstream: FakeUpstream, backend: OpenAIBackend, status: int
+) -> None:
+    upstream.scripts = [reply({"error": {"message": "oops"}}, status=status)]
+    error = await failure(backend)
+    assert (error.status, error.code) == (502, "upstream_error")
+    assert str(status) in error.message
+    assert "oops" in error.message
+    assert error.retryable
+
+
+@pytest.mark.parametrize("status", [408, 504])
+async def test_the_upstreams_timeouts(upstream: FakeUpstream, backend: OpenAIBackend, status: int) -> None:
+    upstream.scripts = [reply("", status=status)]
+    error = await failure(backend)
+    assert (error.status, error.code) == (504, "upstream_timeout")
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_redirects_are_not_followed(
+    upstream: FakeUpstream, backend: OpenAIBackend, status: int
+) -> None:
+    upstream.scripts = [reply("", status=status, headers={"location": "http://127.0.0.1:1/steal"})]
+    assert (await failure(backend)).status == 502
+    assert len(upstream.requests) == 1
+
+
+BUSY = [
+    (429, 429, "rate_limit_exceeded"),
+    (503, 503, "upstream_unavailable"),
+    (529, 503, "upstream_unavailable"),
+]
+
+
+@pytest.mark.parametrize(("status", "ours", "code"), BUSY)
+async def test_busy_with_a_time_to_come_back(
+    upstream: FakeUpstream, backend: OpenAIBackend, status: int, ours: int, code: str
+) -> None:
+    upstream.scripts = [
+        reply({"error": {"message": "slow down"}}, status=status, headers={"retry-after": "17"})
+    ]
+    error = await failure(backend)
+    assert (error.status, error.code, error.retry_after, error.retryable) == (ours, code, 17.0, True)
+    assert "slow down" in error.message
+
+
+def in_an_hour_and_a_half() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(minutes=90), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [
+        ("0", 0, 0),
+        ("1.5", 1.5, 1.5),
+        ("-3", 0, 0),
+        ("999999999", 3600, 3600),
+        ("inf", 3600, 3600),
+        ("nan", 1, 1),
+        ("soon", 1, 1),
+        ("", 1, 1),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Fri, 31 Dec 99999 23:59:59 GMT", 1, 1),
+    ],
+)
+async def test_every_kind_of_retry_after(
+    upstream: FakeUpstream, backend: OpenAIBackend, value: str, low: float, high: float
+) -> None:
+    upstream.scripts = [reply("", status=429, headers={"retry-after": value})]
+    error = await failure(backend)
+    assert error.retry_after is not None
+    assert low <= error.retry_after <= high
+
+
+async def test_retry_after_as_a_date(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [
+        reply("", status=503, headers={"retry-after": formatdate(time.time() + 40, usegmt=True)})
+    ]
+    error = await failure(backend)
+    assert error.retry_after is not None
+    assert 35 <= error.retry_after <= 40
+    upstream.scripts = [reply("", status=503, headers={"retry-after": in_an_hour_and_a_half()})]
+    assert (await failure(backend)).retry_after == 3600
+
+
+async def test_the_longer_an_outage_the_longer_the_wait(
+    upstream: FakeUpstream, backend: OpenAIBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("gateway.backends.upstream_errors.time.monotonic", lambda: now)
+    upstream.scripts = [reply("", status=503)]
+    waits = []
+    for later in (0, 5, 5, 60):
+        now += later
+        waits.append((await failure(backend)).retry_after)
+    assert waits == [1, 5, 10, 30]
+    upstream.scripts = [reply(completion()), reply("", status=503)]
+    await ask(backend)
+    assert (await failure(backend)).retry_after == 1
+
+
+@pytest.mark.parametrize("end", [Do.CLOSE, Do.HANG], ids=["cut", "stalled"])
+async def test_an_error_whose_body_never_comes_is_that_error_still(
+    upstream: FakeUpstream, backend: OpenAIBackend, end: Do
+) -> None:
+    upstream.scripts = [(head(429, {"content-length": "100", "retry-after": "9"}) + b'{"err', end)]
+    error = await failure(backend, a_call(timeouts={"first_token": "150ms"}))
+    assert (error.status, error.retry_after) == (429, 9.0)
+
+
+async def test_an_endless_error_is_not_read_to_its_end(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    opening = head(500, {"content-type": "text/html", "transfer-encoding": "chunked"})
+    upstream.scripts = [(opening, *[b"%x\r\n%b\r\n" % (2**16, b"x" * 2**16)] * 10, Do.HANG)]
+    async with within(1.0):
+        assert (await failure(backend)).status == 502
+
+
+async def test_nobody_there(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    await upstream.stop()
+    async with within(0.5):
+        error = await failure(backend)
+    assert (error.status, error.code, error.retry_after) == (503, "upstream_unavailable", 1.0)
+    assert "cannot be reached" in error.message
+    await upstream.start()
+    assert text(await ask(backend)) == "Hello there"
+
+
+async def test_a_host_that_does_not_exist() -> None:
+    backend = backend_at("http://tollgate.invalid/v1")
+    error = await failure(backend)
+    assert (error.status, error.code) == (503, "upstream_unavailable")
+    await backend.aclose()
+
+
+async def test_a_base_url_that_cannot_be_used() -> None:
+    backend = backend_at("ftp://127.0.0.1/v1")
+    error = await failure(backend)
+    assert error.status == 502
+    assert "base_url" in error.message
+    await backend.aclose()
+
+
+# Connections
+
+
+async def test_connections_are_used_again(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    sound = [
+        stream(*said("a")),
+        reply(completion()),
+        stream(*said("b", usage=False)),
+        stream(sse(delta("c", finish="stop"))),
+        stream(sse(b"{"), *said("d")),
+    ]
+    bad = [
+        reply(OPENAI, status=400),
+        reply("<html>", status=503),
+        stream(*OPEN),
+        stream(DONE),
+        reply("nonsense"),
+    ]
+    upstream.scripts = [script for pair in zip(sound, bad, strict=True) for script in pair]
+    for _ in sound:
+        await ask(backend)
+        await failure(backend)
+    assert len(upstream.requests) == 10
+    assert upstream.connections == 1
+
+
+async def test_concurrent_calls_have_connections_of_their_own(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    upstream.scripts = [(0.05, *reply(completion()))]
+    await asyncio.gather(*(ask(backend) for _ in range(20)))
+    assert upstream.connections == 20
+    await asyncio.gather(*(ask(backend) for _ in range(20)))
+    assert upstream.connections == 20
+
+
+async def test_a_reader_that_stops_early_stops_the_upstream(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    upstream.scripts = [(*stream(*OPEN, whole=False), Do.HANG), reply(completion())]
+    chunks = backend.stream(a_call(), TARGET)
+    await anext(chunks)
+    await chunks.aclose()
+    async with within(0.2):
+        await asyncio.wait_for(upstream.requests[0].left.wait(), 1)
+    assert text(await ask(backend)) == "Hello there"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        (Do.HANG,),
+        (HEAD, Do.HANG),
+        (*stream(*OPEN, whole=False), Do.HANG),
+        (head(500, {"content-length": "9"}), Do.HANG),
+    ],
+    ids=["before-headers", "before-body", "mid-stream", "error-body"],
+)
+async def test_cancelling_stops_the_upstream(
+    upstream: FakeUpstream, backend: OpenAIBackend, script: Script
+) -> None:
+    upstream.scripts = [script]
+    task = asyncio.create_task(ask(backend))
+    request = await upstream.arrived()
+    await asyncio.sleep(0.02)
+    task.cancel()
+    async with within(0.2):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(request.left.wait(), 1)
+
+
+async def test_closing_lets_go_of_connections(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    await ask(backend)
+    assert len(upstream.open) == 1
+    await backend.aclose()
+    await asyncio.sleep(0.02)
+    assert not upstream.open
+    await backend.aclose()
+
+
+# Probes
+
+
+async def test_a_probe_asks_for_the_models(upstream: FakeUpstream) -> None:
+    backend = backend_at(upstream.base_url, api_key="sk-secret")
+    await backend.probe()
+    [probe] = upstream.probes
+    assert (probe.method, probe.path) == ("GET", "/v1/models")
+    assert probe.headers["authorization"] == "Bearer sk-secret"
+    await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        (reply("", status=503), 503),
+        (reply("", status=404), 502),
+        (reply("", status=401), 502),
+        ((Do.ABORT,), 503),
+        ((head(200, {"content-length": "5"}), Do.CLOSE), 502),
+    ],
+    ids=["busy", "no-such-path", "bad-key", "reset", "cut"],
+)
+async def test_a_probe_finds_fault(
+    upstream: FakeUpstream, backend: OpenAIBackend, script: Script, status: int
+) -> None:
+    upstream.health = script
+    with pytest.raises(errors.Upstream) as fault:
+        await backend.probe()
+    assert fault.value.status == status
+
+
+async def test_a_probe_does_not_wait_for_ever(
+    upstream: FakeUpstream, backend: OpenAIBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = a_call(timeouts={"first_token": "100ms", "total": "100ms"}).policy.models["m"].timeouts
+    monkeypatch.setattr("gateway.backends.openai.PROBE", limits)
+    upstream.health = (Do.HANG,)
+    async with within(0.5):
+        with pytest.raises(errors.UpstreamTimeout):
+            await backend.probe()
+
+
+# Other transports
+
+
+async def test_any_httpx_transport_will_do() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if len(seen) == 1:
+            return httpx.Response(200, json=completion("mock"))
+        if len(seen) == 2:
+            return httpx.Response(
+                200, headers={"content-type": "text/event-stream"}, content=b"".join(said("mo", "ck"))
+            )
+        if len(seen) == 3:
+            return httpx.Response(429, headers={"retry-after": "4"}, json=OPENAI)
+        raise httpx.ConnectError("no", request=request)
+
+    backend = backend_at("http://mock/v1", transport=httpx.MockTransport(answer))
+    assert text(await ask(backend, a_call(stream=False))) == "mock"
+    assert text(await ask(backend)) == "mock"
+    assert (await failure(backend)).retry_after == 4
+    assert (await failure(backend)).code == "upstream_unavailable"
+    assert str(seen[0].url) == "http://mock/v1/chat/completions"
+    await backend.aclose()

@@ -1,0 +1,351 @@
+"""The default transport: proxies, certificates, errors, and what it leaves to its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.backends.transport import AiohttpTransport
+from tests.fakes import Do, FakeUpstream, Script, completion, head, reply, said, stream, within
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[AiohttpTransport]:
+    transport = AiohttpTransport()
+    yield transport
+    await transport.aclose()
+
+
+async def post(transport: httpx.AsyncBaseTransport, url: str, **timeout: float) -> httpx.Response:
+    request = httpx.Request(
+        "POST", url, content=b"{}", headers={"x-a": "1"}, extensions={"timeout": timeout} if timeout else {}
+    )
+    response = await transport.handle_async_request(request)
+    try:
+        await response.aread()
+    finally:
+        await response.aclose()
+    return response
+
+
+class Proxy:
+    """Forwards requests in absolute form, tunnels for CONNECT, and keeps the first line of each."""
+
+    def __init__(self, refuse: int | None = None) -> None:
+        self.asked: list[str] = []
+        self.headers: list[str] = []
+        self.port = 0
+        self._refuse = refuse
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Proxy]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        other: asyncio.StreamWriter | None = None
+        try:
+            top = (await reader.readuntil(b"\r\n\r\n")).decode()
+            first, _, rest = top.partition("\r\n")
+            self.asked.append(first)
+            self.headers.append(rest.lower())
+            if self._refuse:
+                writer.write(head(self._refuse, {"content-length": "0"}))
+                return
+            method, target, version = first.split(" ")
+            url = httpx.URL(f"//{target}" if method == "CONNECT" else target)
+            far, other = await asyncio.open_connection(url.host, url.port)
+            if method == "CONNECT":
+                writer.write(b"HTTP/1.1 200 Established\r\n\r\n")
+            else:
+                other.write(f"{method} {url.raw_path.decode()} {version}\r\n{rest}".encode())
+            await asyncio.gather(pump(reader, other), pump(far, writer))
+        finally:
+            for end in (writer, other):
+                if end is not None:
+                    end.close()
+
+
+async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(2**16):
+        sink.write(data)
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    async with Proxy().running() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for 127.0.0.1, its key in the same file."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.fail("these tests make a certificate with the openssl command; install it")
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    command = [program, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=tollgate-test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    cert.write_bytes(cert.read_bytes() + key.read_bytes())
+    return cert
+
+
+@pytest.fixture
+async def tls_upstream(certificate: Path) -> AsyncIterator[FakeUpstream]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    async with FakeUpstream(tls=context) as server:
+        yield server
+
+
+async def test_status_headers_and_body_come_through(
+    upstream: FakeUpstream, transport: AiohttpTransport
+) -> None:
+    upstream.scripts = [reply("teapot", status=418, kind="text/plain", headers={"X-Two": "a", "x-two": "b"})]
+    response = await post(transport, upstream.base_url + "/x%2Fy?q=a%20b&r=%C3%A9")
+    assert (response.status_code, response.text) == (418, "teapot")
+    assert response.headers.get_list("x-two") == ["a", "b"]
+    assert upstream.requests[0].path == "/v1/x%2Fy?q=a%20b&r=%C3%A9"
+    assert upstream.requests[0].headers == {
+        "host": f"127.0.0.1:{upstream.port}",
+        "x-a": "1",
+        "content-length": "2",
+    }
+
+
+async def test_compressed_bodies_are_handed_over_as_they_are(
+    upstream: FakeUpstream, transport: AiohttpTransport
+) -> None:
+    upstream.scripts = [reply(b"not really gzip", headers={"content-encoding": "gzip"})]
+    request = httpx.Request("POST", upstream.base_url)
+    response = await transport.handle_async_request(request)
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    assert b"".join([part async for part in response.stream]) == b"not really gzip"
+    await response.aclose()
+
+
+async def test_cookies_are_not_kept(upstream: FakeUpstream, transport: AiohttpTransport) -> None:
+    upstream.scripts = [reply("{}", headers={"set-cookie": "tenant=acme; Path=/"})]
+    for _ in range(2):
+        await post(transport, upstream.base_url)
+    assert "cookie" not in upstream.requests[1].headers
+
+
+async def test_redirects_are_left_to_the_caller(upstream: FakeUpstream, transport: AiohttpTransport) -> None:
+    upstream.scripts = [reply("", status=307, headers={"location": "/elsewhere"})]
+    assert (await post(transport, upstream.base_url)).status_code == 307
+    assert len(upstream.requests) == 1
+
+
+ERRORS: dict[str, tuple[Script, type[httpx.TransportError]]] = {
+    "closed": ((Do.CLOSE,), httpx.ReadError),
+    "reset": ((Do.ABORT,), httpx.ReadError),
+    "garbage": ((b"\x00\x01\x02\r\n\r\n", Do.CLOSE), httpx.RemoteProtocolError),
+    "cut-body": ((head(200, {"content-length": "9"}) + b"x", Do.CLOSE), httpx.ReadError),
+    "cut-chunks": ((*stream(*said("a"), whole=False), Do.CLOSE), httpx.ReadError),
+    "bad-chunks": ((head(200, {"transfer-encoding": "chunked"}) + b"zz\r\n", Do.CLOSE), httpx.TransportError),
+    "silence": ((Do.HANG,), httpx.ReadTimeout),
+    "silent-body": ((head(200, {"content-length": "9"}), Do.HANG), httpx.ReadTimeout),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+async def test_errors_are_httpxs(upstream: FakeUpstream, transport: AiohttpTransport, case: str) -> None:
+    script, kind = ERRORS[case]
+    upstream.scripts = [script]
+    with pytest.raises(kind) as caught:
+        await post(transport, upstream.base_url, connect=1.0, read=0.1)
+    assert caught.value.request.method == "POST"
+    assert str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("http://127.0.0.1:1/", httpx.ConnectError),
+        ("http://tollgate.invalid/", httpx.ConnectError),
+        ("ftp://127.0.0.1/", httpx.UnsupportedProtocol),
+        ("/no-host", httpx.UnsupportedProtocol),
+    ],
+)
+async def test_urls_that_lead_nowhere(
+    transport: AiohttpTransport, url: str, kind: type[httpx.TransportError]
+) -> None:
+    with pytest.raises(kind):
+        await post(transport, url, connect=2.0)
+
+
+async def test_a_transport_can_be_used_again_after_closing(
+    upstream: FakeUpstream, transport: AiohttpTransport
+) -> None:
+    for _ in range(2):
+        assert (await post(transport, upstream.base_url)).status_code == 200
+        await transport.aclose()
+    assert upstream.connections == 2
+
+
+async def test_the_number_of_connections_can_be_bounded(upstream: FakeUpstream) -> None:
+    transport = AiohttpTransport(max_connections=2)
+    upstream.scripts = [(0.02, *reply(completion()))]
+    await asyncio.gather(*(post(transport, upstream.base_url) for _ in range(6)))
+    assert upstream.connections == 2
+    await transport.aclose()
+
+
+# Proxies
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+async def test_plain_requests_go_through_the_proxy(
+    upstream: FakeUpstream,
+    transport: AiohttpTransport,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+) -> None:
+    monkeypatch.setenv(variable, proxy.url)
+    assert (await post(transport, upstream.base_url + "/x")).status_code == 200
+    assert proxy.asked == [f"POST {upstream.base_url}/x HTTP/1.1"]
+    assert upstream.requests[0].path == "/v1/x"
+
+
+async def test_a_proxy_without_a_scheme_speaks_http(
+    upstream: FakeUpstream, transport: AiohttpTransport, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{proxy.port}")
+    assert (await post(transport, upstream.base_url)).status_code == 200
+    assert len(proxy.asked) == 1
+
+
+async def test_tls_goes_through_a_tunnel(
+    tls_upstream: FakeUpstream,
+    transport: AiohttpTransport,
+    proxy: Proxy,
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("//", "//user:pass@"))
+    assert (await post(transport, tls_upstream.base_url)).json() == completion()
+    assert proxy.asked == [f"CONNECT 127.0.0.1:{tls_upstream.port} HTTP/1.1"]
+    assert "proxy-authorization: basic dxnlcjpwyxnz" in proxy.headers[0]
+    assert "proxy-authorization" not in tls_upstream.requests[0].headers
+
+
+@pytest.mark.parametrize("exception", ["127.0.0.1", "*", "127.0.0.1:{port}"])
+async def test_exceptions_from_the_proxy(
+    upstream: FakeUpstream,
+    transport: AiohttpTransport,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+    exception: str,
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy.url)
+    monkeypatch.setenv("NO_PROXY", exception.format(port=upstream.port))
+    await post(transport, upstream.base_url)
+    assert proxy.asked == []
+    assert len(upstream.requests) == 1
+
+
+async def test_an_exception_for_another_host_changes_nothing(
+    upstream: FakeUpstream, transport: AiohttpTransport, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy.url)
+    monkeypatch.setenv("NO_PROXY", "example.org,127.0.0.1:1")
+    await post(transport, upstream.base_url)
+    assert len(proxy.asked) == 1
+
+
+async def test_a_proxy_that_refuses(
+    tls_upstream: FakeUpstream, transport: AiohttpTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Proxy(refuse=407).running() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        with pytest.raises(httpx.ProxyError, match="407"):
+            await post(transport, tls_upstream.base_url)
+
+
+async def test_a_proxy_that_is_not_there(
+    upstream: FakeUpstream, transport: AiohttpTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with pytest.raises(httpx.ProxyError):
+        await post(transport, upstream.base_url)
+    assert upstream.requests == []
+
+
+# Certificates
+
+
+async def test_an_authority_of_ones_own(
+    tls_upstream: FakeUpstream,
+    transport: AiohttpTransport,
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert (await post(transport, tls_upstream.base_url)).status_code == 200
+
+
+async def test_an_unknown_authority_is_not_trusted(
+    tls_upstream: FakeUpstream, transport: AiohttpTransport
+) -> None:
+    with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):
+        await post(transport, tls_upstream.base_url)
+    assert tls_upstream.requests == []
+
+
+async def test_a_certificate_for_another_name_is_not_trusted(
+    tls_upstream: FakeUpstream,
+    transport: AiohttpTransport,
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):
+        await post(transport, tls_upstream.base_url.replace("127.0.0.1", "localhost"))
+
+
+async def test_streams_over_tls_arrive_as_they_are_sent(
+    tls_upstream: FakeUpstream,
+    transport: AiohttpTransport,
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    tls_upstream.scripts = [stream(b"one", 0.3, b"two")]
+    response = await transport.handle_async_request(httpx.Request("POST", tls_upstream.base_url))
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    parts = aiter(response.stream)
+    async with within(0.25):
+        assert await anext(parts) == b"one"
+    assert await anext(parts) == b"two"
+    await response.aclose()
