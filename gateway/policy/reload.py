@@ -72,13 +72,13 @@ class PolicyWatcher:
 
     async def start(self) -> None:
         """Load, take up, and follow. Raises ``PolicyError``, or whatever ``on_change`` raises."""
-        self._tried = self._seen = self._state()
+        self._tried = self._seen = await asyncio.to_thread(self._state)
         try:
             loaded = await asyncio.to_thread(load_policy, self._directory, self._env)
         except PolicyError as error:
             if self._fallback is None or not self._fallback.is_dir():
                 raise
-            self._failed(str(error), "the policy that worked last is used")
+            self._failed(error, "the policy that worked last is used")
             loaded = await asyncio.to_thread(load_policy, self._fallback, self._env)
         await self._take_up(loaded)
         self._task = asyncio.create_task(self._follow(), name="policy watcher")
@@ -99,44 +99,38 @@ class PolicyWatcher:
                 log.exception("following the policy folder failed; it is tried again")
 
     async def _poll(self) -> None:
-        state = self._state()
+        state = await asyncio.to_thread(self._state)
         settled, self._seen = state == self._seen, state
         due = state != self._tried or time.monotonic() >= self._retry_at
         if not settled or not due:
             return
         self._retry_at = float("inf")
-        try:
-            loaded = await asyncio.to_thread(load_policy, self._directory, self._env)
-        except PolicyError as error:
-            self._tried = state
-            self._failed(str(error), "the last good policy stays in force")
-            return
-        if self._state() != state:
-            return  # written to while it was read
-        # A file system's clock is coarse: a second write could hide behind the same times.
+        # A file system's clock is coarse: just after a write, another could hide behind the same times.
         if not _fresh(state):
             self._tried = state
-        if self.current is not None and self.current.fingerprint == loaded.fingerprint:
-            self.last_error = None
-            return
         try:
-            await self._take_up(loaded)
+            loaded = await asyncio.to_thread(load_policy, self._directory, self._env)
+            if await asyncio.to_thread(self._state) != state:
+                return  # written to while it was read
+            if self.current is None or self.current.fingerprint != loaded.fingerprint:
+                await self._take_up(loaded)
         except Exception as error:
-            self._tried = state
-            self._retry_at = time.monotonic() + _RETRY
-            self._failed(f"{type(error).__name__}: {error}", "the last good policy stays in force")
+            if not isinstance(error, PolicyError):
+                self._retry_at = time.monotonic() + _RETRY
+                self._tried = state
+            self._failed(error, "the last good policy stays in force")
+        else:
+            self.last_error = None
 
     async def _take_up(self, loaded: Loaded) -> None:
         await self._on_change(loaded)
-        from_folder = self._fallback is None or self._fallback not in (s.parent for s in loaded.sources)
         self.current = loaded
         self.generation += 1
-        if from_folder:
-            self.last_error = None
         if self.generation > 1:
             log.info("policy generation %d is in force", self.generation)
 
-    def _failed(self, message: str, consequence: str) -> None:
+    def _failed(self, error: Exception, consequence: str) -> None:
+        message = str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
         if message != self.last_error:
             log.error("the policy cannot be used; %s:\n%s", consequence, message)
             if self._on_error is not None:

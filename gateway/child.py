@@ -1,0 +1,201 @@
+"""A child process that is started again whenever it dies, with growing pauses while it keeps dying."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_LEASH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")))
+_LONGEST_LINE = 64 * 1024
+
+OnLine = Callable[[str, str], None]
+"""Takes the child's name and one line that it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Seconds before a new start: ``first``, doubled after each death up to ``most``; anew after ``calm`` alive."""
+
+    first: float = 0.25
+    most: float = 10.0
+    calm: float = 30.0
+
+
+class Child:
+    """Runs ``argv`` in a process group of its own, so that a terminal's Ctrl-C does not reach it, and for as long as
+    this process lives and no longer (see ``gateway.leash``)."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+        on_line: OnLine = lambda name, line: None,
+        backoff: Backoff = Backoff(),
+    ) -> None:
+        self.name = name
+        self.pid: int | None = None
+        """Its process id; None while it does not run."""
+        self.deaths = 0
+        """How often it ended unasked."""
+        self.last_lines: deque[str] = deque(maxlen=5)
+        self._argv = tuple(argv)
+        self._env = env
+        self._pass_fds = tuple(pass_fds)
+        self._on_line = on_line
+        self._backoff = backoff
+        self._stopping = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_running(), name=f"child {self.name}")
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, and SIGKILL to what is left of its group after ``grace`` seconds. Returns when it is gone."""
+        self._stopping.set()
+        if self._task is None:
+            return
+        self._signal(signal.SIGTERM)
+        done, _ = await asyncio.wait([self._task], timeout=grace)
+        if not done:
+            log.warning("%s did not stop within %g s and is killed", self.name, grace)
+            self.kill()
+        await self._task
+
+    def kill(self) -> None:
+        """SIGKILL to its whole group, for good."""
+        self._stopping.set()
+        if self.pid is not None:
+            _kill_group(self.pid)
+
+    async def _keep_running(self) -> None:
+        pause = self._backoff.first
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            self.last_lines.clear()
+            code = await self._run_once()
+            lived = time.monotonic() - started
+            if self._stopping.is_set():
+                return
+            self.deaths += 1
+            if lived >= self._backoff.calm:
+                pause = self._backoff.first
+            said = f"; it said last: {self.last_lines[-1]}" if self.last_lines else ""
+            log.error(
+                "%s %s after %.1f s and is started again in %g s%s",
+                self.name,
+                _ended(code),
+                lived,
+                pause,
+                said,
+            )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+            pause = min(pause * 2, self._backoff.most)
+
+    async def _run_once(self) -> int:
+        loop = asyncio.get_running_loop()
+        # A pipe of our own: asyncio's would make the end of the child wait for all who inherited its output.
+        reading, writing = os.pipe()
+        lines = _Lines(self._heard)
+        transport, _ = await loop.connect_read_pipe(lambda: lines, os.fdopen(reading, "rb", 0))
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *_LEASH,
+                str(os.getpid()),
+                *self._argv,
+                env=self._env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                pass_fds=self._pass_fds,
+                process_group=0,
+            )
+        except OSError as error:
+            self._heard(f"cannot be started: {error.strerror}")
+            transport.close()
+            return 127
+        finally:
+            os.close(writing)
+        self.pid = self._process.pid
+        if self._stopping.is_set():  # asked to stop while it was being started
+            self._signal(signal.SIGTERM)
+        try:
+            return await self._process.wait()
+        finally:
+            group, self.pid = self.pid, None
+            _kill_group(group)  # whatever it started itself goes with it
+            with suppress(TimeoutError):
+                await asyncio.wait_for(lines.finished.wait(), 1.0)
+            _reap_group(group)
+            transport.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.pid is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def _heard(self, line: str) -> None:
+        self.last_lines.append(line)
+        self._on_line(self.name, line)
+
+
+class _Lines(asyncio.Protocol):
+    """Cuts what comes through a pipe into lines; a progress bar's carriage return ends one too."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self.finished = asyncio.Event()
+        self._on_line = on_line
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._say(line)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._say(self._rest)
+        self._rest = b""
+        self.finished.set()
+
+    def _say(self, line: bytes) -> None:
+        if text := line.decode("utf-8", "replace").rstrip():
+            self._on_line(text)
+
+
+def _kill_group(leader: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _reap_group(leader: int) -> None:
+    """In a container this process may be the one to which orphans fall."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-leader, os.WNOHANG) != (0, 0):
+            pass
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

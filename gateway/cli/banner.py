@@ -1,0 +1,79 @@
+"""What ``tollgate serve`` shows once it can serve: where it is, and calls that work when pasted into a shell."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
+
+from gateway.cli.devkey import DevelopmentKey
+from gateway.policy.loader import Loaded
+
+KEY_VARIABLE = "TOLLGATE_KEY"
+
+
+def banner(
+    url: str, loaded: Loaded, ready: Collection[str], development: DevelopmentKey | None, policies: Path
+) -> str:
+    """``ready`` are the backends that can serve; ``development`` is the key in force where the policy has none."""
+    model = first_model(loaded, ready)
+    lines = [
+        "",
+        f"  Tollgate is ready at {url}",
+        f"  Models    {', '.join(loaded.policy.models)}",
+        *(f"  Disabled  {name}: {reason}" for name, reason in loaded.disabled.items()),
+    ]
+    if development is None:
+        key = f"${KEY_VARIABLE}"
+        count = len(loaded.policy.keys)
+        make_one = f"tollgate keys create --policies {shlex.quote(str(policies))} --id NAME"
+        lines += [
+            f"  Keys      {count} in the policy. To make another: {make_one}",
+            "",
+            f"    export {KEY_VARIABLE}=…   # one of your keys",
+        ]
+    else:
+        key = development.key
+        lines += [
+            f"  Key       {key}",
+            f"            the development key ({development.source}), until the policy has keys of its own",
+        ]
+    return "\n".join([*lines, "", *curl(url, key, model), "", *python(url, key, model), ""])
+
+
+def first_model(loaded: Loaded, ready: Collection[str]) -> str:
+    """The first model of the policy that can serve now."""
+    models = loaded.policy.models
+    able = (
+        name for name, model in models.items() if any(target.backend in ready for target in model.targets)
+    )
+    return next(able, next(iter(models)))
+
+
+def curl(url: str, key: str, model: str) -> list[str]:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+    header = f"authorization: Bearer {key}"
+    quoted = f'"{header}"' if key.startswith("$") else shlex.quote(header)
+    return [
+        f"    curl {url}/v1/chat/completions \\",
+        f"      -H {quoted} -H 'content-type: application/json' \\",
+        f"      -d {shlex.quote(body)}",
+    ]
+
+
+def python(url: str, key: str, model: str) -> list[str]:
+    """Five lines with OpenAI's own SDK, to be pasted into a shell; plain Python where the SDK is not installed."""
+    secret = f'os.environ["{KEY_VARIABLE}"]' if key.startswith("$") else json.dumps(key, ensure_ascii=False)
+    code = [
+        f"{'import os; ' if key.startswith('$') else ''}from openai import OpenAI",
+        f'client = OpenAI(base_url="{url}/v1", api_key={secret})',
+        'messages = [{"role": "user", "content": "Hello!"}]',
+        f"reply = client.chat.completions.create(model={json.dumps(model)}, messages=messages)",
+        "print(reply.choices[0].message.content)",
+    ]
+    if find_spec("openai"):
+        return [f"{shlex.quote(sys.executable)} - <<'EOF'", *code, "EOF"]
+    return ["    # pip install openai", *(f"    {line}" for line in code)]

@@ -1,0 +1,48 @@
+"""The development key: it opens a gateway whose policy has no keys yet, and keeps from one run to the next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.policy.keys import make_key
+
+VARIABLE = "TOLLGATE_DEV_KEY"
+
+
+class DevelopmentKey(NamedTuple):
+    key: str
+    source: str
+    """Where it is kept, for the banner."""
+
+
+def development_key(state_dir: Path, env: Mapping[str, str]) -> DevelopmentKey:
+    """TOLLGATE_DEV_KEY where it is set, else what ``<state_dir>/dev-key`` holds; that file is made if need be."""
+    if key := env.get(VARIABLE, "").strip():
+        return DevelopmentKey(key, VARIABLE)
+    file = state_dir / "dev-key"
+    try:
+        return DevelopmentKey(_kept(file), str(file))
+    except OSError as error:
+        return DevelopmentKey(make_key(), f"for this run only: {file} cannot be used ({error.strerror})")
+
+
+def _kept(file: Path) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        key = file.read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        key = ""
+    if key:
+        if file.stat().st_mode & 0o077:
+            file.chmod(0o600)
+        return key
+    key = make_key()
+    # By rename, so that no other process reads half a key; of two that start at once the last to write wins.
+    draft = file.with_name(f".dev-key-{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        stream.write(key + "\n")
+    draft.replace(file)
+    return key

@@ -1,0 +1,148 @@
+"""``tollgate serve``: run the gateway, and the engines that the policy wants started."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from gateway import supervisor
+from gateway.cli import logs
+from gateway.cli.banner import banner
+from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key
+from gateway.policy.keys import hash_key
+from gateway.policy.loader import Loaded, load_policy
+from gateway.policy.problems import PolicyError
+from gateway.settings import LogLevel, Settings, SettingsError
+
+log = logging.getLogger(__name__)
+
+_FLAGS = ("policies", "host", "port", "workers", "log_level", "drain_timeout")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="run the gateway",
+        description="Run the gateway, and the engines that the policy wants started. Ctrl-C lets what is under way "
+        "finish; a second Ctrl-C stops at once.",
+        epilog="Every option can be given by an environment variable: TOLLGATE_POLICIES, TOLLGATE_HOST, TOLLGATE_PORT, "
+        "TOLLGATE_WORKERS, TOLLGATE_LOG_LEVEL, TOLLGATE_DRAIN_TIMEOUT. By environment only: TOLLGATE_LOG_FORMAT=json, "
+        "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES.",
+    )
+    parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")
+    parser.add_argument(
+        "--host", metavar="H", help="the address to listen on (127.0.0.1); 0.0.0.0 is all of them"
+    )
+    parser.add_argument("--port", metavar="P", help="the port to listen on (8000); 0 takes any that is free")
+    parser.add_argument("--workers", metavar="N", help="worker processes (1)")
+    parser.add_argument("--log-level", metavar="L", help=f"{', '.join(get_args(LogLevel))} (info)")
+    parser.add_argument(
+        "--drain-timeout",
+        metavar="S",
+        help="seconds that requests under way get when the gateway is stopped (30)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    env = dict(os.environ)
+    given = {f"TOLLGATE_{flag.upper()}": getattr(arguments, flag) for flag in _FLAGS}
+    try:
+        settings = Settings.from_env(
+            {**env, **{name: value for name, value in given.items() if value is not None}}
+        )
+    except SettingsError as error:
+        return _complain(_by_flag(str(error), given), code=2)
+    logs.set_up(settings.log_level, settings.log_format)
+    try:
+        loaded = load_policy(settings.policies, env)
+        listener = supervisor.listen(settings.host, settings.port)
+    except PolicyError as error:
+        return _complain(f"the policy cannot be used:\n{error}")
+    except supervisor.CannotListen as error:
+        return _complain(str(error))
+    development = None
+    if not loaded.policy.keys or env.get(VARIABLE):
+        development = development_key(settings.state_dir, env)
+        settings = replace(settings, dev_key_sha256=hash_key(development.key))
+    else:
+        settings = replace(settings, dev_key_sha256=None)
+    env.pop(VARIABLE, None)  # no child needs the key itself
+    show = _Show(settings, supervisor.reachable(listener), development)
+    with listener:
+        try:
+            return asyncio.run(supervisor.run(settings, listener, env, show.events()))
+        except PolicyError as error:
+            return _complain(f"the policy cannot be used:\n{error}")
+
+
+class _Show:
+    """What happens, for a person at a terminal or, as JSON lines, for a machine."""
+
+    def __init__(
+        self, settings: Settings, address: tuple[str, int], development: DevelopmentKey | None
+    ) -> None:
+        host, port = address
+        self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._json = settings.log_format == "json"
+        self._policies = settings.policies
+        self._development = development
+
+    def events(self) -> supervisor.Events:
+        return supervisor.Events(self._line, self._wait, self._ready, self._stop)
+
+    def _line(self, name: str, line: str) -> None:
+        if not self._json:
+            print(f"{name} | {line}", file=sys.stderr, flush=True)
+        elif _is_json(line):
+            print(line, file=sys.stderr, flush=True)
+        else:
+            logging.getLogger(name).info("%s", line)
+
+    def _wait(self, what: str) -> None:
+        log.info("waiting for %s", what)
+
+    def _ready(self, ready: Collection[str], loaded: Loaded) -> None:
+        development = None if loaded.policy.keys else self._development
+        if not self._json:
+            print(banner(self._url, loaded, ready, development, self._policies), flush=True)
+            return
+        key = {"development_key": development.source} if development else {}
+        log.info(
+            "ready at %s", self._url, extra={"url": self._url, "models": list(loaded.policy.models), **key}
+        )
+
+    def _stop(self) -> None:
+        log.info("stopping: requests under way may finish; Ctrl-C again stops at once")
+
+
+def _is_json(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _by_flag(message: str, given: Mapping[str, object]) -> str:
+    """A setting's complaint names its variable; name the option where that is where it came from."""
+    name = message.partition(" ")[0]
+    if given.get(name) is None:
+        return message
+    return message.replace(name, "--" + name.removeprefix("TOLLGATE_").lower().replace("_", "-"), 1)
+
+
+def _complain(message: str, *, code: int = 1) -> int:
+    print(f"tollgate: {message}", file=sys.stderr)
+    return code
+
+
+def policies_default() -> Path:
+    return Settings.from_env(os.environ).policies

@@ -1,0 +1,126 @@
+"""Adding a key to, and removing one from, the text of a policy file; comments and layout stay as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.policy import yaml_tree
+from gateway.policy.problems import Problem
+
+NEW_FILE = (
+    "# API keys, written by 'tollgate keys'. It holds hashes only; the keys themselves are kept nowhere.\n"
+)
+
+
+class CannotEdit(Exception):
+    """The file is written in a way that this module does not dare to change."""
+
+
+def added(text: str, entry: Mapping[str, Any]) -> str:
+    """``text`` with ``entry`` at the end of its ``keys``. Raises ``CannotEdit``."""
+    before = _content(text)
+    listed = before.get("keys")
+    new = _with(text, f"{{{', '.join(f'{name}: {_flow(value)}' for name, value in entry.items())}}}")
+    _verify(new, {**before, "keys": [*(listed or []), dict(entry)]})
+    return new
+
+
+def removed(text: str, index: int) -> str:
+    """``text`` without entry number ``index`` of its ``keys``. Raises ``CannotEdit``."""
+    before = _content(text)
+    new = _without(text, index)
+    _verify(new, {**before, "keys": [key for at, key in enumerate(before["keys"]) if at != index]})
+    return new
+
+
+def _with(text: str, item: str) -> str:
+    found = _keys(text)
+    if found is None:
+        return _line_end(text) + f"keys:\n  - {item}\n"
+    name, keys = found
+    if isinstance(keys, yaml.ScalarNode):
+        at = _next_line(text, name.end_mark.index)
+        return _line_end(text[:at]) + f"  - {item}\n" + text[at:]
+    start, end = keys.start_mark.index, keys.end_mark.index
+    if not keys.value:
+        return f"{text[:start].rstrip(' ')}\n  - {item}{text[end:]}"
+    if keys.flow_style:
+        comma = "" if text[: end - 1].rstrip().endswith(",") else ", "
+        return text[: end - 1] + comma + item + text[end - 1 :]
+    at = _after(text, keys)
+    return _line_end(text[:at]) + " " * keys.start_mark.column + f"- {item}\n" + text[at:]
+
+
+def _without(text: str, index: int) -> str:
+    found = _keys(text)
+    if found is None or not isinstance(found[1], yaml.SequenceNode):
+        raise CannotEdit
+    name, keys = found
+    items = keys.value
+    item = items[index]
+    if keys.flow_style:
+        start, end = item.start_mark.index, item.end_mark.index
+        if len(items) == 1:
+            start, end = keys.start_mark.index + 1, keys.end_mark.index - 1
+        elif index + 1 < len(items):
+            end = items[index + 1].start_mark.index
+        else:
+            start = items[index - 1].end_mark.index
+        return text[:start] + text[end:]
+    start = text.rfind("\n", 0, item.start_mark.index) + 1
+    end = _after(text, item)
+    if len(items) > 1:
+        return text[:start] + text[end:]
+    colon = text.index(":", name.end_mark.index) + 1
+    return f"{text[:colon]} []{text[colon:start]}{text[end:]}"
+
+
+def _keys(text: str) -> tuple[yaml.Node, yaml.Node] | None:
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is None:
+        return None
+    if not isinstance(root, yaml.MappingNode) or root.flow_style:
+        raise CannotEdit
+    return next(((name, value) for name, value in root.value if name.value == "keys"), None)
+
+
+def _after(text: str, node: yaml.Node) -> int:
+    """Where the line after the last one of ``node`` begins."""
+    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        node = last[1] if isinstance(node, yaml.MappingNode) else last
+    end = node.end_mark
+    return end.index if end.column == 0 else _next_line(text, end.index)
+
+
+def _next_line(text: str, index: int) -> int:
+    return (text.find("\n", index) + 1) or len(text)
+
+
+def _line_end(text: str) -> str:
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_flow, value))}]"
+    # What looks like a reference to the environment is meant literally.
+    return json.dumps(value).replace("${", "$${")
+
+
+def _content(text: str) -> dict[str, Any]:
+    problems: list[Problem] = []
+    tree = yaml_tree.read(text, Path("keys"), {}, problems) if text else None
+    if problems:
+        raise CannotEdit
+    return yaml_tree.data(tree) if tree is not None else {}
+
+
+def _verify(text: str, expected: Mapping[str, Any]) -> None:
+    if _content(text) != expected:
+        raise CannotEdit

@@ -1,0 +1,284 @@
+"""``tollgate serve``: the process that owns the listening socket and keeps workers and engines running.
+
+It serves no request itself. Shutdown goes from the front to the back: nothing new is accepted, the workers finish
+what they have, then the engines are stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.backends.launcher import Launch, launches
+from gateway.child import Child, OnLine
+from gateway.policy.loader import Loaded, load_policy
+from gateway.policy.problems import PolicyError
+from gateway.policy.reload import PolicyWatcher
+from gateway.settings import Settings
+from gateway.worker import SOCKET_FD
+
+log = logging.getLogger(__name__)
+
+_ENGINE_GRACE = 15.0
+_SLACK = 5.0
+"""Seconds more than its own drain timeout that a worker gets before it is killed."""
+_SAME_SIGNAL = 0.2
+"""Seconds in which a second signal is an echo: some wrappers pass on what the terminal has sent already."""
+
+
+class CannotListen(Exception):
+    """The address cannot be had; the message says what to do about it."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ``CannotListen``."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise CannotListen(
+            f"'{host}' is no address of this machine ({error}). Try --host 127.0.0.1"
+        ) from None
+    family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
+        listener.bind(address)
+        listener.listen(2048)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(_refused(error, host, port)) from None
+    return listener
+
+
+class Supervisor:
+    """A changing set of children, started and stopped in the right order."""
+
+    def __init__(
+        self, *, env: Mapping[str, str], on_line: OnLine, engine_grace: float = _ENGINE_GRACE
+    ) -> None:
+        self.workers: list[Child] = []
+        self.engines: dict[str, Child] = {}
+        self._env = dict(env)
+        self._on_line = on_line
+        self._engine_grace = engine_grace
+        self._launched: dict[str, Launch] = {}
+        self._closing = False
+        self._changing = asyncio.Lock()
+
+    def start_worker(
+        self, name: str, argv: Iterable[str], *, env: Mapping[str, str], pass_fds: Iterable[int]
+    ) -> None:
+        worker = Child(
+            name, tuple(argv), env={**self._env, **env}, pass_fds=tuple(pass_fds), on_line=self._on_line
+        )
+        self.workers.append(worker)
+        worker.start()
+
+    async def run_engines(self, wanted: Mapping[str, Launch]) -> None:
+        """Start, stop and restart engines until just these run; those whose command is the same are left alone."""
+        async with self._changing:
+            gone = [name for name, launch in self._launched.items() if wanted.get(name) != launch]
+            # All that end, end before any begins: one may want the port that another had.
+            await asyncio.gather(*(self._stop_engine(name) for name in gone))
+            for name, launch in wanted.items():
+                if name not in self._launched and not self._closing:
+                    several = len(wanted) > 1
+                    engine = Child(
+                        f"engine {name}" if several else "engine",
+                        launch.argv,
+                        env={**self._env, "PYTHONUNBUFFERED": "1"},
+                        on_line=self._on_line,
+                    )
+                    self._launched[name] = launch
+                    self.engines[name] = engine
+                    engine.start()
+
+    async def shut_down(self, drain_timeout: float) -> None:
+        """Let the workers finish, then stop the engines."""
+        self._closing = True
+        await asyncio.gather(*(worker.stop(drain_timeout + _SLACK) for worker in self.workers))
+        await self.run_engines({})
+
+    def kill(self) -> None:
+        """End everything at once."""
+        self._closing = True
+        for child in (*self.workers, *self.engines.values()):
+            child.kill()
+
+    async def _stop_engine(self, name: str) -> None:
+        engine = self.engines[name]
+        log.info("stopping %s", engine.name)
+        await engine.stop(self._engine_grace)
+        del self.engines[name], self._launched[name]
+
+
+class LastGood:
+    """A copy of the policy files that worked last, for workers that start while the folder is broken."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "current"
+        self._copies = 0
+
+    def keep(self, loaded: Loaded, env: Mapping[str, str]) -> None:
+        self._copies += 1
+        copy = self.path.with_name(str(self._copies))
+        copy.mkdir(mode=0o700)
+        try:
+            for source in loaded.sources:
+                shutil.copyfile(source, copy / source.name)
+            if load_policy(copy, env).fingerprint != loaded.fingerprint:
+                raise OSError("the files were changed meanwhile")
+        except (OSError, PolicyError) as error:
+            log.warning("no copy of the policy was made: %s", error)
+            shutil.rmtree(copy, ignore_errors=True)
+            return
+        link = copy.with_suffix(".link")
+        link.symlink_to(copy.name)
+        before = self.path.resolve()
+        link.replace(self.path)
+        if before != self.path:
+            shutil.rmtree(before, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What a run tells whoever shows it."""
+
+    on_line: OnLine
+    on_wait: Callable[[str], None]
+    """What it waits for, each time that changes."""
+    on_ready: Callable[[Collection[str], Loaded], None]
+    """The gateway can serve, and these backends can."""
+    on_stop: Callable[[], None]
+
+
+async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str], events: Events) -> int:
+    """Serve until told to stop by a signal; the exit code is 0, or 128 and the signal that cut the draining short.
+
+    Raises ``PolicyError`` if there is no policy to start with.
+    """
+    supervisor = Supervisor(env=env, on_line=events.on_line)
+    signals = _Signals()
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch:
+        last_good = LastGood(Path(scratch))
+
+        async def take_up(loaded: Loaded) -> None:
+            if not loaded.policy.keys and settings.dev_key_sha256 is None:
+                log.warning(
+                    "the policy has no keys, so nobody is let in; make one with 'tollgate keys create', or start "
+                    "the gateway anew for a development key"
+                )
+            await asyncio.to_thread(last_good.keep, loaded, env)
+            await supervisor.run_engines(launches(loaded))
+
+        try:
+            async with PolicyWatcher(settings.policies, take_up, env=env) as watcher:
+                for number in range(1, settings.workers + 1):
+                    own = replace(settings, worker=number, last_good=last_good.path)
+                    supervisor.start_worker(
+                        "gateway" if settings.workers == 1 else f"gateway {number}",
+                        (sys.executable, "-m", "gateway.worker"),
+                        env={**own.to_env(), SOCKET_FD: str(listener.fileno())},
+                        pass_fds=[listener.fileno()],
+                    )
+                announcing = asyncio.create_task(_announce(listener, watcher, events))
+                await signals.stop.wait()
+                announcing.cancel()
+            events.on_stop()
+            listener.close()
+            draining = asyncio.create_task(supervisor.shut_down(settings.drain_timeout))
+            forced = asyncio.create_task(signals.force.wait())
+            await asyncio.wait([draining, forced], return_when=asyncio.FIRST_COMPLETED)
+            supervisor.kill()
+            await draining
+            forced.cancel()
+            return 128 + signals.last if signals.force.is_set() else 0
+        finally:
+            supervisor.kill()
+
+
+class _Signals:
+    """The first asks to stop; a second one, of whoever cannot wait, stops at once."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.force = asyncio.Event()
+        self.last = 0
+        self._first_at = 0.0
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                loop.add_signal_handler(number, self._arrived, number)
+
+    def _arrived(self, number: signal.Signals) -> None:
+        self.last = number
+        if not self.stop.is_set():
+            self._first_at = time.monotonic()
+            self.stop.set()
+        elif time.monotonic() - self._first_at > _SAME_SIGNAL:
+            self.force.set()
+
+
+async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Events) -> None:
+    host, port = reachable(listener)
+    said = ""
+    while True:
+        waiting = "the gateway to start"
+        with suppress(OSError, ValueError, TimeoutError):
+            status, body = await asyncio.wait_for(_get(host, port, "/readyz"), 10.0)
+            verdicts = json.loads(body)["backends"]
+            if status == 200 and watcher.current is not None:
+                ready = [name for name, verdict in verdicts.items() if verdict == "ready"]
+                events.on_ready(ready, watcher.current)
+                return
+            waiting = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items()) or "a backend"
+        if waiting != said:
+            events.on_wait(waiting)
+            said = waiting
+        await asyncio.sleep(0.3)
+
+
+def reachable(listener: socket.socket) -> tuple[str, int]:
+    """Where this machine itself reaches a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+
+async def _get(host: str, port: int, path: str) -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return int(head[9:12]), body
+    finally:
+        writer.close()
+
+
+def _refused(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {port} on {host} is in use by another program. Stop that one, or take another port: "
+                f"--port {port + 1 if port < 65535 else 8000} (0 takes any that is free)"
+            )
+        case errno.EACCES:
+            return f"port {port} needs special rights. Take one from 1024 up: --port 8000"
+        case errno.EADDRNOTAVAIL:
+            return f"'{host}' is no address of this machine. Try --host 127.0.0.1, or --host 0.0.0.0 for all"
+        case _:
+            return f"cannot listen on {host}, port {port}: {error.strerror}"

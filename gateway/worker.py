@@ -1,0 +1,62 @@
+"""One process that serves requests: ``python -m gateway.worker``, started by ``tollgate serve``.
+
+Settings come from the environment (``gateway.settings``); so does the number of the listening socket's file
+descriptor, which the supervisor holds open across a worker's death so that no connection is refused meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+
+from gateway.app import build_app
+from gateway.cli import logs
+from gateway.settings import Settings, SettingsError
+
+SOCKET_FD = "TOLLGATE_SOCKET_FD"
+_KEEP_ALIVE = 75
+"""Seconds an idle connection is kept: longer than the pools of common clients and proxies, which must be the ones
+to close, or a request could meet a connection just being closed."""
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        settings = Settings.from_env(os.environ)
+        fd = int(os.environ[SOCKET_FD])
+    except (SettingsError, KeyError, ValueError) as error:
+        print(f"{error}. Workers are started by 'tollgate serve'.", file=sys.stderr)  # noqa: T201
+        return 2
+    logs.set_up(settings.log_level, settings.log_format)
+    config = uvicorn.Config(
+        build_app(settings),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(settings.drain_timeout),
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[socket.socket(fileno=fd)])
+    return 0 if server.started else 3
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    # In force before uvicorn takes over the signal, and again when it raises it anew at its end.
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
