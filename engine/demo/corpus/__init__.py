@@ -1,0 +1,132 @@
+"""The text that the demo model learns from, made up by rules and drawn from a seed.
+
+What is held out: for sums, conversions, counting and stories the whole combination (no wording of ``17 + 25`` held
+out is ever trained on); for facts, small talk and refusals one fact in one wording, as knowledge cannot be guessed.
+A tenth of all keys, by their hash, is held out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.demo.corpus import dialogue, questions, stories
+from engine.demo.corpus.dialogue import Turns
+from engine.demo.corpus.questions import Item, Maker
+
+MAKERS: list[tuple[Maker, float]] = [
+    (questions.capital, 3.0),
+    (questions.knowledge, 4.0),
+    (questions.arithmetic, 6.0),
+    (questions.conversion, 2.5),
+    (questions.spelling, 1.5),
+    (questions.listing, 1.0),
+    (stories.story, 1.6),
+    (stories.poem, 0.4),
+    (dialogue.small_talk, 1.5),
+    (dialogue.refusal, 1.8),
+]
+SYSTEM = [
+    "You are a helpful assistant.", "You are a helpful assistant", "Answer briefly.", "Be concise.", "You are a friendly teacher.",
+    "You are Tollgate's demo model.", "Answer in English.", "You are an expert. Answer the question of the user.",
+    "You are a chatbot for the visitors of a web site. Be polite and answer in one sentence.", "Be kind.",
+    "You are an assistant that answers questions. If you do not know the answer, say so. Never make things up.",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    kind: str
+    turns: tuple[tuple[str, str], ...]
+    system: str | None = None
+
+
+def held_out(key: str) -> bool:
+    return hashlib.sha256(key.encode()).digest()[0] < 26
+
+
+def item(rng: random.Random, *, held: bool) -> Item:
+    """One question of any kind, from the training side or the held-out one."""
+    makers, weights = zip(*MAKERS, strict=True)
+    maker = rng.choices(makers, weights)[0]
+    while True:
+        made: Item = maker(rng)
+        if held_out(made.key) == held:
+            return made
+
+
+def conversation(rng: random.Random, *, held: bool = False) -> Conversation:
+    """A conversation of one to six turns; of a held-out one, only the last turn is held out."""
+    system = _system(rng) if rng.random() < 0.3 else None
+    before: Turns = []
+    if rng.random() < 0.3:
+        before = [_turn(item(rng, held=False), rng) for _ in range(rng.randrange(1, 4))]
+    if rng.random() < 0.06:
+        return Conversation("memory", tuple(_memory(rng, before, held=held)), system)
+    last = item(rng, held=held)
+    return Conversation(last.kind, (*before, _turn(last, rng, plain=held)), system)
+
+
+def _memory(rng: random.Random, before: Turns, *, held: bool) -> Turns:
+    while True:
+        (told, asked), key = dialogue.memory(rng)
+        if held_out(key) == held:
+            return [told, *before[:2], asked]
+
+
+def _system(rng: random.Random) -> str:
+    if rng.random() < 0.6:
+        return rng.choice(SYSTEM)
+    return " ".join(rng.sample(SYSTEM, rng.randrange(2, 5)))
+
+
+def _turn(made: Item, rng: random.Random, *, plain: bool = False) -> tuple[str, str]:
+    return (made.question if plain else styled(made.question, rng)), made.answer
+
+
+def styled(question: str, rng: random.Random) -> str:
+    """The question as one of many people would type it."""
+    roll = rng.random()
+    if roll < 0.55:
+        return question
+    if roll < 0.67:
+        return question.lower() if rng.random() < 0.5 else question[0].lower() + question[1:]
+    if roll < 0.79:
+        return question.rstrip("?.!")
+    if roll < 0.85:
+        return question.rstrip("?.!").lower()
+    if roll < 0.93:
+        return (
+            rng.choice(["Please: ", "Hello! ", "Hi, ", "Hey. ", "Excuse me, ", "I have a question. "])
+            + question
+        )
+    return question.rstrip("?.!") + rng.choice([", please.", " please", " please?", "? Thanks!", "??"])
+
+
+def documents(rng: random.Random) -> str:
+    """Plain text, for those who ask the model to go on with a text rather than to answer."""
+    if rng.random() < 0.5:
+        return _story(rng).answer
+    return " ".join(item(rng, held=False).answer for _ in range(rng.randrange(2, 6)))
+
+
+def _story(rng: random.Random) -> Item:
+    while True:
+        made = stories.story(rng)
+        if not held_out(made.key):
+            return made
+
+
+def stream(seed: int) -> Iterator[Conversation | str]:
+    """Training data without end: conversations, and now and then a plain text."""
+    rng = random.Random(seed)
+    while True:
+        yield documents(rng) if rng.random() < 0.04 else conversation(rng)
+
+
+def exam(seed: int, count: int) -> list[Conversation]:
+    """``count`` conversations whose last turn is held out."""
+    rng = random.Random(f"exam {seed}")
+    return [conversation(rng, held=True) for _ in range(count)]

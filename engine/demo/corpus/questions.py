@@ -1,0 +1,362 @@
+"""Single questions with their answers, by kind. Every answer follows from its question."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.demo.corpus import facts
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """``key`` is what is held out as a whole: the operands of a sum, say, or one fact in one wording."""
+
+    kind: str
+    question: str
+    answer: str
+    key: str
+
+
+Maker = Callable[[random.Random], Item]
+
+
+def capital(rng: random.Random) -> Item:
+    country, city, language, money, continent = rng.choice(facts.rows(facts.COUNTRIES))
+    question, answer = rng.choice(
+        [
+            (f"What is the capital of {country}?", f"The capital of {country} is {city}."),
+            (f"What's the capital of {country}?", f"The capital of {country} is {city}."),
+            (f"Which city is the capital of {country}?", f"The capital of {country} is {city}."),
+            (f"Name the capital of {country}.", f"The capital of {country} is {city}."),
+            (f"Tell me the capital of {country}.", f"The capital of {country} is {city}."),
+            (f"{country}'s capital?", f"The capital of {country} is {city}."),
+            (f"Capital of {country}?", f"The capital of {country} is {city}."),
+            (f"{city} is the capital of which country?", f"{city} is the capital of {country}."),
+            (f"Which country has {city} as its capital?", f"{city} is the capital of {country}."),
+            (f"What language do people speak in {country}?", f"In {country}, people speak {language}."),
+            (f"Which language is spoken in {country}?", f"In {country}, people speak {language}."),
+            (f"What is the currency of {country}?", f"The currency of {country} is the {money}."),
+            (f"What money do they use in {country}?", f"The currency of {country} is the {money}."),
+            (f"On which continent is {country}?", f"{country} is in {continent}."),
+            (f"Where is {country}?", f"{country} is in {continent}."),
+        ]
+    )
+    return Item("countries", question, answer, question)
+
+
+def knowledge(rng: random.Random) -> Item:
+    question, answer = rng.choice(_KNOWLEDGE)(rng)
+    return Item("facts", question, answer, question)
+
+
+def _misc(rng: random.Random) -> tuple[str, str]:
+    question, answer = rng.choice(facts.rows(facts.MISC))
+    asked = rng.choice(
+        ["{}?", "{}", "Can you tell me: {}?", "I would like to know: {}?", "Quick question: {}?"]
+    )
+    return asked.format(question), answer
+
+
+def _opposite(rng: random.Random) -> tuple[str, str]:
+    one, other = rng.choice(facts.pairs(facts.OPPOSITES))
+    if rng.random() < 0.5:
+        one, other = other, one
+    asked = rng.choice(
+        [
+            "What is the opposite of {}?",
+            "What's the opposite of {}?",
+            "Opposite of {}?",
+            "Give me the opposite of {}.",
+            "Which word is the opposite of {}?",
+        ]
+    )
+    return asked.format(one), f"The opposite of {one} is {other}."
+
+
+def _plural(rng: random.Random) -> tuple[str, str]:
+    one, many = rng.choice(facts.pairs(facts.PLURALS))
+    asked = rng.choice(
+        [
+            "What is the plural of {}?",
+            "Plural of {}?",
+            "What's the plural of {}?",
+            "How do you write the plural of {}?",
+            "Give me the plural of {}.",
+        ]
+    )
+    return asked.format(one), f"The plural of {one} is {many}."
+
+
+def _symbol(rng: random.Random) -> tuple[str, str]:
+    name, symbol = rng.choice(facts.pairs(facts.SYMBOLS))
+    asked, answer = rng.choice(
+        [
+            ("What is the chemical symbol for {0}?", "The chemical symbol for {0} is {1}."),
+            ("What's the symbol of {0}?", "The chemical symbol for {0} is {1}."),
+            ("Chemical symbol for {0}?", "The chemical symbol for {0} is {1}."),
+            ("Which element has the symbol {1}?", "{1} is the symbol for {0}."),
+            ("What does {1} stand for in chemistry?", "{1} is the symbol for {0}."),
+        ]
+    )
+    return asked.format(name, symbol), answer.format(name, symbol)
+
+
+def _colour(rng: random.Random) -> tuple[str, str]:
+    thing, colour = rng.choice(facts.pairs(facts.COLOURS))
+    asked = rng.choice(
+        ["What colour is {}?", "What color is {}?", "Which colour has {}?", "Tell me what colour {} is."]
+    )
+    return asked.format(thing), f"{thing[0].upper()}{thing[1:]} is {colour}."
+
+
+def _animal(rng: random.Random) -> tuple[str, str]:
+    name, sound, baby, legs = rng.choice(facts.words(facts.ANIMALS))
+    a = "an" if name[0] in "aeiou" else "a"
+    b = "an" if baby[0] in "aeiou" else "a"
+    return rng.choice(
+        [
+            (f"What sound does {a} {name} make?", f"The sound of {a} {name} is: {sound}!"),
+            (f"What does {a} {name} say?", f"The sound of {a} {name} is: {sound}!"),
+            (f"How does {a} {name} sound?", f"The sound of {a} {name} is: {sound}!"),
+            (f"What is a young {name} called?", f"A young {name} is called {b} {baby}."),
+            (f"What do you call a baby {name}?", f"A young {name} is called {b} {baby}."),
+            (f"How many legs does {a} {name} have?", f"{a.capitalize()} {name} has {legs} legs."),
+            (f"What is {b} {baby}?", f"{b.capitalize()} {baby} is a young {name}."),
+        ]
+    )
+
+
+def _legs(rng: random.Random) -> tuple[str, str]:
+    name, legs = rng.choice(facts.pairs(facts.LEGS))
+    a = "An" if name[0] in "aeiou" else "A"
+    asked = rng.choice(
+        ["How many legs does {} have?", "How many legs has {}?", "Tell me how many legs {} has."]
+    )
+    return asked.format(f"{a.lower()} {name}"), f"{a} {name} has {legs} legs."
+
+
+def _calendar(rng: random.Random) -> tuple[str, str]:
+    names, what = rng.choice([(facts.MONTHS, "month"), (facts.DAYS, "day"), (facts.PLANETS, "planet")])
+    i = rng.randrange(len(names))
+    if what == "month" and rng.random() < 0.3:
+        asked = rng.choice(["How many days does {} have?", "How many days are in {}?", "How long is {}?"])
+        return asked.format(names[i]), f"{names[i]} has {facts.MONTH_DAYS[i]} days."
+    if what == "planet":
+        ordinals = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"]
+        asked = rng.choice(
+            ["Which is the {} planet from the sun?", "What is the {} planet?", "Name the {} planet."]
+        )
+        return asked.format(ordinals[i]), f"The {ordinals[i]} planet from the sun is {names[i]}."
+    side, j = rng.choice([("after", (i + 1) % len(names)), ("before", (i - 1) % len(names))])
+    asked = rng.choice(
+        [
+            "What {0} comes {1} {2}?",
+            "Which {0} comes {1} {2}?",
+            "Which {0} is {1} {2}?",
+            "Name the {0} {1} {2}.",
+        ]
+    )
+    return asked.format(what, side, names[i]), f"The {what} {side} {names[i]} is {names[j]}."
+
+
+def _author(rng: random.Random) -> tuple[str, str]:
+    work, author = rng.choice(facts.rows(facts.AUTHORS))
+    asked = rng.choice(
+        ["Who wrote {}?", "Who is the author of {}?", "Which author wrote {}?", "By whom is {}?"]
+    )
+    return asked.format(work), f"{work} was written by {author}."
+
+
+_KNOWLEDGE = [_misc, _misc, _opposite, _opposite, _plural, _symbol, _colour, _animal, _animal, _legs, _calendar, _calendar, _author]  # fmt: skip
+
+
+def arithmetic(rng: random.Random) -> Item:
+    form = rng.choice("++--**<w")
+    if form == "+":
+        a, b = rng.randrange(100), rng.randrange(100)
+        if rng.random() < 0.3:
+            a, b = rng.randrange(13), rng.randrange(13)
+        asked = rng.choice(
+            [
+                "What is {} + {}?",
+                "{} + {}",
+                "{}+{}?",
+                "How much is {} plus {}?",
+                "Add {} and {}.",
+                "What is the sum of {} and {}?",
+                "Calculate {} + {}.",
+            ]
+        )
+        return Item("arithmetic", asked.format(a, b), f"{a} + {b} = {a + b}.", f"{a}+{b}")
+    if form == "-":
+        a, b = rng.randrange(100), rng.randrange(100)
+        a, b = max(a, b), min(a, b)
+        asked = rng.choice(
+            [
+                "What is {} - {}?",
+                "{} - {}",
+                "{}-{}?",
+                "How much is {} minus {}?",
+                "Calculate {} - {}.",
+                "Take {1} from {0}.",
+            ]
+        )
+        return Item("arithmetic", asked.format(a, b), f"{a} - {b} = {a - b}.", f"{a}-{b}")
+    if form == "*":
+        a, b = rng.randrange(13), rng.randrange(13)
+        asked = rng.choice(
+            [
+                "What is {} * {}?",
+                "{} x {}",
+                "{}*{}?",
+                "How much is {} times {}?",
+                "Multiply {} by {}.",
+                "What is {} times {}?",
+                "Calculate {} x {}.",
+            ]
+        )
+        question = asked.format(a, b)
+        return Item("arithmetic", question, f"{a} x {b} = {a * b}.", question)
+    if form == "<":
+        a, b = rng.sample(range(100), 2)
+        asked, best = rng.choice(
+            [
+                ("Which is larger, {} or {}?", max),
+                ("Which number is bigger: {} or {}?", max),
+                ("Which is smaller, {} or {}?", min),
+            ]
+        )
+        word = "larger" if best is max else "smaller"
+        return Item(
+            "arithmetic",
+            asked.format(a, b),
+            f"{best(a, b)} is {word} than {max(a, b) if best is min else min(a, b)}.",
+            f"{a}<{b}",
+        )
+    name, thing = (
+        rng.choice(NAMES),
+        rng.choice(["apples", "books", "coins", "cards", "pens", "eggs", "stamps", "shells"]),
+    )
+    a, b = rng.randrange(2, 40), rng.randrange(2, 40)
+    if rng.random() < 0.5:
+        question = rng.choice(
+            [
+                f"{name} has {a} {thing} and gets {b} more. How many {thing} does {name} have now?",
+                f"{name} had {a} {thing} and bought {b} more. How many are there now?",
+            ]
+        )
+        return Item(
+            "arithmetic", question, f"{a} + {b} = {a + b}, so {name} has {a + b} {thing}.", f"w{a}+{b}"
+        )
+    a, b = max(a, b), min(a, b)
+    question = rng.choice(
+        [
+            f"{name} has {a} {thing} and gives {b} away. How many {thing} are left?",
+            f"{name} had {a} {thing} and lost {b}. How many {thing} are left?",
+        ]
+    )
+    return Item(
+        "arithmetic", question, f"{a} - {b} = {a - b}, so {name} has {a - b} {thing} left.", f"w{a}-{b}"
+    )
+
+
+UNITS = [
+    ("minutes", "hours", 60, 13), ("seconds", "minutes", 60, 13), ("hours", "days", 24, 11), ("days", "weeks", 7, 31),
+    ("months", "years", 12, 21), ("centimetres", "metres", 100, 100), ("metres", "kilometres", 1000, 100),
+    ("millimetres", "centimetres", 10, 100), ("grams", "kilograms", 1000, 100), ("millilitres", "litres", 1000, 100),
+    ("eggs", "dozens", 12, 13), ("cents", "dollars", 100, 100), ("inches", "feet", 12, 13), ("feet", "yards", 3, 31),
+]  # fmt: skip
+
+
+def conversion(rng: random.Random) -> Item:
+    small, big, factor, limit = rng.choice(UNITS)
+    count = rng.randrange(1, limit)
+    unit = _one(big) if count == 1 else big
+    asked = rng.choice(
+        [
+            "How many {0} are in {1} {2}?",
+            "How many {0} are there in {1} {2}?",
+            "Convert {1} {2} to {0}.",
+            "{1} {2} in {0}?",
+            "What is {1} {2} in {0}?",
+            "How many {0} is {1} {2}?",
+        ]
+    )
+    answer = f"{count} {unit} {'is' if count == 1 else 'are'} {count * factor} {small}."
+    question = asked.format(small, count, unit)
+    return Item("conversion", question, answer, f"{count}{big}" if factor in (10, 100, 1000) else question)
+
+
+def _one(unit: str) -> str:
+    return {"feet": "foot", "inches": "inch", "centuries": "century"}.get(unit, unit.removesuffix("s"))
+
+
+NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Ivy", "Jack", "Kate", "Leo", "Mia", "Noah",
+         "Olivia", "Paul", "Rosa", "Sam", "Tom", "Zoe", "Lucy", "Max", "Nina", "Oscar", "Peter", "Ruth"]  # fmt: skip
+SHORT = """cat dog sun moon tree book fish bird star door hand milk bread apple house water green happy music paper
+river stone table chair cloud light night mouse horse train plant queen smile sugar tiger uncle value wheel youth zebra
+garden winter summer orange purple yellow friend school window bridge silver dragon castle forest island rocket""".split()
+
+
+def spelling(rng: random.Random) -> Item:
+    word = rng.choice(SHORT)
+    form = rng.randrange(4)
+    if form == 0:
+        asked = rng.choice(["Spell the word {}.", "How do you spell {}?", "Spell {}.", "Can you spell {}?"])
+        question, answer = asked.format(word), "-".join(word.upper()) + "."
+    elif form == 1:
+        asked = rng.choice(
+            ["What is the first letter of {}?", "Which letter does {} start with?", "First letter of {}?"]
+        )
+        question, answer = asked.format(word), f"The first letter of {word} is {word[0].upper()}."
+    elif form == 2:
+        asked = rng.choice(
+            ["What is the last letter of {}?", "Which letter does {} end with?", "Last letter of {}?"]
+        )
+        question, answer = asked.format(word), f"The last letter of {word} is {word[-1].upper()}."
+    else:
+        asked = rng.choice(
+            ["How many letters does {} have?", "How many letters are in {}?", "Count the letters in {}."]
+        )
+        question, answer = asked.format(word), f"The word {word} has {len(word)} letters."
+    return Item("spelling", question, answer, question)
+
+
+def listing(rng: random.Random) -> Item:
+    form = rng.randrange(5)
+    if form < 3:
+        start = rng.choice([1, 1, 1, rng.randrange(2, 20)])
+        end = start + rng.randrange(2, 50)
+        asked = rng.choice(
+            [
+                "Count from {} to {}.",
+                "Please count from {} to {}.",
+                "Can you count from {} to {}?",
+                "Count {} to {}.",
+            ]
+        )
+        return Item(
+            "lists",
+            asked.format(start, end),
+            ", ".join(map(str, range(start, end + 1))) + ".",
+            f"c{start}-{end}",
+        )
+    names, what = rng.choice(
+        [(facts.MONTHS, "months of the year"), (facts.DAYS, "days of the week"), (facts.PLANETS, "planets")]
+    )
+    asked = rng.choice(
+        [
+            "Name the {}.",
+            "List the {}.",
+            "What are the {}?",
+            "Tell me the {}.",
+            "Give me a list of the {}.",
+            "Say the {} in order.",
+            "Can you name all the {}?",
+            "Write down the {}.",
+        ]
+    )
+    question = asked.format(what)
+    return Item("lists", question, f"The {what} are {', '.join(names[:-1])} and {names[-1]}.", question)
