@@ -1,0 +1,99 @@
+"""The command ``python -m engine``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from engine.config import EngineConfig, ServerConfig, parse_bytes
+from engine.errors import StartupError
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m engine", description="Tollgate's bundled inference engine.")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model with OpenAI's API",
+        argument_default=argparse.SUPPRESS,
+    )
+    # What is not given is left to the configuration classes: --help only repeats their defaults in words.
+    add = serve.add_argument
+    add("--model", required=True, help="'demo', a folder, or a Hugging Face hub id")
+    add("--served-model-name", help="the model's name in the API (default: --model, or its folder's name)")
+    add("--host", help="address to listen on (default: 127.0.0.1)")
+    add("--port", type=int, help="port to listen on; 0 picks a free one (default: 8100)")
+    add("--device", help="auto, cpu or cuda (default: auto)")
+    add("--dtype", choices=["auto", "float32", "bfloat16", "float16"], help="compute dtype (default: auto)")
+    add(
+        "--threads",
+        type=int,
+        help="CPU threads of the matrix products (default: 1 for a small model, else all cores)",
+    )
+    add("--max-num-seqs", type=int, help="sequences computed together (default: 64)")
+    add("--max-batched-tokens", type=int, help="token budget of one step (default: 512)")
+    add("--max-waiting", type=int, help="requests that may wait before new ones get a 503 (default: 512)")
+    add("--max-model-len", type=int, help="longest context in tokens (default: the model's)")
+    add("--block-size", type=int, help="tokens a KV block (default: 16)")
+    add("--kv-cache-blocks", type=int, help="size of the KV cache in blocks")
+    add("--kv-cache-memory", type=_bytes, help="size of the KV cache, such as 512MiB (default: what fits)")
+    add("--max-body-bytes", type=_bytes, help="largest request body (default: 8MiB)")
+    add(
+        "--drain-timeout",
+        type=float,
+        help="seconds for running requests to finish after SIGTERM (default: 30)",
+    )
+    add("--log-level", choices=["debug", "info", "warning", "error"], help="(default: info)")
+    serve.set_defaults(run=run_serve)
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = vars(parser().parse_args(arguments))
+    run = options.pop("run")
+    try:
+        return int(run(options))
+    except StartupError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def run_serve(options: dict[str, object]) -> int:
+    logging.basicConfig(
+        level=str(options.get("log_level", "info")).upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    config = read_options(options)
+    from engine.server.serve import serve
+
+    return serve(config, lambda url: print(f"engine ready on {url}", flush=True))
+
+
+def read_options(options: dict[str, object]) -> ServerConfig:
+    """Raises ``StartupError`` for a value that makes no sense, or a model that cannot be found."""
+    from engine.weights.source import locate
+
+    rest = dict(options)
+    model = str(rest.pop("model")).rstrip("/")
+    name = str(rest.pop("served_model_name", "") or (Path(model).name if Path(model).is_dir() else model))
+    server = {
+        key: rest.pop(key) for key in ("host", "port", "max_body_bytes", "drain_timeout") if key in rest
+    }
+    return ServerConfig(engine=EngineConfig(model=locate(model), **rest), served_model_name=name, **server)  # type: ignore[arg-type]
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

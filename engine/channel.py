@@ -1,0 +1,75 @@
+"""Messages over a socket pair: a length, then the pickled message.
+
+Pickle is safe here: both ends are ours, and the socket has no name that anyone else could connect to.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("!I")
+_CHUNK = 1 << 18
+
+
+def encode(message: Any) -> bytes:
+    payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class Decoder:
+    """Cuts a stream of bytes into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        self._buffer += data
+        messages: list[Any] = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            end = start + _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(pickle.loads(memoryview(self._buffer)[start + _LENGTH.size : end]))
+            start = end
+        del self._buffer[:start]
+        return messages
+
+
+class Channel:
+    """The loop process's end: blocking, because that process has nothing else to do."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._decoder = Decoder()
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def receive(self, timeout: float | None = 0.0) -> list[Any]:
+        """All messages that have come. Waits up to ``timeout`` seconds for the first (``None``: for ever).
+
+        Raises ``EOFError`` when the other process is gone.
+        """
+        messages: list[Any] = []
+        wait = None if timeout is None else timeout * 1000
+        while not messages and self._poll.poll(wait):
+            try:
+                data = self._socket.recv(_CHUNK)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise EOFError("the other process is gone")
+            messages = self._decoder.feed(data)
+        return messages
+
+    def send(self, message: Any) -> None:
+        """Raises ``EOFError`` when the other process is gone."""
+        try:
+            self._socket.sendall(encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            raise EOFError("the other process is gone") from None

@@ -1,0 +1,87 @@
+"""The engine's settings: parsed once, then never changed. Derived settings are a new value."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import StartupError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the loop process needs to know. ``None`` leaves the choice to it."""
+
+    model: Path
+    """The folder with config.json, the weights and the tokenizer."""
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+    """Threads of the matrix products."""
+    max_num_seqs: int = 64
+    max_batched_tokens: int = 512
+    """Token budget of one step. A large one prefills faster, a small one keeps the gaps between tokens short."""
+    max_waiting: int = 512
+    """Requests that may wait beyond those that run, before new ones are refused."""
+    block_size: int = 16
+    """Tokens a KV block."""
+    kv_cache_blocks: int | None = None
+    kv_cache_memory: int | None = None
+    """Bytes."""
+    max_model_len: int | None = None
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_batched_tokens", "block_size"):
+            if getattr(self, name) < 1:
+                raise StartupError(f"{_flag(name)} must be at least 1, not {getattr(self, name)}.")
+        for name in ("kv_cache_blocks", "kv_cache_memory", "max_model_len", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
+        if self.max_waiting < 0:
+            raise StartupError(f"--max-waiting must be 0 or more, not {self.max_waiting}.")
+        if self.max_batched_tokens < self.max_num_seqs:
+            raise StartupError(
+                f"--max-batched-tokens ({self.max_batched_tokens}) must be at least --max-num-seqs "
+                f"({self.max_num_seqs}): every running request gets one token a step."
+            )
+        if self.kv_cache_blocks is not None and self.kv_cache_memory is not None:
+            raise StartupError("Give --kv-cache-blocks or --kv-cache-memory, not both.")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """What the HTTP process needs to know."""
+
+    engine: EngineConfig
+    served_model_name: str
+    host: str = "127.0.0.1"
+    port: int = 8100
+    """0 picks a free one."""
+    max_body_bytes: int = 8 * 2**20
+    drain_timeout: float = 30.0
+    """Seconds that running requests get to finish after SIGTERM."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise StartupError(f"--port must be from 0 to 65535, not {self.port}.")
+        if self.max_body_bytes < 1:
+            raise StartupError(f"--max-body-bytes must be at least 1, not {self.max_body_bytes}.")
+        if self.drain_timeout < 0:
+            raise StartupError(f"--drain-timeout must be 0 or more, not {self.drain_timeout}.")
+
+
+def parse_bytes(text: str) -> int:
+    """``"512MiB"`` → 536870912. Raises ``ValueError``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)b?", text.strip(), re.IGNORECASE)
+    if found is None or found[2].lower() not in _UNITS:
+        raise ValueError(f"{text!r} is not a size such as 512MiB or 2GB")
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

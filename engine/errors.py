@@ -1,0 +1,160 @@
+"""Every way the engine can fail, as one tree. Each error that a client may see knows its HTTP status and code.
+
+    EngineError
+    ├── InvalidRequest               400  invalid_value          the caller's words are wrong; names the field
+    │   ├── UnsupportedParameter     400  unsupported_parameter  understood, but not something this engine does
+    │   ├── ContextLengthExceeded    400  context_length_exceeded
+    │   ├── ModelNotFound            404  model_not_found
+    │   ├── PathNotFound             404  not_found
+    │   ├── MethodNotAllowed         405  method_not_allowed
+    │   └── BodyTooLarge             413  request_too_large
+    ├── Unavailable                  503  worth another try, here or elsewhere
+    │   ├── QueueFull                503  queue_full
+    │   ├── EngineDied               503  engine_died            the loop process is gone; a restart is due
+    │   ├── EngineStalled            503  engine_stalled         the loop process has stopped decoding
+    │   └── ShuttingDown             503  shutting_down
+    ├── InternalError                500  internal_error         a bug of ours
+    └── StartupError                      never on the wire: the reason why the process would not start
+        ├── ModelUnavailable              no such folder, no such repository, or no network
+        └── UnsupportedModel              read, but not something this engine can run
+
+The body is OpenAI's: ``{"error": {"message", "type", "param", "code"}}``
+(https://platform.openai.com/docs/guides/error-codes).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class EngineError(Exception):
+    """Base of all errors. ``message`` is written for the person who must act on it."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+
+class InvalidRequest(EngineError):
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class UnsupportedParameter(InvalidRequest):
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+    def __init__(
+        self, prompt_tokens: int, max_tokens: int | None, *, limit: int, param: str | None = None
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.limit = limit
+        if max_tokens is None or prompt_tokens >= limit:
+            asked = f"the prompt has {prompt_tokens} tokens, which leaves no room for an answer"
+            advice = "Shorten the prompt."
+        else:
+            asked = (
+                f"{prompt_tokens + max_tokens} were asked for "
+                f"({prompt_tokens} in the prompt, {max_tokens} to generate)"
+            )
+            advice = "Shorten the prompt or lower the number of tokens to generate."
+        super().__init__(
+            f"This model's context is {limit} tokens at most, but {asked}. {advice}", param=param
+        )
+
+
+class ModelNotFound(InvalidRequest):
+    status = 404
+    code = "model_not_found"
+
+
+class PathNotFound(InvalidRequest):
+    status = 404
+    code = "not_found"
+
+
+class MethodNotAllowed(InvalidRequest):
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+        """The methods that the path does take, as the ``allow`` header lists them."""
+
+    def headers(self) -> dict[str, str]:
+        return {"allow": self.allow}
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class Unavailable(EngineError):
+    status = 503
+    type = "service_unavailable_error"
+    code = "unavailable"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds after which another try makes sense."""
+
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(max(1, round(self.retry_after)))}
+
+
+class QueueFull(Unavailable):
+    code = "queue_full"
+
+    def __init__(self, waiting: int, *, retry_after: float = 1.0) -> None:
+        super().__init__(
+            f"The engine is busy: {waiting} requests are already waiting. Try again in {retry_after:.0f} s.",
+            retry_after=retry_after,
+        )
+        self.waiting = waiting
+
+
+class EngineDied(Unavailable):
+    code = "engine_died"
+
+
+class EngineStalled(Unavailable):
+    code = "engine_stalled"
+
+
+class ShuttingDown(Unavailable):
+    code = "shutting_down"
+
+
+class InternalError(EngineError):
+    pass
+
+
+class StartupError(EngineError):
+    code = "startup_error"
+
+
+class ModelUnavailable(StartupError):
+    pass
+
+
+class UnsupportedModel(StartupError):
+    pass

@@ -1,0 +1,50 @@
+"""A matrix product with weights that never change."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.weights.safetensors import SafetensorsReader
+
+
+class Linear:
+    """``x`` [tokens, in] → [tokens, out].
+
+    On a CPU in float32 the weights are packed once for MKL. That is up to three times faster for a few rows, and a
+    row's result is the same to the last bit however many rows share the product, which plain ``linear`` does not
+    give below 16 rows (measured, torch 2.13): a request's text does not depend on its neighbours.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.out_features, self.in_features = weight.shape
+        self._bias = bias
+        self._packed: Tensor | None = None
+        if (
+            weight.device.type == "cpu"
+            and weight.dtype == torch.float32
+            and torch.backends.mkl.is_available()
+        ):
+            # The number of rows is a hint: any number may follow.
+            self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), 16)
+            # The product asks for the plain weights' shape alone; this has it and takes no memory.
+            weight = weight.new_empty(1).expand(weight.shape)
+        self._weight = weight
+
+    @classmethod
+    def load(
+        cls, weights: SafetensorsReader, parts: dict[str, int], in_features: int, *, bias: bool = False
+    ) -> Linear:
+        """Several layers that share their input become one product; ``parts`` maps their names to their widths."""
+        weight = torch.cat(
+            [weights.take(f"{name}.weight", (out, in_features)) for name, out in parts.items()]
+        )
+        if not bias:
+            return cls(weight)
+        return cls(weight, torch.cat([weights.take(f"{name}.bias", (out,)) for name, out in parts.items()]))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._packed is not None:
+            return torch.ops.mkl._mkl_linear(x, self._packed, self._weight, self._bias, x.shape[0])
+        return functional.linear(x, self._weight, self._bias)

@@ -1,0 +1,94 @@
+"""What the HTTP process and the loop process say to each other. One line each; ``engine/channel.py`` carries them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.core.plan import Progress
+from engine.core.sampling_params import SamplingParams
+
+# HTTP process → loop process
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first message: load the model."""
+
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    request_id: int
+    prompt: list[int]
+    params: SamplingParams
+    submitted: float
+    """``time.monotonic()``, whose clock both processes share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    request_ids: list[int]
+
+
+ToLoop = Start | Submit | Abort
+
+# Loop process → HTTP process
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded and warm."""
+
+    max_model_len: int
+    vocab_size: int
+    block_size: int
+    blocks: int
+    max_num_seqs: int
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The model cannot be loaded; the process ends after this."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    request_id: int
+    error: str
+    """The class of ``engine.errors``: ``QueueFull`` or ``ContextLengthExceeded``."""
+    figures: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step cost, and how things stand after it."""
+
+    seconds: float
+    sequences: int
+    prefill_tokens: int
+    decode_tokens: int
+    preempted: int
+    running: int
+    waiting: int
+    blocks_free: int
+    blocks_cached: int
+    queued: list[float]
+    """Seconds that each request scheduled for the first time had waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Everything since the last message: one message a step, however many requests it serves."""
+
+    progress: list[Progress]
+    refusals: list[Refusal]
+    step: Step
+
+
+ToServer = Ready | Failed | Outputs

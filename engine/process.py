@@ -1,0 +1,158 @@
+"""The loop process: drain messages → schedule → execute → update → one message back. ``python -m engine.process FD``
+
+It lives as long as the HTTP process at the other end of the socket: end of file is its order to leave. Signals from
+a terminal or a process group go to both; the HTTP process alone decides what they mean.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import socket
+import sys
+import time
+
+from engine.channel import Channel
+from engine.config import EngineConfig
+from engine.core.block_pool import BlockPool
+from engine.core.plan import Plan, Progress
+from engine.core.request import Request
+from engine.core.scheduler import Scheduler
+from engine.errors import ContextLengthExceeded, QueueFull, StartupError
+from engine.messages import Abort, Failed, Outputs, Ready, Refusal, Start, Step, Submit
+
+log = logging.getLogger("engine.process")
+
+_REST = 1.0
+"""Seconds without work after which the block pool's integrity is checked."""
+
+
+class Loop:
+    def __init__(self, config: EngineConfig, channel: Channel) -> None:
+        """Loads the model. Raises ``StartupError``."""
+        # Imported here: nothing else in this module needs torch, and it takes a second.
+        from engine.worker.runner import Runner
+
+        self._channel = channel
+        began = time.monotonic()
+        self._runner = Runner(config)
+        runner = self._runner
+        loaded = time.monotonic()
+        log.info("weights loaded in %.1f s (%s, %s)", loaded - began, runner.device, runner.dtype)
+        blocks = runner.cache.blocks
+        log.info(
+            "KV cache: %d blocks of %d tokens, %.0f MiB",
+            blocks,
+            runner.block_size,
+            blocks * runner.block_bytes / 2**20,
+        )
+        self._scheduler = Scheduler(
+            BlockPool(blocks),
+            block_size=config.block_size,
+            max_sequences=config.max_num_seqs,
+            max_tokens_per_step=config.max_batched_tokens,
+            max_model_len=runner.max_model_len,
+            max_waiting=config.max_waiting,
+        )
+        runner.warm_up()
+        log.info("warmed up in %.1f s", time.monotonic() - loaded)
+        self._submitted: dict[int, float] = {}
+        self._refusals: list[Refusal] = []
+        self.ready = Ready(
+            max_model_len=runner.max_model_len,
+            vocab_size=runner.model.vocab_size,
+            block_size=config.block_size,
+            blocks=blocks,
+            max_num_seqs=config.max_num_seqs,
+            device=str(runner.device),
+            dtype=str(runner.dtype).removeprefix("torch."),
+        )
+
+    def run(self) -> None:
+        """Until the other process is gone: then raises ``EOFError``."""
+        while True:
+            idle = self._scheduler.idle
+            for message in self._channel.receive(_REST if idle else 0.0):
+                self._take(message)
+            if not self._scheduler.idle:
+                self._step()
+            elif self._refusals:
+                self._send([], Plan(), 0.0)
+            elif idle:
+                self._scheduler.check_integrity()
+                for message in self._channel.receive(None):
+                    self._take(message)
+
+    def _take(self, message: Submit | Abort) -> None:
+        if isinstance(message, Abort):
+            for request_id in message.request_ids:
+                self._scheduler.abort(request_id)
+                self._submitted.pop(request_id, None)
+            return
+        try:
+            self._scheduler.submit(Request(message.request_id, message.prompt, message.params))
+        except QueueFull as error:
+            self._refusals.append(Refusal(message.request_id, "QueueFull", (error.waiting,)))
+        except ContextLengthExceeded as error:
+            figures = (error.prompt_tokens, message.params.max_tokens, error.limit)
+            self._refusals.append(Refusal(message.request_id, "ContextLengthExceeded", figures))
+        else:
+            self._submitted[message.request_id] = message.submitted
+
+    def _step(self) -> None:
+        began = time.monotonic()
+        plan = self._scheduler.schedule()
+        if not plan.work:
+            raise RuntimeError("there are requests, but none of them can run")
+        progress = self._scheduler.update(plan, self._runner.execute(plan))
+        self._send(progress, plan, began)
+
+    def _send(self, progress: list[Progress], plan: Plan, began: float) -> None:
+        scheduler = self._scheduler
+        decoded = sum(len(work.tokens) for work in plan.work if work.generating)
+        now = time.monotonic()
+        step = Step(
+            seconds=now - began if plan.work else 0.0,
+            sequences=len(plan.work),
+            prefill_tokens=plan.tokens - decoded,
+            decode_tokens=decoded,
+            preempted=len(plan.preempted),
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            blocks_free=scheduler.pool.free,
+            blocks_cached=scheduler.pool.cached,
+            queued=[began - self._submitted.pop(request_id) for request_id in plan.admitted],
+        )
+        self._channel.send(Outputs(progress, self._refusals, step))
+        self._refusals = []
+
+
+def main(fd: int) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=fd))
+    try:
+        (start,) = channel.receive(None)
+        if not isinstance(start, Start):
+            raise TypeError(f"the first message must be Start, not {start!r}")
+        logging.basicConfig(
+            level=start.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        try:
+            loop = Loop(start.config, channel)
+        except StartupError as error:
+            channel.send(Failed(error.message))
+            return 1
+        # What start-up left is here to stay: spare the collector the walk over it.
+        gc.collect()
+        gc.freeze()
+        channel.send(loop.ready)
+        loop.run()
+    except EOFError:
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

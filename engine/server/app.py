@@ -1,0 +1,275 @@
+"""The HTTP server: which path does what. Everything is wired here and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from engine.client import EngineClient
+from engine.core.request import FinishReason
+from engine.errors import (
+    EngineError,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    ModelNotFound,
+    PathNotFound,
+)
+from engine.messages import Ready, Step
+from engine.server.answers import DONE, event
+from engine.server.chat_template import ChatTemplate
+from engine.server.generate import Generator, Piece
+from engine.server.hangup import HungUp, read_body, until_hangup
+from engine.server.health import Health
+from engine.server.metrics import Metrics, Throughput
+from engine.server.prepare import Job, Preparer
+from engine.server.tokenizer import Tokenizer
+
+log = logging.getLogger("engine.server")
+
+
+def create_app(
+    client: EngineClient,
+    ready: Ready,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    *,
+    name: str,
+    max_body_bytes: int,
+) -> Starlette:
+    metrics, throughput, health = Metrics(), Throughput(), Health(client)
+    metrics.set_ready(ready)
+
+    def observe(step: Step) -> None:
+        metrics.observe(step, ready.blocks)
+        throughput.observe(step)
+        health.observe(step)
+
+    client.on_step = observe
+    client.on_finish = throughput.finish
+    client.retry_after = lambda: throughput.retry_after(client.last.waiting if client.last else 0)
+    preparer = Preparer(name, ready, tokenizer, template)
+    generator = Generator(client, tokenizer, metrics)
+    about = About(name, ready, client, health, metrics, throughput)
+
+    def text(path: str, prepare: Callable[[bytes], Awaitable[Job]]) -> Route:
+        return Route(path, TextEndpoint(path, prepare, generator, metrics, max_body_bytes), methods=["POST"])
+
+    app = Starlette(
+        routes=[
+            text("/v1/chat/completions", preparer.chat),
+            text("/v1/completions", preparer.completion),
+            Route("/v1/models", about.models),
+            Route("/v1/models/{model:path}", about.model),
+            Route("/v1/engine/state", about.state),
+            Route("/health", about.health),
+            Route("/metrics", about.metrics_text),
+        ],
+        exception_handlers={EngineError: _on_engine_error, HTTPException: _on_http_error, Exception: _on_bug},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+@dataclass(slots=True)
+class TextEndpoint:
+    """Chat and plain completions: a raw ASGI application, since it must notice at any time that the client is gone."""
+
+    path: str
+    prepare: Callable[[bytes], Awaitable[Job]]
+    generator: Generator
+    metrics: Metrics
+    max_body_bytes: int
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = _Reply(send)
+        try:
+            body = await read_body(receive, dict(scope["headers"]), self.max_body_bytes)
+            await until_hangup(receive, self._answer(body, reply))
+            status = str(reply.status)
+        except HungUp:
+            status = "hung_up"
+        except EngineError as error:
+            status = str(error.status)
+            await reply.fail(error)
+        except Exception:
+            log.exception("a request failed on %s", self.path)
+            status = "500"
+            await reply.fail(InternalError("The engine made a mistake; its log has the details."))
+        self.metrics.requests.labels(self.path, status).inc()
+
+    async def _answer(self, body: bytes, reply: _Reply) -> None:
+        arrived = time.monotonic()
+        job = await self.prepare(body)
+        self.metrics.prompt_tokens.inc(job.usage.prompt_tokens)
+        pieces = self.generator.run(job.sequences, job.stops, job.usage, arrived)
+        try:
+            if job.stream:
+                await self._stream(job, pieces, reply)
+            else:
+                await self._whole(job, pieces, reply)
+        finally:
+            await pieces.aclose()
+
+    async def _whole(self, job: Job, pieces: AsyncIterator[list[Piece]], reply: _Reply) -> None:
+        texts = [""] * len(job.sequences)
+        finishes: list[FinishReason] = ["stop"] * len(job.sequences)
+        async for batch in pieces:
+            for piece in batch:
+                texts[piece.index] += piece.text
+                finishes[piece.index] = piece.finish or "stop"
+        await reply.whole(job.answer.whole(list(zip(texts, finishes, strict=True)), job.usage))
+
+    async def _stream(self, job: Job, pieces: AsyncIterator[list[Piece]], reply: _Reply) -> None:
+        opened: set[int] = set()
+        async for batch in pieces:
+            data = b""
+            for piece in batch:
+                if piece.index not in opened:
+                    opened.add(piece.index)
+                    data += job.answer.opening(piece.index)
+                if piece.text or piece.finish:
+                    data += job.answer.chunk(piece.index, piece.text, piece.finish)
+            if data or not reply.status:
+                await reply.part(data)
+        if job.include_usage:
+            await reply.part(job.answer.closing(job.usage))
+        await reply.part(DONE, last=True)
+
+
+@dataclass(slots=True)
+class _Reply:
+    """What has been sent so far decides how an error can still be told."""
+
+    send: Send
+    status: int = 0
+    """0 until the answer has begun."""
+
+    async def whole(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.status = status
+        fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+        await self._start(fields)
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def part(self, data: bytes, *, last: bool = False) -> None:
+        """A part of an event stream."""
+        if not self.status:
+            self.status = 200
+            await self._start(
+                {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+            )
+        await self.send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def fail(self, error: EngineError) -> None:
+        if self.status:
+            await self.part(event(error.body()), last=True)
+        else:
+            await self.whole(orjson.dumps(error.body()), error.status, error.headers())
+
+    async def _start(self, fields: dict[str, str]) -> None:
+        headers = [(name.encode(), value.encode()) for name, value in fields.items()]
+        await self.send({"type": "http.response.start", "status": self.status, "headers": headers})
+
+
+@dataclass(slots=True)
+class About:
+    """What the engine tells of itself."""
+
+    name: str
+    ready: Ready
+    client: EngineClient
+    health_check: Health
+    metrics: Metrics
+    throughput: Throughput
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    async def models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        if name != self.name:
+            raise ModelNotFound(f"The model '{name}' does not exist here; '{self.name}' does.", param="model")
+        return _json(self._model())
+
+    async def state(self, request: Request) -> Response:
+        last, ready = self.client.last, self.ready
+        free = last.blocks_free if last else ready.blocks
+        cached = last.blocks_cached if last else 0
+        used = ready.blocks - free - cached
+        return _json(
+            {
+                "model": self.name,
+                "max_model_len": ready.max_model_len,
+                "max_num_seqs": ready.max_num_seqs,
+                "running": last.running if last else 0,
+                "waiting": last.waiting if last else 0,
+                "queue_depth": last.waiting if last else 0,
+                "kv_cache": {
+                    "block_size": ready.block_size,
+                    "blocks_total": ready.blocks,
+                    "blocks_used": used,
+                    "blocks_cached": cached,
+                    "blocks_free": free,
+                    "usage": used / ready.blocks,
+                },
+                "prefill_tokens_per_second": round(self.throughput.prefill_tokens_per_second, 1),
+                "decode_tokens_per_second": round(self.throughput.decode_tokens_per_second, 1),
+                "device": ready.device,
+                "dtype": ready.dtype,
+            }
+        )
+
+    async def health(self, request: Request) -> Response:
+        await self.health_check.check()
+        return _json({"status": "ok"})
+
+    async def metrics_text(self, request: Request) -> Response:
+        return Response(self.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def _model(self) -> dict[str, object]:
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "tollgate",
+            "max_model_len": self.ready.max_model_len,
+        }
+
+
+def _json(data: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(data), status, headers, media_type="application/json")
+
+
+async def _on_engine_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, EngineError)
+    return _json(error.body(), error.status, error.headers())
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    found: EngineError
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        found = MethodNotAllowed(f"{path} takes {allow}, not {request.method}.", allow=allow)
+    elif error.status_code == 404:
+        found = PathNotFound(f"There is nothing at {path}.")
+    else:
+        found = InvalidRequest(error.detail)
+    return _json(found.body(), found.status, found.headers())
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    found = InternalError("The engine made a mistake; its log has the details.")
+    return _json(found.body(), found.status)

@@ -1,0 +1,70 @@
+"""Messages → one prompt, by the model's own Jinja template, in a sandbox.
+
+Templates come with checkpoints in the form that Hugging Face describes
+(https://huggingface.co/docs/transformers/chat_templating): they may loop, and call ``raise_exception`` and
+``strftime_now``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engine.errors import InvalidRequest, ModelUnavailable
+
+
+class ChatTemplate:
+    """Raises ``ModelUnavailable`` if the model's template is not valid Jinja."""
+
+    def __init__(self, source: str, *, bos: str | None, eos: str | None) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        try:
+            self._template = environment.from_string(source)
+        except TemplateSyntaxError as error:
+            raise ModelUnavailable(f"The model's chat template does not parse: {error}.") from error
+        self._tokens = {"bos_token": bos or "", "eos_token": eos or ""}
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        """Raises ``InvalidRequest`` when the template will not have these messages."""
+        try:
+            return self._template.render(
+                messages=messages, tools=tools, add_generation_prompt=True, **self._tokens
+            )
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            raise InvalidRequest(
+                f"The model's chat template refused these messages: {error}", param="messages"
+            ) from error
+
+
+def read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The template's source from chat_template.jinja or tokenizer_config.json; None if the model has none."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        # Several named templates: the default one is meant for conversation.
+        found = {entry.get("name"): entry.get("template") for entry in found}.get("default")
+    return found
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    # Jinja's own filter escapes for HTML, which a prompt is not.
+    return json.dumps(value, ensure_ascii=False, indent=indent)

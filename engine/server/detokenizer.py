@@ -1,0 +1,84 @@
+"""Token ids → text, piece by piece: never half a character, never a part of a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+_INCOMPLETE = "\ufffd"
+_PATIENCE = 4
+"""Tokens after which a character that will not become whole is taken for garbage: UTF-8 has at most 4 bytes."""
+
+
+class Detokenizer:
+    """Turns tokens into text as they come. The pieces, joined, are what decoding all tokens at once gives.
+
+    Only a window of the last tokens is decoded each time. It starts at the tokens emitted last, since what a token
+    decodes to may depend on the one before it (a leading space, for one).
+    """
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
+        self._window: list[int] = []
+        self._known = 0
+        """How many tokens of the window are context: emitted before."""
+        self._emitted = 0
+        """How many characters of the window's text are out."""
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """The text that has become certain."""
+        self._window.extend(tokens)
+        text = self._decode(self._window)
+        if text.endswith(_INCOMPLETE):
+            # The rest of the character may come with the next token. A longer run of garbage is let out, but for
+            # its last sign, which may still be the start of something.
+            pending = len(self._window) - self._known
+            end = len(text) - 1 if pending > _PATIENCE else self._emitted
+            piece, self._emitted = text[self._emitted : end], max(end, self._emitted)
+            return piece
+        piece = text[self._emitted :]
+        if piece:
+            del self._window[: self._known]
+            self._known = len(self._window)
+            self._emitted = len(self._decode(self._window))
+        return piece
+
+    def finish(self) -> str:
+        """What was still held back; nothing can follow it."""
+        return self._decode(self._window)[self._emitted :]
+
+
+class StopStrings:
+    """Lets text through until one of the stop strings appears, which may come in any number of pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._longest = max(map(len, stops), default=0)
+        self._held = ""
+        self.hit = False
+
+    def push(self, text: str) -> str:
+        """The text that can be neither a stop string nor the beginning of one."""
+        if not self._stops:
+            return text
+        text = self._held + text
+        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            self.hit = True
+            self._held = ""
+            return text[: min(found)]
+        keep = self._tail(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """What was held back, once nothing can follow it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _tail(self, text: str) -> int:
+        """Length of the longest end of ``text`` that a stop string begins with."""
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            end = text[-length:]
+            if any(stop.startswith(end) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,53 @@
+"""Whether the engine works: proven by a token, not by a listening socket."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from engine.client import EngineClient
+from engine.core.sampling_params import SamplingParams
+from engine.errors import EngineStalled
+from engine.messages import Step
+
+
+class Health:
+    """A step that ran the model is the proof, whoever it was for. Where none is recent, a token is asked for.
+
+    A busy engine is thus healthy though its queue is full, and being probed costs it nothing.
+    """
+
+    def __init__(self, client: EngineClient, *, timeout: float = 5.0, fresh: float = 1.0) -> None:
+        self._client = client
+        self._timeout = timeout
+        self._fresh = fresh
+        self._last_step = -float("inf")
+        self._stepped = asyncio.Event()
+        self._probe: asyncio.Task[None] | None = None
+
+    def observe(self, step: Step) -> None:
+        if step.sequences:
+            self._last_step = time.monotonic()
+            self._stepped.set()
+
+    async def check(self) -> None:
+        """Raises ``EngineStalled`` if no step is done in time, and ``EngineDied`` if the loop process is gone."""
+        if time.monotonic() - self._last_step <= self._fresh and not self._client.died.is_set():
+            return
+        # However many probes come at once, the engine decodes for one.
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._decode())
+            self._probe.add_done_callback(lambda probe: probe.cancelled() or probe.exception())
+        await asyncio.shield(self._probe)
+
+    async def _decode(self) -> None:
+        self._stepped.clear()
+        generation = self._client.submit([([0], SamplingParams(max_tokens=1, temperature=0))])
+        try:
+            # Should the queue be full, the probe is refused; any other request's step proves as much.
+            async with asyncio.timeout(self._timeout):
+                await self._stepped.wait()
+        except TimeoutError:
+            raise EngineStalled(f"The engine did not decode a token within {self._timeout:g} s.") from None
+        finally:
+            generation.close()

@@ -1,0 +1,127 @@
+"""What operators see: Prometheus metrics (``/metrics``) and the figures that a gateway steers by."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from engine.messages import Ready, Step
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tollgate_engine_{name}", text, labels, registry=self._registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"tollgate_engine_{name}", text, registry=self._registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"tollgate_engine_{name}", text, registry=self._registry, buckets=buckets)
+
+        self.requests = counter(
+            "requests", "Requests by path and outcome: an HTTP status or hung_up.", "path", "status"
+        )
+        self.ttft = histogram(
+            "time_to_first_token_seconds", "From a request's arrival to its first token.", _SECONDS
+        )
+        self.itl = histogram("inter_token_latency_seconds", "Between two tokens of a sequence.", _SHORT)
+        self.queue = histogram("queue_seconds", "From submission to the first step.", _SECONDS)
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of accepted prompts.")
+        self.generated_tokens = counter("generated_tokens", "Tokens generated.")
+        self._prefilled = counter("prefill_tokens", "Prompt tokens computed, recomputed ones included.")
+        self._preemptions = counter("preemptions", "Sequences that lost their KV blocks to an older one.")
+        self._running = gauge("running_requests", "Sequences in the batch.")
+        self._waiting = gauge("waiting_requests", "Sequences that wait for a place in the batch.")
+        self._blocks_total = gauge("kv_blocks_total", "KV blocks.")
+        self._blocks_used = gauge("kv_blocks_used", "KV blocks held by sequences.")
+        self._blocks_free = gauge("kv_blocks_free", "KV blocks that are empty.")
+        self._blocks_cached = gauge(
+            "kv_blocks_cached", "KV blocks that nobody holds, kept for their content."
+        )
+        self._batch = histogram("step_batch_size", "Sequences in a step.", _SIZES)
+        self._duration = histogram("step_duration_seconds", "Time a step takes.", _SHORT)
+
+    def set_ready(self, ready: Ready) -> None:
+        self._blocks_total.set(ready.blocks)
+        self._blocks_free.set(ready.blocks)
+
+    def observe(self, step: Step, blocks: int) -> None:
+        self._running.set(step.running)
+        self._waiting.set(step.waiting)
+        self._blocks_free.set(step.blocks_free)
+        self._blocks_cached.set(step.blocks_cached)
+        self._blocks_used.set(blocks - step.blocks_free - step.blocks_cached)
+        for seconds in step.queued:
+            self.queue.observe(seconds)
+        if step.sequences:
+            self._batch.observe(step.sequences)
+            self._duration.observe(step.seconds)
+            self._prefilled.inc(step.prefill_tokens)
+            self._preemptions.inc(step.preempted)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class Throughput:
+    """Measured speed: averages over busy time, in which what is ten seconds old counts a third."""
+
+    _MEMORY = 10.0
+
+    def __init__(self) -> None:
+        self._prefill = _Rate(self._MEMORY)
+        self._decode = _Rate(self._MEMORY)
+        self._finished: deque[float] = deque(maxlen=64)
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        return self._prefill.value
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        return self._decode.value
+
+    def observe(self, step: Step) -> None:
+        # A mixed step's time is shared out by tokens.
+        tokens = step.prefill_tokens + step.decode_tokens
+        if tokens:
+            self._prefill.add(step.prefill_tokens, step.seconds * step.prefill_tokens / tokens)
+            self._decode.add(step.decode_tokens, step.seconds * step.decode_tokens / tokens)
+
+    def finish(self) -> None:
+        """A sequence has ended, and left its place to one that waits."""
+        self._finished.append(time.monotonic())
+
+    def retry_after(self, waiting: int) -> float:
+        """Seconds until half of those that wait will have found a place, at the rate at which places fall free."""
+        if len(self._finished) < 2:
+            return 5.0
+        span = time.monotonic() - self._finished[0]
+        return min(60.0, max(1.0, waiting / 2 * span / len(self._finished)))
+
+
+class _Rate:
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._amount = 0.0
+        self._seconds = 0.0
+
+    @property
+    def value(self) -> float:
+        return self._amount / self._seconds if self._seconds else 0.0
+
+    def add(self, amount: float, seconds: float) -> None:
+        if seconds > 0:
+            fade = math.exp(-seconds / self._memory)
+            self._amount = self._amount * fade + amount
+            self._seconds = self._seconds * fade + seconds

@@ -1,0 +1,134 @@
+"""From a checked body to what is to be generated: prompts as token ids, limits, seeds."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from engine.core.sampling_params import SamplingParams
+from engine.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound
+from engine.messages import Ready
+from engine.server.answers import Answer, ChatAnswer, CompletionAnswer, Usage
+from engine.server.chat_template import ChatTemplate
+from engine.server.generate import Sequence
+from engine.server.requests import ChatBody, CompletionBody, Sampling, read
+from engine.server.tokenizer import Tokenizer
+
+_LONG = 8192
+"""Characters from which text is tokenized in a thread: about two milliseconds' worth."""
+
+
+@dataclass(slots=True)
+class Job:
+    sequences: list[Sequence]
+    stops: list[str]
+    stream: bool
+    include_usage: bool
+    answer: Answer
+    usage: Usage
+
+
+@dataclass(slots=True)
+class Preparer:
+    name: str
+    """The name that the model is served under."""
+    engine: Ready
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    async def chat(self, data: bytes) -> Job:
+        """Raises ``InvalidRequest``."""
+        body = read(ChatBody, data)
+        self._check_model(body)
+        if self.template is None:
+            raise InvalidRequest("This model has no chat template: use /v1/completions.", param="messages")
+        text = self.template.render(
+            body.template_messages(), body.tools if body.tool_choice != "none" else None
+        )
+        prompt = await self._encode(text, special=False, param="messages")
+        room = self.engine.max_model_len - len(prompt)
+        max_tokens = body.max_completion_tokens or body.max_tokens
+        field = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
+        self._check_room(prompt, max_tokens, "messages", field)
+        sequences = self._sequences(body, prompt, max_tokens or room)
+        answer = ChatAnswer(self.name, include_usage=body.include_usage)
+        return self._job(body, sequences, answer, len(prompt))
+
+    async def completion(self, data: bytes) -> Job:
+        """Raises ``InvalidRequest``."""
+        body = read(CompletionBody, data)
+        self._check_model(body)
+        prompts, echoes = [], []
+        for given in body.prompts:
+            if isinstance(given, str):
+                prompts.append(await self._encode(given, special=True, param="prompt"))
+            else:
+                self._check_ids(given)
+                prompts.append(given)
+            echoes.append(
+                (given if isinstance(given, str) else self.tokenizer.decode(given)) if body.echo else ""
+            )
+        wanted = []
+        for prompt in prompts:
+            self._check_room(prompt, body.max_tokens, "prompt", "max_tokens")
+            wanted.append(body.max_tokens or min(16, self.engine.max_model_len - len(prompt)))
+        sequences = [
+            sequence
+            for prompt, echo, max_tokens in zip(prompts, echoes, wanted, strict=True)
+            for sequence in self._sequences(body, prompt, max_tokens, echo)
+        ]
+        answer = CompletionAnswer(self.name, include_usage=body.include_usage)
+        return self._job(body, sequences, answer, sum(map(len, prompts)))
+
+    def _job(self, body: Sampling, sequences: list[Sequence], answer: Answer, prompt_tokens: int) -> Job:
+        return Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, Usage(prompt_tokens))
+
+    def _sequences(
+        self, body: Sampling, prompt: list[int], max_tokens: int, echo: str = ""
+    ) -> list[Sequence]:
+        found = []
+        for i in range(body.n or 1):
+            # Choices of one seeded request differ, each in the same way every time.
+            seed = secrets.randbits(64) if body.seed is None else body.seed + (i << 32)
+            params = SamplingParams(
+                max_tokens=max_tokens,
+                temperature=1.0 if body.temperature is None else body.temperature,
+                top_p=1.0 if body.top_p is None else body.top_p,
+                top_k=max(0, body.top_k or 0),
+                seed=seed % 2**64,
+                stop_token_ids=self.tokenizer.stop_ids,
+            )
+            found.append(Sequence(prompt, params, echo))
+        return found
+
+    async def _encode(self, text: str, *, special: bool, param: str) -> list[int]:
+        limit = self.engine.max_model_len
+        # No token is longer than the longest: such a text need not be tokenized to know that it does not fit.
+        # (Twice that, as a normalizer may shorten it.)
+        if len(text) > 2 * limit * self.tokenizer.longest:
+            raise ContextLengthExceeded(len(text) // self.tokenizer.longest, None, limit=limit, param=param)
+        if len(text) < _LONG:
+            ids = self.tokenizer.encode(text, special=special)
+        else:
+            ids = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
+        if not ids:
+            raise InvalidRequest("The prompt has no tokens.", param=param)
+        return ids
+
+    def _check_model(self, body: Sampling) -> None:
+        if body.model != self.name:
+            raise ModelNotFound(
+                f"The model '{body.model}' does not exist here; '{self.name}' does.", param="model"
+            )
+
+    def _check_room(self, prompt: list[int], max_tokens: int | None, param: str, field: str) -> None:
+        limit = self.engine.max_model_len
+        if len(prompt) >= limit:
+            raise ContextLengthExceeded(len(prompt), None, limit=limit, param=param)
+        if len(prompt) + (max_tokens or 0) > limit:
+            raise ContextLengthExceeded(len(prompt), max_tokens, limit=limit, param=field)
+
+    def _check_ids(self, ids: list[int]) -> None:
+        if min(ids) < 0 or max(ids) >= self.engine.vocab_size:
+            raise InvalidRequest(f"Token ids must be from 0 to {self.engine.vocab_size - 1}.", param="prompt")

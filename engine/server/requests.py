@@ -1,0 +1,254 @@
+"""OpenAI's two request bodies, checked: what is not understood is refused by name, never ignored.
+
+The fields are those of https://platform.openai.com/docs/api-reference/chat/create and
+https://platform.openai.com/docs/api-reference/completions/create, and ``top_k``, as open-weight servers have it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.errors import InvalidRequest, UnsupportedParameter
+
+MAX_CHOICES = 128
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class StreamOptions(_Body):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Sampling(_Body):
+    """What both bodies share. A field of type ``None`` is one that OpenAI has and this engine has not."""
+
+    model: Annotated[str, Field(min_length=1)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
+        | None
+    ) = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def check(self) -> None:
+        """Raises ``InvalidRequest`` for what types alone do not show."""
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest(
+                "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
+            )
+        for name in ("presence_penalty", "frequency_penalty"):
+            if getattr(self, name):
+                raise _unsupported(name, "Leave it out or set it to 0.")
+        if self.logit_bias:
+            raise _unsupported("logit_bias", "Leave it out.")
+
+
+class Message(BaseModel):
+    """Fields beyond these go to the chat template as they are."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ResponseFormat(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: str
+
+
+class ChatBody(Sampling):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise InvalidRequest(
+                "'max_tokens' and 'max_completion_tokens' mean the same: give one.",
+                param="max_completion_tokens",
+            )
+        if self.logprobs or self.top_logprobs:
+            name = "logprobs" if self.logprobs else "top_logprobs"
+            raise _unsupported(name, "Leave it out.")
+        if self.store:
+            raise _unsupported("store", "This engine keeps nothing: leave it out or set it to false.")
+        if self.response_format is not None and self.response_format.type != "text":
+            raise _unsupported(
+                "response_format", f"Only 'text' is supported, not {self.response_format.type!r}."
+            )
+        self._check_tools()
+        self._check_messages()
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """Messages as templates expect them: one text each, and 'developer', a newer word, as 'system'."""
+        messages = []
+        for message in self.messages:
+            plain = message.model_dump(exclude_unset=True)
+            plain["content"] = _text(message.content)
+            if plain["role"] == "developer":
+                plain["role"] = "system"
+            messages.append(plain)
+        return messages
+
+    def _check_tools(self) -> None:
+        for i, tool in enumerate(self.tools or ()):
+            function = tool.get("function")
+            if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
+                raise InvalidRequest(
+                    "A tool must be {'type': 'function', 'function': {'name': …}}.", param=f"tools[{i}]"
+                )
+        if self.tool_choice in (None, "auto", "none"):
+            return
+        if isinstance(self.tool_choice, dict) or self.tool_choice == "required":
+            raise _unsupported("tool_choice", "Only 'auto' and 'none' are supported.")
+        raise InvalidRequest(
+            f"tool_choice must be 'auto' or 'none', not {self.tool_choice!r}.", param="tool_choice"
+        )
+
+    def _check_messages(self) -> None:
+        for i, message in enumerate(self.messages):
+            content = message.content
+            if content is None and not (message.role == "assistant" and message.tool_calls):
+                raise InvalidRequest("The message has no content.", param=f"messages[{i}].content")
+            for j, part in enumerate(content if isinstance(content, list) else ()):
+                place = f"messages[{i}].content[{j}]"
+                kind = part.get("type")
+                if kind not in ("text", "refusal"):
+                    raise UnsupportedParameter(
+                        f"Content of type {kind!r} is not supported: this model reads text only.",
+                        param=f"{place}.type",
+                    )
+                if not isinstance(part.get(kind), str):
+                    raise InvalidRequest(f"A part of type {kind!r} needs a string {kind!r}.", param=place)
+
+
+class CompletionBody(Sampling):
+    prompt: (
+        str
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[
+            list[Annotated[list[int], Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)
+        ]
+    )
+    echo: bool | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.logprobs is not None:
+            raise _unsupported("logprobs", "Leave it out.")
+        if self.suffix:
+            raise _unsupported("suffix", "Leave it out.")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise _unsupported("best_of", "Leave it out or set it to 'n'.")
+        if len(self.prompts) * (self.n or 1) > MAX_CHOICES:
+            raise InvalidRequest(
+                f"{len(self.prompts)} prompts times n = {self.n} are more than {MAX_CHOICES} answers.",
+                param="n",
+            )
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return self.prompt
+
+
+Body = TypeVar("Body", bound=Sampling)
+
+
+def read(kind: type[Body], data: bytes) -> Body:
+    """Raises ``InvalidRequest``, which names the field."""
+    try:
+        raw = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+    if not isinstance(raw, dict):
+        raise InvalidRequest("The body must be a JSON object.")
+    try:
+        body = kind.model_validate(raw)
+    except ValidationError as error:
+        raise _from_pydantic(error) from None
+    body.check()
+    return body
+
+
+def _text(content: str | list[dict[str, Any]] | None) -> str | None:
+    if isinstance(content, list):
+        return "".join(part[part["type"]] for part in content)
+    return content
+
+
+def _unsupported(name: str, advice: str) -> UnsupportedParameter:
+    return UnsupportedParameter(f"'{name}' is not supported by this engine. {advice}", param=name)
+
+
+def _from_pydantic(error: ValidationError) -> InvalidRequest:
+    problems = error.errors(include_url=False, include_context=False)
+    # Where a field may be one of several types, pydantic reports each: what got furthest is what was meant.
+    first = problems[0]["loc"][:1]
+    problem = max((p for p in problems if p["loc"][:1] == first), key=lambda p: _depth(p["loc"]))
+    param = _path(problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return UnsupportedParameter(
+            f"'{param}' is not a parameter of this engine. Leave it out.", param=param
+        )
+    if problem["type"] == "missing":
+        return InvalidRequest(f"'{param}' is missing.", param=param)
+    return InvalidRequest(f"'{param}': {problem['msg']}.", param=param)
+
+
+def _depth(place: tuple[int | str, ...]) -> int:
+    return sum(isinstance(step, int) for step in place)
+
+
+def _path(place: tuple[int | str, ...]) -> str:
+    """``("messages", 0, "content", "str")`` → ``messages[0].content``: pydantic's names of types are left out."""
+    path = ""
+    for step in place:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step.isidentifier() and step not in ("str", "int", "float", "bool", "dict", "list"):
+            path += f".{step}" if path else step
+    return path

@@ -1,0 +1,146 @@
+"""The life of the HTTP process: bind, start the loop process, serve, drain, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from engine.client import EngineClient
+from engine.config import ServerConfig
+from engine.errors import ShuttingDown, StartupError
+from engine.server.app import create_app
+from engine.server.chat_template import ChatTemplate, read_template
+from engine.server.tokenizer import Tokenizer
+
+log = logging.getLogger("engine.server")
+
+_FAREWELL = 2.0
+"""Seconds that connections get to read their error when the loop process has died or the drain is over."""
+
+
+def serve(config: ServerConfig, announce: Callable[[str], None]) -> int:
+    """Runs until told to stop, and returns the exit status: 0, or 1 if the loop process died.
+
+    ``announce`` is called with the server's URL when it is ready. Raises ``StartupError``.
+    """
+    began = time.monotonic()
+    with (
+        _bind(config.host, config.port) as listener,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        return runner.run(_run(config, listener, announce, began))
+
+
+async def _run(
+    config: ServerConfig, listener: socket.socket, announce: Callable[[str], None], began: float
+) -> int:
+    stop = asyncio.Event()
+    hurry = asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+
+    client = await EngineClient.start(config.engine)
+    try:
+        # The loop process takes its time to import torch; meanwhile the tokenizer loads here.
+        tokenizer = await asyncio.to_thread(Tokenizer, config.engine.model)
+        source = read_template(config.engine.model, tokenizer.settings)
+        template = ChatTemplate(source, bos=tokenizer.bos, eos=tokenizer.eos) if source else None
+        await _first(client.ready(), stop.wait())
+        if stop.is_set():
+            return 0
+        ready = await client.ready()
+        app = create_app(
+            client,
+            ready,
+            tokenizer,
+            template,
+            name=config.served_model_name,
+            max_body_bytes=config.max_body_bytes,
+        )
+        server = _Server(
+            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
+        )
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await _first(server.listening.wait(), asyncio.wait({serving}))
+        if serving.done():
+            serving.result()
+            return 1
+        host, port = listener.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        announce(url)
+        log.info("ready on %s in %.1f s: %s", url, time.monotonic() - began, config.served_model_name)
+
+        await _first(stop.wait(), client.died.wait())
+        server.should_exit = True
+        if stop.is_set() and not client.died.is_set():
+            if client.open_requests:
+                log.info("draining %d requests (Ctrl-C again drops them)", client.open_requests)
+            drained = asyncio.wait({serving}, timeout=config.drain_timeout)
+            await _first(drained, hurry.wait(), client.died.wait())
+            if not serving.done() and client.open_requests:
+                log.warning("dropping %d requests", client.open_requests)
+                client.fail_all(ShuttingDown("The engine is shutting down."))
+        if client.died.is_set():
+            log.error("the loop process died: leaving, so that both are started anew")
+        await asyncio.wait({serving}, timeout=_FAREWELL)
+        return 1 if client.died.is_set() else 0
+    finally:
+        await client.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # Signals are ours: uvicorn would raise them again after a clean end, and so make it a failure.
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Bound but not listening: a taken port is found out at once, and nobody connects before the model is loaded."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise StartupError(
+            f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port."
+        ) from None
+    return listener
+
+
+async def _first(*awaitables: Coroutine[Any, Any, Any]) -> None:
+    """Waits until one of them is done, and drops the others; what it returned or raised is not of interest."""
+    tasks = {asyncio.ensure_future(awaitable) for awaitable in awaitables}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

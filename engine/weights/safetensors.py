@@ -1,0 +1,78 @@
+"""Tensors by name from a folder of safetensors files, single or sharded.
+
+The format: https://huggingface.co/docs/safetensors. Files are mapped, not read: a tensor costs memory only when
+it is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from engine.errors import ModelUnavailable, UnsupportedModel
+
+
+class SafetensorsReader:
+    """Raises ``ModelUnavailable`` if the folder holds no readable weights."""
+
+    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+        self._device = device
+        self._dtype = dtype
+        self._files: dict[str, safe_open] = {}
+        for path in _paths(folder):
+            try:
+                file = safe_open(path, framework="pt", device="cpu")
+            except (OSError, SafetensorError) as error:
+                raise ModelUnavailable(f"{path} cannot be read: {error}. Is the download whole?") from error
+            self._files |= dict.fromkeys(file.keys(), file)
+        self._left = set(self._files)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor, in the compute dtype and on the device.
+
+        Raises ``UnsupportedModel`` if there is none of that name and shape.
+        """
+        if name not in self._files:
+            raise UnsupportedModel(f"The weights lack the tensor {name}: they do not belong to config.json.")
+        tensor = self._files[name].get_tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise UnsupportedModel(
+                f"The tensor {name} has the shape {tuple(tensor.shape)}, but config.json calls for {shape}."
+            )
+        self._left.discard(name)
+        return tensor.to(self._device, self._dtype)
+
+    def ignore(self, name: str) -> None:
+        """A tensor that the model has no use for."""
+        self._left.discard(name)
+
+    def finish(self) -> None:
+        """Raises ``UnsupportedModel`` if a tensor was left over: then the model computed would not be this one."""
+        if self._left:
+            names = sorted(self._left)
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise UnsupportedModel(
+                f"The weights hold tensors that this model family does not use: {', '.join(names[:3])}{more}."
+            )
+
+
+def _paths(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
+        paths = [folder / name for name in sorted(names)]
+    else:
+        paths = [folder / "model.safetensors"]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise ModelUnavailable(
+            f"{folder} lacks {', '.join(missing)}. Weights are read from safetensors files only."
+        )
+    return paths

@@ -1,0 +1,1 @@
+"""How a plan is computed: torch begins here."""

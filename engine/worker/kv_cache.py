@@ -1,0 +1,40 @@
+"""The memory that keys and values live in, in blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one token needs in the cache."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    def block_bytes(self, block_size: int, dtype: torch.dtype) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * block_size * dtype.itemsize
+
+
+class KVCache:
+    """``layers`` holds (keys, values) per layer, each [blocks + 1, kv_heads, block_size, head_dim].
+
+    The one block more is never handed out: block tables are padded with it, and it stays zero, so that what is
+    read past a sequence's end is finite and nobody's.
+    """
+
+    def __init__(
+        self, shape: KVShape, blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.blocks = blocks
+        self.block_size = block_size
+        self.padding_block = blocks
+        size = (blocks + 1, shape.kv_heads, block_size, shape.head_dim)
+        self.layers: list[tuple[Tensor, Tensor]] = [
+            (torch.zeros(size, dtype=dtype, device=device), torch.zeros(size, dtype=dtype, device=device))
+            for _ in range(shape.layers)
+        ]

@@ -1,0 +1,116 @@
+"""Executes plans: the model, its cache and the sampler on one device."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from engine.config import EngineConfig
+from engine.core.plan import Plan, Work
+from engine.core.sampling_params import SamplingParams
+from engine.errors import StartupError
+from engine.models.registry import load_model, read_config
+from engine.worker.batch import BatchBuilder
+from engine.worker.kv_cache import KVCache
+from engine.worker.sampler import draw
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_SMALL = 100 * 2**20
+"""Bytes of weights up to which a CPU computes in float32 and on one thread, when it is left the choice."""
+
+
+class Runner:
+    """Raises ``StartupError`` if the model does not load or does not fit."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.device = pick_device(config.device)
+        self.dtype = pick_dtype(config.dtype, config.model, self.device)
+        torch.set_num_threads(config.threads or pick_threads(config.model))
+        self.model = load_model(config.model, self.device, self.dtype)
+        self.max_model_len = config.max_model_len or self.model.max_positions
+        if self.max_model_len > self.model.max_positions:
+            raise StartupError(
+                f"--max-model-len {self.max_model_len} is more than the {self.model.max_positions} positions "
+                "that the model was made for."
+            )
+        self.block_size = config.block_size
+        self.block_bytes = self.model.kv_shape.block_bytes(config.block_size, self.dtype)
+        blocks = self._count_blocks(config)
+        if blocks * config.block_size < self.max_model_len:
+            if config.max_model_len is not None:
+                raise StartupError(
+                    f"{blocks} KV blocks hold {blocks * config.block_size} tokens, fewer than "
+                    f"--max-model-len {self.max_model_len}. Raise --kv-cache-blocks or --kv-cache-memory, or lower it."
+                )
+            self.max_model_len = blocks * config.block_size
+        self.cache = KVCache(self.model.kv_shape, blocks, config.block_size, self.device, self.dtype)
+        self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device)
+
+    @torch.inference_mode()
+    def execute(self, plan: Plan) -> dict[int, list[int]]:
+        """The tokens drawn, by request, for each work of the plan that samples."""
+        batch = self._batches.build(plan)
+        hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
+        if not batch.sampled:
+            return {}
+        logits = self.model.logits(hidden[batch.sampled_rows])
+        drawn = draw(logits, batch.sampled)
+        return {work.request_id: [token] for work, token in zip(batch.sampled, drawn, strict=True)}
+
+    def warm_up(self) -> None:
+        """Run a chunk and a few single tokens, so that the first request does not pay for lazy set-up."""
+        params = SamplingParams(max_tokens=1)
+        length = min(2 * self.block_size + 1, self.max_model_len, self.cache.blocks * self.block_size)
+        blocks = list(range(self.cache.blocks))
+        self.execute(Plan([Work(0, [0] * length, 0, blocks, params, False)]))
+        for _ in range(3):
+            self.execute(Plan([Work(0, [0], length - 1, blocks, params, True)]))
+
+    def _count_blocks(self, config: EngineConfig) -> int:
+        if config.kv_cache_blocks is not None:
+            return config.kv_cache_blocks
+        if config.kv_cache_memory is not None:
+            if config.kv_cache_memory < self.block_bytes:
+                raise StartupError(
+                    f"--kv-cache-memory {config.kv_cache_memory} holds not one KV block of {self.block_bytes} bytes."
+                )
+            return config.kv_cache_memory // self.block_bytes
+        # Enough for all sequences at full length, within a share of what is free.
+        enough = config.max_num_seqs * -(-self.max_model_len // config.block_size)
+        return max(1, min(enough, int(_free_memory(self.device)) // self.block_bytes))
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise StartupError(f"--device {name}, but PyTorch finds no GPU on this machine.")
+    return torch.device(name)
+
+
+def pick_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
+    """``auto``: what the checkpoint says, but float32 for a small model on a CPU: faster there, and exact."""
+    if name != "auto":
+        return _DTYPES[name]
+    if device.type == "cpu" and _weight_bytes(folder) <= _SMALL:
+        return torch.float32
+    config = read_config(folder)
+    return _DTYPES.get(config.get("dtype") or config.get("torch_dtype") or "", torch.bfloat16)
+
+
+def pick_threads(folder: Path) -> int:
+    """A small model's products do not repay waking a second thread, and the HTTP process needs a core too."""
+    return 1 if _weight_bytes(folder) <= _SMALL else len(os.sched_getaffinity(0))
+
+
+def _weight_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def _free_memory(device: torch.device) -> float:
+    """Bytes that the KV cache may take: 85 % of what is free on a GPU, a quarter of what is free on a CPU."""
+    if device.type == "cuda":
+        return 0.85 * torch.cuda.mem_get_info(device)[0]
+    return 0.25 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
