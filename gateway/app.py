@@ -25,14 +25,19 @@ def build_app(settings: Settings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        watcher = PolicyWatcher(settings.policies, generations.take_up, on_error=metrics.policy_errors.inc)
-        async with watcher:
-            try:
+        watcher = PolicyWatcher(
+            settings.policies,
+            generations.take_up,
+            on_error=metrics.policy_errors.inc,
+            fallback=settings.last_good,
+        )
+        try:
+            async with watcher:
                 yield
-            finally:
-                await generations.aclose()
+        finally:
+            await generations.aclose()
 
-    return Starlette(
+    app = Starlette(
         routes=routes.build(metrics, max_body=settings.max_body_bytes),
         middleware=[
             Middleware(Door, current=generations.current, metrics=metrics),
@@ -41,3 +46,6 @@ def build_app(settings: Settings) -> Starlette:
         exception_handlers={HTTPException: routes.translate},
         lifespan=lifespan,
     )
+    # A path with a slash too many is not there, rather than somewhere else.
+    app.router.redirect_slashes = False
+    return app

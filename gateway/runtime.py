@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -74,6 +74,8 @@ class Generations:
         self._dev_key_sha256 = dev_key_sha256
         self._transport = transport
         self._current: Runtime | None = None
+        self._live: list[Runtime] = []
+        """Those that a request may still be using, the current one among them."""
         self._retiring: set[asyncio.Task[None]] = set()
 
     def current(self) -> Runtime:
@@ -100,6 +102,7 @@ class Generations:
             handler=pipeline.build(backends, self._metrics, receipts),
             readiness=Readiness(backends),
         )
+        self._live.append(self._current)
         self._metrics.policy_generation.inc()
         for name, reason in loaded.disabled.items():
             log.warning("backend '%s' is disabled: %s", name, reason)
@@ -113,9 +116,9 @@ class Generations:
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        if self._current is not None:
-            await asyncio.gather(*(backend.aclose() for backend in self._current.backends.values()))
-            await self._current.receipts.aclose()
+        live, self._live = self._live, []
+        await asyncio.gather(*(backend.aclose() for backend in _backends(live)))
+        await asyncio.gather(*(receipts.aclose() for receipts in {runtime.receipts for runtime in live}))
 
     def _kept(self, name: str, config: schema.Backend) -> Backend | None:
         if self._current is None or self._current.policy.backends.get(name) != config:
@@ -140,13 +143,16 @@ class Generations:
 
     async def _retire(self, old: Runtime) -> None:
         await old.unused()
-        now = self.current()
-        kept = {id(backend) for backend in now.backends.values()}
-        for backend in old.backends.values():
-            if id(backend) not in kept:
-                await backend.aclose()
-        if old.receipts is not now.receipts:
+        self._live.remove(old)
+        # An older generation can outlive a newer one: what any of them holds stays open.
+        for backend in _backends([old]) - _backends(self._live):
+            await backend.aclose()
+        if all(runtime.receipts is not old.receipts for runtime in self._live):
             await old.receipts.aclose()
+
+
+def _backends(runtimes: Iterable[Runtime]) -> set[Backend]:
+    return {backend for runtime in runtimes for backend in runtime.backends.values()}
 
 
 def _store(url: str) -> Store:

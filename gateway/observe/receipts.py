@@ -50,6 +50,9 @@ class Receipts:
             except StoreDown as error:
                 self._dropped += 1
                 log.warning("a receipt is lost (%d so far): %s", self._dropped, error)
+            except Exception:
+                self._dropped += 1
+                log.exception("the receipt of %s is lost to a bug", receipt.request_id)
             finally:
                 self._waiting.task_done()
 
@@ -65,7 +68,8 @@ class Receipts:
 
 
 def _key(tenant: str, request_id: str) -> str:
-    return f"receipt:{tenant}:{request_id}"
+    # A tenant's name can hold a colon but no space: no tenant can spell out another's key.
+    return f"receipt:{tenant} {request_id}"
 
 
 def _body(receipt: Receipt) -> dict[str, Any]:

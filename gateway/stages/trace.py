@@ -14,7 +14,7 @@ from gateway.types import Call, Chunks, Handler, Stage
 
 log = logging.getLogger("gateway.requests")
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def trace(receipts: Receipts) -> Stage:

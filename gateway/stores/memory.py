@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class MemoryStore:
-    """Keeps the newest ``max_bytes`` of values; the oldest go first."""
+    """Keeps the newest ``max_bytes`` of keys and values; the oldest go first."""
 
     def __init__(self, *, max_bytes: int = 64 * 2**20, clock: Callable[[], float] = time.monotonic) -> None:
         self._values: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
@@ -19,7 +19,7 @@ class MemoryStore:
     async def put(self, key: str, value: bytes, ttl: float) -> None:
         self._drop(key)
         self._values[key] = (value, self._clock() + ttl)
-        self._bytes += len(value)
+        self._bytes += len(key) + len(value)
         while self._bytes > self._max_bytes:
             self._drop(next(iter(self._values)))
 
@@ -35,5 +35,6 @@ class MemoryStore:
         self._bytes = 0
 
     def _drop(self, key: str) -> None:
-        value, _ = self._values.pop(key, (b"", 0.0))
-        self._bytes -= len(value)
+        if key in self._values:
+            value, _ = self._values.pop(key)
+            self._bytes -= len(key) + len(value)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from redis import asyncio as redis
+from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from gateway.stores.store import StoreDown
 
@@ -27,15 +29,17 @@ class RedisStore:
 
     async def put(self, key: str, value: bytes, ttl: float) -> None:
         try:
-            await self._redis.set(self._prefix + key, value, px=max(1, round(ttl * 1000)))
+            async with asyncio.timeout(SECONDS_TO_ANSWER):
+                await self._redis.set(self._prefix + key, value, px=max(1, round(ttl * 1000)))
         except (RedisError, OSError) as error:
-            raise StoreDown(f"Redis did not take a value: {error}") from error
+            raise StoreDown(f"Redis did not take a value: {error or 'it is too slow'}") from error
 
     async def get(self, key: str) -> bytes | None:
         try:
-            value = await self._redis.get(self._prefix + key)
+            async with asyncio.timeout(SECONDS_TO_ANSWER):
+                value = await self._redis.get(self._prefix + key)
         except (RedisError, OSError) as error:
-            raise StoreDown(f"Redis did not answer: {error}") from error
+            raise StoreDown(f"Redis did not answer: {error or 'it is too slow'}") from error
         return value.encode() if isinstance(value, str) else value
 
     async def aclose(self) -> None:

@@ -29,7 +29,11 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context = Context("req_" + secrets.token_hex(12), self._current())
+        runtime = self._current()
+        with runtime.in_use():
+            await self._answer(Context("req_" + secrets.token_hex(12), runtime), scope, receive, send)
+
+    async def _answer(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
         context.put(scope)
         id_header = (b"x-request-id", context.request_id.encode())
         status = 0

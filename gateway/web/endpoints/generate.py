@@ -27,10 +27,6 @@ class Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = Context.of(scope)
-        with context.runtime.in_use():
-            await self._answer(context, scope, receive, send)
-
-    async def _answer(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             request = self._dialect.read_request(await read_body(scope, receive, self._max_body))
             call = _call(context, request, scope)

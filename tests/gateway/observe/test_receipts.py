@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from gateway.observe import receipts as module
+from gateway.observe.receipts import Receipts
+from gateway.stores.memory import MemoryStore
+from gateway.stores.store import StoreDown
+from gateway.types import Receipt
+from tests.fakes import within
+
+pytestmark = pytest.mark.anyio
+
+
+def a_receipt(request_id: str = "req_1", **facts: Any) -> Receipt:
+    receipt = Receipt(request_id, 1_700_000_000.1234)
+    receipt.note("route", **{"backend": "up", **facts})
+    return receipt
+
+
+async def settled(receipts: Receipts) -> None:
+    await asyncio.wait_for(receipts._waiting.join(), 1)
+
+
+class Failing(MemoryStore):
+    """A store that raises ``error`` as long as there is one."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error: Exception | None = error
+
+    async def put(self, key: str, value: bytes, ttl: float) -> None:
+        if self.error:
+            raise self.error
+        await super().put(key, value, ttl)
+
+
+async def test_a_receipt_is_found_by_its_own_tenant_alone() -> None:
+    receipts = Receipts(MemoryStore())
+    receipts.keep("acme", a_receipt())
+    await settled(receipts)
+    assert await receipts.find("acme", "req_1") == {
+        "id": "req_1",
+        "object": "tollgate.receipt",
+        "created": 1_700_000_000.123,
+        "stages": {"route": {"backend": "up"}},
+    }
+    assert await receipts.find("other", "req_1") is None
+    assert await receipts.find("acme", "req_2") is None
+    await receipts.aclose()
+
+
+async def test_no_tenant_can_spell_anothers_receipt() -> None:
+    receipts = Receipts(MemoryStore())
+    receipts.keep("acme:eu", a_receipt("req_1"))
+    await settled(receipts)
+    for request_id in ("eu:req_1", "eu req_1", ":eu:req_1", ":eu req_1"):
+        assert await receipts.find("acme", request_id) is None
+    await receipts.aclose()
+
+
+async def test_a_store_that_is_down_costs_receipts_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    store = Failing(StoreDown("no redis"))
+    receipts = Receipts(store)
+    receipts.keep("acme", a_receipt("req_1"))
+    await settled(receipts)
+    assert "1 so far): no redis" in caplog.text
+    store.error = None
+    receipts.keep("acme", a_receipt("req_2"))
+    await settled(receipts)
+    assert await receipts.find("acme", "req_1") is None
+    assert await receipts.find("acme", "req_2") is not None
+    await receipts.aclose()
+
+
+async def test_a_bug_in_one_receipt_does_not_end_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    receipts = Receipts(MemoryStore())
+    receipts.keep("acme", a_receipt("req_1", odd=object()))
+    receipts.keep("acme", a_receipt("req_2"))
+    await settled(receipts)
+    assert await receipts.find("acme", "req_2") is not None
+    assert "req_1" in caplog.text
+    await receipts.aclose()
+
+
+async def test_a_full_backlog_drops_receipts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKLOG", 3)
+    receipts = Receipts(MemoryStore())
+    for number in range(5):
+        receipts.keep("acme", a_receipt(f"req_{number}"))
+    await settled(receipts)
+    found = [await receipts.find("acme", f"req_{number}") is not None for number in range(5)]
+    assert found == [True, True, True, False, False]
+    await receipts.aclose()
+
+
+async def test_closing_writes_what_is_waiting() -> None:
+    kept: list[str] = []
+
+    class Slow(MemoryStore):
+        async def put(self, key: str, value: bytes, ttl: float) -> None:
+            await asyncio.sleep(0.01)
+            kept.append(key)
+
+    receipts = Receipts(Slow())
+    for number in range(3):
+        receipts.keep("acme", a_receipt(f"req_{number}"))
+    await receipts.aclose()
+    assert len(kept) == 3
+
+
+async def test_closing_does_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_CLOSE", 0.05)
+
+    class Stuck(MemoryStore):
+        async def put(self, key: str, value: bytes, ttl: float) -> None:
+            await asyncio.sleep(60)
+
+    receipts = Receipts(Stuck())
+    receipts.keep("acme", a_receipt("req_1"))
+    receipts.keep("acme", a_receipt("req_2"))
+    with caplog.at_level(logging.WARNING):
+        async with within(0.3):
+            await receipts.aclose()
+    assert "not stored in time" in caplog.text
+
+
+async def test_receipts_live_for_an_hour() -> None:
+    times: list[float] = []
+
+    class Watched(MemoryStore):
+        async def put(self, key: str, value: bytes, ttl: float) -> None:
+            times.append(ttl)
+
+    receipts = Receipts(Watched())
+    receipts.keep("acme", a_receipt())
+    await receipts.aclose()
+    assert times == [3600.0]
