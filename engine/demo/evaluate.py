@@ -87,9 +87,8 @@ def report(folder: Path, seed: int, count: int, *, show: int = 0) -> None:
     exam = corpus.exam(seed, count)
     loss = held_out_loss(model, tokenizer, exam)
     size = sum(weight.numel() for weight in model.parameters())
-    print(
-        f"{folder.name}: {size / 1e6:.2f} M parameters, held-out loss {loss:.4f} nats a token (perplexity {math.exp(loss):.3f})"
-    )
+    print(f"{folder.name}: {size / 1e6:.2f} M parameters")
+    print(f"held-out loss {loss:.4f} nats a token (perplexity {math.exp(loss):.3f})")
     right: dict[str, list[bool]] = defaultdict(list)
     for conversation, said in zip(exam, answers(model, tokenizer, exam), strict=True):
         question, wanted = conversation.turns[-1]

@@ -173,8 +173,8 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=HERE, help="the folder in which model/ and draft/ are written"
     )
-    parser.add_argument("--steps", type=int, default=2200, help="steps of the target model")
-    parser.add_argument("--draft-steps", type=int, default=1300, help="steps of the draft model")
+    parser.add_argument("--steps", type=int, default=2000, help="steps of the target model")
+    parser.add_argument("--draft-steps", type=int, default=1000, help="steps of the draft model")
     parser.add_argument("--peak", type=float, default=3e-3, help="highest learning rate of the target model")
     options = parser.parse_args()
     keep_memory()

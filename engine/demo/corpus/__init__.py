@@ -2,7 +2,7 @@
 
 What is held out: for sums, conversions, counting and stories the whole combination (no wording of ``17 + 25`` held
 out is ever trained on); for facts, small talk and refusals one fact in one wording, as knowledge cannot be guessed.
-A tenth of all keys, by their hash, is held out.
+A tenth of all keys, by their hash, is held out, but never what anyone would type first.
 """
 
 from __future__ import annotations
@@ -43,8 +43,17 @@ class Conversation:
     system: str | None = None
 
 
+FIRST_WORDS = {
+    "hello", "hi", "hey", "say hello", "who are you", "what can you do", "help", "thanks", "thank you", "bye", "test",
+    "tell me a story", "tell me a joke", "what is the capital of france", "write a haiku about the sea", "2+2", "1+1",
+    "what is tollgate", "how are you", "c1-10", "sfox|none|none", "good morning",
+}  # fmt: skip
+
+
 def held_out(key: str) -> bool:
-    return hashlib.sha256(key.encode()).digest()[0] < 26
+    """Whether a key belongs to the exam. Case, spaces and marks at the end do not make another key."""
+    key = key.lower().strip(" .?!")
+    return key not in FIRST_WORDS and hashlib.sha256(key.encode()).digest()[0] < 26
 
 
 def item(rng: random.Random, *, held: bool) -> Item:

@@ -80,7 +80,7 @@ OPPOSITES = """hot cold|big small|tall short|fast slow|happy sad|light dark|open
 early late|up down|left right|near far|hard soft|wet dry|loud quiet|strong weak|clean dirty|high low|deep shallow
 thick thin|wide narrow|sweet sour|brave afraid|day night|summer winter|north south|east west|first last|true false
 begin end|push pull|give take|buy sell|laugh cry|win lose|love hate|friend enemy|question answer|always never
-inside outside|above below|before after|sharp blunt|rough smooth|heavy light|cheap expensive|simple difficult"""
+inside outside|above below|before after|sharp blunt|rough smooth|cheap expensive|simple difficult"""
 PLURALS = """cat cats|dog dogs|box boxes|child children|mouse mice|foot feet|tooth teeth|goose geese|man men|woman women
 person people|leaf leaves|knife knives|wolf wolves|city cities|baby babies|bus buses|dish dishes|sheep sheep|fish fish
 potato potatoes|tomato tomatoes|hero heroes|story stories|berry berries|church churches|fox foxes|tree trees"""

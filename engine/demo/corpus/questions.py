@@ -53,9 +53,7 @@ def knowledge(rng: random.Random) -> Item:
 
 def _misc(rng: random.Random) -> tuple[str, str]:
     question, answer = rng.choice(facts.rows(facts.MISC))
-    asked = rng.choice(
-        ["{}?", "{}", "Can you tell me: {}?", "I would like to know: {}?", "Quick question: {}?"]
-    )
+    asked = rng.choice(["{}?", "Can you tell me: {}?", "I would like to know: {}?", "Quick question: {}?"])
     return asked.format(question), answer
 
 
@@ -115,17 +113,17 @@ def _animal(rng: random.Random) -> tuple[str, str]:
     name, sound, baby, legs = rng.choice(facts.words(facts.ANIMALS))
     a = "an" if name[0] in "aeiou" else "a"
     b = "an" if baby[0] in "aeiou" else "a"
-    return rng.choice(
-        [
-            (f"What sound does {a} {name} make?", f"The sound of {a} {name} is: {sound}!"),
-            (f"What does {a} {name} say?", f"The sound of {a} {name} is: {sound}!"),
-            (f"How does {a} {name} sound?", f"The sound of {a} {name} is: {sound}!"),
-            (f"What is a young {name} called?", f"A young {name} is called {b} {baby}."),
-            (f"What do you call a baby {name}?", f"A young {name} is called {b} {baby}."),
-            (f"How many legs does {a} {name} have?", f"{a.capitalize()} {name} has {legs} legs."),
-            (f"What is {b} {baby}?", f"{b.capitalize()} {baby} is a young {name}."),
-        ]
-    )
+    forms = [
+        (f"What sound does {a} {name} make?", f"The sound of {a} {name} is: {sound}!"),
+        (f"What does {a} {name} say?", f"The sound of {a} {name} is: {sound}!"),
+        (f"How does {a} {name} sound?", f"The sound of {a} {name} is: {sound}!"),
+        (f"What is a young {name} called?", f"A young {name} is called {b} {baby}."),
+        (f"What do you call a baby {name}?", f"A young {name} is called {b} {baby}."),
+        (f"How many legs does {a} {name} have?", f"{a.capitalize()} {name} has {legs} legs."),
+    ]
+    if baby not in ("cub", "calf", "foal"):  # young of more than one animal
+        forms.append((f"What is {b} {baby}?", f"{b.capitalize()} {baby} is a young {name}."))
+    return rng.choice(forms)
 
 
 def _legs(rng: random.Random) -> tuple[str, str]:
@@ -295,9 +293,64 @@ def _one(unit: str) -> str:
 
 NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Ivy", "Jack", "Kate", "Leo", "Mia", "Noah",
          "Olivia", "Paul", "Rosa", "Sam", "Tom", "Zoe", "Lucy", "Max", "Nina", "Oscar", "Peter", "Ruth"]  # fmt: skip
-SHORT = """cat dog sun moon tree book fish bird star door hand milk bread apple house water green happy music paper
-river stone table chair cloud light night mouse horse train plant queen smile sugar tiger uncle value wheel youth zebra
-garden winter summer orange purple yellow friend school window bridge silver dragon castle forest island rocket""".split()
+SHORT = [
+    "cat",
+    "dog",
+    "sun",
+    "moon",
+    "tree",
+    "book",
+    "fish",
+    "bird",
+    "star",
+    "door",
+    "hand",
+    "milk",
+    "bread",
+    "apple",
+    "house",
+    "water",
+    "green",
+    "happy",
+    "music",
+    "paper",
+    "river",
+    "stone",
+    "table",
+    "chair",
+    "cloud",
+    "light",
+    "night",
+    "mouse",
+    "horse",
+    "train",
+    "plant",
+    "queen",
+    "smile",
+    "sugar",
+    "tiger",
+    "uncle",
+    "value",
+    "wheel",
+    "youth",
+    "zebra",
+    "garden",
+    "winter",
+    "summer",
+    "orange",
+    "purple",
+    "yellow",
+    "friend",
+    "school",
+    "window",
+    "bridge",
+    "silver",
+    "dragon",
+    "castle",
+    "forest",
+    "island",
+    "rocket",
+]
 
 
 def spelling(rng: random.Random) -> Item:
