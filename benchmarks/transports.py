@@ -25,7 +25,9 @@ from gateway.backends.transport import AiohttpTransport
 
 CHUNKS = 200
 CHAT = b'{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"}}]}'
-EVENT = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+EVENT = (
+    b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+)
 ASK = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'
 HEADERS = {"content-type": "application/json", "authorization": "Bearer k"}
 
@@ -33,7 +35,10 @@ HEADERS = {"content-type": "application/json", "authorization": "Bearer k"}
 class StaticServer(asyncio.Protocol):
     """Answers every request alike, as cheaply as Python can, so that the client is what is measured."""
 
-    one = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(CHAT), CHAT)
+    one = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(CHAT),
+        CHAT,
+    )
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     many = head + b"".join(b"%x\r\n%s\r\n" % (len(EVENT), EVENT) for _ in range(CHUNKS)) + b"0\r\n\r\n"
 
@@ -66,7 +71,9 @@ async def ask_transport(transport: httpx.AsyncBaseTransport, base: str) -> Ask:
 
     async def ask(path: str) -> int:
         url = urls.get(path) or urls.setdefault(path, httpx.URL(base + path))
-        response = await transport.handle_async_request(httpx.Request("POST", url, headers=HEADERS, content=ASK))
+        response = await transport.handle_async_request(
+            httpx.Request("POST", url, headers=HEADERS, content=ASK)
+        )
         size = 0
         try:
             async for part in response.stream:  # type: ignore[union-attr]
@@ -117,7 +124,10 @@ async def measure(base: str, requests: int, repeats: int) -> dict[str, dict[str,
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
     ours, default = AiohttpTransport(), httpx.AsyncHTTPTransport(limits=limits)
-    over_ours, over_default = httpx.AsyncClient(transport=AiohttpTransport()), httpx.AsyncClient(limits=limits)
+    over_ours, over_default = (
+        httpx.AsyncClient(transport=AiohttpTransport()),
+        httpx.AsyncClient(limits=limits),
+    )
     candidates: dict[str, Ask] = {
         "aiohttp alone (no httpx types)": await ask_aiohttp(session, base),
         "gateway.backends.transport": await ask_transport(ours, base),
@@ -136,7 +146,7 @@ async def measure(base: str, requests: int, repeats: int) -> dict[str, dict[str,
         closables.append(other.close)
         candidates["httpx-aiohttp's transport, direct"] = await ask_transport(packaged, base)
     samples: dict[str, dict[str, list[float]]] = {name: {"requests": [], "chunks": []} for name in candidates}
-    for name, ask in candidates.items():
+    for ask in candidates.values():
         await rate(ask, "/chat", 100)
     for _ in range(repeats):
         for name, ask in candidates.items():
@@ -145,12 +155,15 @@ async def measure(base: str, requests: int, repeats: int) -> dict[str, dict[str,
     for closable in closables:
         await closable()
     return {
-        name: {kind: statistics.median(values) for kind, values in kinds.items()} for name, kinds in samples.items()
+        name: {kind: statistics.median(values) for kind, values in kinds.items()}
+        for name, kinds in samples.items()
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)

@@ -1,0 +1,120 @@
+"""The whole of Tollgate as an operator runs it: ``tollgate serve`` with the bundled engine, over real sockets."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+POLICY = """
+version: 1
+backends:
+  bundled: {{kind: engine, launch: true, base_url: "http://127.0.0.1:{engine_port}", model: demo}}
+  scripted: {{kind: fake, script: [{{reply: "Hello from a script."}}]}}
+models:
+  tollgate-demo: {{targets: [{{backend: bundled, model: demo}}]}}
+  scripted: {{targets: [{{backend: scripted, model: any}}]}}
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class Stack:
+    """A running gateway and engine, and how to reach them."""
+
+    process: subprocess.Popen[str]
+    url: str
+    engine_url: str
+    key: str
+    policies: Path
+    lines: list[str] = field(default_factory=list)
+
+    def engine_metric(self, name: str) -> float:
+        """The value of a metric without labels on the engine's own page."""
+        text = httpx.get(f"{self.engine_url}/metrics").text
+        found = re.search(rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$", text, re.MULTILINE)
+        if found is None:
+            raise AssertionError(f"no {name} on the engine's /metrics:\n{text}")
+        return float(found[1])
+
+    def wait_ready(self, seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=10).json()["backends"]["bundled"] == "ready":
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError("not ready in time:\n" + "".join(self.lines[-40:]))
+
+
+def serve(folder: Path, *options: str) -> Iterator[Stack]:
+    port, engine_port = free_port(), free_port()
+    policies = folder / "policies"
+    policies.mkdir()
+    (policies / "gateway.yaml").write_text(POLICY.format(engine_port=engine_port))
+    key = "tg-end-to-end"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "gateway",
+            "serve",
+            "--policies",
+            str(policies),
+            "--port",
+            str(port),
+            *options,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TOLLGATE_DEV_KEY": key, "TOLLGATE_STATE_DIR": str(folder / "state")},
+        start_new_session=True,
+    )
+    stack = Stack(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{engine_port}", key, policies)
+    reader = threading.Thread(target=lambda: stack.lines.extend(process.stdout or ()), daemon=True)
+    reader.start()
+    try:
+        stack.wait_ready()
+        yield stack
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join(5)
+        if process.stdout:
+            process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Shared by the tests that leave it as they found it."""
+    yield from serve(tmp_path_factory.mktemp("stack"))
+
+
+@pytest.fixture
+def own_stack(tmp_path: Path) -> Iterator[Stack]:
+    """For tests that break it."""
+    yield from serve(tmp_path)

@@ -1,0 +1,131 @@
+"""Many at once, clients that leave, and an engine that dies: what the whole of it does then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.conftest import Stack
+
+QUESTIONS = [
+    "What is the capital of France?",
+    "Tell me a short story about a fox.",
+    "What is 12 + 30?",
+    "Count from 1 to 20.",
+    "Who are you?",
+    "How many minutes are in 3 hours?",
+    "Tell me a story about a bear named Tom.",
+    "What is the opposite of hot?",
+]
+
+
+async def ask(client: openai.AsyncOpenAI, question: str) -> str:
+    stream = await client.chat.completions.create(
+        model="tollgate-demo",
+        messages=[{"role": "user", "content": question}],
+        temperature=0,
+        max_tokens=120,
+        stream=True,
+    )
+    text, finished = "", None
+    async for event in stream:
+        text += event.choices[0].delta.content or ""
+        finished = event.choices[0].finish_reason or finished
+    if finished is None:
+        raise AssertionError(f"the answer to {question!r} has no end")
+    return text
+
+
+def client_of(stack: Stack) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, max_retries=0, timeout=60)
+
+
+@pytest.mark.anyio
+async def test_64_streams_at_once_say_what_each_says_alone(stack: Stack) -> None:
+    async with client_of(stack) as client:
+        alone = {question: await ask(client, question) for question in QUESTIONS}
+        steps = stack.engine_metric("tollgate_engine_step_batch_size_count")
+        rows = stack.engine_metric("tollgate_engine_step_batch_size_sum")
+        together = await asyncio.gather(*(ask(client, QUESTIONS[i % len(QUESTIONS)]) for i in range(64)))
+    assert len(set(alone.values())) == len(QUESTIONS)
+    assert together == [alone[QUESTIONS[i % len(QUESTIONS)]] for i in range(64)]
+    steps = stack.engine_metric("tollgate_engine_step_batch_size_count") - steps
+    rows = stack.engine_metric("tollgate_engine_step_batch_size_sum") - rows
+    assert rows / steps > 4, "64 streams at once should share steps"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_hangs_up_stops_the_work(stack: Stack, stream: bool) -> None:
+    body = {
+        "model": "tollgate-demo",
+        "messages": [{"role": "user", "content": "Tell me a story about a fox."}],
+        "stream": stream,
+        "max_tokens": 1500,
+        "ignore_eos": True,
+    }
+    async with httpx.AsyncClient(
+        base_url=stack.url, headers={"authorization": f"Bearer {stack.key}"}
+    ) as http:
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=body, timeout=60))
+        await _until(lambda: stack.engine_metric("tollgate_engine_requests_running") > 0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await _until(lambda: stack.engine_metric("tollgate_engine_requests_running") == 0, seconds=2)
+    produced = stack.engine_metric("tollgate_engine_generation_tokens_total")
+    await asyncio.sleep(0.3)
+    assert stack.engine_metric("tollgate_engine_generation_tokens_total") == produced
+
+
+@pytest.mark.anyio
+async def test_a_killed_engine_gives_clean_errors_and_comes_back(own_stack: Stack) -> None:
+    stack = own_stack
+    async with client_of(stack) as client:
+        before = await ask(client, QUESTIONS[0])
+        asking = [asyncio.create_task(ask(client, "Count from 1 to 50.")) for _ in range(16)]
+        await _until(lambda: stack.engine_metric("tollgate_engine_requests_running") > 4)
+        os.kill(_engine_pid(stack), signal.SIGKILL)
+        results = await asyncio.gather(*asking, return_exceptions=True)
+        failures = [r for r in results if isinstance(r, Exception)]
+        assert failures, "the kill came too late to cut anything"
+        assert all(isinstance(r, openai.APIError) for r in failures), failures
+        with pytest.raises(openai.APIStatusError) as caught:
+            await ask(client, QUESTIONS[0])
+        assert caught.value.status_code == 503
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        stack_answer = await client.chat.completions.create(
+            model="scripted", messages=[{"role": "user", "content": "hi"}]
+        )
+        assert stack_answer.choices[0].message.content == "Hello from a script."
+        await asyncio.to_thread(stack.wait_ready)
+        assert await ask(client, QUESTIONS[0]) == before
+
+
+async def _until(condition, *, seconds: float = 20.0) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not await asyncio.to_thread(condition):
+        if time.monotonic() > deadline:
+            raise AssertionError("waited in vain")
+        await asyncio.sleep(0.01)
+
+
+def _engine_pid(stack: Stack) -> int:
+    """The engine's HTTP process: the supervisor's child whose command line says so."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+                with open(f"/proc/{entry}/stat") as file:
+                    parent = int(file.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if parent == stack.process.pid and b"engine" in words and b"serve" in words:
+                return int(entry)
+    raise AssertionError("no engine is running")

@@ -1,0 +1,123 @@
+"""What a team does on its first day: the official OpenAI SDK with only ``base_url`` and the key changed."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.conftest import Stack
+
+CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def client(stack: Stack) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, max_retries=0)
+
+
+def test_chat(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="tollgate-demo", messages=CAPITAL, temperature=0)
+    assert "Paris" in (answer.choices[0].message.content or "")
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens > 5
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.model == "tollgate-demo"
+
+
+def test_streaming_chat_says_the_same(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="tollgate-demo", messages=CAPITAL, temperature=0)
+    stream = client.chat.completions.create(
+        model="tollgate-demo",
+        messages=CAPITAL,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    events = list(stream)
+    text = "".join(e.choices[0].delta.content or "" for e in events if e.choices)
+    assert text == whole.choices[0].message.content
+    assert events[-1].choices == []
+    assert events[-1].usage == whole.usage
+    assert [e.choices[0].finish_reason for e in events if e.choices][-1] == "stop"
+    assert len({e.id for e in events}) == 1
+
+
+def test_n_choices(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tollgate-demo", messages=CAPITAL, n=3, temperature=1, seed=7
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    stream = client.chat.completions.create(
+        model="tollgate-demo", messages=CAPITAL, n=3, temperature=1, seed=7, stream=True
+    )
+    texts = ["", "", ""]
+    for event in stream:
+        for choice in event.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == [choice.message.content for choice in answer.choices]
+
+
+def test_completions(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="tollgate-demo", prompt="Once upon a time", max_tokens=12, temperature=0
+    )
+    stream = client.completions.create(
+        model="tollgate-demo", prompt="Once upon a time", max_tokens=12, temperature=0, stream=True
+    )
+    assert answer.choices[0].text.strip()
+    assert "".join(event.choices[0].text for event in stream) == answer.choices[0].text
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 12
+
+
+def test_tools_are_passed_through(client: openai.OpenAI) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    answer = client.chat.completions.create(
+        model="tollgate-demo", messages=CAPITAL, tools=[tool], temperature=0
+    )  # type: ignore[list-item]
+    assert answer.choices[0].finish_reason in ("stop", "tool_calls")
+
+
+def test_model_listing(client: openai.OpenAI) -> None:
+    assert {model.id for model in client.models.list()} == {"tollgate-demo", "scripted"}
+    assert client.models.retrieve("tollgate-demo").id == "tollgate-demo"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "param"),
+    [
+        ({"model": "no-such"}, openai.NotFoundError, "model"),
+        ({"temperature": 9}, openai.BadRequestError, "temperature"),
+        ({"max_tokens": 10**6}, openai.BadRequestError, "max_tokens"),
+        ({"extra_body": {"no_such_thing": 1}}, openai.BadRequestError, "no_such_thing"),
+        ({"messages": []}, openai.BadRequestError, "messages"),
+        ({"messages": [{"role": "wizard", "content": "hi"}]}, openai.BadRequestError, "messages[0].role"),
+    ],
+)
+def test_bad_requests_name_the_field(
+    client: openai.OpenAI, change: dict[str, object], error: type[openai.APIStatusError], param: str
+) -> None:
+    request: dict[str, object] = {"model": "tollgate-demo", "messages": CAPITAL, **change}
+    with pytest.raises(error) as caught:
+        client.chat.completions.create(**request)  # type: ignore[call-overload]
+    assert caught.value.body is not None
+    assert caught.value.body["param"] == param  # type: ignore[index]
+
+
+def test_a_wrong_key(stack: Stack) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=f"{stack.url}/v1", api_key="tg-wrong", max_retries=0).models.list()
+
+
+def test_the_receipt_tells_what_happened(stack: Stack, client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(model="tollgate-demo", messages=CAPITAL)
+    request_id = raw.headers["x-request-id"]
+    assert raw.headers["x-tollgate-model"] == "tollgate-demo"
+    receipt = httpx.get(
+        f"{stack.url}/v1/requests/{request_id}", headers={"authorization": f"Bearer {stack.key}"}
+    ).json()
+    assert receipt["stages"]["route"]["backend"] == "bundled"
+    assert receipt["stages"]["trace"]["status"] == 200
+    assert receipt["stages"]["meter"]["completion_tokens"] > 0
