@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway import pipeline
+from gateway.backends.fake import FakeBackend
+from gateway.errors import Internal
+from gateway.observe.metrics import Metrics
+from gateway.observe.receipts import Receipts
+from gateway.policy import schema
+from gateway.stores.memory import MemoryStore
+from tests.fakes import TARGET, a_call
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_call_passes_all_stages_in_order() -> None:
+    backend = FakeBackend(
+        "up", schema.FakeBackend.model_validate({"kind": "fake", "script": [{"reply": "Hi"}]})
+    )
+    metrics, receipts = Metrics(), Receipts(MemoryStore())
+    call = a_call()
+    chunks = [chunk async for chunk in pipeline.build({"up": backend}, metrics, receipts)(call)]
+    assert [chunk.delta for chunk in chunks] == [{"role": "assistant", "content": "Hi"}, {}]
+    assert list(call.receipt.notes) == ["route", "meter", "trace"], "each notes on the way in or out"
+    assert b'tollgate_requests_total{backend="up",model="m",status="200"} 1.0' in metrics.render()[0]
+    await receipts.aclose()
+
+
+async def test_dispatch_goes_to_the_targets_backend() -> None:
+    def scripted(reply: str) -> FakeBackend:
+        script = [{"reply": reply}]
+        return FakeBackend(reply, schema.FakeBackend.model_validate({"kind": "fake", "script": script}))
+
+    call = a_call()
+    call.target = TARGET
+    handler = pipeline.dispatch({"other": scripted("no"), "up": scripted("yes")})
+    assert (await anext(handler(call))).delta == {"role": "assistant", "content": "yes"}
+
+
+async def test_a_call_without_a_target_is_a_bug() -> None:
+    with pytest.raises(Internal):
+        pipeline.dispatch({})(a_call())

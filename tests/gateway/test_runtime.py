@@ -1,0 +1,201 @@
+"""From one policy generation to the next: what is kept, what is closed, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.backends.transport import AiohttpTransport
+from gateway.observe.metrics import Metrics
+from gateway.policy.loader import Loaded
+from gateway.runtime import Generations, Runtime
+from gateway.types import Backend
+from tests.conftest import RedisServer
+from tests.fakes import policy
+
+pytestmark = pytest.mark.anyio
+
+
+class Watched(httpx.AsyncBaseTransport):
+    """A transport that knows whether it has been closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+def openai(port: int = 1, **more: Any) -> dict[str, Any]:
+    return {"kind": "openai", "base_url": f"http://127.0.0.1:{port}/v1", **more}
+
+
+def loaded(backends: dict[str, Any], disabled: dict[str, str] | None = None, **more: Any) -> Loaded:
+    models = {"m": {"targets": [{"backend": next(iter(backends), "none"), "model": "x"}]}}
+    return Loaded(policy(backends=backends, models=models, **more), disabled or {}, "", ())
+
+
+@pytest.fixture
+async def generations() -> AsyncIterator[Generations]:
+    generations = Generations(Metrics(), transport=Watched)
+    yield generations
+    await generations.aclose()
+
+
+def transport_of(backend: Backend) -> Watched:
+    transport = backend._transport  # type: ignore[attr-defined]
+    assert isinstance(transport, Watched)
+    return transport
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_before_any_policy_there_is_no_runtime() -> None:
+    generations = Generations(Metrics())
+    with pytest.raises(RuntimeError):
+        generations.current()
+    await generations.aclose()
+
+
+async def test_unchanged_backends_live_on_and_changed_ones_are_replaced(generations: Generations) -> None:
+    await generations.take_up(loaded({"same": openai(1), "changed": openai(2), "gone": openai(3)}))
+    old = generations.current()
+    await generations.take_up(loaded({"same": openai(1), "changed": openai(4), "new": openai(5)}))
+    new = generations.current()
+    assert new.backends["same"] is old.backends["same"]
+    assert new.backends["changed"] is not old.backends["changed"]
+    assert set(new.backends) == {"same", "changed", "new"}
+    assert new.receipts is old.receipts
+    await settle()
+    assert [transport_of(old.backends[name]).closed for name in ("same", "changed", "gone")] == [0, 1, 1]
+    assert transport_of(new.backends["changed"]).closed == 0
+
+
+async def test_a_changed_key_makes_a_new_backend(generations: Generations) -> None:
+    await generations.take_up(loaded({"up": openai(api_key="a")}))
+    old = generations.current().backends["up"]
+    await generations.take_up(loaded({"up": openai(api_key="b")}))
+    assert generations.current().backends["up"] is not old
+
+
+async def test_a_backend_in_use_is_closed_after_its_last_call(generations: Generations) -> None:
+    await generations.take_up(loaded({"up": openai(1)}))
+    old = generations.current()
+    with old.in_use():
+        with old.in_use():
+            await generations.take_up(loaded({"up": openai(2)}))
+            await settle()
+        await settle()
+        assert transport_of(old.backends["up"]).closed == 0
+    await settle()
+    assert transport_of(old.backends["up"]).closed == 1
+
+
+async def test_an_older_generation_keeps_what_a_newer_one_let_go(generations: Generations) -> None:
+    await generations.take_up(loaded({"up": openai(1)}))
+    first = generations.current()
+    with first.in_use():
+        await generations.take_up(loaded({"up": openai(1), "more": openai(2)}))
+        await generations.take_up(loaded({"more": openai(2)}))
+        await settle()
+        assert transport_of(first.backends["up"]).closed == 0, "the first generation is still using it"
+    await settle()
+    assert transport_of(first.backends["up"]).closed == 1
+
+
+async def test_a_newer_generation_keeps_what_an_older_one_let_go(generations: Generations) -> None:
+    await generations.take_up(loaded({"up": openai(1)}))
+    first = generations.current()
+    with first.in_use():
+        await generations.take_up(loaded({"up": openai(1), "more": openai(2)}))
+        second = generations.current()
+        hold = second.in_use()
+        hold.__enter__()
+        await generations.take_up(loaded({"more": openai(2)}))
+    await settle()
+    assert transport_of(first.backends["up"]).closed == 0, "the second generation is still using it"
+    hold.__exit__(None, None, None)
+    await settle()
+    assert transport_of(first.backends["up"]).closed == 1
+
+
+async def test_closing_closes_everything_used_or_not() -> None:
+    generations = Generations(Metrics(), transport=Watched)
+    await generations.take_up(loaded({"old": openai(1), "same": openai(2)}))
+    old = generations.current()
+    with old.in_use():
+        await generations.take_up(loaded({"same": openai(2)}))
+        await settle()
+        await generations.aclose()
+    assert [transport_of(backend).closed for backend in old.backends.values()] == [1, 1]
+
+
+async def test_disabled_backends_are_not_built_and_said_so(
+    generations: Generations, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = {"up": openai(1), "off": openai(2)}
+    with caplog.at_level(logging.WARNING):
+        await generations.take_up(loaded(both, {"off": "KEY is not set"}))
+    assert set(generations.current().backends) == {"up"}
+    assert "'off' is disabled: KEY is not set" in caplog.text
+    await generations.take_up(loaded(both))
+    assert set(generations.current().backends) == {"up", "off"}
+
+
+async def test_every_kind_of_backend_is_built() -> None:
+    generations = Generations(Metrics())
+    kinds = {
+        "fake": {"kind": "fake", "script": [{"reply": "Hi"}]},
+        "openai": openai(1, api_key="sk"),
+        "engine": {"kind": "engine", "base_url": "http://127.0.0.1:8100/"},
+    }
+    await generations.take_up(loaded(kinds))
+    backends: Any = generations.current().backends
+    assert {name: backend.name for name, backend in backends.items()} == {name: name for name in kinds}
+    assert str(backends["engine"]._urls["/chat/completions"]) == "http://127.0.0.1:8100/v1/chat/completions"
+    assert str(backends["engine"]._probe_url) == "http://127.0.0.1:8100/health"
+    assert str(backends["openai"]._probe_url) == "http://127.0.0.1:1/v1/models"
+    assert backends["openai"]._headers["authorization"] == "Bearer sk"
+    assert isinstance(backends["openai"]._transport, AiohttpTransport)
+    assert backends["openai"]._transport is not backends["engine"]._transport
+    await generations.aclose()
+
+
+async def test_a_new_store_takes_new_receipts_and_the_old_one_is_closed(
+    generations: Generations, redis_server: RedisServer
+) -> None:
+    await generations.take_up(loaded({"up": openai(1)}))
+    old = generations.current()
+    await generations.take_up(loaded({"up": openai(1)}, store=redis_server.url))
+    new = generations.current()
+    assert new.receipts is not old.receipts
+    assert new.backends["up"] is old.backends["up"]
+    await settle()
+    assert old.receipts._writer.done()
+    assert not new.receipts._writer.done()
+
+
+async def test_the_generations_are_counted() -> None:
+    metrics = Metrics()
+    generations = Generations(metrics)
+    for _ in range(3):
+        await generations.take_up(loaded({"up": openai(1)}))
+    assert b"tollgate_policy_generation 3.0" in metrics.render()[0]
+    await generations.aclose()
+
+
+async def test_a_runtime_out_of_use_says_so(generations: Generations) -> None:
+    await generations.take_up(loaded({"up": openai(1)}))
+    runtime: Runtime = generations.current()
+    await asyncio.wait_for(runtime.unused(), 1)
+    with runtime.in_use(), pytest.raises(TimeoutError):
+        await asyncio.wait_for(runtime.unused(), 0.01)
+    await asyncio.wait_for(runtime.unused(), 1)

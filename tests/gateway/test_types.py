@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.types import Principal, Receipt
+
+
+@pytest.mark.parametrize(
+    ("patterns", "model", "may"),
+    [
+        (("*",), "anything/at:all", True),
+        (("gpt-*",), "gpt-4o", True),
+        (("gpt-*",), "my-gpt-4o", False),
+        (("gpt-4?",), "gpt-4o", True),
+        (("gpt-4?",), "gpt-4", False),
+        (("a", "b-*"), "b-1", True),
+        (("a",), "A", False),
+        ((), "a", False),
+    ],
+)
+def test_a_key_may_use_what_its_patterns_match(patterns: tuple[str, ...], model: str, may: bool) -> None:
+    assert Principal("k", "t", patterns).may_use(model) is may
+
+
+def test_notes_of_one_stage_join() -> None:
+    receipt = Receipt("req_1", 0.0)
+    receipt.note("route", backend="a", after=1)
+    receipt.note("route", backend="b")
+    receipt.note("meter", tokens=1)
+    assert receipt.notes == {"route": {"backend": "b", "after": 1}, "meter": {"tokens": 1}}
