@@ -31,9 +31,8 @@ from gateway.worker import SOCKET_FD
 
 log = logging.getLogger(__name__)
 
-_ENGINE_GRACE = 15.0
 _SLACK = 5.0
-"""Seconds more than its own drain timeout that a worker gets before it is killed."""
+"""Seconds more than the drain timeout that a child gets before it is killed."""
 _SAME_SIGNAL = 0.2
 """Seconds in which a second signal is an echo: some wrappers pass on what the terminal has sent already."""
 
@@ -69,13 +68,13 @@ class Supervisor:
     """A changing set of children, started and stopped in the right order."""
 
     def __init__(
-        self, *, env: Mapping[str, str], on_line: OnLine, engine_grace: float = _ENGINE_GRACE
+        self, *, env: Mapping[str, str], on_line: OnLine, drain_timeout: float
     ) -> None:
         self.workers: list[Child] = []
         self.engines: dict[str, Child] = {}
         self._env = dict(env)
         self._on_line = on_line
-        self._engine_grace = engine_grace
+        self._grace = drain_timeout + _SLACK
         self._launched: dict[str, Launch] = {}
         self._closing = False
         self._changing = asyncio.Lock()
@@ -108,10 +107,10 @@ class Supervisor:
                     self.engines[name] = engine
                     engine.start()
 
-    async def shut_down(self, drain_timeout: float) -> None:
+    async def shut_down(self) -> None:
         """Let the workers finish, then stop the engines."""
         self._closing = True
-        await asyncio.gather(*(worker.stop(drain_timeout + _SLACK) for worker in self.workers))
+        await asyncio.gather(*(worker.stop(self._grace) for worker in self.workers))
         await self.run_engines({})
 
     def kill(self) -> None:
@@ -123,7 +122,7 @@ class Supervisor:
     async def _stop_engine(self, name: str) -> None:
         engine = self.engines[name]
         log.info("stopping %s", engine.name)
-        await engine.stop(self._engine_grace)
+        await engine.stop(self._grace)
         del self.engines[name], self._launched[name]
 
 
@@ -172,7 +171,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
 
     Raises ``PolicyError`` if there is no policy to start with.
     """
-    supervisor = Supervisor(env=env, on_line=events.on_line)
+    supervisor = Supervisor(env=env, on_line=events.on_line, drain_timeout=settings.drain_timeout)
     signals = _Signals()
     with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch:
         last_good = LastGood(Path(scratch))
@@ -201,7 +200,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
                 announcing.cancel()
             events.on_stop()
             listener.close()
-            draining = asyncio.create_task(supervisor.shut_down(settings.drain_timeout))
+            draining = asyncio.create_task(supervisor.shut_down())
             forced = asyncio.create_task(signals.force.wait())
             await asyncio.wait([draining, forced], return_when=asyncio.FIRST_COMPLETED)
             supervisor.kill()

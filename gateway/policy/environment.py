@@ -9,6 +9,22 @@ from dataclasses import dataclass
 _OPENING = re.compile(r"\$\$\{|\$\{")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\}")
 
+_UNQUOTED = re.compile(r"\$\{[^{}\n\"']*\}")
+_SPECIAL = "{}[],:#&*!|>%@` "
+_HIDDEN = {ord(char): 0x10FE00 + ord(char) for char in _SPECIAL}
+_SHOWN = {hidden: char for char, hidden in _HIDDEN.items()}
+
+
+def protect(text: str) -> str:
+    """YAML text in which a reference is one word to the parser even where ``{`` and ``,`` have a meaning, as in
+    ``{api_key: ${NAME}}``: its special characters become private-use ones, each in its place."""
+    return _UNQUOTED.sub(lambda reference: reference[0].translate(_HIDDEN), text) if "${" in text else text
+
+
+def restore(text: str) -> str:
+    """The characters that ``protect`` replaced."""
+    return text.translate(_SHOWN) if not text.isascii() else text
+
 
 @dataclass(frozen=True, slots=True)
 class Substituted:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from gateway.policy import yaml_tree
+from gateway.policy.environment import protect
 from gateway.policy.problems import Problem
 
 NEW_FILE = (
@@ -24,9 +25,11 @@ class CannotEdit(Exception):
 def added(text: str, entry: Mapping[str, Any]) -> str:
     """``text`` with ``entry`` at the end of its ``keys``. Raises ``CannotEdit``."""
     before = _content(text)
-    listed = before.get("keys")
+    listed = before.get("keys") or []
+    if not isinstance(listed, list):
+        raise CannotEdit
     new = _with(text, f"{{{', '.join(f'{name}: {_flow(value)}' for name, value in entry.items())}}}")
-    _verify(new, {**before, "keys": [*(listed or []), dict(entry)]})
+    _verify(new, {**before, "keys": [*listed, dict(entry)]})
     return new
 
 
@@ -46,6 +49,8 @@ def _with(text: str, item: str) -> str:
     if isinstance(keys, yaml.ScalarNode):
         at = _next_line(text, name.end_mark.index)
         return _line_end(text[:at]) + f"  - {item}\n" + text[at:]
+    if not isinstance(keys, yaml.SequenceNode):
+        raise CannotEdit
     start, end = keys.start_mark.index, keys.end_mark.index
     if not keys.value:
         return f"{text[:start].rstrip(' ')}\n  - {item}{text[end:]}"
@@ -60,7 +65,7 @@ def _without(text: str, index: int) -> str:
     found = _keys(text)
     if found is None or not isinstance(found[1], yaml.SequenceNode):
         raise CannotEdit
-    name, keys = found
+    name, keys = found[0], found[1]
     items = keys.value
     item = items[index]
     if keys.flow_style:
@@ -81,7 +86,7 @@ def _without(text: str, index: int) -> str:
 
 
 def _keys(text: str) -> tuple[yaml.Node, yaml.Node] | None:
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    root = yaml.compose(protect(text), Loader=yaml.SafeLoader)
     if root is None:
         return None
     if not isinstance(root, yaml.MappingNode) or root.flow_style:

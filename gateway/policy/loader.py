@@ -51,6 +51,8 @@ def load_policy(directory: Path, env: Mapping[str, str]) -> Loaded:
         policy = _validated(folder.root, content)
     except ValidationError as error:
         for details in error.errors(include_url=False):
+            if details["type"] == "too_short" and details["input"]:
+                continue  # pydantic counts sound entries only, and has said what is wrong with the others
             path, message = explain(details)
             # What a broken file would have held is not missing, and a value that never came is not wrong.
             if path not in silenced and (folder.complete or details["type"] != "missing" or len(path) > 1):

@@ -84,10 +84,15 @@ def _sha256(text: str) -> str:
     return text.lower()
 
 
-def _day(value: object) -> object:
-    if isinstance(value, int | float) or (isinstance(value, str) and not _DAY.fullmatch(value)):
+def _day(value: object) -> date:
+    if isinstance(value, date):
+        return value
+    if not isinstance(value, str) or not _DAY.fullmatch(value):
         raise ValueError("write a day as year-month-day, such as 2027-01-01")
-    return value
+    try:
+        return date.fromisoformat(value)
+    except ValueError as error:
+        raise ValueError(f"{value} is no day: {error}") from None
 
 
 def _store(text: str) -> str:

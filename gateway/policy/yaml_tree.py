@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
-from gateway.policy.environment import substitute
+from gateway.policy.environment import protect, restore, substitute
 from gateway.policy.problems import KeyPath, Place, Problem
 
 MAX_DEPTH = 50
@@ -76,12 +76,14 @@ def read(text: str, file: Path, env: Mapping[str, str], problems: list[Problem])
     """The tree of one file, or None where there is none; what is wrong with it is added to ``problems``."""
     composer = _Composer(file, env, problems)
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
+        for event in yaml.parse(protect(text), Loader=_LOADER):
             composer.take(event)
     except _Stop:
         return None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        # What was never closed is found missing at the very end; its beginning is the better place to look.
+        ends = error.problem_mark is None or error.problem_mark.line >= len(text.splitlines())
+        mark = (error.context_mark if ends else None) or error.problem_mark
         line = mark.line + 1 if mark else 1
         problems.append(Problem(file, line, f"not valid YAML: {_explain(error, text, line)}"))
         return None
@@ -172,11 +174,12 @@ class _Composer:
     def _scalar(self, event: yaml.ScalarEvent, place: Place) -> Scalar:
         if event.tag not in _TEXT_TAGS:
             self._tagless(event.tag, place)
+        written = restore(event.value)
         try:
-            result = substitute(event.value, self._env)
+            result = substitute(written, self._env)
         except ValueError as error:
             self._problem(place, str(error))
-            return Scalar(place, event.value, event.value)
+            return Scalar(place, written, written)
         text = result.text
         plain = event.implicit[0] and event.tag is None
         # An environment value is never null, only nothing: a key that reads "null" is a key.
@@ -217,8 +220,8 @@ class _Composer:
             if key == "<<":
                 parent.merges.append(node)
             elif first := parent.node.entries.get(key):
-                message = f"'{key}' is written twice in one mapping; the first is at line {first.place.line}"
-                self._problem(key_place, message)
+                message = f"is written twice in one mapping; the first is at line {first.place.line}"
+                self._problem(key_place, message, key)
             else:
                 parent.node.entries[key] = Entry(key_place, node)
         parent.node.depth = max(parent.node.depth, node.depth + 1)
@@ -230,10 +233,11 @@ class _Composer:
 
     def _key(self, node: Node, place: Place) -> str:
         # Keys are names, so they are taken as written: `on`, `no` and `1.10` too.
+        if isinstance(node, Scalar) and (missing := (*node.unset, *node.empty)):
+            self._problem(place, f"the environment variable {missing[0]}, used in a key, is not set")
+            return f"${{{missing[0]}}}"
         if not isinstance(node, Scalar) or node.value is None:
             self._stop(place, "a key must be plain text")
-        for variable in (*node.unset, *node.empty):
-            self._problem(place, f"the environment variable {variable}, used in a key, is not set")
         return node.text
 
     def _merge(self, into: Map, merges: list[Node]) -> None:
@@ -241,7 +245,7 @@ class _Composer:
         for node in merges:
             for source in node.items if isinstance(node, Sequence) else [node]:
                 if not isinstance(source, Map):
-                    self._problem(node.place, "'<<' takes a mapping or a list of mappings")
+                    self._problem(node.place, "takes a mapping or a list of mappings", "<<")
                     continue
                 for key, entry in source.entries.items():
                     into.entries.setdefault(key, entry)
@@ -254,8 +258,9 @@ class _Composer:
     def _too_deep(self, place: Place) -> NoReturn:
         self._stop(place, f"nested more than {MAX_DEPTH} levels deep")
 
-    def _problem(self, place: Place, message: str) -> None:
-        self._problems.append(Problem.at(place, message, self._path()))
+    def _problem(self, place: Place, message: str, key: str | None = None) -> None:
+        path = self._path()
+        self._problems.append(Problem.at(place, message, path if key is None else (*path, key)))
 
     def _path(self) -> KeyPath:
         path: list[str | int] = []
