@@ -43,6 +43,9 @@ LOCK_HEADER = """\
 """
 NOT_PINNED = re.compile(r"(nvidia-|cuda-|triton\b)|(pip|wheel|tollgate)\b")
 
+# Dependencies that the Python resolved on need not have: torch's from 3.12 on, redis' before 3.11.3.
+ONLY_ON_SOME_PYTHONS = ("setuptools", "async-timeout")
+
 
 def say(message: str) -> None:
     print(message, flush=True)  # noqa: T201 - talking to the person at the terminal is this script's work
@@ -218,10 +221,12 @@ class Environment:
             fresh = Environment(Path(folder))
             say("Resolving in a fresh environment; this takes minutes.")
             fresh.create()
-            # By its path and not editable, so that the freeze has the project on a line of its own. torch asks for
-            # setuptools from Python 3.12 on, so a resolution on 3.11 would not list it by itself.
-            wanted = (self.pinned_torch(), "setuptools", f"{self.root}[dev]")
-            subprocess.run(pip_install(fresh.python, "--quiet", "--upgrade", *wanted), check=True)
+            # By its path and not editable, so that the freeze has the project on a line of its own.
+            wanted = (self.pinned_torch(), *ONLY_ON_SOME_PYTHONS, f"{self.root}[dev]")
+            subprocess.run(pip_install(fresh.python, "-qq", "--upgrade", *wanted), check=True)
+            shutil.rmtree(
+                self.root / "build", ignore_errors=True
+            )  # setuptools' leftovers end up in later wheels
             freeze = [str(fresh.python), "-m", "pip", "freeze", "--all"]
             found = subprocess.run(freeze, capture_output=True, text=True, check=True).stdout.splitlines()
         pins = [re.sub(r"\+\S+$", "", line) for line in found if not NOT_PINNED.match(line)]
