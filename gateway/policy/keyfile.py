@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from gateway.policy.problems import Problem
 NEW_FILE = (
     "# API keys, written by 'tollgate keys'. It holds hashes only; the keys themselves are kept nowhere.\n"
 )
+_PLAIN = frozenset(" !#$%&'()*+,-./:;<=>?@[]^_`{|}~")
 
 
 class CannotEdit(Exception):
@@ -115,7 +115,12 @@ def _flow(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_flow, value))}]"
     # What looks like a reference to the environment is meant literally.
-    return json.dumps(value).replace("${", "$${")
+    text = str(value).replace("${", "$${")
+    return (
+        '"'
+        + "".join(char if char.isalnum() or char in _PLAIN else f"\\U{ord(char):08x}" for char in text)
+        + '"'
+    )
 
 
 def _content(text: str) -> dict[str, Any]:

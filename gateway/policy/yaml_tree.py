@@ -84,7 +84,7 @@ def read(text: str, file: Path, env: Mapping[str, str], problems: list[Problem])
         # What was never closed is found missing at the very end; its beginning is the better place to look.
         ends = error.problem_mark is None or error.problem_mark.line >= len(text.splitlines())
         mark = (error.context_mark if ends else None) or error.problem_mark
-        line = mark.line + 1 if mark else 1
+        line = min(mark.line + 1 if mark else 1, len(text.splitlines()))
         problems.append(Problem(file, line, f"not valid YAML: {_explain(error, text, line)}"))
         return None
     except yaml.reader.ReaderError as error:

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from datetime import UTC, date, datetime
+
+import pytest
+
+from gateway.errors import Unauthenticated
+from gateway.policy.keys import DEVELOPMENT, KeyRing, hash_key, make_key
+from gateway.policy.schema import Key
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC).timestamp()
+
+
+def entry(key: str, **more: object) -> Key:
+    return Key.model_validate({"id": "one", "sha256": hash_key(key), **more})
+
+
+def test_a_made_key_has_32_random_bytes_and_no_two_are_equal() -> None:
+    keys = {make_key() for _ in range(100)}
+    assert len(keys) == 100
+    for key in keys:
+        assert re.fullmatch(r"tg-[A-Za-z0-9_-]{43}", key)
+        assert len(base64.urlsafe_b64decode(key.removeprefix("tg-") + "=")) == 32
+
+
+def test_a_hash_is_what_sha256sum_prints() -> None:
+    assert hash_key("tg-abc") == hashlib.sha256(b"tg-abc").hexdigest()
+
+
+def test_a_known_key_is_found_with_its_tenant_and_models() -> None:
+    ring = KeyRing([entry("a"), entry("b", id="two", tenant="acme", models=["gpt-*"])])
+    principal = ring.find("b", NOON)
+    assert (principal.key_id, principal.tenant) == ("two", "acme")
+    assert principal.may_use("gpt-4o") and not principal.may_use("claude")
+
+
+@pytest.mark.parametrize("presented", ["", "A", "a ", hash_key("a"), "é", "\udcff", "a" * 100_000])
+def test_an_unknown_key_is_refused(presented: str) -> None:
+    with pytest.raises(Unauthenticated) as caught:
+        KeyRing([entry("a")]).find(presented, NOON)
+    assert caught.value.code == "invalid_api_key"
+
+
+def test_a_key_is_valid_through_the_day_before_it_expires_in_utc() -> None:
+    ring = KeyRing([entry("a", expires="2026-05-05")])
+    midnight = datetime(2026, 5, 5, tzinfo=UTC).timestamp()
+    assert ring.find("a", midnight - 0.001).key_id == "one"
+    with pytest.raises(Unauthenticated, match="expired on 2026-05-05") as caught:
+        ring.find("a", midnight)
+    assert caught.value.code == "expired_api_key"
+
+
+def test_the_development_key_counts_only_while_there_are_no_others() -> None:
+    assert KeyRing([], dev_key_sha256=hash_key("dev")).find("dev", NOON) == DEVELOPMENT
+    with pytest.raises(Unauthenticated):
+        KeyRing([entry("a")], dev_key_sha256=hash_key("dev")).find("dev", NOON)
+    with pytest.raises(Unauthenticated):
+        KeyRing([]).find("", NOON)
+
+
+def test_an_upper_case_hash_is_the_same_hash() -> None:
+    key = Key.model_validate({"id": "one", "sha256": hash_key("a").upper(), "expires": date(2030, 1, 1)})
+    assert KeyRing([key]).find("a", NOON).key_id == "one"

@@ -1,0 +1,197 @@
+"""The real folder, the real clock, a quick poll."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.policy.loader import Loaded
+from gateway.policy.problems import PolicyError
+from gateway.policy.reload import PolicyWatcher
+
+pytestmark = pytest.mark.anyio
+
+POLL = 0.02
+
+
+def policy(model: str) -> str:
+    return (
+        "version: 1\nbackends: {b: {kind: openai, base_url: http://b}}\n"
+        f"models: {{{model}: {{targets: [{{backend: b, model: m}}]}}}}\n"
+    )
+
+
+class Taker:
+    """Takes policies up, and remembers them by their one model."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.failing = False
+
+    async def __call__(self, loaded: Loaded) -> None:
+        if self.failing:
+            raise OSError("the store is away")
+        self.taken.append(next(iter(loaded.policy.models)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "gateway.yaml").write_text(policy("one"))
+    return tmp_path
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen within 5 s"
+        await asyncio.sleep(POLL / 2)
+
+
+async def several_polls() -> None:
+    await asyncio.sleep(POLL * 8)
+
+
+async def test_changes_are_taken_up(folder: Path) -> None:
+    taker = Taker()
+    async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
+        assert taker.taken == ["one"] and watcher.generation == 1
+        (folder / "gateway.yaml").write_text(policy("two"))
+        await until(lambda: taker.taken == ["one", "two"])
+        draft = folder / ".draft"
+        draft.write_text(policy("three"))
+        draft.rename(folder / "gateway.yaml")
+        await until(lambda: taker.taken[-1] == "three")
+        (folder / "more.yaml").write_text(policy("x").splitlines()[0] + "\nstore: redis://r\n")
+        await until(lambda: watcher.generation == 4)
+        assert watcher.current is not None and watcher.current.policy.store == "redis://r"
+        (folder / "more.yaml").unlink()
+        await until(lambda: watcher.generation == 5)
+
+
+async def test_a_config_map_swapped_by_symlink(tmp_path: Path) -> None:
+    """As the kubelet does it: the files are links into ``..data``, and that link is replaced."""
+    for name in ("one", "two"):
+        (tmp_path / f"..{name}").mkdir()
+        (tmp_path / f"..{name}" / "gateway.yaml").write_text(policy(name))
+        os.utime(tmp_path / f"..{name}" / "gateway.yaml", (1, 1))
+    (tmp_path / "..data").symlink_to("..one")
+    (tmp_path / "gateway.yaml").symlink_to("..data/gateway.yaml")
+    taker = Taker()
+    async with PolicyWatcher(tmp_path, taker, interval=POLL):
+        (tmp_path / "..tmp").symlink_to("..two")
+        (tmp_path / "..tmp").rename(tmp_path / "..data")
+        await until(lambda: taker.taken == ["one", "two"])
+
+
+async def test_a_broken_folder_keeps_the_last_good_policy(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    taker, errors = Taker(), []
+    async with PolicyWatcher(folder, taker, on_error=lambda: errors.append(1), interval=POLL) as watcher:
+        (folder / "gateway.yaml").write_text("version: [")
+        await until(lambda: watcher.last_error is not None)
+        await several_polls()
+        logged = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert len(logged) == len(errors) == 1
+        assert f"{folder}/gateway.yaml:1: not valid YAML" in logged[0].getMessage()
+        assert taker.taken == ["one"] and watcher.generation == 1
+        (folder / "gateway.yaml").write_text(policy("two"))
+        await until(lambda: taker.taken == ["one", "two"])
+        await until(lambda: watcher.last_error is None)
+
+
+@pytest.mark.parametrize("restored", ["one", "two"])
+async def test_a_folder_that_went_away_and_came_back(folder: Path, restored: str) -> None:
+    taker = Taker()
+    async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
+        shutil.rmtree(folder)
+        await until(lambda: watcher.last_error is not None)
+        os.mkdir(folder)
+        (folder / "gateway.yaml").write_text(policy(restored))
+        await until(lambda: watcher.last_error is None)
+        assert taker.taken == list(dict.fromkeys(["one", restored]))
+
+
+async def test_a_file_is_not_read_while_it_is_being_written(folder: Path) -> None:
+    taker = Taker()
+    async with PolicyWatcher(folder, taker, interval=POLL * 4) as watcher:
+        with (folder / "gateway.yaml").open("w") as file:
+            for line in (policy("two") + "store: redis://r\n").splitlines(keepends=True):
+                file.write(line)
+                file.flush()
+                await asyncio.sleep(POLL * 2)
+        await until(lambda: watcher.generation == 2)
+        assert watcher.current is not None and watcher.current.policy.store == "redis://r"
+        assert watcher.last_error is None
+
+
+async def test_what_changes_nothing_is_no_new_generation(folder: Path) -> None:
+    taker = Taker()
+    async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
+        (folder / "gateway.yaml").touch()
+        (folder / "gateway.yaml").write_text("# only a comment\n" + policy("one"))
+        (folder / "notes.txt").write_text("not ours")
+        await several_polls()
+        assert watcher.generation == 1 and taker.taken == ["one"]
+
+
+async def test_two_writes_within_one_tick_of_the_file_systems_clock(folder: Path) -> None:
+    """Same name, inode, size and times, another content: only looking again finds it."""
+    taker, file = Taker(), folder / "gateway.yaml"
+    async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
+        file.write_text(policy("two"))
+        await until(lambda: watcher.generation == 2)
+        watcher._seen = watcher._tried = None  # as if the state were that of the next write
+        file.write_text(policy("six"))
+        await until(lambda: taker.taken[-1] == "six")
+
+
+async def test_a_taker_that_fails_keeps_the_last_good_policy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.policy.reload._RETRY", POLL * 4)
+    taker = Taker()
+    async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
+        taker.failing = True
+        (folder / "gateway.yaml").write_text(policy("two"))
+        await until(lambda: watcher.last_error == "OSError: the store is away")
+        assert watcher.generation == 1
+        taker.failing = False  # nothing in the folder changes, and yet it is tried again
+        await until(lambda: taker.taken == ["one", "two"])
+        assert watcher.last_error is None
+
+
+async def test_a_start_without_a_policy_fails(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError):
+        await PolicyWatcher(tmp_path, Taker()).start()
+
+
+async def test_a_start_with_a_broken_folder_takes_the_fallback(folder: Path, tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    good.mkdir()
+    (good / "gateway.yaml").write_text(policy("good"))
+    (folder / "gateway.yaml").write_text("version: 2")
+    taker = Taker()
+    async with PolicyWatcher(folder, taker, fallback=good, interval=POLL) as watcher:
+        assert taker.taken == ["good"]
+        assert watcher.last_error is not None and "version" in watcher.last_error
+        (folder / "gateway.yaml").write_text(policy("mended"))
+        await until(lambda: taker.taken == ["good", "mended"])
+        await until(lambda: watcher.last_error is None)
+
+
+async def test_the_environment_is_read_anew_at_each_load(folder: Path) -> None:
+    env: dict[str, str] = {"MODEL": "first"}
+    (folder / "gateway.yaml").write_text(policy("${MODEL}"))
+    taker = Taker()
+    async with PolicyWatcher(folder, taker, env=env, interval=POLL):
+        env["MODEL"] = "second"
+        (folder / "gateway.yaml").write_text(policy("${MODEL}") + "# touched\n")
+        await until(lambda: taker.taken == ["first", "second"])
