@@ -83,6 +83,17 @@ def news_in(line: str) -> str | None:
     return None
 
 
+def stop(process: subprocess.Popen[str]) -> None:
+    """End pip and let it remove its temporary files: Ctrl-C has reached it too, and a second one would cut that short."""
+    for number in (0, signal.SIGINT, signal.SIGKILL):
+        try:
+            process.send_signal(number)
+            process.wait(timeout=5)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
 class Environment:
     """The `.venv` of the project in `root`."""
 
@@ -167,7 +178,7 @@ class Environment:
                         say(news)
                         said = time.monotonic()
             finally:
-                process.terminate()
+                stop(process)
                 reader.join()
 
     def install_small_torch(self) -> None:
