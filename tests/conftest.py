@@ -20,7 +20,7 @@ settings.register_profile("tollgate", derandomize=True, deadline=None, database=
 settings.load_profile("tollgate")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
 
