@@ -84,7 +84,7 @@ def news_in(line: str) -> str | None:
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """End pip and let it remove its temporary files: Ctrl-C has reached it too, and a second one would cut that short."""
+    """End pip. Ctrl-C has reached it too: it gets time to remove its files, which a second one would cut short."""
     for number in (0, signal.SIGINT, signal.SIGKILL):
         try:
             process.send_signal(number)
