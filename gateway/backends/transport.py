@@ -41,7 +41,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     def __init__(
         self, *, max_connections: int = 0, keepalive: float = 30.0, verify: ssl.SSLContext | None = None
     ) -> None:
-        """``verify`` takes the place of the authorities above. Reading those takes some 50 ms, at the first request."""
+        """``verify`` takes the place of the authorities above."""
         self._max_connections = max_connections
         self._keepalive = keepalive
         self._verify = verify
@@ -55,7 +55,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 connector=aiohttp.TCPConnector(
                     limit=self._max_connections,
                     keepalive_timeout=self._keepalive,
-                    ssl=self._verify or ssl.create_default_context(),
                 ),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -64,6 +63,12 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 read_bufsize=2**18,
             )
         return self._session
+
+    def _authorities(self) -> ssl.SSLContext:
+        # Not before it is needed: reading them takes some 50 ms.
+        if self._verify is None:
+            self._verify = ssl.create_default_context()
+        return self._verify
 
     def _route(self, url: httpx.URL) -> _Route:
         route = self._routes.get(url)
@@ -87,6 +92,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 data=request.content,
                 headers=request.headers.multi_items(),
                 proxy=route.proxy,
+                ssl=self._authorities() if route.url.scheme == "https" else True,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(
                     sock_connect=limits.get("connect"), sock_read=limits.get("read")

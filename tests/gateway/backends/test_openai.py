@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -42,16 +41,12 @@ from tests.fakes import (
 pytestmark = pytest.mark.anyio
 
 
-NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""No TLS is spoken here, and reading the system's authorities takes a while."""
-
-
 def backend_at(base_url: str, **more: Any) -> OpenAIBackend:
     return OpenAIBackend(
         "up",
         base_url=base_url,
         probe_url=base_url + "/models",
-        transport=more.pop("transport", None) or AiohttpTransport(verify=NOBODY),
+        transport=more.pop("transport", None) or AiohttpTransport(),
         **more,
     )
 

@@ -323,6 +323,16 @@ async def test_an_unknown_authority_is_not_trusted(
     assert tls_upstream.requests == []
 
 
+async def test_authorities_can_be_given_in_place_of_the_systems(
+    tls_upstream: FakeUpstream, certificate: Path
+) -> None:
+    transport = AiohttpTransport(verify=ssl.create_default_context(cafile=certificate))
+    for _ in range(2):
+        assert (await post(transport, tls_upstream.base_url)).status_code == 200
+    assert tls_upstream.connections == 1
+    await transport.aclose()
+
+
 async def test_a_certificate_for_another_name_is_not_trusted(
     tls_upstream: FakeUpstream,
     transport: AiohttpTransport,
