@@ -67,9 +67,7 @@ def listen(host: str, port: int) -> socket.socket:
 class Supervisor:
     """A changing set of children, started and stopped in the right order."""
 
-    def __init__(
-        self, *, env: Mapping[str, str], on_line: OnLine, drain_timeout: float
-    ) -> None:
+    def __init__(self, *, env: Mapping[str, str], on_line: OnLine, drain_timeout: float) -> None:
         self.workers: list[Child] = []
         self.engines: dict[str, Child] = {}
         self._env = dict(env)

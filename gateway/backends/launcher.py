@@ -16,8 +16,6 @@ class Launch:
     """A command to run for a backend. Two that are equal need no restart."""
 
     argv: tuple[str, ...]
-    ready_url: str
-    """Answers 200 once the engine can serve."""
 
 
 def launches(loaded: Loaded) -> Mapping[str, Launch]:
@@ -39,4 +37,4 @@ def launch(backend: EngineBackend) -> Launch:
         *("--port", str(url.port or 80)),
         *backend.args,
     )
-    return Launch(argv, f"{backend.base_url}/health")
+    return Launch(argv)

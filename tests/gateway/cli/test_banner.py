@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import banner as module
+from gateway.cli.banner import banner, curl, first_model, python
+from gateway.cli.devkey import DevelopmentKey
+from gateway.policy.loader import Loaded, load_policy
+
+URL = "http://127.0.0.1:8000"
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Loaded:
+    (tmp_path / "gateway.yaml").write_text(
+        """\
+version: 1
+backends:
+  far: {kind: openai, base_url: http://far, api_key: "${NO}"}
+  near: {kind: openai, base_url: http://near}
+models:
+  big: {targets: [{backend: far, model: m}]}
+  small: {targets: [{backend: far, model: m}, {backend: near, model: m}]}
+"""
+    )
+    return load_policy(tmp_path, {})
+
+
+def test_the_model_in_the_examples_is_the_first_that_can_serve(loaded: Loaded) -> None:
+    assert first_model(loaded, ["near"]) == "small"
+    assert first_model(loaded, ["near", "far"]) == "big"
+    assert first_model(loaded, []) == "big"
+
+
+def test_it_shows_the_development_key_and_what_is_disabled(loaded: Loaded) -> None:
+    text = banner(URL, loaded, ["near"], DevelopmentKey("tg-x", "dev-key"), Path("policies"))
+    assert f"ready at {URL}" in text
+    assert "Key       tg-x" in text
+    assert "Disabled  far: NO is not set" in text
+    assert '"model": "small"' in text
+
+
+def test_with_keys_of_its_own_it_shows_none_and_says_how_to_make_one(loaded: Loaded) -> None:
+    text = banner(URL, loaded, ["near"], None, Path("my policies"))
+    assert "tollgate keys create --policies 'my policies' --id NAME" in text
+    assert '-H "authorization: Bearer $TOLLGATE_KEY"' in text
+    assert 'api_key=os.environ["TOLLGATE_KEY"]' in text
+
+
+def test_a_key_with_odd_characters_is_quoted() -> None:
+    assert (
+        curl(URL, "it's $x", "m")[1].split(" -H 'content")[0].strip()
+        == """-H 'authorization: Bearer it'"'"'s $x'"""
+    )
+    line = next(line for line in python(URL, 'a"b\\é', "m") if "api_key=" in line)
+    assert 'api_key="a\\"b\\\\é"' in line
+
+
+def test_without_the_sdk_the_example_is_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    lines = python(URL, "k", "m")
+    assert lines[0].strip() == "# pip install openai" and not any("EOF" in line for line in lines)
+    compile("\n".join(line.strip() for line in lines), "example", "exec")

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+
+GOOD = """\
+version: 1
+backends:
+  one: {kind: openai, base_url: http://one/v1, api_key: "${SOME_KEY}"}
+  two: {kind: openai, base_url: http://two/v1}
+models:
+  m: {targets: [{backend: one, model: m}]}
+  n: {targets: [{backend: one, model: n}, {backend: two, model: n}]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    monkeypatch.delenv("TOLLGATE_POLICIES", raising=False)
+
+
+def test_a_good_folder_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gateway.yaml").write_text(GOOD)
+    assert main(["check", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}: good (1 file, 2 backends, 2 models, 0 keys)",
+        "backend 'one' is disabled: SOME_KEY is not set",
+        "model 'm' has no backend that is enabled",
+    ]
+
+
+def test_each_problem_is_a_line_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        GOOD.replace("two/v1", "two/v1, apikey: 1").replace("backend: two", "backend: tow")
+    )
+    assert main(["check", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/gateway.yaml:4: backends.two.apikey: unknown key; did you mean 'api_key'?",
+        f"{tmp_path}/gateway.yaml:7: models.n.targets[1].backend: no backend is named 'tow'; did you mean 'two'?",
+    ]
+
+
+def test_without_a_folder_it_takes_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check"]) == 1
+    assert capsys.readouterr().out.startswith("policies:1: no such folder")
+    monkeypatch.setenv("TOLLGATE_POLICIES", "elsewhere")
+    assert main(["check"]) == 1
+    assert capsys.readouterr().out.startswith("elsewhere:1: no such folder")
+
+
+@pytest.mark.parametrize("arguments", [[], ["chekc"], ["check", "a", "b"], ["serve", "--nope"], ["keys"]])
+def test_wrong_arguments_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: tollgate" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("tollgate ")

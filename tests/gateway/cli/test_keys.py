@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.__main__ import main
+from gateway.policy.keys import KeyRing, hash_key
+from gateway.policy.loader import load_policy
+
+Run = Callable[..., tuple[int, str, str]]
+
+GATEWAY = """\
+version: 1
+backends: {b: {kind: openai, base_url: http://b, api_key: "${NOT_SET_HERE}"}}
+models:
+  gpt-4o: {targets: [{backend: b, model: m}]}
+  gpt-4o-mini: {targets: [{backend: b, model: m}]}
+store: ${NOT_SET_EITHER}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "gateway.yaml").write_text(GATEWAY)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(action: str, *arguments: str) -> tuple[int, str, str]:
+        code = main(["keys", action, "--policies", str(folder), *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def ring(folder: Path) -> KeyRing:
+    return KeyRing(load_policy(folder, {"NOT_SET_EITHER": "memory"}).policy.keys)
+
+
+def test_a_created_key_opens_the_gateway(run: Run, folder: Path) -> None:
+    code, out, err = run(
+        "create",
+        "--id",
+        "ci",
+        "--tenant",
+        "acme",
+        "--models",
+        "gpt-4o,gpt-4o-mini",
+        "x-*",
+        "--expires",
+        "90d",
+    )
+    key = out.strip()
+    assert code == 0 and re.fullmatch(r"tg-\S{43}", key)
+    assert "'ci'" in err and key not in err
+    principal = ring(folder).find(key, time.time())
+    assert (principal.key_id, principal.tenant) == ("ci", "acme")
+    assert principal.models == ("gpt-4o", "gpt-4o-mini", "x-*")
+    (entry,) = yaml.safe_load((folder / "keys.yaml").read_text())["keys"]
+    assert entry["sha256"] == hash_key(key)
+    assert entry["expires"] == (datetime.now(UTC) + timedelta(days=90)).date().isoformat()
+    assert (folder / "keys.yaml").stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in folder.iterdir()) == ["gateway.yaml", "keys.yaml"]
+
+
+def test_create_keeps_what_else_is_in_the_file(run: Run, folder: Path) -> None:
+    text = "# mine\nkeys:\n  - id: old  # by hand\n    sha256: '" + "a" * 64 + "'\n# the end\n"
+    (folder / "keys.yaml").write_text(text)
+    code, out, _ = run("create")
+    assert code == 0
+    new = (folder / "keys.yaml").read_text()
+    assert [line for line in text.splitlines() if line not in new.splitlines()] == []
+    assert ring(folder).find(out.strip(), 0).key_id.startswith("key-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--id", "bad id"], 2, "--id: 'bad id' is not a name"),
+        (["--tenant", ""], 2, "--tenant: '' is not a name"),
+        (["--expires", "soon"], 2, "--expires: write a day, as 2027-01-01, or a span, as 90d"),
+        (["--expires", "2020-01-01"], 2, "--expires: 2020-01-01 is not in the future"),
+        (["--expires", "999999999d"], 2, "--expires: write a day"),
+        (
+            ["--models", "gpt-4o-mni"],
+            1,
+            "--models: no model is named 'gpt-4o-mni'; did you mean 'gpt-4o-mini'?",
+        ),
+    ],
+)
+def test_what_create_refuses(run: Run, folder: Path, arguments: list[str], code: int, message: str) -> None:
+    found, out, err = run("create", *arguments)
+    assert (found, out) == (code, "") and message in err
+    assert not (folder / "keys.yaml").exists()
+
+
+def test_an_id_is_given_once(run: Run, folder: Path) -> None:
+    assert run("create", "--id", "ci")[0] == 0
+    code, _, err = run("create", "--id", "ci")
+    assert code == 1 and f"{folder}/keys.yaml:3: there is a key with the id 'ci' already" in err
+
+
+def test_a_folder_that_cannot_be_read_is_left_alone(run: Run, folder: Path) -> None:
+    (folder / "keys.yaml").write_text("keys: [")
+    code, _, err = run("create")
+    assert code == 1 and f"{folder}/keys.yaml:1: not valid YAML" in err
+    (folder / "keys.yaml").write_text("{keys: []}")
+    code, _, err = run("create")
+    assert code == 1 and "nothing was done" in err
+    assert (folder / "keys.yaml").read_text() == "{keys: []}"
+    assert main(["keys", "list", "--policies", str(folder / "no")]) == 1
+
+
+def test_list_tells_where_each_key_is_and_no_hash(run: Run, folder: Path) -> None:
+    assert "No keys." in run("list")[1]
+    run("create", "--id", "mine", "--models", "gpt-*")
+    digest = "ab" * 32
+    (folder / "more.yaml").write_text(
+        f"keys:\n  - {{id: old, sha256: '{digest}', tenant: acme, expires: 2020-01-01}}\n"
+    )
+    code, out, _ = run("list")
+    header, mine, old = out.splitlines()
+    assert code == 0
+    assert header.split() == ["ID", "TENANT", "MODELS", "EXPIRES", "SHA256", "WHERE"]
+    assert mine.split()[:4] == ["mine", "default", "gpt-*", "never"]
+    assert mine.endswith(f"{folder}/keys.yaml:3")
+    assert old.split() == [
+        "old",
+        "acme",
+        "*",
+        "2020-01-01",
+        "(expired)",
+        "abababab…",
+        f"{folder}/more.yaml:2",
+    ]
+    assert digest not in out
+
+
+def test_revoke_removes_a_key_from_its_own_file_only(run: Run, folder: Path) -> None:
+    key = run("create", "--id", "a")[1].strip()
+    other = run("create", "--id", "b")[1].strip()
+    (folder / "more.yaml").write_text(f"keys: [{{id: elsewhere, sha256: '{'a' * 64}'}}]\n")
+    code, out, _ = run("revoke", "a")
+    assert code == 0 and "'a' is revoked" in out
+    assert ring(folder).find(other, 0).key_id == "b"
+    with pytest.raises(Exception, match="Unknown API key"):
+        ring(folder).find(key, 0)
+    code, _, err = run("revoke", "elsewhere")
+    assert code == 1 and f"{folder}/more.yaml:1: remove this entry by hand" in err
+    code, _, err = run("revoke", "bb")
+    assert code == 1 and "no key has the id 'bb'" in err
+    (folder / "more.yaml").unlink()
+    assert "No keys are left" in run("revoke", "b")[1]
+    assert len(ring(folder)) == 0
+
+
+def test_keys_created_at_once_are_all_kept(folder: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        codes = pool.map(
+            lambda n: main(["keys", "create", "--policies", str(folder), "--id", f"k{n}"]), range(8)
+        )
+    assert set(codes) == {0} and len(ring(folder)) == 8
