@@ -155,8 +155,7 @@ class Wire:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self._port))
-        limit = self._receive_buffer or 2**16
-        self.reader, self.writer = await asyncio.open_connection(sock=sock, limit=limit)
+        self.reader, self.writer = await asyncio.open_connection(sock=sock)
         return self
 
     async def __aexit__(

@@ -293,18 +293,31 @@ async def test_hanging_up_while_sending_the_body_reaches_nobody(
 async def test_a_slow_reader_slows_the_upstream_and_loses_nothing(
     gateway: Gateway, upstream: FakeUpstream
 ) -> None:
-    words = [f"{number:06}" + "x" * 10_000 for number in range(1000)]
+    words = [f"{number:06}" + "x" * 2**18 for number in range(160)]
     upstream.scripts = [stream(*said(*words, usage=False))]
-    async with Wire(gateway.port, receive_buffer=4096) as wire:
+    async with Wire(gateway.port, receive_buffer=2**16) as wire:
         wire.post(chat("up", stream=True))
         await wire.head()
         received = await upstream.arrived()
         await asyncio.sleep(0.3)
-        assert not received.finished.is_set(), "10 MB fit into no buffer that the gateway should have"
+        assert not received.finished.is_set(), "40 MB fit into no socket's buffers"
         heard = b"".join([chunk async for chunk in wire.chunks()])
     events = [orjson.loads(line[6:]) for line in heard.split(b"\n\n") if line.startswith(b"data: {")]
     assert [event["choices"][0]["delta"].get("content") for event in events[1:-1]] == words
     assert heard.endswith(b"[DONE]\n\n")
+
+
+async def test_a_slow_reader_that_leaves_stops_the_upstream(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.scripts = [stream(*said(*["x" * 2**18] * 160, usage=False))]
+    async with Wire(gateway.port, receive_buffer=2**16) as wire:
+        wire.post(chat("up", stream=True))
+        await wire.head()
+        received = await upstream.arrived()
+        await asyncio.sleep(0.2)
+        assert not received.finished.is_set()
+    async with within(0.5):
+        await asyncio.wait_for(received.left.wait(), 2)
+    assert (await gateway.metrics())['tollgate_requests_total{backend="up",model="up",status="499"}'] == 1
 
 
 async def test_many_at_once(gateway: Gateway, upstream: FakeUpstream) -> None:
