@@ -42,7 +42,7 @@ setup:
 		echo "Debian, Ubuntu: apt-get install python3 python3-venv. Elsewhere: install it, or name one: make PYTHON=/path/to/python3.12" >&2; \
 		exit 1; \
 	fi
-	@"$(PYTHON)" scripts/environment.py
+	@exec "$(PYTHON)" scripts/environment.py
 
 serve: setup
 	@exec .venv/bin/tollgate serve $(if $(POLICIES),--policies "$(POLICIES)") $(if $(HOST),--host "$(HOST)") \
@@ -53,7 +53,7 @@ test: setup
 		echo "redis-server is not on PATH: the tests that need it are skipped. (Debian, Ubuntu: apt-get install redis-server)" >&2; \
 		if [ -n "$$CI" ]; then echo "CI is set, and CI must run them all." >&2; exit 1; fi; \
 	fi
-	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+	@exec .venv/bin/python -m pytest $(PYTEST_ARGS)
 
 lint: setup
 	.venv/bin/ruff check
@@ -61,7 +61,7 @@ lint: setup
 	.venv/bin/mypy
 
 lock:
-	@"$(PYTHON)" scripts/environment.py lock
+	@exec "$(PYTHON)" scripts/environment.py lock
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist tollgate.egg-info
