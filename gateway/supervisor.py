@@ -243,7 +243,9 @@ async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Eve
                 ready = [name for name, verdict in verdicts.items() if verdict == "ready"]
                 events.on_ready(ready, watcher.current)
                 return
-            waiting = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items()) or "a backend"
+            # Without the advice to callers, which counts seconds and so is never twice the same.
+            reasons = (f"{name}: {verdict.partition(' Try again')[0]}" for name, verdict in verdicts.items())
+            waiting = "; ".join(reasons) or "a backend that is enabled"
         if waiting != said:
             events.on_wait(waiting)
             said = waiting

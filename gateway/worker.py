@@ -17,6 +17,7 @@ import uvicorn
 
 from gateway.app import build_app
 from gateway.cli import logs
+from gateway.connection import Connection
 from gateway.settings import Settings, SettingsError
 
 SOCKET_FD = "TOLLGATE_SOCKET_FD"
@@ -38,7 +39,7 @@ def main() -> int:
     config = uvicorn.Config(
         build_app(settings),
         loop="uvloop",
-        http="httptools",
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -9,9 +9,9 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import get_args
+from typing import TextIO, get_args
 
 from gateway import supervisor
 from gateway.cli import logs
@@ -100,12 +100,10 @@ class _Show:
         return supervisor.Events(self._line, self._wait, self._ready, self._stop)
 
     def _line(self, name: str, line: str) -> None:
-        if not self._json:
-            print(f"{name} | {line}", file=sys.stderr, flush=True)
-        elif _is_json(line):
-            print(line, file=sys.stderr, flush=True)
-        else:
+        if self._json and not _is_json(line):
             logging.getLogger(name).info("%s", line)
+        else:
+            _say(line if self._json else f"{name} | {line}", sys.stderr)
 
     def _wait(self, what: str) -> None:
         log.info("waiting for %s", what)
@@ -113,7 +111,7 @@ class _Show:
     def _ready(self, ready: Collection[str], loaded: Loaded) -> None:
         development = None if loaded.policy.keys else self._development
         if not self._json:
-            print(banner(self._url, loaded, ready, development, self._policies), flush=True)
+            _say(banner(self._url, loaded, ready, development, self._policies), sys.stdout)
             return
         key = {"development_key": development.source} if development else {}
         log.info(
@@ -122,6 +120,12 @@ class _Show:
 
     def _stop(self) -> None:
         log.info("stopping: requests under way may finish; Ctrl-C again stops at once")
+
+
+def _say(text: str, stream: TextIO) -> None:
+    # A terminal that is gone is no reason to stop serving.
+    with suppress(OSError):
+        print(text, file=stream, flush=True)
 
 
 def _is_json(line: str) -> bool:
@@ -142,7 +146,3 @@ def _by_flag(message: str, given: Mapping[str, object]) -> str:
 def _complain(message: str, *, code: int = 1) -> int:
     print(f"tollgate: {message}", file=sys.stderr)
     return code
-
-
-def policies_default() -> Path:
-    return Settings.from_env(os.environ).policies

@@ -1,0 +1,144 @@
+"""Clients that are slow, talkative or confused, on a real server; the app behind it says how long the body was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from gateway.connection import Connection
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 0.2
+
+
+class Impatient(Connection):
+    patience = PATIENCE
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    length, more = 0, True
+    while more:
+        message = await receive()
+        length += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    if scope["path"] == "/slow":
+        await asyncio.sleep(PATIENCE * 2.5)
+    body = str(length).encode()
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]}
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    config = uvicorn.Config(
+        app, port=0, http=Impatient, lifespan="off", log_config=None, timeout_keep_alive=1
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server._serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    await serving
+
+
+@pytest.fixture
+async def streams(port: int) -> AsyncIterator[Streams]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    yield reader, writer
+    writer.close()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+    return int(head[9:12]), await reader.readexactly(length)
+
+
+async def closed_after(reader: asyncio.StreamReader) -> float:
+    began = time.monotonic()
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    return time.monotonic() - began
+
+
+async def test_a_head_without_end_is_refused_in_openais_words(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"GET / HTTP/1.1\r\nx: ")
+    await asyncio.sleep(0.05)
+    for _ in range(64):
+        writer.write(b"a" * 1024)
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    writer.write(b"a")
+    status, body = await answer(reader)
+    assert status == 431
+    assert json.loads(body)["error"]["code"] == "headers_too_large"
+
+
+async def test_a_large_body_before_another_head_is_no_head(streams: Streams) -> None:
+    reader, writer = streams
+    size = 200_000
+    writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size + b"GET / HTT")
+    assert await answer(reader) == (200, b"%d" % size)
+    writer.write(b"P/1.1\r\n\r\n")
+    assert await answer(reader) == (200, b"0")
+
+
+async def test_what_is_no_http_is_refused_in_openais_words(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"EHLO there\r\n\r\n")
+    status, body = await answer(reader)
+    assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_http")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HT", b"GET / HTTP/1.1\r\nx: y\r\n", b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nabc"],
+)
+async def test_silence_before_a_request_is_whole_ends_the_connection(streams: Streams, sent: bytes) -> None:
+    reader, writer = streams
+    writer.write(sent)
+    assert PATIENCE * 0.8 < await closed_after(reader) < 3
+
+
+async def test_a_head_that_trickles_in_is_not_waited_for(streams: Streams) -> None:
+    reader, writer = streams
+
+    async def trickle() -> None:
+        for byte in b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 1000:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(PATIENCE / 10)
+
+    trickling = asyncio.create_task(trickle())
+    assert await closed_after(reader) < 3
+    trickling.cancel()
+
+
+async def test_a_body_may_take_long_as_long_as_it_keeps_coming(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"POST / HTTP/1.1\r\ncontent-length: 10\r\n\r\n")
+    for _ in range(10):
+        await asyncio.sleep(PATIENCE / 4)
+        writer.write(b"x")
+    assert await answer(reader) == (200, b"10")
+
+
+async def test_a_slow_answer_and_a_rest_between_requests_are_not_silence(streams: Streams) -> None:
+    reader, writer = streams
+    for _ in range(2):
+        writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
+        assert await answer(reader) == (200, b"0")
+        await asyncio.sleep(PATIENCE * 2)
+    assert await closed_after(reader) < 2  # keep-alive's own end
