@@ -5,9 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gateway.errors import GatewayError
 from gateway.types import Backend
+
+PATIENCE = 0.25
+"""Seconds for which a backend's proof is awaited once another has given its own: probes have short limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``reasons`` tells for each backend why it cannot serve, or None; one that is still silent has a reason too."""
+
+    reasons: Mapping[str, str | None]
+    retry_after: float
+    """Seconds, where nothing can serve."""
+
+    @property
+    def ready(self) -> bool:
+        return None in self.reasons.values()
 
 
 class Readiness:
@@ -17,24 +34,44 @@ class Readiness:
         self._backends = backends
         self._fresh = fresh
         self._asked = float("-inf")
-        self._answer: asyncio.Task[dict[str, str | None]] | None = None
+        self._answer: asyncio.Task[Verdict] | None = None
 
-    async def verdicts(self) -> dict[str, str | None]:
-        """For each backend None when it can serve, else the reason why not."""
+    async def verdict(self) -> Verdict:
         now = time.monotonic()
         if self._answer is None or (self._answer.done() and now - self._asked > self._fresh):
             self._asked = now
             self._answer = asyncio.create_task(self._ask())
         return await asyncio.shield(self._answer)
 
-    async def _ask(self) -> dict[str, str | None]:
-        answers = await asyncio.gather(*(_prove(backend) for backend in self._backends.values()))
-        return dict(zip(self._backends, answers, strict=True))
+    async def _ask(self) -> Verdict:
+        proofs = {name: asyncio.create_task(_prove(backend)) for name, backend in self._backends.items()}
+        silent = set(proofs.values())
+        patience: float | None = None
+        while silent:
+            answered, silent = await asyncio.wait(
+                silent, timeout=patience, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not answered:
+                break
+            if any(proof.result() is None for proof in answered):
+                patience = PATIENCE
+        for proof in silent:
+            proof.cancel()
+        errors = {name: proof.result() for name, proof in proofs.items() if proof not in silent}
+        waits = [error.retry_after for error in errors.values() if error and error.retry_after]
+        return Verdict(
+            {name: _reason(errors[name]) if name in errors else "no answer yet" for name in proofs},
+            min(waits, default=1.0),
+        )
 
 
-async def _prove(backend: Backend) -> str | None:
+def _reason(error: GatewayError | None) -> str | None:
+    return None if error is None else error.message
+
+
+async def _prove(backend: Backend) -> GatewayError | None:
     try:
         await backend.probe()
     except GatewayError as error:
-        return error.message
+        return error
     return None

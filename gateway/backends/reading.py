@@ -13,6 +13,8 @@ from gateway.types import Call, Chunk, Json
 from gateway.wire import sse
 from gateway.wire.answer import Dialect
 
+MAX_BODY = 64 * 2**20
+"""Bytes in a whole answer; more is not an answer."""
 _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 
 
@@ -90,8 +92,12 @@ class Body:
         self._backend = backend
         self._dialect = dialect
         self._parts: list[bytes] = []
+        self._size = 0
 
     def feed(self, part: bytes) -> Iterable[Chunk]:
+        self._size += len(part)
+        if self._size > MAX_BODY:
+            raise UpstreamFailed(f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.")
         self._parts.append(part)
         return ()
 

@@ -18,6 +18,12 @@ import httpx
 import yarl
 
 
+KEEPALIVE = 4.0
+"""Seconds an idle connection is kept: less than the 5 after which uvicorn and Node close theirs. The server closing
+first would meet a request on its way, which must then fail, as a POST is not to be sent twice.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class _Route:
     """Where a URL's requests really go: worked out once, as a look at the environment costs more than a request."""
@@ -39,7 +45,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(
-        self, *, max_connections: int = 0, keepalive: float = 30.0, verify: ssl.SSLContext | None = None
+        self, *, max_connections: int = 0, keepalive: float = KEEPALIVE, verify: ssl.SSLContext | None = None
     ) -> None:
         """``verify`` takes the place of the authorities above."""
         self._max_connections = max_connections

@@ -150,6 +150,10 @@ class Whole:
         )
 
 
+_SHARED = frozenset({"id", "created", "system_fingerprint"})
+"""Fields of a stream that are the same in all its events."""
+
+
 class Events:
     """Writes chunks as server-sent events. With ``include_usage`` the last event tells the usage, the rest null."""
 
@@ -170,7 +174,10 @@ class Events:
             self._open(chunk.envelope)
         if chunk.delta is None:
             return b""
-        return self._start + orjson.dumps(self._dialect.event_choice(chunk)) + self._tail
+        event = self._start + orjson.dumps(self._dialect.event_choice(chunk)) + self._tail
+        own = {name: value for name, value in chunk.envelope.items() if name not in _SHARED}
+        # Fields of this event alone, such as a provider's filter verdicts or timings, follow those that all share.
+        return event if not own else event[:-3] + b"," + orjson.dumps(own)[1:] + b"\n\n"
 
     def end(self) -> bytes:
         """The usage, where it was asked for and is known, and the end mark."""
@@ -180,8 +187,9 @@ class Events:
 
     def _open(self, envelope: Mapping[str, Json]) -> None:
         # What all events of an answer share is written out once.
+        shared = {name: value for name, value in envelope.items() if name in _SHARED}
         head = _head(
-            envelope, self._dialect.CHUNK_OBJECT, self._dialect.ID_PREFIX, self._request_id, self._model
+            shared, self._dialect.CHUNK_OBJECT, self._dialect.ID_PREFIX, self._request_id, self._model
         )
         self._start = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
 

@@ -65,22 +65,22 @@ async def test_64_streams_at_once_say_what_each_says_alone(stack: Stack) -> None
 async def test_a_client_that_hangs_up_stops_the_work(stack: Stack, stream: bool) -> None:
     body = {
         "model": "tollgate-demo",
-        "messages": [{"role": "user", "content": "Tell me a story about a fox."}],
+        "messages": [{"role": "user", "content": "Count from 1 to 50."}],
         "stream": stream,
-        "max_tokens": 1500,
-        "ignore_eos": True,
+        "n": 48,
+        "temperature": 1.0,
     }
     async with httpx.AsyncClient(
         base_url=stack.url, headers={"authorization": f"Bearer {stack.key}"}
     ) as http:
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=body, timeout=60))
-        await _until(lambda: stack.engine_metric("tollgate_engine_requests_running") > 0)
+        await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") > 0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    await _until(lambda: stack.engine_metric("tollgate_engine_requests_running") == 0, seconds=2)
-    produced = stack.engine_metric("tollgate_engine_generation_tokens_total")
+    await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") == 0, seconds=2)
+    produced = stack.engine_metric("tollgate_engine_generated_tokens_total")
     await asyncio.sleep(0.3)
-    assert stack.engine_metric("tollgate_engine_generation_tokens_total") == produced
+    assert stack.engine_metric("tollgate_engine_generated_tokens_total") == produced
 
 
 @pytest.mark.anyio
@@ -89,7 +89,7 @@ async def test_a_killed_engine_gives_clean_errors_and_comes_back(own_stack: Stac
     async with client_of(stack) as client:
         before = await ask(client, QUESTIONS[0])
         asking = [asyncio.create_task(ask(client, "Count from 1 to 50.")) for _ in range(16)]
-        await _until(lambda: stack.engine_metric("tollgate_engine_requests_running") > 4)
+        await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") > 4)
         os.kill(_engine_pid(stack), signal.SIGKILL)
         results = await asyncio.gather(*asking, return_exceptions=True)
         failures = [r for r in results if isinstance(r, Exception)]

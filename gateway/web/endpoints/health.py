@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -15,15 +17,14 @@ async def healthz(request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """200 when at least one backend proves that it can serve: the engine by decoding a token, others by an answer."""
-    verdicts = await Context.of(request.scope).runtime.readiness.verdicts()
-    ready = any(verdict is None for verdict in verdicts.values())
+    verdict = await Context.of(request.scope).runtime.readiness.verdict()
     body = {
-        "status": "ready" if ready else "not ready",
-        "backends": {name: verdict or "ready" for name, verdict in verdicts.items()},
+        "status": "ready" if verdict.ready else "not ready",
+        "backends": {name: reason or "ready" for name, reason in verdict.reasons.items()},
     }
-    return JSONResponse(
-        body, status_code=200 if ready else 503, headers={} if ready else {"retry-after": "1"}
-    )
+    if verdict.ready:
+        return JSONResponse(body)
+    return JSONResponse(body, status_code=503, headers={"retry-after": str(math.ceil(verdict.retry_after))})
 
 
 class MetricsPage:

@@ -28,7 +28,7 @@ class Probed:
         self.probes += 1
         await asyncio.sleep(self.delay)
         if self.down:
-            raise UpstreamUnavailable(self.down)
+            raise UpstreamUnavailable(self.down, retry_after=7.0)
 
     async def aclose(self) -> None: ...
 
@@ -36,39 +36,59 @@ class Probed:
 async def test_every_backend_has_a_verdict() -> None:
     good, bad = Probed("good"), Probed("bad")
     bad.down = "gone fishing"
-    assert await Readiness({"good": good, "bad": bad}).verdicts() == {"good": None, "bad": "gone fishing"}
+    verdict = await Readiness({"good": good, "bad": bad}).verdict()
+    assert verdict.ready
+    assert verdict.reasons == {"good": None, "bad": "gone fishing"}
 
 
 async def test_no_backends_no_verdicts() -> None:
-    assert await Readiness({}).verdicts() == {}
+    verdict = await Readiness({}).verdict()
+    assert verdict.reasons == {}
+    assert not verdict.ready
 
 
 async def test_askers_share_one_answer_while_it_is_fresh() -> None:
     backend = Probed("b", delay=0.02)
     readiness = Readiness({"b": backend}, fresh=60.0)
-    answers = await asyncio.gather(*(readiness.verdicts() for _ in range(50)))
-    assert answers == [{"b": None}] * 50
-    await readiness.verdicts()
+    answers = await asyncio.gather(*(readiness.verdict() for _ in range(50)))
+    assert [dict(answer.reasons) for answer in answers] == [{"b": None}] * 50
+    await readiness.verdict()
     assert backend.probes == 1
 
 
 async def test_a_stale_answer_is_asked_for_again() -> None:
     backend = Probed("b")
     readiness = Readiness({"b": backend}, fresh=0.0)
-    assert await readiness.verdicts() == {"b": None}
+    assert (await readiness.verdict()).reasons == {"b": None}
     backend.down = "gone"
     await asyncio.sleep(0.002)
-    assert await readiness.verdicts() == {"b": "gone"}
+    assert (await readiness.verdict()).reasons == {"b": "gone"}
     backend.down = None
     await asyncio.sleep(0.002)
-    assert await readiness.verdicts() == {"b": None}
+    assert (await readiness.verdict()).reasons == {"b": None}
 
 
 async def test_an_asker_that_leaves_takes_nobodys_answer_away() -> None:
     backend = Probed("b", delay=0.05)
     readiness = Readiness({"b": backend})
-    first, second = (asyncio.create_task(readiness.verdicts()) for _ in range(2))
+    first, second = (asyncio.create_task(readiness.verdict()) for _ in range(2))
     await asyncio.sleep(0.01)
     first.cancel()
-    assert await second == {"b": None}
+    assert (await second).ready
     assert backend.probes == 1
+
+
+async def test_a_silent_backend_does_not_hold_up_one_that_can_serve() -> None:
+    readiness = Readiness({"good": Probed("good"), "silent": Probed("silent", delay=60.0)})
+    async with asyncio.timeout(5):
+        verdict = await readiness.verdict()
+    assert verdict.ready
+    assert verdict.reasons == {"good": None, "silent": "no answer yet"}
+
+
+async def test_when_to_try_again_is_what_the_backends_say() -> None:
+    bad = Probed("bad")
+    bad.down = "gone"
+    verdict = await Readiness({"bad": bad}).verdict()
+    assert not verdict.ready
+    assert verdict.retry_after == 7.0

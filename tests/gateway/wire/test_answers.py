@@ -377,3 +377,16 @@ def test_an_event_with_nothing_is_no_chunk() -> None:
 )
 def test_usage_is_read_with_care(raw: Any, usage: Usage | None) -> None:
     assert answer.read_usage(raw) == usage
+
+
+def test_a_field_of_one_event_stays_with_that_event() -> None:
+    out = Events(CHAT, "r", "m", include_usage=True)
+    first, second = (
+        orjson.loads(out.event(Chunk(delta={"content": "a"}, envelope=envelope))[6:])
+        for envelope in ({"id": "x", "prompt_filter_results": [1]}, {"id": "x", "timings": {"ms": 2}})
+    )
+    assert first["prompt_filter_results"] == [1]
+    assert "prompt_filter_results" not in second
+    assert second["timings"] == {"ms": 2}
+    assert first["id"] == second["id"] == "x"
+    assert first["usage"] is second["usage"] is None
