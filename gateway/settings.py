@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+SOCKET_FD = "TOLLGATE_SOCKET_FD"
+"""The variable that tells a worker the file descriptor of the socket it serves on."""
+
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 

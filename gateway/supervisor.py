@@ -26,8 +26,7 @@ from gateway.child import Child, OnLine
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher
-from gateway.settings import Settings
-from gateway.worker import SOCKET_FD
+from gateway.settings import SOCKET_FD, Settings
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,8 @@ import uvicorn
 from gateway.app import build_app
 from gateway.cli import logs
 from gateway.connection import Connection
-from gateway.settings import Settings, SettingsError
+from gateway.settings import SOCKET_FD, Settings, SettingsError
 
-SOCKET_FD = "TOLLGATE_SOCKET_FD"
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than the pools of common clients and proxies, which must be the ones
 to close, or a request could meet a connection just being closed."""

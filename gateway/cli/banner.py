@@ -20,10 +20,12 @@ def banner(
 ) -> str:
     """``ready`` are the backends that can serve; ``development`` is the key in force where the policy has none."""
     model = first_model(loaded, ready)
+    enabled = loaded.policy.backends.keys() - loaded.disabled.keys()
+    models = (name for name in loaded.policy.models if _has_one_of(enabled, loaded, name))
     lines = [
         "",
         f"  Tollgate is ready at {url}",
-        f"  Models    {', '.join(loaded.policy.models)}",
+        f"  Models    {', '.join(models)}",
         *(f"  Disabled  {name}: {reason}" for name, reason in loaded.disabled.items()),
     ]
     if development is None:
@@ -47,10 +49,11 @@ def banner(
 def first_model(loaded: Loaded, ready: Collection[str]) -> str:
     """The first model of the policy that can serve now."""
     models = loaded.policy.models
-    able = (
-        name for name, model in models.items() if any(target.backend in ready for target in model.targets)
-    )
-    return next(able, next(iter(models)))
+    return next((name for name in models if _has_one_of(ready, loaded, name)), next(iter(models)))
+
+
+def _has_one_of(backends: Collection[str], loaded: Loaded, model: str) -> bool:
+    return any(target.backend in backends for target in loaded.policy.models[model].targets)
 
 
 def curl(url: str, key: str, model: str) -> list[str]:
