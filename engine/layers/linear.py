@@ -9,6 +9,10 @@ from torch.nn import functional
 from engine.weights.safetensors import SafetensorsReader
 
 
+_NARROW = 192
+"""Outputs below which MKL takes another path for a single row: it is then computed as two."""
+
+
 class Linear:
     """``x`` [tokens, in] → [tokens, out].
 
@@ -46,5 +50,7 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._packed is not None:
+            if x.shape[0] == 1 and self.out_features < _NARROW:
+                return self(x.expand(2, -1))[:1]
             return torch.ops.mkl._mkl_linear(x, self._packed, self._weight, self._bias, x.shape[0])
         return functional.linear(x, self._weight, self._bias)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 _INCOMPLETE = "\ufffd"
-_PATIENCE = 4
-"""Tokens after which a character that will not become whole is taken for garbage: UTF-8 has at most 4 bytes."""
+_UNFINISHED = 3
+"""Most tokens that the beginning of a character can take: it has at most three bytes."""
 
 
 class Detokenizer:
@@ -27,19 +27,26 @@ class Detokenizer:
     def push(self, tokens: Sequence[int]) -> str:
         """The text that has become certain."""
         self._window.extend(tokens)
+        new = len(self._window) - self._known
         text = self._decode(self._window)
-        if text.endswith(_INCOMPLETE):
-            # The rest of the character may come with the next token. A longer run of garbage is let out, but for
-            # its last sign, which may still be the start of something.
-            pending = len(self._window) - self._known
-            end = len(text) - 1 if pending > _PATIENCE else self._emitted
-            piece, self._emitted = text[self._emitted : end], max(end, self._emitted)
+        for held in range(min(new, _UNFINISHED + 1)):
+            certain = self._decode(self._window[:-held]) if held else text
+            if not certain.endswith(_INCOMPLETE):
+                return self._emit(certain, len(self._window) - held)
+        if new > _UNFINISHED:
+            # More than one character can be the beginning of: garbage, and let out as such, but for its last
+            # sign, from which something may yet come.
+            piece, self._emitted = text[self._emitted : -1], max(self._emitted, len(text) - 1)
             return piece
+        return ""
+
+    def _emit(self, text: str, tokens: int) -> str:
+        """``text`` is what the first ``tokens`` of the window say."""
         piece = text[self._emitted :]
         if piece:
             del self._window[: self._known]
-            self._known = len(self._window)
-            self._emitted = len(self._decode(self._window))
+            self._known = tokens - self._known
+            self._emitted = len(self._decode(self._window[: self._known]))
         return piece
 
     def finish(self) -> str:

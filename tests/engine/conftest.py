@@ -1,95 +1,17 @@
-"""A tiny random Llama with a byte-level tokenizer, in the layout that checkpoints come in."""
+"""Tiny models on disk, shared by the engine's tests."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-SHAPE = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": True,
-    "eos_token_id": 1,
-}
+from engine.config import EngineConfig
+from engine.worker.runner import Runner
 
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
-    "<|{{ message.role }}|>{{ message.content }}\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def make_tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=SHAPE["vocab_size"],
-        special_tokens=["<|bos|>", "<|eos|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog " * 50], trainer)
-    return tokenizer
-
-
-def make_weights(shape: dict, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Large enough for attention to matter: with small weights every token would look like the last."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def random(*size: int) -> torch.Tensor:
-        return torch.randn(*size, generator=generator) * (1.5 / size[-1] ** 0.5)
-
-    hidden, width, dim = shape["hidden_size"], shape["intermediate_size"], shape["head_dim"]
-    heads, kv_heads = shape["num_attention_heads"], shape["num_key_value_heads"]
-    weights = {"model.embed_tokens.weight": random(shape["vocab_size"], hidden) * 4}
-    for i in range(shape["num_hidden_layers"]):
-        name = f"model.layers.{i}"
-        weights |= {
-            f"{name}.self_attn.q_proj.weight": random(heads * dim, hidden),
-            f"{name}.self_attn.k_proj.weight": random(kv_heads * dim, hidden),
-            f"{name}.self_attn.v_proj.weight": random(kv_heads * dim, hidden),
-            f"{name}.self_attn.o_proj.weight": random(hidden, heads * dim),
-            f"{name}.mlp.gate_proj.weight": random(width, hidden),
-            f"{name}.mlp.up_proj.weight": random(width, hidden),
-            f"{name}.mlp.down_proj.weight": random(hidden, width),
-            f"{name}.input_layernorm.weight": 1 + 0.1 * random(hidden),
-            f"{name}.post_attention_layernorm.weight": 1 + 0.1 * random(hidden),
-        }
-    weights["model.norm.weight"] = 1 + 0.1 * random(hidden)
-    if not shape["tie_word_embeddings"]:
-        weights["lm_head.weight"] = random(shape["vocab_size"], hidden)
-    return weights
-
-
-def write_model(folder: Path, shape: dict = SHAPE, *, template: str | None = CHAT_TEMPLATE) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(shape))
-    make_tokenizer().save(str(folder / "tokenizer.json"))
-    settings = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
-    if template is not None:
-        settings["chat_template"] = template
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    save_file(make_weights(shape), folder / "model.safetensors")
-    return folder
+from tests.engine.live import EngineServer
+from tests.engine.tiny import SHAPE, write_model
 
 
 @pytest.fixture(scope="session")
@@ -105,3 +27,25 @@ def model_of(tmp_path: Path) -> Callable[..., Path]:
         return write_model(tmp_path / "model", {**SHAPE, **changes})
 
     return write
+
+
+@pytest.fixture(scope="session")
+def tiny_runner(tiny_model: Path) -> Runner:
+    return Runner(EngineConfig(model=tiny_model, kv_cache_blocks=600, threads=1))
+
+
+@pytest.fixture(scope="session")
+def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a context so long that its answers take seconds."""
+    return write_model(
+        tmp_path_factory.mktemp("models") / "long", {**SHAPE, "max_position_embeddings": 30_000}
+    )
+
+
+@pytest.fixture(scope="session")
+def server(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """A server for all tests that leave it as they found it."""
+    log = tmp_path_factory.mktemp("logs") / "engine.log"
+    options = ("--kv-cache-blocks", "2000", "--max-num-seqs", "4", "--max-waiting", "2")
+    with EngineServer(long_model, *options, "--max-body-bytes", "256KiB", log=log) as server:
+        yield server

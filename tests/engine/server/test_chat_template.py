@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InvalidRequest, ModelUnavailable
+from engine.server.chat_template import ChatTemplate, read_template
+from tests.engine.tiny import CHAT_TEMPLATE
+
+
+def make(source: str = CHAT_TEMPLATE) -> ChatTemplate:
+    return ChatTemplate(source, bos="<s>", eos="</s>")
+
+
+def test_renders_messages_and_asks_for_an_answer() -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<b> & 'hi'"}]
+    assert make().render(messages) == "<|system|>Be brief.\n<|user|><b> & 'hi'\n<|assistant|>"
+
+
+def test_knows_the_helpers_that_checkpoints_use() -> None:
+    source = (
+        "{{ bos_token }}{% for m in messages %}{% if loop.index == 2 %}{% break %}{% endif %}{{ m.content }}"
+    )
+    source += "{% endfor %}{{ tools | tojson }}{{ strftime_now('%Y') | length }}{{ eos_token }}"
+    tools = [{"type": "function", "function": {"name": "<é>"}}]
+    text = make(source).render([{"content": "a"}, {"content": "b"}], tools)
+    assert text == '<s>a[{"type": "function", "function": {"name": "<é>"}}]4</s>'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[5].content.name }}",
+        "{{ messages + 1 }}",
+        "{{ 1 // 0 }}",
+    ],
+)
+def test_what_the_template_refuses_is_the_callers_error(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="chat template refused") as found:
+        make(source).render([])
+    assert found.value.param == "messages"
+
+
+def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
+    with pytest.raises(InvalidRequest):
+        make("{{ ''.__class__.__mro__[1].__subclasses__() }}").render([])
+    with pytest.raises(InvalidRequest):
+        make("{{ messages.append(1) }}").render([])
+
+
+def test_a_template_that_does_not_parse_fails_at_start() -> None:
+    with pytest.raises(ModelUnavailable, match="does not parse"):
+        make("{% for %}")
+
+
+def test_is_found_where_checkpoints_keep_it(tmp_path: Path) -> None:
+    assert read_template(tmp_path, {}) is None
+    assert read_template(tmp_path, {"chat_template": "a"}) == "a"
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    assert read_template(tmp_path, {"chat_template": named}) == "d"
+    (tmp_path / "chat_template.jinja").write_text("f")
+    assert read_template(tmp_path, {"chat_template": "a"}) == "f"

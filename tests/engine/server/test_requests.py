@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.errors import InvalidRequest, UnsupportedParameter
+from engine.server.requests import ChatBody, CompletionBody, read
+
+USER = {"role": "user", "content": "hi"}
+
+
+def chat(**fields: Any) -> ChatBody:
+    return read(ChatBody, orjson.dumps({"model": "m", "messages": [USER], **fields}))
+
+
+def completion(**fields: Any) -> CompletionBody:
+    return read(CompletionBody, orjson.dumps({"model": "m", "prompt": "hi", **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [USER, {"role": "robot", "content": "x"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
+        ({"messages": [5]}, "messages[0]"),
+        ({"model": ""}, "model"),
+        ({"model": None}, "model"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"max_tokens": 1, "max_completion_tokens": 1}, "max_completion_tokens"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": 1.0}, "seed"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop[1]"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": 5}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": {}}, "tools"),
+        ({"user": 5}, "user"),
+    ],
+)
+def test_a_wrong_value_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as found:
+        chat(**fields)
+    assert found.value.param == param
+    assert found.value.code == "invalid_value"
+    assert found.value.status == 400
+    assert len(found.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"frequency_penalty": -0.5}, "frequency_penalty"),
+        ({"logit_bias": {"5": 10}}, "logit_bias"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"store": True}, "store"),
+        ({"frobnicate": 1}, "frobnicate"),
+        ({"stream": True, "stream_options": {"frobnicate": 1}}, "stream_options.frobnicate"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(UnsupportedParameter) as found:
+        chat(**fields)
+    assert found.value.param == param
+    assert found.value.code == "unsupported_parameter"
+    assert param.split(".")[-1].split("[")[0] in found.value.message or "text only" in found.value.message
+
+
+def test_a_missing_field_is_said_to_be_missing() -> None:
+    with pytest.raises(InvalidRequest, match="'messages' is missing"):
+        read(ChatBody, b'{"model": "m"}')
+    with pytest.raises(InvalidRequest, match="'model' is missing"):
+        read(CompletionBody, b'{"prompt": "m"}')
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"x"', b"null", b'{"model": NaN}', b"\xff\xfe"])
+def test_what_is_not_a_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="JSON"):
+        read(ChatBody, data)
+
+
+def test_a_number_beyond_all_bounds_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        read(
+            ChatBody, b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "temperature": 1e999}'
+        )
+
+
+def test_harmless_fields_and_explicit_nothings_pass() -> None:
+    nothings = dict.fromkeys(
+        [
+            "max_tokens",
+            "temperature",
+            "stop",
+            "n",
+            "logprobs",
+            "tools",
+            "tool_choice",
+            "response_format",
+            "seed",
+        ]
+    )
+    chat(**nothings)
+    body = chat(
+        user="u",
+        metadata={"a": "b"},
+        store=False,
+        presence_penalty=0,
+        frequency_penalty=0.0,
+        logit_bias={},
+        logprobs=False,
+        top_logprobs=0,
+        response_format={"type": "text"},
+        parallel_tool_calls=True,
+        tool_choice="auto",
+        temperature=1,
+        max_completion_tokens=5,
+    )
+    assert body.temperature == 1.0
+
+
+def test_templates_get_plain_texts_and_the_extra_fields() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    body = chat(
+        messages=[
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "42", "tool_call_id": "1"},
+        ]
+    )
+    assert body.template_messages() == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "ab"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "42", "tool_call_id": "1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("hi", ["hi"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+        ("", [""]),
+    ],
+)
+def test_prompts_come_in_four_forms(prompt: Any, expected: list[Any]) -> None:
+    assert completion(prompt=prompt).prompts == expected
+
+
+@pytest.mark.parametrize("prompt", [[], [[]], None, 5, [True], [1.0], ["a", 1], [[1], "a"], [[1, "a"]], {}])
+def test_prompts_of_other_forms_are_refused(prompt: Any) -> None:
+    with pytest.raises(InvalidRequest) as found:
+        completion(prompt=prompt)
+    assert found.value.param is not None
+    assert found.value.param.startswith("prompt")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 1}, "logprobs"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 3}, "best_of"),
+        ({"prompt": ["a"] * 65, "n": 2}, "n"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_completions_refuse_by_name_too(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as found:
+        completion(**fields)
+    assert found.value.param == param

@@ -1,0 +1,55 @@
+"""The loop without its process: schedule, execute, update, until all requests have ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.core.block_pool import BlockPool
+from engine.core.request import Request
+from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler import Scheduler
+from engine.worker.runner import Runner
+
+
+@dataclass
+class Outcome:
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    steps: int = 0
+    preempted: int = 0
+    largest: int = 0
+    """Most sequences in a step."""
+
+
+def run(
+    runner: Runner,
+    requests: list[tuple[list[int], SamplingParams]],
+    *,
+    sequences: int = 64,
+    budget: int = 512,
+    blocks: int | None = None,
+    late: int = 0,
+) -> Outcome:
+    """Request ``i`` is submitted ``i * late`` steps after the first."""
+    scheduler = Scheduler(
+        BlockPool(blocks or runner.cache.blocks),
+        block_size=runner.block_size,
+        max_sequences=sequences,
+        max_tokens_per_step=budget,
+        max_model_len=runner.max_model_len,
+        max_waiting=1000,
+    )
+    outcome = Outcome({i: [] for i in range(len(requests))})
+    submitted = 0
+    while submitted < len(requests) or not scheduler.idle:
+        while submitted < len(requests) and submitted * late <= outcome.steps:
+            prompt, params = requests[submitted]
+            scheduler.submit(Request(submitted, prompt, params))
+            submitted += 1
+        plan = scheduler.schedule()
+        for gain in scheduler.update(plan, runner.execute(plan)):
+            outcome.tokens[gain.request_id] += gain.tokens
+        outcome.steps += 1
+        outcome.preempted += len(plan.preempted)
+        outcome.largest = max(outcome.largest, len(plan.work))
+    scheduler.check_integrity()
+    return outcome

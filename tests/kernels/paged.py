@@ -1,0 +1,58 @@
+"""Sequences scattered over a paged cache, and plain attention to compare with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Paged:
+    keys: list[Tensor]
+    """One [length, kv_heads, head_dim] per sequence."""
+    values: list[Tensor]
+    k_cache: Tensor
+    v_cache: Tensor
+    block_tables: Tensor
+    seq_lens: Tensor
+
+
+def scatter(lengths: list[int], *, kv_heads: int, head_dim: int, block_size: int, seed: int = 0) -> Paged:
+    """Blocks are handed out in random order, and what no sequence owns is filled with large numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = [-(-length // block_size) for length in lengths]
+    total = sum(counts) + 3
+    order = torch.randperm(total - 1, generator=generator).tolist()
+    size = (total, kv_heads, block_size, head_dim)
+    k_cache, v_cache = torch.full(size, 1e4), torch.full(size, -1e4)
+    keys, values, tables = [], [], []
+    for length, count in zip(lengths, counts, strict=True):
+        blocks = [order.pop() for _ in range(count)]
+        k = torch.randn(length, kv_heads, head_dim, generator=generator)
+        v = torch.randn(length, kv_heads, head_dim, generator=generator)
+        for t in range(length):
+            block, offset = blocks[t // block_size], t % block_size
+            k_cache[block, :, offset] = k[t]
+            v_cache[block, :, offset] = v[t]
+        keys.append(k)
+        values.append(v)
+        tables.append(blocks)
+    width = max(counts)
+    padded = [blocks + [total - 1] * (width - len(blocks)) for blocks in tables]
+    return Paged(keys, values, k_cache, v_cache, torch.tensor(padded), torch.tensor(lengths))
+
+
+def dense(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """``q`` [new, heads, d] are the last positions of ``keys`` [length, kv_heads, d]. Loops, in float64."""
+    new, heads, _ = q.shape
+    length, kv_heads, _ = keys.shape
+    out = torch.zeros_like(q, dtype=torch.float64)
+    for t in range(new):
+        seen = length - new + t + 1
+        for h in range(heads):
+            g = h // (heads // kv_heads)
+            scores = keys[:seen, g].double() @ q[t, h].double() * scale
+            out[t, h] = torch.softmax(scores, 0) @ values[:seen, g].double()
+    return out

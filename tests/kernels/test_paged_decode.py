@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.paged_decode import paged_decode_reference
+from tests.kernels.paged import dense, scatter
+
+
+@pytest.mark.parametrize(
+    ("lengths", "heads", "kv_heads", "head_dim", "block_size"),
+    [
+        pytest.param([1], 4, 4, 8, 16, id="one-token"),
+        pytest.param([15, 16, 17], 4, 2, 16, 16, id="block-16-minus-1-even-plus-1"),
+        pytest.param([3, 4, 5], 6, 2, 24, 4, id="block-4-group-3-dim-24"),
+        pytest.param([1, 100, 7, 33], 8, 1, 32, 16, id="mixed-lengths-one-kv-head"),
+        pytest.param([50] * 5, 7, 7, 12, 1, id="block-1-seven-heads-no-groups"),
+        pytest.param([9, 2], 12, 3, 64, 7, id="block-7-group-4"),
+    ],
+)
+def test_equals_dense_attention(
+    lengths: list[int], heads: int, kv_heads: int, head_dim: int, block_size: int
+) -> None:
+    paged = scatter(lengths, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size)
+    q = torch.randn(len(lengths), heads, head_dim, generator=torch.Generator().manual_seed(1))
+    out = paged_decode_reference(
+        q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, head_dim**-0.5
+    )
+    for b in range(len(lengths)):
+        expected = dense(q[b : b + 1], paged.keys[b], paged.values[b], head_dim**-0.5)[0]
+        torch.testing.assert_close(out[b].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_is_the_same_to_the_bit_whoever_shares_the_batch() -> None:
+    lengths = [40] + [64] * 30 + [5] * 3
+    paged = scatter(lengths, kv_heads=2, head_dim=32, block_size=16)
+    q = torch.randn(len(lengths), 8, 32)
+    together = paged_decode_reference(
+        q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, 0.2
+    )
+    for b in (0, 1, 33):
+        row = slice(b, b + 1)
+        alone = paged_decode_reference(
+            q[row], paged.k_cache, paged.v_cache, paged.block_tables[row], paged.seq_lens[row], 0.2
+        )
+        assert torch.equal(alone[0], together[b])
+
+
+def test_bfloat16_stays_near_float32() -> None:
+    paged = scatter([70, 3], kv_heads=2, head_dim=32, block_size=16)
+    paged.k_cache.clamp_(-3, 3)
+    paged.v_cache.clamp_(-3, 3)
+    q = torch.randn(2, 4, 32)
+    wide = paged_decode_reference(q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, 0.2)
+    narrow = paged_decode_reference(
+        q.bfloat16(),
+        paged.k_cache.bfloat16(),
+        paged.v_cache.bfloat16(),
+        paged.block_tables,
+        paged.seq_lens,
+        0.2,
+    )
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow.float(), wide, rtol=0.05, atol=0.05)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.paged_prefill import TILE, paged_prefill_reference
+from tests.kernels.paged import Paged, dense, scatter
+
+
+def run(paged: Paged, q: Tensor, new: list[int], lens: list[int], scale: float) -> Tensor:
+    starts = torch.tensor([0, *new]).cumsum(0)
+    return paged_prefill_reference(
+        q, paged.k_cache, paged.v_cache, paged.block_tables, starts, torch.tensor(lens), scale
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "new", "heads", "kv_heads", "head_dim", "block_size"),
+    [
+        pytest.param([15], [15], 4, 2, 16, 16, id="block-minus-1"),
+        pytest.param([16], [16], 4, 2, 16, 16, id="one-whole-block"),
+        pytest.param([17, 33], [17, 2], 6, 2, 8, 16, id="block-plus-1-and-a-late-chunk"),
+        pytest.param([TILE - 1, TILE, TILE + 1], [TILE - 1, TILE, TILE + 1], 4, 4, 8, 16, id="tile-edges"),
+        pytest.param([200, 9], [70, 9], 8, 1, 24, 7, id="chunk-within-tiles-block-7"),
+        pytest.param([130, 2, 65], [1, 2, 64], 3, 3, 8, 4, id="one-row-chunk"),
+    ],
+)
+def test_equals_dense_attention(
+    lengths: list[int], new: list[int], heads: int, kv_heads: int, head_dim: int, block_size: int
+) -> None:
+    paged = scatter(lengths, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size)
+    q = torch.randn(sum(new), heads, head_dim, generator=torch.Generator().manual_seed(2))
+    out = run(paged, q, new, lengths, head_dim**-0.5)
+    first = 0
+    for b, count in enumerate(new):
+        rows = slice(first, first + count)
+        expected = dense(q[rows], paged.keys[b], paged.values[b], head_dim**-0.5)
+        torch.testing.assert_close(out[rows].double(), expected, rtol=1e-5, atol=1e-5)
+        first += count
+
+
+@pytest.mark.parametrize("cuts", [[150], [64, 86], [1, 149], [63, 2, 85], [10] * 15])
+def test_is_the_same_to_the_bit_however_a_prompt_is_chunked(cuts: list[int]) -> None:
+    paged = scatter([150], kv_heads=2, head_dim=16, block_size=16)
+    q = torch.randn(150, 4, 16, generator=torch.Generator().manual_seed(3))
+    whole = run(paged, q, [150], [150], 0.25)
+    done = 0
+    for count in cuts:
+        part = run(paged, q[done : done + count], [count], [done + count], 0.25)
+        assert torch.equal(part, whole[done : done + count])
+        done += count
