@@ -52,6 +52,19 @@ def alive(pid: int) -> bool:
         return False
 
 
+def members(group: int) -> list[str]:
+    """The commands that run in a process group."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, its_group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append((process / "cmdline").read_text())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 async def test_it_runs_in_a_group_of_its_own_and_its_lines_are_heard() -> None:
     async with running("sh", "-c", "echo one; printf '10%%\\r20%%\\n\\n'; echo two >&2; exec sleep 60") as (
         child,
@@ -104,7 +117,9 @@ async def test_sigterm_lets_it_finish() -> None:
         lines,
     ):
         await until(lambda: lines)
+        group = child.pid
     assert lines == ["up", "bye"] and child.deaths == 0
+    assert group is not None and not members(group)
 
 
 async def test_what_ignores_sigterm_is_killed_after_the_grace() -> None:
@@ -122,8 +137,10 @@ async def test_its_own_children_go_with_it() -> None:
         await until(lambda: lines)
         grandchild = int(lines[0])
         assert child.pid is not None and alive(grandchild)
-        os.kill(child.pid, signal.SIGKILL)
+        group = child.pid
+        os.kill(group, signal.SIGKILL)
         await until(lambda: not alive(grandchild))
+        assert not members(group)
 
 
 async def test_stopping_during_a_pause_does_not_wait_for_it() -> None:
@@ -156,7 +173,7 @@ def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
         from gateway.child import Child
 
         async def main():
-            child = Child("it", ["sh", "-c", "echo $$; trap '' TERM HUP INT; while :; do sleep 1; done"],
+            child = Child("it", ["sh", "-c", "sleep 60 & echo $$ $!; trap '' TERM HUP INT; while :; do sleep 1; done"],
                           on_line=lambda name, line: print(line, flush=True))
             child.start()
             await asyncio.sleep(60)
@@ -167,13 +184,14 @@ def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True, cwd=tmp_path
     )
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert alive(child)
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    (group,) = {os.getpgid(pid) for pid in pids}
+    assert all(map(alive, pids))
     parent.kill()
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + 5
-    while alive(child):
+    while members(group):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
