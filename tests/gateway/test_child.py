@@ -38,9 +38,9 @@ async def running(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "did not happen within 10 s"
+        assert time.monotonic() < deadline, "did not happen within 60 s"
         await asyncio.sleep(0.005)
 
 
@@ -147,7 +147,7 @@ async def test_stopping_during_a_pause_does_not_wait_for_it() -> None:
     began = time.monotonic()
     async with running("false", backoff=Backoff(first=30)) as (child, _):
         await until(lambda: child.deaths == 1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
 
 
 async def test_kill_is_for_good() -> None:
@@ -190,7 +190,7 @@ def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while members(group):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -79,7 +79,7 @@ class TestChildren:
 
     @staticmethod
     async def logged(log: Path, *lines: str) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while words(log) != list(lines):
             assert time.monotonic() < deadline, words(log)
             await asyncio.sleep(0.01)
@@ -179,7 +179,7 @@ class Serve:
             self.output.append(line.rstrip("\n"))
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "\n".join(self.output)
             time.sleep(0.01)
@@ -201,7 +201,7 @@ class Serve:
 
     def client(self) -> httpx.Client:
         return httpx.Client(
-            base_url=self.ready(), headers={"authorization": "Bearer dev-key"}, timeout=10, trust_env=False
+            base_url=self.ready(), headers={"authorization": "Bearer dev-key"}, timeout=60, trust_env=False
         )
 
     def close(self) -> None:
@@ -272,12 +272,12 @@ def test_sigterm_lets_answers_under_way_finish_and_takes_no_new_ones(serve: Call
         one.until(lambda: not _connects(url))
         rest = list(lines)
     assert rest[-2:] == ["data: [DONE]", ""] and any("ten" in line for line in rest)
-    assert one.process.wait(10) == 0
+    assert one.process.wait(60) == 0
     assert all(map(gone, workers))
 
 
 def test_a_second_ctrl_c_stops_at_once(serve: Callable[..., Serve]) -> None:
-    one = serve(delay="1s")
+    one = serve(delay="5s")
     with (
         one.client() as client,
         client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as answer,
@@ -290,7 +290,7 @@ def test_a_second_ctrl_c_stops_at_once(serve: Callable[..., Serve]) -> None:
         time.sleep(0.3)
         assert one.process.poll() is None
         one.process.send_signal(signal.SIGINT)
-        assert one.process.wait(3) == 130
+        assert one.process.wait(30) == 130
     assert gone(worker)
 
 
@@ -304,8 +304,8 @@ def test_answers_that_take_too_long_are_cut_after_the_drain_timeout(serve: Calla
         next(lines)
         began = time.monotonic()
         one.process.send_signal(signal.SIGTERM)
-        assert one.process.wait(10) == 0
-        assert 0.9 < time.monotonic() - began < 5
+        assert one.process.wait(60) == 0
+        assert 0.9 < time.monotonic() - began < 30  # the answer would take 45
 
 
 def test_nothing_outlives_a_supervisor_that_was_killed(serve: Callable[..., Serve]) -> None:
