@@ -184,12 +184,13 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
 
         try:
             async with PolicyWatcher(settings.policies, take_up, env=env) as watcher:
+                shared = _shared_metrics(Path(scratch)) if settings.workers > 1 else {}
                 for number in range(1, settings.workers + 1):
                     own = replace(settings, worker=number, last_good=last_good.path)
                     supervisor.start_worker(
                         "gateway" if settings.workers == 1 else f"gateway {number}",
                         (sys.executable, "-m", "gateway.worker"),
-                        env={**own.to_env(), SOCKET_FD: str(listener.fileno())},
+                        env={**own.to_env(), **shared, SOCKET_FD: str(listener.fileno())},
                         pass_fds=[listener.fileno()],
                     )
                 announcing = asyncio.create_task(_announce(listener, watcher, events))
@@ -206,6 +207,13 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
             return 128 + signals.last if signals.force.is_set() else 0
         finally:
             supervisor.kill()
+
+
+def _shared_metrics(scratch: Path) -> dict[str, str]:
+    """Where workers add up their figures, so that whichever is asked for ``/metrics`` tells those of all."""
+    folder = scratch / "metrics"
+    folder.mkdir(mode=0o700)
+    return {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
 
 
 class _Signals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -92,7 +93,17 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """The figures as text, and the text's content type."""
         registry = self._registry
-        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if folder:
+            _forget_the_dead(Path(folder))
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _forget_the_dead(folder: Path) -> None:
+    """A worker that was killed has nothing in flight, whatever its last figures say."""
+    for file in folder.glob("gauge_live*_*.db"):
+        pid = file.stem.rpartition("_")[2]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            file.unlink(missing_ok=True)

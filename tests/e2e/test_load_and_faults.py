@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.conftest import Stack
+from tests.e2e.conftest import Stack, children
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -90,7 +90,8 @@ async def test_a_killed_engine_gives_clean_errors_and_comes_back(own_stack: Stac
         before = await ask(client, QUESTIONS[0])
         asking = [asyncio.create_task(ask(client, "Count from 1 to 50.")) for _ in range(16)]
         await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") > 4)
-        os.kill(_engine_pid(stack), signal.SIGKILL)
+        (engine,) = children(stack.process.pid, "engine", "serve")
+        os.kill(engine, signal.SIGKILL)
         results = await asyncio.gather(*asking, return_exceptions=True)
         failures = [r for r in results if isinstance(r, Exception)]
         assert failures, "the kill came too late to cut anything"
@@ -113,19 +114,3 @@ async def _until(condition, *, seconds: float = 20.0) -> None:  # type: ignore[n
         if time.monotonic() > deadline:
             raise AssertionError("waited in vain")
         await asyncio.sleep(0.01)
-
-
-def _engine_pid(stack: Stack) -> int:
-    """The engine's HTTP process: the supervisor's child whose command line says so."""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/cmdline", "rb") as file:
-                    words = file.read().split(b"\0")
-                with open(f"/proc/{entry}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            if parent == stack.process.pid and b"engine" in words and b"serve" in words:
-                return int(entry)
-    raise AssertionError("no engine is running")
