@@ -59,6 +59,8 @@ class Loop:
         log.info("warmed up in %.1f s", time.monotonic() - loaded)
         self._submitted: dict[int, float] = {}
         self._refusals: list[Refusal] = []
+        self._news = False
+        """Whether something has changed that the other process was not told of."""
         self.ready = Ready(
             max_model_len=runner.max_model_len,
             vocab_size=runner.model.vocab_size,
@@ -77,7 +79,7 @@ class Loop:
                 self._take(message)
             if not self._scheduler.idle:
                 self._step()
-            elif self._refusals:
+            elif self._news:
                 self._send([], Plan(), 0.0)
             elif idle:
                 self._scheduler.check_integrity()
@@ -85,6 +87,7 @@ class Loop:
                     self._take(message)
 
     def _take(self, message: Submit | Abort) -> None:
+        self._news = True
         if isinstance(message, Abort):
             for request_id in message.request_ids:
                 self._scheduler.abort(request_id)
@@ -126,6 +129,7 @@ class Loop:
         )
         self._channel.send(Outputs(progress, self._refusals, step))
         self._refusals = []
+        self._news = False
 
 
 def main(fd: int) -> int:

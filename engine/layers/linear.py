@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from engine.weights.safetensors import SafetensorsReader
 
-
 _NARROW = 192
 """Outputs below which MKL takes another path for a single row: it is then computed as two."""
 

@@ -9,7 +9,6 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.worker.runner import Runner
-
 from tests.engine.live import EngineServer
 from tests.engine.tiny import SHAPE, write_model
 

@@ -67,7 +67,7 @@ class EngineServer:
         self.process.send_signal(number)
 
 
-def eventually(condition: Callable[[], Any], *, within: float = 5.0) -> None:
+def eventually(condition: Callable[[], Any], *, within: float = 30.0) -> None:
     """Waits until ``condition`` is true."""
     deadline = time.monotonic() + within
     while not condition():
