@@ -68,16 +68,20 @@ class Stack:
             raise AssertionError(f"no {name} on the engine's /metrics:\n{text}")
         return float(found[1])
 
+    def is_ready(self) -> bool:
+        """Whether the engine has proven to the gateway that it can serve, within the last second."""
+        try:
+            return bool(httpx.get(f"{self.url}/readyz", timeout=10).json()["backends"]["bundled"] == "ready")
+        except httpx.TransportError:
+            return False
+
     def wait_ready(self, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
-            try:
-                if httpx.get(f"{self.url}/readyz", timeout=10).json()["backends"]["bundled"] == "ready":
-                    return
-            except httpx.TransportError:
-                pass
+            if self.is_ready():
+                return
             time.sleep(0.1)
         raise AssertionError("not ready in time:\n" + "".join(self.lines[-40:]))
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.live import EngineServer, eventually
 
-LONG = {"model": "long", "prompt": "zz", "max_tokens": 25_000}
+LONG = {"model": "long", "prompt": "zz", "max_tokens": 25_000, "temperature": 0}
 
 
 def send(server: EngineServer, path: str = "/v1/completions", **body: object) -> socket.socket:
