@@ -16,7 +16,7 @@ import httpx
 
 from tests.engine.live import EngineServer, alive, eventually
 
-LONG = {"model": "long", "prompt": "zz", "max_tokens": 25_000}
+LONG = {"model": "long", "prompt": "zz", "max_tokens": 25_000, "temperature": 0}
 
 
 class Request(threading.Thread):
