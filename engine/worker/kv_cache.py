@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,6 +37,13 @@ class KVCache:
         self.padding_block = blocks
         size = (blocks + 1, shape.kv_heads, block_size, shape.head_dim)
         self.layers: list[tuple[Tensor, Tensor]] = [
-            (torch.zeros(size, dtype=dtype, device=device), torch.zeros(size, dtype=dtype, device=device))
-            for _ in range(shape.layers)
+            (_zeros(size, device, dtype), _zeros(size, device, dtype)) for _ in range(shape.layers)
         ]
+
+
+def _zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    # torch writes its zeros; these come from the kernel, and take memory only once a block is used.
+    count = math.prod(size) * dtype.itemsize
+    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(size)

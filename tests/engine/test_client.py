@@ -1,0 +1,117 @@
+"""The client and a real loop process, without HTTP between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.client import EngineClient, Generation
+from engine.config import EngineConfig
+from engine.core.sampling_params import SamplingParams
+from engine.errors import ContextLengthExceeded, EngineDied, EngineStalled, QueueFull, StartupError
+from engine.server.health import Health
+from engine.worker.runner import Runner
+from tests.engine.live import alive
+from tests.engine.steps import run
+
+pytestmark = pytest.mark.anyio
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
+ENDLESS = SamplingParams(max_tokens=400, temperature=0)
+
+
+@asynccontextmanager
+async def started(model: Path) -> AsyncIterator[EngineClient]:
+    config = EngineConfig(
+        model=model, max_num_seqs=2, max_waiting=1, kv_cache_blocks=64, threads=1, log_level="warning"
+    )
+    client = await EngineClient.start(config)
+    try:
+        await client.ready()
+        yield client
+    finally:
+        await client.close()
+
+
+async def collect(generation: Generation) -> dict[int, list[int]]:
+    tokens: dict[int, list[int]] = {}
+    async for deltas in generation:
+        for delta in deltas:
+            tokens.setdefault(delta.index, []).extend(delta.tokens)
+    return tokens
+
+
+async def test_a_generation_from_start_to_end(tiny_model: Path, tiny_runner: Runner) -> None:
+    async with started(tiny_model) as client:
+        ready = await client.ready()
+        assert (ready.max_model_len, ready.blocks, ready.dtype) == (512, 64, "float32")
+        requests = [([5, 6, 7], GREEDY), ([90] * 40, GREEDY)]
+        expected = run(tiny_runner, requests).tokens
+        assert await collect(client.submit(requests)) == expected
+
+        # Who reads late gets everything at once.
+        generation = client.submit(requests[:1])
+        while client.last is None or client.last.running or client.open_requests:
+            await asyncio.sleep(0.01)
+        (deltas,) = [deltas async for deltas in generation]
+        assert [token for delta in deltas for token in delta.tokens] == expected[0]
+
+        # One sequence can be given up while the other goes on.
+        generation = client.submit([([5], ENDLESS), requests[1]])
+        await anext(generation)
+        generation.stop(0)
+        assert len((await collect(generation)).get(1, [])) >= 10
+
+        with pytest.raises(ContextLengthExceeded, match="512"):
+            await collect(client.submit([([5] * 501, GREEDY)]))
+
+        crowd = [client.submit([([5], ENDLESS)]) for _ in range(3)]
+        with pytest.raises(QueueFull):
+            await collect(client.submit([([5], ENDLESS)]))
+        for generation in crowd:
+            generation.close()
+        assert client.open_requests == 0
+        pid = client.pid
+    assert not alive(pid)
+    with pytest.raises(EngineDied):
+        client.submit(requests)
+
+
+async def test_health_is_a_token_decoded_in_time(tiny_model: Path) -> None:
+    async with started(tiny_model) as client:
+        health = Health(client, timeout=1.0, fresh=0.0)
+        client.on_step = health.observe
+        await health.check()
+        os.kill(client.pid, signal.SIGSTOP)
+        stalled = await asyncio.gather(health.check(), health.check(), return_exceptions=True)
+        assert [type(error) for error in stalled] == [EngineStalled] * 2
+        os.kill(client.pid, signal.SIGCONT)
+        await asyncio.sleep(0.2)
+        await health.check()
+        os.kill(client.pid, signal.SIGKILL)
+        await client.died.wait()
+        with pytest.raises(EngineDied):
+            await health.check()
+
+
+async def test_a_model_that_does_not_load_says_why(tiny_model: Path) -> None:
+    client = await EngineClient.start(
+        EngineConfig(model=tiny_model, max_model_len=10_000, log_level="warning")
+    )
+    with pytest.raises(StartupError, match="512 positions"):
+        await client.ready()
+    await client.close()
+
+
+async def test_a_loop_process_that_dies_while_it_loads_is_noticed(tiny_model: Path) -> None:
+    client = await EngineClient.start(EngineConfig(model=tiny_model))
+    os.kill(client.pid, signal.SIGKILL)
+    with pytest.raises(StartupError, match="died"):
+        await client.ready()
+    await client.close()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from engine.__main__ import main, parser, read_options
+from engine.config import EngineConfig, ServerConfig
+
+
+def options(*arguments: str) -> dict[str, object]:
+    found = vars(parser().parse_args(["serve", *arguments]))
+    del found["run"]
+    return found
+
+
+def test_what_is_not_given_has_the_configurations_default(tiny_model: Path) -> None:
+    config = read_options(options("--model", str(tiny_model)))
+    assert config == ServerConfig(EngineConfig(tiny_model), tiny_model.name)
+
+
+def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> None:
+    given = {
+        "host": "::1",
+        "port": 5,
+        "max_body_bytes": 1024,
+        "drain_timeout": 1.5,
+        "served_model_name": "m",
+        "device": "cpu",
+        "dtype": "bfloat16",
+        "threads": 2,
+        "max_num_seqs": 7,
+        "max_batched_tokens": 99,
+        "max_waiting": 3,
+        "block_size": 32,
+        "kv_cache_blocks": 11,
+        "max_model_len": 64,
+        "log_level": "error",
+    }
+    flags = [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    config = read_options(options("--model", str(tiny_model), *flags))
+    for name, value in given.items():
+        holder = config if hasattr(config, name) else config.engine
+        assert getattr(holder, name) == value
+    settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
+    assert settings - set(given) == {"model", "engine", "kv_cache_memory"}
+    sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
+    assert sized.engine.kv_cache_memory == 2**20
+
+
+def test_the_name_is_the_folders_or_what_was_asked_for(tiny_model: Path) -> None:
+    assert read_options(options("--model", f"{tiny_model}/")).served_model_name == "tiny"
+    assert read_options(options("--model", "demo")).served_model_name == "demo"
+
+
+def test_help_tells_the_defaults_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    engine, server = EngineConfig(Path()), ServerConfig(EngineConfig(Path()), "m")
+    for flag, default in (
+        ("--max-num-seqs", engine.max_num_seqs),
+        ("--max-batched-tokens", engine.max_batched_tokens),
+        ("--max-waiting", engine.max_waiting),
+        ("--block-size", engine.block_size),
+        ("--port", server.port),
+        ("--host", server.host),
+        ("--drain-timeout", f"{server.drain_timeout:g}"),
+        ("--max-body-bytes", f"{server.max_body_bytes // 2**20}MiB"),
+    ):
+        start = said.rindex(f"{flag} ")
+        assert f"(default: {default})" in said[start : start + 160]
+
+
+def test_nonsense_is_told_in_a_line(capsys: pytest.CaptureFixture[str], tiny_model: Path) -> None:
+    assert main(["serve", "--model", "nowhere"]) == 1
+    assert capsys.readouterr().err.startswith("error: There is no folder nowhere")
+    assert main(["serve", "--model", str(tiny_model), "--max-num-seqs", "0"]) == 1
+    assert "--max-num-seqs must be at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["serve", "--model", "demo", "--kv-cache-memory", "much"])
+    assert "'much' is not a size" in capsys.readouterr().err
