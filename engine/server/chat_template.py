@@ -18,6 +18,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import InvalidRequest, ModelUnavailable
 
+_REFUSALS = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
+"""What a template may raise over messages that it was not made for."""
+
 
 class ChatTemplate:
     """Raises ``ModelUnavailable`` if the model's template is not valid Jinja."""
@@ -43,7 +54,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=messages, tools=tools, add_generation_prompt=True, **self._tokens
             )
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        except _REFUSALS as error:
             raise InvalidRequest(
                 f"The model's chat template refused these messages: {error}", param="messages"
             ) from error

@@ -85,7 +85,7 @@ class ResponseFormat(BaseModel):
 
 
 class ChatBody(Sampling):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -161,10 +161,11 @@ class ChatBody(Sampling):
 class CompletionBody(Sampling):
     prompt: (
         str
-        | Annotated[list[int], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[list[int], Field(fail_fast=True, min_length=1)]
+        | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_CHOICES)]
         | Annotated[
-            list[Annotated[list[int], Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)
+            list[Annotated[list[int], Field(fail_fast=True, min_length=1)]],
+            Field(fail_fast=True, min_length=1, max_length=MAX_CHOICES),
         ]
     )
     echo: bool | None = None

@@ -26,6 +26,10 @@ log = logging.getLogger("engine.server")
 _FAREWELL = 2.0
 """Seconds that connections get to read their error when the loop process has died or the drain is over."""
 
+_KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open: longer than a gateway's pool keeps it, so that it is the pool that
+closes it, and never in the face of a request."""
+
 
 def serve(config: ServerConfig, announce: Callable[[str], None]) -> int:
     """Runs until told to stop, and returns the exit status: 0, or 1 if the loop process died.
@@ -72,7 +76,14 @@ async def _run(
             max_body_bytes=config.max_body_bytes,
         )
         server = _Server(
-            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE,
+            )
         )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await _first(server.listening.wait(), asyncio.wait({serving}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from engine.client import EngineClient, Generation
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.errors import ContextLengthExceeded, EngineDied, EngineStalled, QueueFull, StartupError
+from engine.messages import Step
 from engine.server.health import Health
 from engine.worker.runner import Runner
 from tests.engine.live import alive
@@ -56,9 +58,10 @@ async def test_a_generation_from_start_to_end(tiny_model: Path, tiny_runner: Run
         assert await collect(client.submit(requests)) == expected
 
         # Who reads late gets everything at once.
+        finished = asyncio.Event()
+        client.on_finish = finished.set
         generation = client.submit(requests[:1])
-        while client.last is None or client.last.running or client.open_requests:
-            await asyncio.sleep(0.01)
+        await finished.wait()
         (deltas,) = [deltas async for deltas in generation]
         assert [token for delta in deltas for token in delta.tokens] == expected[0]
 
@@ -81,6 +84,56 @@ async def test_a_generation_from_start_to_end(tiny_model: Path, tiny_runner: Run
     assert not alive(pid)
     with pytest.raises(EngineDied):
         client.submit(requests)
+
+
+async def test_nothing_is_lost_or_mixed_up_when_callers_come_and_go(
+    tiny_model: Path, tiny_runner: Runner
+) -> None:
+    """A cache for about two of the requests at a time, and callers that leave at any moment."""
+    numbers = random.Random(4)
+    requests = [
+        ([numbers.randrange(2, 320) for _ in range(numbers.randrange(1, 120))], SamplingParams(40, 0.0))
+        for _ in range(40)
+    ]
+    expected = run(tiny_runner, requests).tokens
+    config = EngineConfig(
+        model=tiny_model, max_num_seqs=6, max_batched_tokens=48, kv_cache_blocks=14, log_level="warning"
+    )
+    client = await EngineClient.start(config)
+    preempted = 0
+
+    def count(step: Step) -> None:
+        nonlocal preempted
+        preempted += step.preempted
+
+    client.on_step = count
+
+    async def call(i: int) -> None:
+        await asyncio.sleep(numbers.random())
+        generation = client.submit([requests[i]])
+        tokens: list[int] = []
+        try:
+            async for deltas in generation:
+                tokens += [token for delta in deltas for token in delta.tokens]
+                if i % 4 == 0 and len(tokens) > i % 30:
+                    return
+            assert tokens == expected[i]
+        finally:
+            generation.close()
+
+    try:
+        await client.ready()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*map(call, range(len(requests))))
+        assert preempted
+        assert client.open_requests == 0
+        # Idle for a second, the loop checks its books; it would die if they were wrong.
+        await asyncio.sleep(1.2)
+        assert await collect(client.submit(requests[:1])) == {0: expected[0]}
+        assert client.last is not None
+        assert client.last.blocks_free == 14
+    finally:
+        await client.close()
 
 
 async def test_health_is_a_token_decoded_in_time(tiny_model: Path) -> None:

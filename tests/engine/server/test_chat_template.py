@@ -35,6 +35,7 @@ def test_knows_the_helpers_that_checkpoints_use() -> None:
         "{{ messages[5].content.name }}",
         "{{ messages + 1 }}",
         "{{ 1 // 0 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     ],
 )
 def test_what_the_template_refuses_is_the_callers_error(source: str) -> None:

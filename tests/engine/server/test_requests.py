@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import orjson
@@ -206,3 +207,22 @@ def test_completions_refuse_by_name_too(fields: dict[str, Any], param: str) -> N
     with pytest.raises(InvalidRequest) as found:
         completion(**fields)
     assert found.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "wrong"),
+    [(ChatBody, "messages", 5), (CompletionBody, "prompt", 1.5), (CompletionBody, "prompt", [1.5])],
+)
+def test_a_body_full_of_mistakes_is_refused_at_the_first(kind: Any, field: str, wrong: Any) -> None:
+    data = orjson.dumps({"model": "m", field: [wrong] * 300_000})
+    began = time.process_time()
+    with pytest.raises(InvalidRequest) as found:
+        read(kind, data)
+    assert time.process_time() - began < 0.5
+    assert found.value.param is not None
+    assert found.value.param.startswith(field)
+
+
+def test_nesting_without_end_is_not_json() -> None:
+    with pytest.raises(InvalidRequest, match="JSON"):
+        read(ChatBody, b'{"model": ' + b"[" * 100_000)
