@@ -13,6 +13,7 @@
     │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
     │   ├── UpstreamUnavailable 503 it cannot be reached, or says it is too busy
     │   └── UpstreamTimeout    504  it stayed silent past a timeout
+    ├── ShuttingDown           503  the gateway was stopped before it could finish
     └── Internal               500  a bug of ours
 
 The body is OpenAI's on every path: ``{"error": {"message", "type", "param", "code"}}``
@@ -124,6 +125,17 @@ class UpstreamUnavailable(Upstream):
 class UpstreamTimeout(Upstream):
     status = 504
     code = "upstream_timeout"
+    retryable = True
+
+
+TOO_LATE = "The gateway is shutting down and could not finish this request."
+
+
+class ShuttingDown(GatewayError):
+    """The drain timeout passed with the request still under way; another replica, or a restart, can take it."""
+
+    status = 503
+    code = "shutting_down"
     retryable = True
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import GatewayError, Internal
+from gateway.errors import TOO_LATE, GatewayError, Internal, ShuttingDown
 from gateway.observe.metrics import Metrics
 from gateway.runtime import Runtime
 from gateway.web.context import Context
@@ -51,6 +52,10 @@ class Door:
             if status:
                 raise
             await send_error(send_with_id, error)
+        except asyncio.CancelledError:
+            # The server is leaving and this request outlasted the drain timeout; the server expects no answer to it.
+            if not status:
+                await send_error(send_with_id, ShuttingDown(TOO_LATE, retry_after=1.0))
         except Exception:
             log.exception("%s failed inside the gateway", context.request_id)
             if status:

@@ -306,6 +306,10 @@ def test_answers_that_take_too_long_are_cut_after_the_drain_timeout(serve: Calla
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(60) == 0
         assert 0.9 < time.monotonic() - began < 30  # the answer would take 45
+        said = "".join(lines)
+        assert '"code":"shutting_down"' in said
+        assert "[DONE]" not in said
+    assert not one.says("Traceback")
 
 
 def test_nothing_outlives_a_supervisor_that_was_killed(serve: Callable[..., Serve]) -> None:

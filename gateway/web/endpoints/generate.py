@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import GatewayError, Internal, UnknownModel, UpstreamFailed
+from gateway.errors import TOO_LATE, GatewayError, Internal, ShuttingDown, UnknownModel, UpstreamFailed
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
 from gateway.web.responses import Headers, send_body
 from gateway.wire import sse
 from gateway.wire.answer import Dialect, Events, Whole
+
+LAST_WORDS = 0.5
+"""Seconds in which a client takes the news that its answer is cut, or does not."""
 
 
 class Generate:
@@ -75,18 +79,29 @@ class Generate:
         except GatewayError as error:
             # Past the first byte an error can only be an event; without [DONE], so that nobody takes it for success.
             end = sse.event(orjson.dumps(error.body()))
+        except asyncio.CancelledError:
+            # The server gives up on what outlasts the drain timeout. A client that has left is cancelled too, and
+            # what is sent to it goes nowhere; one that does not read must not hold up the end.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS):
+                    await _end(send, sse.event(orjson.dumps(ShuttingDown(TOO_LATE, retry_after=1.0).body())))
+            raise
         except Exception:
             fault = Internal(
                 f"The gateway failed on this request. Its log has the reason under {call.request_id}."
             )
-            await send({"type": "http.response.body", "body": sse.event(orjson.dumps(fault.body()))})
+            await _end(send, sse.event(orjson.dumps(fault.body())))
             raise
-        await send({"type": "http.response.body", "body": end})
+        await _end(send, end)
 
 
 async def _write(send: Send, data: bytes) -> None:
     if data:
         await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _end(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data})
 
 
 def _call(context: Context, request: ChatRequest, scope: Scope) -> Call:
