@@ -5,7 +5,7 @@
 #   HOST, PORT   where `make serve` listens                         default: 127.0.0.1, 8000
 #   POLICIES     the policy folder                                  default: policies
 #   WORKERS      gateway worker processes                           default: 1
-#   PYTEST_ARGS  what `make test` hands to pytest                   default: every test, two processes
+#   PYTEST_ARGS  what `make test` hands to pytest                   default: -n 2 -rs
 #   TORCH_INDEX  a package index with CPU builds of torch, used only where there is no NVIDIA GPU: the one
 #                pytorch.org prints for pip, Linux, CPU. Without it torch is the CUDA build, several GB.
 
@@ -18,7 +18,7 @@ HOST =
 PORT =
 POLICIES =
 WORKERS =
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 -rs
 TORCH_INDEX ?=
 ifndef PYTHON
 PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
