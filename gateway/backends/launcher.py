@@ -33,6 +33,8 @@ def launch(backend: EngineBackend) -> Launch:
         sys.executable,
         *("-m", "engine", "serve"),
         *("--model", backend.model),
+        # Under the name that the policy's targets use: a folder would be served under its last part otherwise.
+        *("--served-model-name", backend.model),
         *("--host", url.hostname or "127.0.0.1"),
         *("--port", str(url.port or 80)),
         *backend.args,

@@ -20,10 +20,10 @@ import pytest
 POLICY = """
 version: 1
 backends:
-  bundled: {{kind: engine, launch: true, base_url: "http://127.0.0.1:{engine_port}", model: demo}}
+  bundled: {{kind: engine, launch: true, base_url: "http://127.0.0.1:{engine_port}", model: "{model}"}}
   scripted: {{kind: fake, script: [{{reply: "Hello from a script."}}]}}
 models:
-  tollgate-demo: {{targets: [{{backend: bundled, model: demo}}]}}
+  tollgate-demo: {{targets: [{{backend: bundled, model: "{model}"}}]}}
   scripted: {{targets: [{{backend: scripted, model: any}}]}}
 """
 
@@ -86,11 +86,11 @@ class Stack:
         raise AssertionError("not ready in time:\n" + "".join(self.lines[-40:]))
 
 
-def serve(folder: Path, *options: str) -> Iterator[Stack]:
+def serve(folder: Path, *, model: str = "demo") -> Iterator[Stack]:
     port, engine_port = free_port(), free_port()
     policies = folder / "policies"
     policies.mkdir()
-    (policies / "gateway.yaml").write_text(POLICY.format(engine_port=engine_port))
+    (policies / "gateway.yaml").write_text(POLICY.format(engine_port=engine_port, model=model))
     key = "tg-end-to-end"
     process = subprocess.Popen(
         [
@@ -102,7 +102,6 @@ def serve(folder: Path, *options: str) -> Iterator[Stack]:
             str(policies),
             "--port",
             str(port),
-            *options,
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
