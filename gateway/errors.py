@@ -7,8 +7,13 @@
     │   ├── MethodNotAllowed   405
     │   ├── BodyTooLarge       413
     │   └── Rejected           4xx  the model's server refused the request; its own words are passed on
+    │       ├── ContentPolicy       it refused the content
+    │       └── ContextTooLong      the prompt does not fit its model
     ├── Unauthenticated        401
-    ├── RateLimited            429
+    ├── Forbidden              403  a good key, in the wrong place
+    ├── RateLimited            429  too many requests or tokens, here or upstream
+    │   └── BudgetSpent        429  the money for the day or month is spent
+    ├── Overloaded             503  not admitted: it would wait too long
     ├── Upstream                    the model's server failed us
     │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
     │   ├── UpstreamUnavailable 503 it cannot be reached, or says it is too busy
@@ -22,6 +27,7 @@ The body is OpenAI's on every path: ``{"error": {"message", "type", "param", "co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
@@ -40,12 +46,15 @@ class GatewayError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after = retry_after
         """Seconds after which another try makes sense."""
+        self.headers = dict(headers or {})
+        """Sent with the error."""
         if code is not None:
             self.code = code
 
@@ -93,16 +102,44 @@ class Rejected(BadRequest):
         self.type = type or "invalid_request_error"
 
 
+class ContentPolicy(Rejected):
+    """A provider's content policy refused the request: its decision stands, no other model is asked."""
+
+
+class ContextTooLong(Rejected):
+    """The same model cannot take it; one with a larger context might."""
+
+
 class Unauthenticated(GatewayError):
     status = 401
     type = "invalid_request_error"
     code = "invalid_api_key"
 
 
+class Forbidden(GatewayError):
+    status = 403
+    type = "permission_error"
+    code = "forbidden"
+
+
 class RateLimited(GatewayError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+    retryable = True
+
+
+class BudgetSpent(RateLimited):
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+    retryable = False
+
+
+class Overloaded(GatewayError):
+    """Refused at the gate rather than kept waiting for nothing; ``retry_after`` is computed."""
+
+    status = 503
+    code = "overloaded"
     retryable = True
 
 

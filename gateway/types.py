@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
-from gateway.policy.schema import Policy, Target
+from gateway.policy.schema import Budget, Policy, Quotas, Target, Timeouts
 
 Json = Any
 """A value that came out of, or can go into, a JSON document."""
@@ -19,11 +19,15 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is calling: the key that proved it, the tenant it belongs to, the models it may name (glob patterns)."""
+    """Who is calling: the key that proved it, its tenant and tier, the models it may name (glob patterns)."""
 
     key_id: str
     tenant: str
     models: tuple[str, ...] = ("*",)
+    tier: str = "default"
+    quotas: Quotas = field(default_factory=Quotas)
+    """The key's own; its tenant's and tier's are in the policy."""
+    budget: Budget = field(default_factory=Budget)
 
     def may_use(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
@@ -44,6 +48,8 @@ class ChatRequest:
     include_usage: bool = False
     n: int = 1
     params: Mapping[str, Json] = field(default_factory=dict)
+    continues: bool = False
+    """The last message, or the prompt's end, is a partial answer: go on from there without repeating it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,10 @@ class Chunk:
     logprobs: Json = None
     usage: Usage | None = None
     envelope: Mapping[str, Json] = field(default_factory=dict)
+    comment: str | None = None
+    """News for a client that waits, such as its place in the queue; no part of the answer."""
+    more: bool = False
+    """Another chunk follows at once: both may leave in one write."""
 
 
 @dataclass(slots=True)
@@ -87,9 +97,46 @@ class Receipt:
         self.notes.setdefault(stage, {}).update(facts)
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """How many tokens a request is thought to need."""
+
+    prompt: int
+    expected: int
+    """Tokens of the answer, all ``n`` choices together, as experience says."""
+    reserved: int
+    """Tokens of the answer to hold in reserve: the declared cap times ``n``, or the expectation where none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A place where a call may be sent."""
+
+    model: str
+    """The public model whose target it is."""
+    target: Target
+    timeouts: Timeouts
+    why: str = "primary"
+    """``primary``, ``spill_over``, ``fallback``, ``larger_context`` …, for the receipt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Tokens used up by one attempt, whether or not its answer reached the caller."""
+
+    target: Target
+    usage: Usage
+    estimated: bool = False
+    """Counted by the gateway, as the backend did not say."""
+
+
 @dataclass(slots=True)
 class Call:
-    """One request on its way through the stages. The policy is the generation it started with, to the end."""
+    """One request on its way through the stages. The policy is the generation it started with, to the end.
+
+    A stage that sends it on more than once, or elsewhere, passes on a copy (``dataclasses.replace``): receipt,
+    ``reply_headers`` and ``spent`` are shared by all copies.
+    """
 
     request_id: str
     principal: Principal
@@ -100,8 +147,36 @@ class Call:
     """``time.perf_counter()`` when the request arrived."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Trace context and the like, to be sent along upstream."""
-    target: Target | None = None
-    """Where ``route`` sends it."""
+    model: str = ""
+    """The public model to be asked: what the request's name means, until routing or a fallback puts another there."""
+    deadline: float | None = None
+    """On ``started``'s clock: past it the caller has no use for an answer."""
+    local_only: bool = False
+    """Only backends marked local may see the content."""
+    demand: Demand | None = None
+    """Set by ``quota``."""
+    candidates: tuple[Candidate, ...] = ()
+    """Set by ``route``: where to try, in this order."""
+    candidate: Candidate | None = None
+    """Where it is being sent now, or who answered. Set by ``fallback``."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """Headers that the bundled engine understands: priority, weight, deadline. Set by ``queue``."""
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """For the caller, with the answer or the error."""
+    spent: list[Spending] = field(default_factory=list)
+    """What each attempt used. Added to by ``fallback``, billed by ``quota``."""
+
+    def __post_init__(self) -> None:
+        self.model = self.model or self.request.model
+
+    @property
+    def target(self) -> Target | None:
+        return self.candidate.target if self.candidate else None
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Those of the candidate it is being sent to."""
+        return self.candidate.timeouts if self.candidate else self.policy.models[self.model].timeouts
 
 
 Chunks = AsyncGenerator[Chunk, None]

@@ -53,7 +53,7 @@ class OpenAIBackend:
 
     async def stream(self, call: Call, target: Target) -> Chunks:
         dialect = cast("Dialect", openai_completions if call.request.messages is None else openai_chat)
-        clock = Clock(call.policy.models[call.request.model].timeouts, at_once=not call.request.stream)
+        clock = Clock(call.timeouts, at_once=not call.request.stream)
         request = httpx.Request(
             "POST",
             self._urls[dialect.PATH],

@@ -109,6 +109,10 @@ def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
         sent["messages"] = request.messages
     else:
         sent["prompt"] = request.prompt
+    if request.continues and request.messages is not None:
+        # As vLLM, SGLang and the bundled engine have it.
+        sent["continue_final_message"] = True
+        sent["add_generation_prompt"] = False
     if request.n != 1:
         sent["n"] = request.n
     if request.stream:

@@ -1,0 +1,121 @@
+"""What an operator may write in a policy folder, as frozen types. ``policies/README.md`` is its reference.
+
+Unknown keys are errors everywhere. A key is added here together with the code that gives it effect, never before.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from gateway.policy.schema.access import Algorithm, Budget, Jwt, Key, OnSaturation, Quotas, Tenant, Tier
+from gateway.policy.schema.backends import (
+    AnthropicBackend,
+    AnyBackend,
+    Backend,
+    Breaker,
+    EngineBackend,
+    FakeBackend,
+    FakeReply,
+    OpenAIBackend,
+)
+from gateway.policy.schema.models import (
+    Complexity,
+    Escalate,
+    Model,
+    Price,
+    Retry,
+    Select,
+    Shadow,
+    Step,
+    Target,
+    Timeouts,
+    When,
+)
+from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration
+
+__all__ = [
+    "Algorithm",
+    "AnthropicBackend",
+    "AnyBackend",
+    "Backend",
+    "Breaker",
+    "Budget",
+    "Complexity",
+    "EngineBackend",
+    "Escalate",
+    "FakeBackend",
+    "FakeReply",
+    "Jwt",
+    "Key",
+    "Model",
+    "OnSaturation",
+    "OpenAIBackend",
+    "Policy",
+    "Price",
+    "Quotas",
+    "Retry",
+    "Select",
+    "Shadow",
+    "Step",
+    "Target",
+    "Tenant",
+    "Tier",
+    "Timeouts",
+    "When",
+    "parse_duration",
+]
+
+
+def _store(text: str) -> str:
+    if text != "memory" and not re.fullmatch(r"rediss?://\S+", text):
+        raise ValueError("should be 'memory' or the URL of a Redis server, such as redis://127.0.0.1:6379/0")
+    return text
+
+
+class Ledger(Frozen):
+    """The record of every request and what it cost."""
+
+    kind: Literal["sqlite", "off"] = "sqlite"
+    path: Text = "ledger.sqlite"
+    """A relative path begins at the state folder."""
+
+
+class Policy(Frozen):
+    """A whole policy folder, parsed."""
+
+    version: Literal[1]
+    backends: Annotated[dict[Name, Backend], Field(min_length=1)]
+    models: Annotated[dict[Name, Model], Field(min_length=1)]
+    keys: tuple[Key, ...] = ()
+    jwt: tuple[Jwt, ...] = ()
+    tenants: dict[Name, Tenant] = Field(default={})
+    tiers: dict[Name, Tier] = Field(default={})
+    prices: dict[Text, Price] = Field(default={})
+    """By a target's model name, or by ``backend/model`` where backends differ."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Whose ``X-Forwarded-For`` is believed."""
+    ledger: Ledger = Ledger()
+    store: Annotated[str, AfterValidator(_store)] = "memory"
+    """Where workers and replicas share state: ``memory`` is this process alone."""
+    on_store_failure: Literal["open", "closed", "local"] = "local"
+    """Quotas while the store is away: not enforced, everything refused, or enforced by each process alone."""
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        aliases = {alias: name for name, model in self.models.items() for alias in model.aliases}
+        return {**aliases, **{name: name for name in self.models}}
+
+    def resolve(self, name: str) -> str | None:
+        """The model that ``name`` means, itself or as an alias."""
+        return self._names.get(name)
+
+    def tier(self, name: str) -> Tier:
+        """A tier's settings; one that the policy does not describe has the defaults."""
+        return self.tiers.get(name) or _PLAIN_TIER
+
+
+_PLAIN_TIER = Tier()

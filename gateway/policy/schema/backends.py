@@ -1,0 +1,113 @@
+"""``backends``: where models run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Text, Timeout
+
+
+def _openai_base(url: str) -> str:
+    for ending in ("/chat/completions", "/completions", "/models"):
+        if url.endswith(ending):
+            raise ValueError(f"should end before '{ending}', such as {url.removesuffix(ending)}")
+    return url
+
+
+def _anthropic_base(url: str) -> str:
+    for ending in ("/v1/messages", "/messages", "/v1"):
+        if url.endswith(ending):
+            raise ValueError(f"should end before '{ending}', such as {url.removesuffix(ending)}")
+    return url
+
+
+def _engine_base(url: str) -> str:
+    if urlsplit(url).path:
+        raise ValueError(
+            f"should name host and port only, without a path, such as http://{urlsplit(url).netloc}"
+        )
+    return url
+
+
+class Breaker(Frozen):
+    """When a failing backend is left alone: after ``failures`` in a row, for ``cooldown``, then one probe."""
+
+    failures: Count = 5
+    cooldown: Timeout = 10.0
+
+
+class AnyBackend(Frozen):
+    """What every kind of backend has."""
+
+    max_concurrency: Count | None = None
+    """Requests under way at once, over all workers of one ``tollgate serve``; the others queue."""
+    max_tokens_in_flight: Count | None = None
+    """Prompt and expected output tokens of the requests under way."""
+    region: Name | None = None
+    local: bool = False
+    """Content that must not leave may go here."""
+    continues: bool = False
+    """Takes a partial answer as the last message and goes on from there."""
+    breaker: Breaker = Breaker()
+
+
+class EngineBackend(AnyBackend):
+    """The bundled engine. With ``launch`` the gateway starts it as a child at ``base_url``'s port."""
+
+    kind: Literal["engine"]
+    base_url: Annotated[HttpUrl, AfterValidator(_engine_base)] = "http://127.0.0.1:8100"
+    launch: bool = False
+    model: Text = "demo"
+    """What the launched engine serves: ``demo``, a local folder, or a hub id."""
+    args: tuple[str, ...] = ()
+    """More options for the launched engine's command line, as ``python -m engine serve --help`` lists them."""
+    local: bool = True
+    continues: bool = True
+
+
+class OpenAIBackend(AnyBackend):
+    """Any server that speaks OpenAI's API. ``base_url`` ends where ``/chat/completions`` would follow."""
+
+    kind: Literal["openai"]
+    base_url: Annotated[HttpUrl, AfterValidator(_openai_base)]
+    api_key: SecretStr | None = None
+
+
+class AnthropicBackend(AnyBackend):
+    """Anthropic's Messages API. ``base_url`` ends where ``/v1/messages`` would follow."""
+
+    kind: Literal["anthropic"]
+    base_url: Annotated[HttpUrl, AfterValidator(_anthropic_base)] = "https://api.anthropic.com"
+    api_key: SecretStr | None = None
+    max_tokens: Count = 4096
+    """Sent when the caller sets no cap: this API demands one."""
+    continues: bool = True
+
+
+class FakeReply(Frozen):
+    """One scripted answer; the first whose ``match`` occurs in the last user message is given."""
+
+    match: str = ""
+    reply: str = ""
+    status: Annotated[int, Field(strict=True, ge=200, le=599)] = 200
+    """400 and up: answer with this HTTP error instead of ``reply``."""
+    cut_after: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """Break off, as a dropped connection would, after this many chunks."""
+
+
+class FakeBackend(AnyBackend):
+    """A scripted backend in the gateway's own process, for tests and demos."""
+
+    kind: Literal["fake"]
+    script: Annotated[tuple[FakeReply, ...], Field(min_length=1)]
+    first_token_delay: Duration = 0.0
+    token_delay: Duration = 0.0
+    local: bool = True
+
+
+Backend = Annotated[
+    EngineBackend | OpenAIBackend | AnthropicBackend | FakeBackend, Field(discriminator="kind")
+]

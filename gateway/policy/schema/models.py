@@ -1,0 +1,109 @@
+"""``models``: what callers can ask for, and how it is routed, retried and replaced."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from gateway.policy.schema.values import Count, Frozen, Name, Share, Text, Timeout, Weight
+
+
+class Timeouts(Frozen):
+    """Seconds to connect, to the first token, between chunks, and for the whole answer."""
+
+    connect: Timeout = 2.0
+    first_token: Timeout = 60.0
+    idle: Timeout = 30.0
+    total: Timeout = 600.0
+
+
+class Target(Frozen):
+    """A backend, and the name by which it knows the model."""
+
+    backend: Name
+    model: Text
+    weight: Weight = 1.0
+    timeouts: Timeouts | None = None
+    """In place of the model's own."""
+
+
+class Retry(Frozen):
+    """``attempts`` at one target, the first included, with full jitter over a doubling ``backoff``."""
+
+    attempts: Annotated[int, Field(strict=True, ge=1, le=10)] = 2
+    backoff: Timeout = 0.25
+    budget: Share = 0.2
+    """Retries as a share of requests, over all of the model's traffic: retries must not become the load."""
+
+
+class Shadow(Frozen):
+    """A share of the traffic is sent to another model as well; its answers are counted and thrown away."""
+
+    model: Name
+    share: Share = 1.0
+
+
+class Complexity(Frozen):
+    below: Share
+
+
+class When(Frozen):
+    complexity: Complexity
+
+
+class Escalate(Frozen):
+    """What makes a step's answer not good enough, so that the next step is asked."""
+
+    mean_logprob_below: Annotated[float, Field(strict=True, le=0, allow_inf_nan=False)] | None = None
+    on_refusal: bool = True
+    on_invalid_schema: bool = True
+
+
+class Step(Frozen):
+    """One model of a cascade."""
+
+    model: Name
+    when: When | None = None
+    """Start here only then; without it, always."""
+    escalate: Escalate = Escalate()
+
+
+Select = Literal["weighted", "least_loaded", "prefix_affinity"]
+
+
+class Model(Frozen):
+    """A public model name: ``targets`` that serve it, or a ``cascade`` of other models."""
+
+    targets: tuple[Target, ...] = ()
+    cascade: tuple[Step, ...] = ()
+    aliases: tuple[Name, ...] = ()
+    select: Select = "weighted"
+    regions: tuple[Name, ...] = ()
+    """Regions of backends, the preferred first; backends of no region listed come last."""
+    fallbacks: tuple[Name, ...] = ()
+    """Models that are asked, in this order, when every target has failed."""
+    spill_over: bool = False
+    """Ask a fallback, rather than wait, when every target's backend is full."""
+    context: Count | None = None
+    """Tokens of prompt and answer that the model takes."""
+    larger_context: Name | None = None
+    """The model for what does not fit."""
+    shadow: Shadow | None = None
+    timeouts: Timeouts = Timeouts()
+    retry: Retry = Retry()
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Model:
+        if bool(self.targets) == bool(self.cascade):
+            raise ValueError("should have either 'targets' or 'cascade', with at least one entry")
+        return self
+
+
+class Price(Frozen):
+    """US dollars for a million tokens. ``cached_input`` is as ``input`` when left out, ``reasoning`` as ``output``."""
+
+    input: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
+    output: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
+    cached_input: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    reasoning: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None

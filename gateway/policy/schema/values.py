@@ -1,0 +1,102 @@
+"""The values an operator writes, each with the complaint that helps: durations, names, URLs, hashes, days, prices."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from ipaddress import ip_network
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+def parse_duration(value: object) -> float:
+    """Seconds in ``250ms``, ``2s``, ``5m``, ``1h`` or ``1d``; raises ValueError on anything else."""
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("write a duration as a number with its unit: 250ms, 2s, 5m, 1h or 1d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _positive(seconds: float) -> float:
+    if seconds <= 0:
+        raise ValueError("should be longer than nothing, such as 2s")
+    return seconds
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            f"'{text[:40]}' is not a name; use letters, digits and ._:/@+- and begin with a letter or digit"
+        )
+    return text
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("should not be empty")
+    return text
+
+
+def _http_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"\s", text):
+        raise ValueError("should be a URL such as https://host/v1 or http://127.0.0.1:8100")
+    if parts.query or parts.fragment:
+        raise ValueError("should end with its path, without '?' and '#'")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("should hold no user or password; a key belongs in api_key")
+    return text.rstrip("/")
+
+
+def sha256_digits(text: str) -> str:
+    if not re.fullmatch("[0-9a-fA-F]{64}", text):
+        raise ValueError(
+            "should be 64 hex digits, the key's SHA-256; 'tollgate keys create' writes such entries"
+        )
+    return text.lower()
+
+
+def _day(value: object) -> date:
+    if isinstance(value, date):
+        return value
+    if not isinstance(value, str) or not _DAY.fullmatch(value):
+        raise ValueError("write a day as year-month-day, such as 2027-01-01")
+    try:
+        return date.fromisoformat(value)
+    except ValueError as error:
+        raise ValueError(f"{value} is no day: {error}") from None
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        raise ValueError(f"write an IP address or network, such as 10.0.0.0/8: {error}") from None
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+Timeout = Annotated[Duration, AfterValidator(_positive)]
+Name = Annotated[str, AfterValidator(_name)]
+Text = Annotated[str, AfterValidator(_filled)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Network = Annotated[str, AfterValidator(_network)]
+Day = Annotated[date, BeforeValidator(_day)]
+Count = Annotated[int, Field(strict=True, ge=1, le=10**12)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+Weight = Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)]
+Dollars = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
