@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import orjson
 
-from gateway.policy.schema import Policy, Target
-from gateway.types import Call, ChatRequest, Principal, Receipt
+from gateway.policy.schema import Policy, Target, Timeouts
+from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt
 
 
 class Do(Enum):
@@ -312,6 +312,7 @@ def policy(**more: Any) -> Policy:
 
 
 TARGET = Target(backend="up", model="upstream-model")
+CANDIDATE = Candidate("m", TARGET, Timeouts())
 
 
 def a_call(

@@ -78,6 +78,44 @@ class Metrics:
             registry=here,
             multiprocess_mode="livesum",
         )
+        self.shed = Counter(
+            "tollgate_shed_total",
+            "Requests that were not admitted, by the caller's tier and the reason.",
+            ["tier", "reason"],
+            registry=here,
+        )
+        self.pool_in_flight = Gauge(
+            "tollgate_backend_requests_in_flight",
+            "Requests under way at a backend.",
+            ["backend"],
+            registry=here,
+            multiprocess_mode="livesum",
+        )
+        self.pool_waiting = Gauge(
+            "tollgate_backend_requests_waiting",
+            "Requests that wait for a place at a backend.",
+            ["backend"],
+            registry=here,
+            multiprocess_mode="livesum",
+        )
+        self.attempts = Counter(
+            "tollgate_attempts_total",
+            "Tries of a backend, by how they ended: ok, or an error's code.",
+            ["backend", "outcome"],
+            registry=here,
+        )
+        self.shadow = Counter(
+            "tollgate_shadow_requests_total",
+            "Copies sent to a shadow model, by outcome (an HTTP status).",
+            ["model", "status"],
+            registry=here,
+        )
+        self.cost = Counter(
+            "tollgate_cost_dollars_total",
+            "US dollars by the price table.",
+            ["tenant", "model"],
+            registry=here,
+        )
         self.policy_generation = Gauge(
             "tollgate_policy_generation",
             "How many policies this worker has taken up; it grows with each good edit.",

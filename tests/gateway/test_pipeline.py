@@ -9,7 +9,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.policy import schema
 from gateway.stores.memory import MemoryStore
-from tests.fakes import TARGET, a_call
+from tests.fakes import CANDIDATE, a_call
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ async def test_dispatch_goes_to_the_targets_backend() -> None:
         return FakeBackend(reply, schema.FakeBackend.model_validate({"kind": "fake", "script": script}))
 
     call = a_call()
-    call.target = TARGET
+    call.candidate = CANDIDATE
     handler = pipeline.dispatch({"other": scripted("no"), "up": scripted("yes")})
     assert (await anext(handler(call))).delta == {"role": "assistant", "content": "yes"}
 

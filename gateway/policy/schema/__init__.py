@@ -79,9 +79,9 @@ def _store(text: str) -> str:
 class Ledger(Frozen):
     """The record of every request and what it cost."""
 
-    kind: Literal["sqlite", "off"] = "sqlite"
+    enabled: bool = True
     path: Text = "ledger.sqlite"
-    """A relative path begins at the state folder."""
+    """An SQLite file; a relative path begins at the state folder."""
 
 
 class Policy(Frozen):

@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import TypeAdapter
 
-from gateway.policy.fields import keys, kind_of
+from gateway.policy.fields import keys, kind_of, models_in
 from gateway.policy.loader import load_policy
+from gateway.policy.schema import Backend
 from gateway.policy.yaml_tree import typed
 
 POLICIES = Path(__file__).parents[3] / "policies"
 README = (POLICIES / "README.md").read_text()
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+KINDS = {kind for model in models_in(Backend) if (kind := kind_of(model))}
 
 
 def documented() -> dict[tuple[str | None, str], str]:
@@ -33,13 +38,17 @@ def documented() -> dict[tuple[str | None, str], str]:
 
 
 def in_schema() -> dict[tuple[str | None, str], Any]:
-    """(kind of backend, key path) → default, ``...`` where one is required."""
+    """(kind of backend, key path) → default, ``...`` where one is required. What all kinds share stands under None."""
     found: dict[tuple[str | None, str], Any] = {}
     kind = None
     for path, owner in keys():
         kind = kind_of(owner) or (kind if path.startswith("backends.<name>.") else None)
         field = owner.model_fields[path.rpartition(".")[2]]
         found[kind, path] = ... if field.is_required() else field.default
+    for path in {path for kind, path in documented() if kind is None and path.startswith("backends.")}:
+        defaults = [found.pop((kind, path)) for kind in KINDS]
+        assert all(default == defaults[0] for default in defaults), path
+        found[None, path] = defaults[0]
     return found
 
 
@@ -53,9 +62,13 @@ def test_its_default_is_what_the_readme_says(key: tuple[str | None, str]) -> Non
     if default is ... or default is None:
         assert said == ("required" if default is ... else "none")
         return
-    owner = next(owner for path, owner in keys() if path == key[1] and (kind_of(owner) or key[0]) == key[0])
+    owner = next(
+        owner
+        for path, owner in keys()
+        if path == key[1] and (not key[0] or (kind_of(owner) or key[0]) == key[0])
+    )
     field = owner.model_fields[key[1].rpartition(".")[2]]
-    written = {'""': "", "[]": [], "{}": {}, '["*"]': ["*"]}.get(said, typed(said))
+    written = yaml.safe_load(said) if said[0] in "[{" else {'""': ""}.get(said, typed(said))
     assert TypeAdapter(field.rebuild_annotation()).validate_python(written) == default
 
 

@@ -9,7 +9,7 @@ from gateway import errors
 from gateway.observe.metrics import Metrics
 from gateway.stages.meter import meter
 from gateway.types import Call, Chunk, Chunks, Handler, Usage
-from tests.fakes import TARGET, a_call
+from tests.fakes import CANDIDATE, a_call
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ def answers(*steps: Chunk | BaseException | float, target: bool = True) -> Handl
 
     async def handle(call: Call) -> Chunks:
         if target:
-            call.target = TARGET
+            call.candidate = CANDIDATE
         for step in steps:
             if isinstance(step, Chunk):
                 yield step
