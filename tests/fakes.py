@@ -321,6 +321,7 @@ def a_call(
     policy_: Policy | None = None,
     principal: Principal | None = None,
     headers: dict[str, str] | None = None,
+    request_id: str = "req_test",
     **request: Any,
 ) -> Call:
     """A call to model ``m``, streaming unless ``stream=False``."""
@@ -328,11 +329,11 @@ def a_call(
         request.setdefault("messages", ({"role": "user", "content": "Hello"},))
     target = {"backend": "up", "model": "upstream-model"}
     return Call(
-        request_id="req_test",
+        request_id=request_id,
         principal=principal or Principal("k", "acme"),
         request=ChatRequest(**{"model": "m", "stream": True, **request}),
         policy=policy_ or policy(models={"m": {"targets": [target], "timeouts": timeouts or {}}}),
-        receipt=Receipt("req_test", 1_700_000_000.0),
+        receipt=Receipt(request_id, 1_700_000_000.0),
         started=time.perf_counter(),
         headers=headers or {},
     )

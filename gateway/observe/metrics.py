@@ -53,7 +53,7 @@ class Metrics:
         )
         self.inter_token = Histogram(
             "tollgate_inter_token_seconds",
-            "Between the chunks of one answer.",
+            "Between the chunks of one answer; those that came together count as one.",
             ["model"],
             buckets=_GAPS,
             registry=here,

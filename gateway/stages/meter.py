@@ -13,30 +13,32 @@ from gateway.types import Call, Chunks, Handler, Stage, Usage
 def meter(metrics: Metrics) -> Stage:
     def stage(following: Handler) -> Handler:
         async def handle(call: Call) -> Chunks:
-            model = call.request.model
-            first_token = metrics.first_token.labels(model)
-            inter_token = metrics.inter_token.labels(model)
+            model = call.model
             in_flight = metrics.in_flight.labels(model, "waiting")
             in_flight.inc()
             usage: Usage | None = None
+            observe_gap = metrics.inter_token.labels(model).observe
             last = 0.0
             gaps = 0
             status = 200
             try:
                 async with aclosing(following(call)) as chunks:
                     async for chunk in chunks:
-                        now = time.perf_counter()
-                        if not last:
-                            first_token.observe(now - call.started)
-                            call.receipt.note("meter", first_token=round(now - call.started, 6))
+                        if not last and chunk.comment is None:
+                            last = time.perf_counter()
+                            metrics.first_token.labels(model).observe(last - call.started)
+                            call.receipt.note("meter", first_token=round(last - call.started, 6))
                             in_flight.dec()
                             in_flight = metrics.in_flight.labels(model, "running")
                             in_flight.inc()
                         elif chunk.delta:
-                            inter_token.observe(now - last)
                             gaps += 1
-                        last = now
-                        usage = chunk.usage or usage
+                            if not chunk.more:  # those that came together leave together
+                                now = time.perf_counter()
+                                observe_gap(now - last)
+                                last = now
+                        if chunk.usage is not None:
+                            usage = chunk.usage
                         yield chunk
             except BaseException as error:
                 ended = outcome_of(error)

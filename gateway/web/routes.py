@@ -14,13 +14,15 @@ from gateway.web.endpoints import health, models, requests
 from gateway.web.endpoints.generate import Generate
 from gateway.wire import openai_chat, openai_completions
 from gateway.wire.answer import Dialect
+from gateway.wire.front import OpenAIFront
 
 PUBLIC = ("/healthz", "/readyz", "/metrics")
 
 
 def build(metrics: Metrics, *, max_body: int) -> list[Route]:
     chat, completions = (
-        Generate(cast("Dialect", module), max_body=max_body) for module in (openai_chat, openai_completions)
+        Generate(OpenAIFront(cast("Dialect", module)), max_body=max_body)
+        for module in (openai_chat, openai_completions)
     )
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.types import ChatRequest, Chunk, Json, Usage
+from gateway.errors import GatewayError
+from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Usage
 from gateway.wire import sse
 
 
@@ -112,21 +113,23 @@ def write_usage(usage: Usage) -> dict[str, Json]:
 class Whole:
     """Collects a stream of chunks into the one JSON body of a non-streaming answer."""
 
-    def __init__(self, dialect: Dialect, request_id: str, model: str) -> None:
+    def __init__(self, dialect: Dialect, call: Call) -> None:
         self._dialect = dialect
-        self._request_id = request_id
-        self._model = model
+        self._call = call
         self._choices: dict[int, Choice] = {}
         self._usage: Usage | None = None
         self._envelope: dict[str, Json] = {}
 
     def add(self, chunk: Chunk) -> None:
-        self._envelope.update(chunk.envelope)
+        if chunk.envelope:
+            self._envelope.update(chunk.envelope)
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.delta is None:
             return
-        choice = self._choices.setdefault(chunk.index, Choice())
+        choice = self._choices.get(chunk.index)
+        if choice is None:
+            choice = self._choices[chunk.index] = Choice()
         join_delta(choice.delta, chunk.delta)
         if chunk.logprobs:
             choice.logprobs = join_lists(choice.logprobs or {}, chunk.logprobs)
@@ -135,13 +138,7 @@ class Whole:
     def body(self) -> bytes:
         return orjson.dumps(
             {
-                **_head(
-                    self._envelope,
-                    self._dialect.OBJECT,
-                    self._dialect.ID_PREFIX,
-                    self._request_id,
-                    self._model,
-                ),
+                **_head(self._envelope, self._dialect.OBJECT, self._dialect.ID_PREFIX, self._call),
                 "choices": [
                     self._dialect.whole_choice(index, self._choices[index]) for index in sorted(self._choices)
                 ],
@@ -157,52 +154,61 @@ _SHARED = frozenset({"id", "created", "system_fingerprint"})
 class Events:
     """Writes chunks as server-sent events. With ``include_usage`` the last event tells the usage, the rest null."""
 
-    def __init__(self, dialect: Dialect, request_id: str, model: str, *, include_usage: bool) -> None:
+    def __init__(self, dialect: Dialect, call: Call) -> None:
         self._dialect = dialect
-        self._request_id = request_id
-        self._model = model
+        self._call = call
         self._usage: Usage | None = None
-        self._include_usage = include_usage
-        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._tail = b'],"usage":null}\n\n' if call.request.include_usage else b"]}\n\n"
         self._start = b""
+        self._shared: dict[str, Json] = {}
+        self._candidate: Candidate | None = None
 
     def event(self, chunk: Chunk) -> bytes:
         """Empty when the chunk holds nothing for the caller."""
         if chunk.usage is not None:
             self._usage = chunk.usage
-        if not self._start:
+        if not self._start or self._call.candidate is not self._candidate:
             self._open(chunk.envelope)
         if chunk.delta is None:
             return b""
         event = self._start + orjson.dumps(self._dialect.event_choice(chunk)) + self._tail
+        if not chunk.envelope or chunk.envelope.keys() <= _SHARED:
+            return event
         own = {name: value for name, value in chunk.envelope.items() if name not in _SHARED}
         # Fields of this event alone, such as a provider's filter verdicts or timings, follow those that all share.
-        return event if not own else event[:-3] + b"," + orjson.dumps(own)[1:] + b"\n\n"
+        return event[:-3] + b"," + orjson.dumps(own)[1:] + b"\n\n"
+
+    def comment(self, text: str) -> bytes:
+        return sse.comment(text)
 
     def end(self) -> bytes:
         """The usage, where it was asked for and is known, and the end mark."""
-        if not self._include_usage or self._usage is None:
+        if not self._call.request.include_usage or self._usage is None:
             return sse.DONE
         return self._start + b'],"usage":' + orjson.dumps(write_usage(self._usage)) + b"}\n\n" + sse.DONE
 
+    def error(self, error: GatewayError) -> bytes:
+        """Past the first byte an error can only be an event; without [DONE], so that nobody takes it for success."""
+        return sse.event(orjson.dumps(error.body()))
+
     def _open(self, envelope: Mapping[str, Json]) -> None:
-        # What all events of an answer share is written out once.
-        shared = {name: value for name, value in envelope.items() if name in _SHARED}
-        head = _head(
-            shared, self._dialect.CHUNK_OBJECT, self._dialect.ID_PREFIX, self._request_id, self._model
-        )
+        # What all events of an answer share is written out once; only the model can change, if another takes over.
+        if not self._shared:
+            self._shared = {name: value for name, value in envelope.items() if name in _SHARED}
+            self._shared.setdefault("id", self._dialect.ID_PREFIX + self._call.request_id)
+            self._shared.setdefault("created", int(time.time()))
+        self._candidate = self._call.candidate
+        head = _head(self._shared, self._dialect.CHUNK_OBJECT, self._dialect.ID_PREFIX, self._call)
         self._start = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
 
 
-def _head(
-    envelope: Mapping[str, Json], kind: str, prefix: str, request_id: str, model: str
-) -> dict[str, Json]:
+def _head(envelope: Mapping[str, Json], kind: str, prefix: str, call: Call) -> dict[str, Json]:
     return {
-        "id": prefix + request_id,
+        "id": prefix + call.request_id,
         "created": int(time.time()),
         **envelope,
         "object": kind,
-        "model": model,
+        "model": call.candidate.model if call.candidate else call.model,
     }
 
 

@@ -53,3 +53,8 @@ def _data(block: bytes) -> bytes | None:
 def event(data: bytes) -> bytes:
     """One event, ready to send. ``data`` must be a single line, as compact JSON is."""
     return b"data: " + data + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """A line that clients pass over, which keeps the connection alive. ``text`` must be a single line."""
+    return b": " + text.encode() + b"\n\n"

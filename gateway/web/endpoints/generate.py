@@ -1,64 +1,74 @@
-"""``/v1/chat/completions`` and ``/v1/completions``: a request in, a stream of chunks out, as one body or as events."""
+"""The endpoints that generate: a request in, a stream of chunks out, as one body or as events."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import TOO_LATE, GatewayError, Internal, ShuttingDown, UnknownModel, UpstreamFailed
+from gateway.errors import (
+    TOO_LATE,
+    BadRequest,
+    GatewayError,
+    Internal,
+    ShuttingDown,
+    UnknownModel,
+    UpstreamFailed,
+)
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
 from gateway.web.responses import Headers, send_body
-from gateway.wire import sse
-from gateway.wire.answer import Dialect, Events, Whole
+from gateway.wire.front import EventWriter, Front
 
 LAST_WORDS = 0.5
 """Seconds in which a client takes the news that its answer is cut, or does not."""
+MAX_WRITE = 2**16
+"""Bytes of events that are put into one write at most."""
 
 
 class Generate:
     """The ASGI endpoint of one dialect."""
 
-    def __init__(self, dialect: Dialect, *, max_body: int) -> None:
-        self._dialect = dialect
+    def __init__(self, front: Front, *, max_body: int) -> None:
+        self._front = front
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = Context.of(scope)
         try:
-            request = self._dialect.read_request(await read_body(scope, receive, self._max_body))
+            request = self._front.read_request(await read_body(scope, receive, self._max_body))
             call = _call(context, request, scope)
-            async with (
-                WhileConnected(receive),
-                aclosing(context.runtime.handler(call)) as chunks,
-            ):
-                first = await anext(chunks, None)
-                if first is None:
-                    raise UpstreamFailed("The model's server sent an empty answer.")
-                if request.stream:
-                    await self._stream(call, first, chunks, send)
-                else:
-                    await self._whole(call, first, chunks, send)
+            try:
+                async with (
+                    WhileConnected(receive),
+                    aclosing(context.runtime.handler(call)) as chunks,
+                ):
+                    first = await anext(chunks, None)
+                    if first is None:
+                        raise UpstreamFailed("The model's server sent an empty answer.")
+                    if request.stream:
+                        await self._stream(call, first, chunks, send)
+                    else:
+                        await self._whole(call, first, chunks, send)
+            except GatewayError as error:
+                error.headers = {**call.reply_headers, **error.headers}
+                raise
         except ClientLeft:
             return
 
     async def _whole(self, call: Call, first: Chunk, rest: AsyncIterator[Chunk], send: Send) -> None:
-        whole = Whole(self._dialect, call.request_id, call.request.model)
+        whole = self._front.whole(call)
         whole.add(first)
         async for chunk in rest:
             whole.add(chunk)
         await send_body(send, whole.body(), headers=_headers(call))
 
     async def _stream(self, call: Call, first: Chunk, rest: AsyncIterator[Chunk], send: Send) -> None:
-        events = Events(
-            self._dialect, call.request_id, call.request.model, include_usage=call.request.include_usage
-        )
         await send(
             {
                 "type": "http.response.start",
@@ -71,28 +81,47 @@ class Generate:
                 ],
             }
         )
-        await _write(send, events.event(first))
+        events = self._front.events(call)
         try:
-            async for chunk in rest:
-                await _write(send, events.event(chunk))
-            end = events.end()
+            end = await _write_all(events, first, rest, send)
         except GatewayError as error:
-            # Past the first byte an error can only be an event; without [DONE], so that nobody takes it for success.
-            end = sse.event(orjson.dumps(error.body()))
+            end = events.error(error)
         except asyncio.CancelledError:
             # The server gives up on what outlasts the drain timeout. A client that has left is cancelled too, and
             # what is sent to it goes nowhere; one that does not read must not hold up the end.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
-                    await _end(send, sse.event(orjson.dumps(ShuttingDown(TOO_LATE, retry_after=1.0).body())))
+                    await _end(send, events.error(ShuttingDown(TOO_LATE, retry_after=1.0)))
             raise
         except Exception:
             fault = Internal(
                 f"The gateway failed on this request. Its log has the reason under {call.request_id}."
             )
-            await _end(send, sse.event(orjson.dumps(fault.body())))
+            await _end(send, events.error(fault))
             raise
         await _end(send, end)
+
+
+async def _write_all(events: EventWriter, first: Chunk, rest: AsyncIterator[Chunk], send: Send) -> bytes:
+    """Chunks that came together leave in one write: a write costs as much as a dozen chunks do."""
+    data = _event(events, first)
+    if not first.more:
+        await _write(send, data)
+        data = b""
+    try:
+        async for chunk in rest:
+            data += _event(events, chunk)
+            if not chunk.more or len(data) > MAX_WRITE:
+                await _write(send, data)
+                data = b""
+    except GatewayError:
+        await _write(send, data)
+        raise
+    return data + events.end()
+
+
+def _event(events: EventWriter, chunk: Chunk) -> bytes:
+    return events.event(chunk) if chunk.comment is None else events.comment(chunk.comment)
 
 
 async def _write(send: Send, data: bytes) -> None:
@@ -108,12 +137,18 @@ def _call(context: Context, request: ChatRequest, scope: Scope) -> Call:
     """The call for the pipeline. Raises ``UnknownModel``, alike for what is not there and what is not allowed."""
     principal = context.caller()
     policy = context.runtime.policy
-    if request.model not in policy.models or not principal.may_use(request.model):
+    model = policy.resolve(request.model)
+    if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
         raise UnknownModel(
             f"The model '{request.model}' does not exist or your key may not use it. GET /v1/models lists yours.",
             param="model",
         )
-    traceparent = dict(scope["headers"]).get(b"traceparent", b"").decode("latin-1")
+    traceparent, deadline = "", None
+    for name, value in scope["headers"]:
+        if name == b"traceparent":
+            traceparent = value.decode("latin-1")
+        elif name == b"x-tollgate-deadline":
+            deadline = context.started + _seconds(value.decode("latin-1"))
     return Call(
         request_id=context.request_id,
         principal=principal,
@@ -122,8 +157,32 @@ def _call(context: Context, request: ChatRequest, scope: Scope) -> Call:
         receipt=Receipt(context.request_id, time.time()),
         started=context.started,
         headers={"traceparent": traceparent, "x-request-id": context.request_id},
+        model=model,
+        deadline=deadline,
     )
 
 
+_DEADLINE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)?", re.ASCII)
+
+
+def _seconds(text: str) -> float:
+    match = _DEADLINE.fullmatch(text.strip())
+    if match is None or not float(match[1]):
+        raise BadRequest(
+            "The header x-tollgate-deadline should be a time from now, such as 2.5s or 800ms.",
+            param="x-tollgate-deadline",
+            code="invalid_value",
+        )
+    return float(match[1]) * (0.001 if match[2] == "ms" else 1.0)
+
+
 def _headers(call: Call) -> Headers:
-    return [(b"x-tollgate-model", call.request.model.encode())]
+    answered = call.candidate.model if call.candidate else call.model
+    return [
+        (b"x-tollgate-model", answered.encode()),
+        *(
+            (name.encode(), value.encode())
+            for name, value in call.reply_headers.items()
+            if name != "x-tollgate-model"
+        ),
+    ]

@@ -8,6 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.errors import UnknownModel
+from gateway.policy.schema import Model
+from gateway.runtime import Runtime
 from gateway.web.context import Context
 
 
@@ -27,7 +29,18 @@ async def one_model(request: Request) -> Response:
 def _visible(context: Context) -> list[dict[str, Any]]:
     runtime, caller = context.runtime, context.caller()
     return [
-        {"id": name, "object": "model", "created": runtime.created, "owned_by": model.targets[0].backend}
+        {"id": shown, "object": "model", "created": runtime.created, "owned_by": owner}
         for name, model in runtime.policy.models.items()
-        if caller.may_use(name) and any(target.backend in runtime.backends for target in model.targets)
+        if (owner := _owner(runtime, model))
+        for shown in (name, *model.aliases)
+        if caller.may_use(name) or caller.may_use(shown)
     ]
+
+
+def _owner(runtime: Runtime, model: Model) -> str | None:
+    """The first enabled backend that can serve the model; a cascade has the first of its steps'."""
+    for target in model.targets:
+        if target.backend in runtime.backends:
+            return target.backend
+    owners = (_owner(runtime, runtime.policy.models[step.model]) for step in model.cascade)
+    return next((owner for owner in owners if owner), None)

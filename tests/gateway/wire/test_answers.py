@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from gateway.types import Chunk, Usage
 from gateway.wire import answer, openai_chat, openai_completions, sse
 from gateway.wire.answer import Dialect, Events, Whole
-from tests.fakes import USAGE, completion, delta, usage_event
+from tests.fakes import USAGE, a_call, completion, delta, usage_event
 
 CHAT = cast("Dialect", openai_chat)
 COMPLETIONS = cast("Dialect", openai_completions)
@@ -23,7 +23,7 @@ COMPLETIONS = cast("Dialect", openai_completions)
 
 def collect(events: list[dict[str, Any]], dialect: Dialect = CHAT) -> Any:
     """The whole body that a stream of these events adds up to."""
-    whole = Whole(dialect, "req_1", "m")
+    whole = Whole(dialect, a_call(request_id="req_1"))
     for event in events:
         for chunk in dialect.read_event(event):
             whole.add(chunk)
@@ -31,7 +31,7 @@ def collect(events: list[dict[str, Any]], dialect: Dialect = CHAT) -> Any:
 
 
 def unstreamed(raw: dict[str, Any], dialect: Dialect = CHAT) -> Any:
-    whole = Whole(dialect, "req_1", "m")
+    whole = Whole(dialect, a_call(request_id="req_1"))
     for chunk in dialect.read_answer(raw):
         whole.add(chunk)
     return orjson.loads(whole.body())
@@ -41,7 +41,7 @@ def relay(
     events: list[dict[str, Any]], *, include_usage: bool = False, dialect: Dialect = CHAT
 ) -> list[bytes]:
     """The data of the events that the client gets for these upstream ones."""
-    out = Events(dialect, "req_1", "m", include_usage=include_usage)
+    out = Events(dialect, a_call(request_id="req_1", include_usage=include_usage))
     sent = b"".join(out.event(chunk) for event in events for chunk in dialect.read_event(event)) + out.end()
     return sse.EventReader().feed(sent)
 
@@ -195,7 +195,7 @@ def test_the_envelope_is_the_upstreams_but_for_the_model_name() -> None:
 
 
 def test_without_an_envelope_the_gateway_makes_one() -> None:
-    whole = Whole(CHAT, "req_1", "m")
+    whole = Whole(CHAT, a_call(request_id="req_1"))
     whole.add(Chunk(delta={"content": "Hi"}, finish_reason="stop"))
     body = orjson.loads(whole.body())
     assert body["id"] == "chatcmpl-req_1"
@@ -333,8 +333,8 @@ def test_whatever_gets_through_as_a_chunk_can_be_sent_on(choices: list[Any], usa
         chunks = list(openai_chat.read_event(raw))
     except (KeyError, TypeError, AttributeError):
         return
-    out = Events(CHAT, "req_1", "m", include_usage=True)
-    whole = Whole(CHAT, "req_1", "m")
+    out = Events(CHAT, a_call(request_id="req_1", include_usage=True))
+    whole = Whole(CHAT, a_call(request_id="req_1"))
     for chunk in chunks:
         out.event(chunk)
         whole.add(chunk)
@@ -380,7 +380,7 @@ def test_usage_is_read_with_care(raw: Any, usage: Usage | None) -> None:
 
 
 def test_a_field_of_one_event_stays_with_that_event() -> None:
-    out = Events(CHAT, "r", "m", include_usage=True)
+    out = Events(CHAT, a_call(request_id="r", include_usage=True))
     first, second = (
         orjson.loads(out.event(Chunk(delta={"content": "a"}, envelope=envelope))[6:])
         for envelope in ({"id": "x", "prompt_filter_results": [1]}, {"id": "x", "timings": {"ms": 2}})

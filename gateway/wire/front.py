@@ -1,0 +1,63 @@
+"""What an endpoint needs to know of its callers' dialect: reading requests, writing answers and errors."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import orjson
+
+from gateway.errors import GatewayError
+from gateway.types import Call, ChatRequest, Chunk
+from gateway.wire.answer import Dialect, Events, Whole
+
+
+class EventWriter(Protocol):
+    """One streamed answer."""
+
+    def event(self, chunk: Chunk) -> bytes:
+        """Empty when the chunk holds nothing for the caller."""
+        ...
+
+    def comment(self, text: str) -> bytes:
+        """Something that keeps the connection alive and is no part of the answer."""
+        ...
+
+    def end(self) -> bytes: ...
+    def error(self, error: GatewayError) -> bytes: ...
+
+
+class BodyWriter(Protocol):
+    """One whole answer."""
+
+    def add(self, chunk: Chunk) -> None: ...
+    def body(self) -> bytes: ...
+
+
+class Front(Protocol):
+    def read_request(self, data: bytes) -> ChatRequest:
+        """Raises ``BadRequest``."""
+        ...
+
+    def events(self, call: Call) -> EventWriter: ...
+    def whole(self, call: Call) -> BodyWriter: ...
+
+
+class OpenAIFront:
+    """OpenAI's dialects, chat or plain completions."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def read_request(self, data: bytes) -> ChatRequest:
+        return self._dialect.read_request(data)
+
+    def events(self, call: Call) -> EventWriter:
+        return Events(self._dialect, call)
+
+    def whole(self, call: Call) -> BodyWriter:
+        return Whole(self._dialect, call)
+
+
+def openai_error(error: GatewayError, request_id: str) -> bytes:
+    """An error's body as OpenAI has it."""
+    return orjson.dumps(error.body())
