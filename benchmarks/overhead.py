@@ -247,9 +247,10 @@ def show(rows: list[dict[str, float | str]]) -> None:
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
         rps, cps, alone = (float(row[w]) for w in ("requests_per_second", "chunks_per_second", "alone_ms"))
+        added = alone - float(base["alone_ms"])
         print(
             f"| {row['name']} | {rps:,.0f} | {rps / float(base['requests_per_second']):.3f} "
-            f"| {float(row['p99_ms']):.1f} ms | {alone:.2f} ms | {alone - float(base['alone_ms']):+.2f} ms | {cps:,.0f} "
+            f"| {float(row['p99_ms']):.1f} ms | {alone:.2f} ms | {added:+.2f} ms | {cps:,.0f} "
             f"| {cps / float(base['chunks_per_second']):.3f} |"
         )
 
