@@ -1,0 +1,126 @@
+"""One request, asked of a row of models, the cheapest first, until an answer is good enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Protocol
+
+from gateway.cascade.confidence import judge as judge_answer
+from gateway.cascade.held import Held, asks_logprobs, with_logprobs
+from gateway.errors import ContextTooLong, Overloaded, UnknownModel, Upstream
+from gateway.policy.schema import Step
+from gateway.types import Call, ChatRequest, Chunk, Chunks, Handler
+
+FAILURES = (Upstream, Overloaded, ContextTooLong, UnknownModel)
+"""What one model could not do and the next may: it failed, is full, is too short for the request, or is disabled."""
+
+
+class Judge(Protocol):
+    """Tells beforehand how hard a request is."""
+
+    async def complexity(self, request: ChatRequest) -> float:
+        """0 to 1: the share of training traffic that looks easier for a small model than ``request``."""
+        ...
+
+
+async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Handler) -> Chunks:
+    """The answer of exactly one of ``steps``: the first that is good enough, or else the last one's.
+
+    Every answer but the last one's is held back until it has been judged; a client that streams gets it at once
+    then. Raises what the deciding step raised.
+    """
+    first, complexity = await _start(call, steps, judge)
+    told: list[dict[str, Any]] = []
+    call.receipt.note("cascade", complexity=complexity, steps=told, answered=None)
+    for step in steps[first:-1]:
+        attempt = _Attempt(call, step)
+        told.append(attempt.facts)
+        async with aclosing(following(attempt.call)) as chunks:
+            try:
+                async for chunk in chunks:
+                    if chunk.comment is not None:
+                        yield chunk
+                    elif not attempt.held.add(chunk):
+                        attempt.accept("too_long")
+                        break
+                else:
+                    attempt.judge()
+            except FAILURES as error:
+                attempt.facts.update(verdict="failed", error=error.code)
+            except BaseException as error:
+                attempt.facts.update(verdict="error", error=getattr(error, "code", None))
+                call.candidate = attempt.call.candidate
+                raise
+            if attempt.accepted:
+                for chunk in attempt.released():
+                    yield chunk
+                # What there is of it beyond the bound goes straight on.
+                async for chunk in chunks:
+                    call.candidate = attempt.call.candidate
+                    yield attempt.shown(chunk)
+                return
+    last = replace(call, model=steps[-1].model, candidates=(), candidate=None)
+    told.append({"model": last.model, "verdict": "last", "mean_logprob": None})
+    call.receipt.note("cascade", answered=last.model)
+    try:
+        async with aclosing(following(last)) as chunks:
+            async for chunk in chunks:
+                call.candidate = last.candidate
+                yield chunk
+    finally:
+        call.candidate = last.candidate
+
+
+async def _start(call: Call, steps: tuple[Step, ...], judge: Judge) -> tuple[int, float | None]:
+    """The first step whose condition holds, and the complexity, where a condition asked for it."""
+    complexity: float | None = None
+    for index, step in enumerate(steps[:-1]):
+        if step.when is None:
+            return index, complexity
+        if complexity is None:
+            complexity = round(await judge.complexity(call.request), 3)
+        if complexity < step.when.complexity.below:
+            return index, complexity
+    return len(steps) - 1, complexity
+
+
+class _Attempt:
+    """One step that was asked, and what became of it."""
+
+    def __init__(self, caller: Call, step: Step) -> None:
+        self._caller = caller
+        self._step = step
+        self._hides_logprobs = step.escalate.mean_logprob_below is not None and not asks_logprobs(
+            caller.request
+        )
+        request = with_logprobs(caller.request) if self._hides_logprobs else caller.request
+        self.call = replace(caller, request=request, model=step.model, candidates=(), candidate=None)
+        self.held = Held()
+        self.facts: dict[str, Any] = {"model": step.model, "verdict": None, "mean_logprob": None}
+        """For the receipt."""
+        self.accepted = False
+
+    def judge(self) -> None:
+        verdict = judge_answer(self.held.chunks, self._caller.request, self._step.escalate)
+        mean = verdict.mean_logprob
+        self.facts.update(verdict=verdict.reason, mean_logprob=mean if mean is None else round(mean, 4))
+        if verdict.good:
+            self.accept(verdict.reason)
+
+    def accept(self, why: str) -> None:
+        """From here on this step's answer is the answer."""
+        self.accepted = True
+        self.facts["verdict"] = why
+        self._caller.receipt.note("cascade", answered=self._step.model)
+        self._caller.candidate = self.call.candidate
+
+    def released(self) -> Iterator[Chunk]:
+        return map(self.shown, self.held.chunks)
+
+    def shown(self, chunk: Chunk) -> Chunk:
+        """``chunk`` as the caller sees it: without the log-probabilities that only the cascade wanted."""
+        if self._hides_logprobs:
+            chunk.logprobs = None
+        return chunk
