@@ -1,8 +1,8 @@
 """HTTP to upstream servers: httpx's request and response types over aiohttp's connections.
 
-Backends hand an ``httpx.Request`` to an ``httpx.AsyncBaseTransport`` and read an ``httpx.Response``, so any httpx
-transport can stand in for this one (``httpx.MockTransport``, ``httpx.ASGITransport`` …). This one is the default
-because it is the fastest we measured (``benchmarks/transports.py``; the table is in ``docs/benchmarks.md``).
+Takes an ``httpx.Request`` and gives an ``httpx.Response``, so any httpx transport can stand in for it
+(``httpx.MockTransport``, ``httpx.ASGITransport`` …). It knows proxies, and is used where one is in the way; the hot
+path has a client of its own (``http1.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -21,6 +22,14 @@ KEEPALIVE = 4.0
 """Seconds an idle connection is kept: less than the 5 after which uvicorn and Node close theirs. The server closing
 first would meet a request on its way, which must then fail, as a POST is not to be sent twice.
 """
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for a URL: ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY``, ``NO_PROXY``."""
+    parts = urlsplit(url)
+    proxies = {} if proxy_bypass(parts.netloc) else getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return "http://" + proxy if proxy and "://" not in proxy else proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +87,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     def _route(self, url: httpx.URL) -> _Route:
         route = self._routes.get(url)
         if route is None:
-            proxies = {} if proxy_bypass(url.netloc.decode("ascii")) else getproxies()
-            proxy = proxies.get(url.scheme) or proxies.get("all")
-            if proxy and "://" not in proxy:
-                proxy = "http://" + proxy
-            route = _Route(yarl.URL(str(url), encoded=True), proxy)
+            route = _Route(yarl.URL(str(url), encoded=True), proxy_for(str(url)))
             if len(self._routes) < 256:
                 self._routes[url] = route
         return route

@@ -1,0 +1,124 @@
+"""How backends reach their servers: straight, by the fast client; through a proxy, where the environment names one, by
+aiohttp's; or by any httpx transport that takes their place.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httpx
+
+from gateway.backends.http1 import Http1Client, Origin
+from gateway.backends.transport import AiohttpTransport, proxy_for
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A method and a URL, taken apart once."""
+
+    method: str
+    url: str
+
+    @cached_property
+    def origin(self) -> Origin:
+        parts = urlsplit(self.url)
+        tls = parts.scheme == "https"
+        return Origin((parts.hostname or "").encode("idna").decode(), parts.port or (443 if tls else 80), tls)
+
+    @cached_property
+    def path(self) -> str:
+        parts = urlsplit(self.url)
+        return httpx.URL(self.url).raw_path.decode("ascii") if parts.path else "/"
+
+    @cached_property
+    def proxied(self) -> bool:
+        return proxy_for(self.url) is not None
+
+
+class Answer(Protocol):
+    """An answer whose head has come."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises ``httpx.TransportError``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go; before the body's end this tells the server to stop."""
+        ...
+
+
+class Client:
+    """One per backend. ``transport`` takes the place of everything else, for tests and special networks."""
+
+    def __init__(
+        self, *, transport: httpx.AsyncBaseTransport | None = None, verify: ssl.SSLContext | None = None
+    ) -> None:
+        self._verify = verify
+        self._given = transport
+        self._proxied = transport or AiohttpTransport(verify=verify)
+        self._direct = Http1Client(authorities=self._authorities)
+
+    async def send(
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        connect: float | None = None,
+    ) -> Answer:
+        """The answer, its body still to be read. ``connect`` limits (seconds) the time a new connection takes.
+
+        Raises ``httpx.TransportError``.
+        """
+        if self._given is None and not endpoint.proxied:
+            try:
+                return await self._direct.send(
+                    endpoint.origin, endpoint.method, endpoint.path, headers, body, connect=connect
+                )
+            except ValueError as error:
+                raise httpx.UnsupportedProtocol(f"not a request to forward: {error}") from error
+        request = httpx.Request(
+            endpoint.method,
+            endpoint.url,
+            headers=dict(headers),
+            content=body or None,
+            extensions={"timeout": {"connect": connect}},
+        )
+        return _Through(await self._proxied.handle_async_request(request))
+
+    async def aclose(self) -> None:
+        await self._direct.aclose()
+        await self._proxied.aclose()
+
+    def _authorities(self) -> ssl.SSLContext:
+        # Not before it is needed: reading them takes some 50 ms.
+        if self._verify is None:
+            self._verify = ssl.create_default_context()
+        return self._verify
+
+
+@dataclass(slots=True)
+class _Through:
+    """httpx's response as ours."""
+
+    _response: httpx.Response
+    status: int = field(init=False)
+    headers: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.status = self._response.status_code
+        self.headers = self._response.headers
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return aiter(cast("httpx.AsyncByteStream", self._response.stream))
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
