@@ -1,0 +1,119 @@
+"""Anthropic's Messages API (https://platform.claude.com/docs/en/api/messages)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing
+
+import httpx
+import orjson
+
+from gateway.backends import anthropic_errors
+from gateway.backends.anthropic_reading import Body, Events
+from gateway.backends.clock import Clock
+from gateway.backends.exchange import Exchange
+from gateway.errors import GatewayError
+from gateway.policy.schema import Target, Timeouts
+from gateway.types import Call, Chunk, Chunks
+from gateway.wire.anthropic import request_writer
+
+VERSION = "2023-06-01"
+PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
+
+
+class AnthropicBackend:
+    """Translates calls for ``base_url``, which ends where ``/v1/messages`` follows, and its answers into chunks.
+
+    ``max_tokens`` is the cap on answers for which the caller set none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str,
+        transport: httpx.AsyncBaseTransport,
+        api_key: str | None,
+        max_tokens: int,
+    ) -> None:
+        self.name = name
+        base_url = base_url.rstrip("/")
+        self._url = httpx.URL(base_url + request_writer.PATH)
+        self._probe_url = httpx.URL(base_url + "/v1/models")
+        self._max_tokens = max_tokens
+        self._exchange = Exchange(name, transport, anthropic_errors.from_response)
+        self._headers = {
+            "accept-encoding": "identity",
+            "user-agent": "tollgate",
+            "anthropic-version": VERSION,
+        }
+        if api_key:
+            self._headers["x-api-key"] = api_key
+
+    async def stream(self, call: Call, target: Target) -> Chunks:
+        """Raises ``BadRequest``, too, for what this provider has no equivalent of."""
+        body = request_writer.write_request(call.request, target.model, max_tokens=self._max_tokens)
+        clock = Clock(call.timeouts, at_once=not call.request.stream)
+        request = httpx.Request(
+            "POST",
+            self._url,
+            headers={**self._headers, "content-type": "application/json", **call.headers},
+            content=orjson.dumps(body),
+            extensions={"timeout": {"connect": clock.limits.connect}},
+        )
+        response = await self._exchange.send(request, clock)
+        try:
+            streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+            outage = self._exchange.outage
+            reading = Events(self.name, call, outage) if streamed else Body(self.name, outage)
+            async with aclosing(self._exchange.parts(response, clock)) as parts:
+                async for part in parts:
+                    if reading.done:
+                        continue
+                    for chunk in _together(reading.feed(part)):
+                        clock.progress()
+                        yield chunk
+                    if reading.done:
+                        clock.ended()
+            for chunk in reading.finish():
+                yield chunk
+        finally:
+            # Closing an answer that is not at its end tells the server to stop working on it.
+            await response.aclose()
+
+    async def probe(self) -> None:
+        """Ask for the list of models, which costs nothing and needs a good key."""
+        clock = Clock(PROBE)
+        request = httpx.Request(
+            "GET",
+            self._probe_url,
+            headers=self._headers,
+            extensions={"timeout": {"connect": PROBE.connect}},
+        )
+        response = await self._exchange.send(request, clock)
+        try:
+            async with aclosing(self._exchange.parts(response, clock)) as parts:
+                async for _ in parts:
+                    pass
+        finally:
+            await response.aclose()
+
+    async def aclose(self) -> None:
+        await self._exchange.aclose()
+
+
+def _together(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """All but the last say that another follows; an error on the way comes after the chunks before it."""
+    held: Chunk | None = None
+    try:
+        for chunk in chunks:
+            if held is not None:
+                held.more = True
+                yield held
+            held = chunk
+    except GatewayError:
+        if held is not None:
+            yield held
+        raise
+    if held is not None:
+        yield held

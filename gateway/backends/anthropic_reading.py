@@ -1,0 +1,95 @@
+"""Anthropic's bytes into chunks: ``Events`` for a stream, ``Body`` for a whole answer. Both are fed, then finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import orjson
+
+from gateway.backends import anthropic_errors
+from gateway.backends.upstream_errors import Outage
+from gateway.errors import UpstreamFailed
+from gateway.types import Call, Chunk
+from gateway.wire import sse
+from gateway.wire.anthropic.answer_reader import MessageReader
+
+MAX_BODY = 64 * 2**20
+"""Bytes in a whole answer; more is not an answer."""
+_NONSENSE = (KeyError, TypeError, AttributeError, ValueError)
+
+
+class Events:
+    """A stream, which ends at ``message_stop`` and nowhere else."""
+
+    def __init__(self, backend: str, call: Call, outage: Outage) -> None:
+        self._backend = backend
+        self._call = call
+        self._outage = outage
+        self._events = sse.EventReader()
+        self._message = MessageReader()
+        self._malformed = 0
+
+    @property
+    def done(self) -> bool:
+        return self._message.done
+
+    def feed(self, part: bytes) -> Iterable[Chunk]:
+        """The chunks that ``part`` completes. Raises ``GatewayError`` for an error in the stream."""
+        try:
+            events = self._events.feed(part)
+        except sse.EventTooLarge as error:
+            raise UpstreamFailed(f"Backend '{self._backend}' sent {error}.") from error
+        for data in events:
+            if self._message.done:
+                return
+            yield from self._chunks(data)
+
+    def finish(self) -> Iterable[Chunk]:
+        if not self._message.done:
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' ended its stream before the answer was complete.",
+                code="upstream_cut",
+            )
+        return ()
+
+    def _chunks(self, data: bytes) -> list[Chunk]:
+        try:
+            raw = orjson.loads(data)
+            if raw["type"] == "error":
+                raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
+            return [*self._message.read_event(raw)]
+        except _NONSENSE:
+            # One bad event in an otherwise sound stream is not worth the answer.
+            self._malformed += 1
+            self._call.receipt.note("backend", malformed_events=self._malformed)
+            return []
+
+
+class Body:
+    """A whole answer, as one JSON document."""
+
+    def __init__(self, backend: str, outage: Outage) -> None:
+        self.done = False
+        self._backend = backend
+        self._outage = outage
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, part: bytes) -> Iterable[Chunk]:
+        self._size += len(part)
+        if self._size > MAX_BODY:
+            raise UpstreamFailed(f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.")
+        self._parts.append(part)
+        return ()
+
+    def finish(self) -> Iterable[Chunk]:
+        try:
+            raw = orjson.loads(b"".join(self._parts))
+            if raw["type"] == "error":
+                raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
+            return (MessageReader().read_answer(raw),)
+        except _NONSENSE as error:
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' answered with something that is not a message; "
+                "the operator should check its base_url."
+            ) from error

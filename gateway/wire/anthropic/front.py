@@ -1,0 +1,21 @@
+"""What the endpoints ``/v1/messages`` and ``/v1/messages/count_tokens`` need of the dialect."""
+
+from __future__ import annotations
+
+from gateway.types import Call, ChatRequest
+from gateway.wire.anthropic import request_reader
+from gateway.wire.anthropic.answer_writer import Events, Whole
+
+
+class AnthropicFront:
+    """Anthropic's Messages dialect, for the endpoint that generates."""
+
+    def read_request(self, data: bytes) -> ChatRequest:
+        """Raises ``BadRequest``."""
+        return request_reader.read_request(data)
+
+    def events(self, call: Call) -> Events:
+        return Events(call)
+
+    def whole(self, call: Call) -> Whole:
+        return Whole(call)

@@ -1,0 +1,183 @@
+"""A request of ours, which has OpenAI's shape, as one to Anthropic's Messages API.
+
+What that API cannot do is refused by name if the answer would be another one without it, and left out if not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.errors import BadRequest
+from gateway.types import ChatRequest, Json
+from gateway.wire.anthropic import turns
+
+PATH = "/v1/messages"
+
+_LEFT_OUT = frozenset(
+    {
+        "add_generation_prompt",
+        "continue_final_message",
+        "metadata",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "store",
+        "stream_options",
+    }
+)
+"""They concern speed, storage or repetition, and not what is said."""
+
+_NEUTRAL: Mapping[str, tuple[Json, ...]] = {
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+}
+"""Without an equivalent, but harmless with these values."""
+
+_TRANSLATED = frozenset(
+    {
+        "max_completion_tokens",
+        "max_tokens",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "response_format",
+        "stop",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_p",
+        "user",
+    }
+)
+
+
+def write_request(request: ChatRequest, model: str, *, max_tokens: int) -> dict[str, Json]:
+    """The body to send; ``max_tokens`` is the cap where the caller set none, as this API demands one.
+
+    Raises ``BadRequest`` for what this API has no equivalent of.
+    """
+    if request.messages is None:
+        raise BadRequest(
+            "This model's provider has no raw completions. Send messages to /v1/chat/completions instead.",
+            param="prompt",
+            code="unsupported_parameter",
+        )
+    params = {name: value for name, value in request.params.items() if value is not None}
+    _refuse_unsupported(request, params)
+    system, messages = turns.write(request.messages)
+    sent: dict[str, Json] = {
+        "model": model,
+        "max_tokens": params.get("max_completion_tokens") or params.get("max_tokens") or max_tokens,
+        "messages": messages,
+    }
+    if request.stream:
+        sent["stream"] = True
+    if system:
+        sent["system"] = system
+    if "temperature" in params:
+        sent["temperature"] = min(params["temperature"], 1)  # OpenAI's goes to 2
+    for name in ("top_p", "top_k", "thinking"):
+        if name in params:
+            sent[name] = params[name]
+    if params.get("stop"):
+        stop = params["stop"]
+        sent["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    if "user" in params:
+        sent["metadata"] = {"user_id": params["user"]}
+    if params.get("tools"):
+        sent["tools"] = [_tool(tool, i) for i, tool in enumerate(params["tools"])]
+        if choice := _tool_choice(params):
+            sent["tool_choice"] = choice
+    if config := _output_config(params):
+        sent["output_config"] = config
+    return sent
+
+
+def _refuse_unsupported(request: ChatRequest, params: Mapping[str, Json]) -> None:
+    if request.n != 1:
+        raise _unsupported("n")
+    for name, value in params.items():
+        if name in _TRANSLATED or name in _LEFT_OUT or value in _NEUTRAL.get(name, ()):
+            continue
+        raise _unsupported(name)
+
+
+def _unsupported(name: str) -> BadRequest:
+    return BadRequest(
+        f"This model's provider does not support '{name}'. Leave it out, or ask another model.",
+        param=name,
+        code="unsupported_parameter",
+    )
+
+
+def _invalid(where: str, what: str) -> BadRequest:
+    return BadRequest(f"'{where}' {what}.", param=where, code="invalid_value")
+
+
+def _tool(tool: Json, i: int) -> dict[str, Json]:
+    match tool:
+        case {"type": "function", "function": {"name": str(name), **function}}:
+            parameters = function.get("parameters") or {"properties": {}}
+            if not isinstance(parameters, dict):
+                raise _invalid(f"tools[{i}].function.parameters", "should be a JSON schema")
+            written: dict[str, Json] = {"name": name, "input_schema": {"type": "object", **parameters}}
+            if function.get("description"):
+                written["description"] = function["description"]
+            if function.get("strict"):
+                written["strict"] = True
+            if tool.get("cache_control"):
+                written["cache_control"] = tool["cache_control"]
+            return written
+        case {"type": "function"}:
+            raise _invalid(f"tools[{i}].function", "should be an object with a name")
+    raise _unsupported(f"tools[{i}].type")
+
+
+def _tool_choice(params: Mapping[str, Json]) -> dict[str, Json] | None:
+    choice: dict[str, Json]
+    match params.get("tool_choice", "auto"):
+        case "none":
+            return {"type": "none"}
+        case "auto":
+            choice = {"type": "auto"}
+        case "required":
+            choice = {"type": "any"}
+        case {"type": "function", "function": {"name": str(name)}}:
+            choice = {"type": "tool", "name": name}
+        case _:
+            raise _unsupported("tool_choice")
+    if params.get("parallel_tool_calls") is False:
+        choice["disable_parallel_tool_use"] = True
+    # To let the model choose is what it does unasked.
+    return None if choice == {"type": "auto"} else choice
+
+
+def _output_config(params: Mapping[str, Json]) -> dict[str, Json]:
+    """How much thought to spend, and the shape of the answer."""
+    config: dict[str, Json] = {}
+    match params.get("reasoning_effort"):
+        case None | "none":
+            pass
+        case "minimal":
+            config["effort"] = "low"
+        case "low" | "medium" | "high" | "xhigh" | "max" as effort:
+            config["effort"] = effort
+        case _:
+            raise _unsupported("reasoning_effort")
+    match params.get("response_format"):
+        case None | {"type": "text"}:
+            pass
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            config["format"] = {"type": "json_schema", "schema": schema}
+        case _:
+            raise _unsupported("response_format")
+    return config
