@@ -1,0 +1,1 @@
+"""Token quotas and budgets: estimate, reserve before, settle after."""

@@ -1,0 +1,214 @@
+"""How many tokens a request will need, without a tokenizer: from its text, and from what earlier answers reported.
+
+Estimates lean to the high side, as a reservation must cover what is really used.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import orjson
+
+from gateway.types import Call, ChatRequest, Demand, Json, Usage
+
+Name = TypeVar("Name")
+Entry = TypeVar("Entry")
+
+CHARACTERS_PER_TOKEN = 4.0
+"""Of English, with most tokenizers; the learned factor says how far a model is from that."""
+MESSAGE_OVERHEAD = 4
+IMAGE = 1105
+"""Tokens of an image of four tiles (https://platform.openai.com/docs/guides/images-vision)."""
+MEDIA_CHARACTERS_PER_TOKEN = 1000.0
+"""Of audio in base64: well above ten tokens a second at 16 kB/s."""
+
+FIRST_ANSWER = 512
+"""Tokens reserved for an answer of which nothing is known, and no cap declared."""
+FIRST_EXPECTED = 256
+FIRST_FACTOR = 1.4
+SHORT = 64.0
+"""Below this many tokens what a chat template adds outweighs the text."""
+MOST_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate(Demand):
+    """A demand, and what it was made of."""
+
+    model: str
+    text: float
+    """Tokens of the prompt at ``CHARACTERS_PER_TOKEN``; 0 where the prompt's own tokens were counted."""
+    answers: int
+    cap: int | None
+    """The declared cap on all answers together."""
+
+
+@dataclass(slots=True)
+class _Figure:
+    """A mean that forgets, and its mean deviation, begun as TCP's round-trip time is (RFC 6298)."""
+
+    mean: float
+    deviation: float
+    seen: int = 0
+
+    def add(self, value: float, *, rise: float = 0.125, fall: float = 0.125) -> None:
+        if not self.seen:
+            self.mean, self.deviation = value, value / 2
+        else:
+            error = value - self.mean
+            self.deviation += 0.125 * (abs(error) - self.deviation)
+            self.mean += (rise if error > 0 else fall) * error
+        self.seen += 1
+
+    @property
+    def upper(self) -> float:
+        return self.mean + 2 * self.deviation
+
+
+class _Prompts:
+    """Tokens of a model's prompts: a factor on the text, and a fixed part that its chat template adds."""
+
+    def __init__(self) -> None:
+        self._factor = _Figure(FIRST_FACTOR, 0.0)
+        self._fixed = _Figure(0.0, 0.0)
+
+    def tokens(self, text: float) -> int:
+        return 1 + int(text * self._factor.upper + self._fixed.upper)
+
+    def learn(self, text: float, tokens: int) -> None:
+        # A long prompt tells of the factor, a short one of the fixed part. Rising fast and falling slowly keeps
+        # the estimate above the middle.
+        if text >= SHORT:
+            factor = max(0.05, (tokens - self._fixed.mean) / text)
+            if not self._factor.seen:
+                self._factor = _Figure(factor, 0.1 * factor, 1)
+            else:
+                self._factor.add(factor, rise=0.3, fall=0.05)
+        else:
+            fixed = max(0.0, tokens - text * self._factor.mean)
+            self._fixed.add(fixed, rise=0.3, fall=0.05)
+
+
+class Estimator:
+    """One for the process: what it has learned outlives a policy."""
+
+    def __init__(self) -> None:
+        self._prompts: OrderedDict[str, _Prompts] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str], _Figure] = OrderedDict()
+
+    def demand(self, call: Call) -> Estimate:
+        request = call.request
+        prompts, text, exact = measure(request)
+        learned = self._prompts.get(call.model) or _UNKNOWN
+        prompt = exact + (learned.tokens(text) if text else 0)
+        answers = answers_wanted(request) * prompts
+        cap = declared_cap(request.params)
+        cap = None if cap is None else cap * answers
+        figure = self._answers.get((call.principal.key_id, call.model)) or self._answers.get(("", call.model))
+        if figure is None:
+            expected, reserved = FIRST_EXPECTED * answers, FIRST_ANSWER * answers
+        else:
+            expected, reserved = round(figure.mean * answers), round(figure.upper * answers)
+        if cap is not None:
+            expected, reserved = min(expected, cap), cap
+        return Estimate(prompt, max(1, expected), max(1, reserved), call.model, text, answers, cap)
+
+    def learn(self, call: Call, usage: Usage) -> None:
+        """From what the model's server reported of a finished answer."""
+        demand = call.demand
+        if not isinstance(demand, Estimate):
+            return
+        if demand.text and usage.prompt:
+            _entry(self._prompts, demand.model, _Prompts()).learn(demand.text, usage.prompt)
+        # An answer that was cut off by its cap does not tell how long it would have been.
+        if usage.completion and (demand.cap is None or usage.completion < demand.cap):
+            each = usage.completion / demand.answers
+            for name in (call.principal.key_id, demand.model), ("", demand.model):
+                _entry(self._answers, name, _Figure(0.0, 0.0)).add(each)
+
+
+def declared_cap(params: Mapping[str, Json]) -> int | None:
+    """The largest of the caps on one answer that the caller declared."""
+    caps = [params.get("max_tokens"), params.get("max_completion_tokens")]
+    return max((cap for cap in caps if type(cap) is int and cap > 0), default=None)
+
+
+def answers_wanted(request: ChatRequest) -> int:
+    """Answers that are computed for one prompt."""
+    best_of = request.params.get("best_of")
+    return max(request.n, best_of) if type(best_of) is int else request.n
+
+
+def measure(request: ChatRequest) -> tuple[int, float, int]:
+    """The number of prompts, the tokens of their text at ``CHARACTERS_PER_TOKEN``, and the tokens given as such."""
+    if request.messages is not None:
+        text = 3.0
+        for message in request.messages:
+            text += _message(message)
+        for name in ("tools", "functions", "response_format"):
+            if given := request.params.get(name):
+                text += _json(given)
+        return 1, text, 0
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return 1, _text(prompt) + 1, 0
+    if not isinstance(prompt, Sequence) or not prompt:
+        return 1, 1.0, 0
+    if isinstance(prompt[0], int):
+        return 1, 0.0, len(prompt)
+    if isinstance(prompt[0], str):
+        return len(prompt), sum(_text(one) + 1 for one in prompt), 0
+    return len(prompt), 0.0, sum(len(one) for one in prompt)
+
+
+def _message(message: Mapping[str, Json]) -> float:
+    tokens = float(MESSAGE_OVERHEAD)
+    content = message.get("content")
+    if isinstance(content, str):
+        tokens += _text(content)
+    elif isinstance(content, list):
+        for part in content:
+            tokens += _part(part)
+    for name in ("name", "tool_calls", "function_call", "refusal", "reasoning_content"):
+        if given := message.get(name):
+            tokens += _text(given) if isinstance(given, str) else _json(given)
+    return tokens
+
+
+def _part(part: Json) -> float:
+    if not isinstance(part, dict):
+        return 0.0
+    text = part.get("text")
+    if isinstance(text, str):
+        return _text(text)
+    if part.get("type") in ("image_url", "input_image", "image"):
+        return float(IMAGE)
+    given = part.get("input_audio") or part.get("file")
+    data = given.get("data") or given.get("file_data") if isinstance(given, dict) else None
+    return len(data) / MEDIA_CHARACTERS_PER_TOKEN if isinstance(data, str) else _json(part)
+
+
+def _text(text: str) -> float:
+    if text.isascii():
+        return len(text) / CHARACTERS_PER_TOKEN
+    # A character of two bytes and more is about a token of its own in scripts without spaces, less in others.
+    more = len(text.encode("utf-8", "surrogatepass")) - len(text)
+    return len(text) / CHARACTERS_PER_TOKEN + more / 2
+
+
+def _json(value: Json) -> float:
+    return len(orjson.dumps(value)) / CHARACTERS_PER_TOKEN
+
+
+def _entry(entries: OrderedDict[Name, Entry], name: Name, new: Entry) -> Entry:
+    entry = entries.setdefault(name, new)
+    entries.move_to_end(name)
+    if len(entries) > MOST_REMEMBERED:
+        entries.popitem(last=False)
+    return entry
+
+
+_UNKNOWN = _Prompts()

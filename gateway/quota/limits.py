@@ -1,0 +1,155 @@
+"""Which limits a caller is under: those of its key, its tenant and its tier, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from gateway.policy.schema import Budget, Policy, Quotas
+from gateway.quota.price import NANO
+from gateway.types import Principal
+
+Scope = Literal["key", "tenant", "tier"]
+Quantity = Literal["requests", "tokens", "dollars", "concurrent"]
+Window = Literal["minute", "day", "month", "now"]
+"""``minute`` slides; ``day`` and ``month`` are UTC's; ``now`` is what is under way."""
+
+MOST_CALLERS = 10_000
+"""Whose limits are remembered; tokens of a JWT issuer can name any number of callers."""
+
+
+class Amounts(NamedTuple):
+    """What one request takes, or took."""
+
+    requests: int
+    tokens: int
+    nanodollars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most ``maximum`` of ``quantity`` in a ``window``, over all that ``owner`` sends. Dollars are in nano-dollars.
+
+    A tier's limit is one bucket for all of the tier.
+    """
+
+    scope: Scope
+    owner: str
+    quantity: Quantity
+    window: Window
+    maximum: int
+
+    @property
+    def key(self) -> str:
+        """Its name in a store; unambiguous, as only the owner's name can hold a colon."""
+        return f"{self.scope}:{self.owner}:{self.quantity}:{self.window}"
+
+    def amount(self, amounts: Amounts) -> int:
+        match self.quantity:
+            case "tokens":
+                return amounts.tokens
+            case "dollars":
+                return amounts.nanodollars
+            case _:
+                return amounts.requests
+
+    def __str__(self) -> str:
+        maximum = self.maximum / NANO if self.quantity == "dollars" else self.maximum
+        period = "requests at once" if self.window == "now" else f"{self.quantity} per {self.window}"
+        return f"{self.scope} '{self.owner}': {maximum:,} {period}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All the limits that one caller is under, and what follows from them. Falsy when there are none."""
+
+    each: tuple[Limit, ...]
+    on_store_failure: Literal["open", "closed", "local"] = "local"
+
+    def __bool__(self) -> bool:
+        return bool(self.each)
+
+    @cached_property
+    def tokens(self) -> Limit | None:
+        """The smallest bucket of tokens."""
+        return self._smallest("tokens")
+
+    @cached_property
+    def dollars(self) -> Limit | None:
+        """The smallest budget."""
+        return self._smallest("dollars")
+
+    @cached_property
+    def settles(self) -> bool:
+        """Whether anything is left to correct once a request has ended; a count of requests is final."""
+        return any(limit.quantity != "requests" for limit in self.each)
+
+    @cached_property
+    def per_minute(self) -> tuple[tuple[int, Limit], ...]:
+        """Those that the x-ratelimit headers tell of, with their places."""
+        return tuple((i, limit) for i, limit in enumerate(self.each) if limit.window == "minute")
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(limit.key for limit in self.each)
+
+    def _smallest(self, quantity: Quantity) -> Limit | None:
+        found = (limit for limit in self.each if limit.quantity == quantity)
+        return min(found, key=lambda limit: limit.maximum, default=None)
+
+
+def limits_of(policy: Policy, principal: Principal) -> Limits:
+    owners: list[tuple[Scope, str, Quotas, Budget]] = [
+        ("key", principal.key_id, principal.quotas, principal.budget)
+    ]
+    if (tenant := policy.tenants.get(principal.tenant)) is not None:
+        owners.append(("tenant", principal.tenant, tenant.quotas, tenant.budget))
+    if (tier := policy.tiers.get(principal.tier)) is not None:
+        owners.append(("tier", principal.tier, tier.quotas, tier.budget))
+    each = tuple(limit for owner in owners for limit in _limits(*owner))
+    return Limits(each, policy.on_store_failure)
+
+
+def _limits(scope: Scope, owner: str, quotas: Quotas, budget: Budget) -> Iterator[Limit]:
+    limited: tuple[tuple[Quantity, Window, int | None], ...] = (
+        ("requests", "minute", quotas.requests_per_minute),
+        ("tokens", "minute", quotas.tokens_per_minute),
+        ("tokens", "day", quotas.tokens_per_day),
+        ("concurrent", "now", quotas.concurrent_requests),
+        ("dollars", "day", _nanodollars(budget.usd_per_day)),
+        ("dollars", "month", _nanodollars(budget.usd_per_month)),
+    )
+    for quantity, window, maximum in limited:
+        if maximum is not None:
+            yield Limit(scope, owner, quantity, window, maximum)
+
+
+def _nanodollars(dollars: float | None) -> int | None:
+    return None if dollars is None else round(dollars * NANO)
+
+
+_Page = dict[tuple[str, str, str], tuple[Principal, Limits]]
+
+
+class LimitBook:
+    """Remembers the limits of each caller for the two policies used last, so that a request looks them up only."""
+
+    def __init__(self) -> None:
+        self._pages: list[tuple[Policy, _Page]] = []
+
+    def limits(self, policy: Policy, principal: Principal) -> Limits:
+        page = next((page for known, page in self._pages if known is policy), None)
+        if page is None:
+            page = {}
+            self._pages = [(policy, page), *self._pages[:1]]
+        name = (principal.key_id, principal.tenant, principal.tier)
+        found = page.get(name)
+        if found is not None and (found[0] is principal or found[0] == principal):
+            return found[1]
+        limits = limits_of(policy, principal)
+        if len(page) >= MOST_CALLERS:
+            page.clear()
+        page[name] = (principal, limits)
+        return limits

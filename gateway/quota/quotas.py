@@ -1,0 +1,175 @@
+"""The facade: what a request may take is reserved before it goes on, and settled when it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from gateway.errors import BadRequest, BudgetSpent, RateLimited
+from gateway.policy.schema import Policy
+from gateway.quota.counters import Counters, Verdict
+from gateway.quota.estimate import Estimate, Estimator
+from gateway.quota.guarded import GuardedCounters
+from gateway.quota.limits import Amounts, Limit, LimitBook, Limits
+from gateway.quota.memory import MemoryCounters
+from gateway.quota.price import NANO, worst_case
+from gateway.quota.redis import RedisCounters
+from gateway.types import Call, Demand
+
+NO_RETRY = {"x-should-retry": "false"}
+"""Known to OpenAI's and Anthropic's clients, which otherwise try every 429 again at once."""
+FIRST_DURATION = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What an admitted request holds."""
+
+    request_id: str
+    limits: Limits
+    amounts: Amounts
+    since: float
+    """``time.monotonic()``."""
+
+
+class Quotas:
+    """One for the process and store. ``clock`` tells Unix time to counters that are kept in memory."""
+
+    def __init__(
+        self, store: str, *, estimator: Estimator | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.estimator = estimator or Estimator()
+        memory = MemoryCounters(clock=clock)
+        self._counters: Counters = (
+            memory if store == "memory" else GuardedCounters(RedisCounters(store), memory)
+        )
+        self._book = LimitBook()
+        self._duration = FIRST_DURATION
+        """Seconds that requests under limits take, on average."""
+
+    @classmethod
+    def open(cls, policy: Policy, *, estimator: Estimator | None = None) -> Self:
+        """For the policy's store. Connects, and starts what runs in the background, at the first need only."""
+        return cls(policy.store, estimator=estimator)
+
+    async def reserve(self, call: Call) -> Reservation | None:
+        """Set ``call.demand``, and hold it against every limit of the caller; None where there is no limit.
+
+        Sets the ``x-ratelimit`` headers of the reply. Raises ``RateLimited``, ``BudgetSpent`` for dollars that are
+        spent, ``BadRequest`` for what can never fit, ``Overloaded`` where the policy closes while the store is away.
+        """
+        demand = self.estimator.demand(call)
+        call.demand = demand
+        limits = self._book.limits(call.policy, call.principal)
+        if not limits:
+            return None
+        amounts = _amounts(call, demand, limits)
+        verdict = await self._counters.reserve(call.request_id, limits, amounts)
+        headers = headers_of(limits, verdict)
+        call.reply_headers.update(headers)
+        if not verdict.admitted:
+            raise self._refusal(call, limits, verdict, amounts, headers)
+        return Reservation(call.request_id, limits, amounts, time.monotonic())
+
+    def settle(self, reservation: Reservation, *, tokens: int, nanodollars: int) -> None:
+        """Once the request has ended, however it did. Does not wait; a second time changes nothing."""
+        self._duration += 0.1 * (time.monotonic() - reservation.since - self._duration)
+        used = Amounts(reservation.amounts.requests, tokens, nanodollars)
+        self._counters.settle(reservation.request_id, reservation.limits, reservation.amounts, used)
+
+    async def aclose(self) -> None:
+        """Settlements that are on their way have 3 s to get through."""
+        await self._counters.aclose()
+
+    def _refusal(
+        self, call: Call, limits: Limits, verdict: Verdict, amounts: Amounts, headers: dict[str, str]
+    ) -> RateLimited:
+        limit = limits.each[verdict.refused]
+        wait = verdict.wait
+        if wait is None:
+            # A place becomes free this often.
+            wait = max(0.1, self._duration / (limit.maximum if limit.window == "now" else 1))
+        spent = limit.quantity == "dollars" and verdict.wait is not None
+        call.receipt.note("quota", refused=str(limit), retry_after=round(wait, 3))
+        held = " by it and by requests under way" if verdict.wait is None and limit.window != "now" else ""
+        message = (
+            f"{'Budget spent' if spent else 'Rate limit reached'} for {limit}. "
+            f"{_figure(limit, verdict.used[verdict.refused])} used{held}, this request needs "
+            f"{_figure(limit, limit.amount(amounts))}. Try again in {duration(wait)}."
+        )
+        kind = BudgetSpent if spent else RateLimited
+        return kind(message, retry_after=wait, headers=headers | NO_RETRY if spent else headers)
+
+
+def _amounts(call: Call, demand: Estimate, limits: Limits) -> Amounts:
+    """What to reserve. An answer whose length is only estimated never takes more than the smallest bucket holds."""
+    if (bucket := limits.tokens) is not None:
+        room = bucket.maximum - demand.prompt
+        if room < (demand.cap or 0):
+            asked = f" and an answer of up to {demand.cap:,}" if demand.cap else ""
+            raise BadRequest(
+                f"This request can never be admitted: its prompt of about {demand.prompt:,} tokens{asked} is more "
+                f"than the limit of {bucket} allows at once. Make the prompt shorter or max_tokens smaller.",
+                param="max_tokens" if demand.cap else "messages",
+                code="tokens_exceed_limit",
+                headers=NO_RETRY,
+            )
+        if demand.reserved > room:
+            demand = replace(demand, reserved=room, expected=min(demand.expected, room))
+            call.demand = demand
+    nanodollars = 0
+    if (budget := limits.dollars) is not None:
+        nanodollars = worst_case(call, demand)
+        if nanodollars > budget.maximum:
+            least = demand if demand.cap is not None else replace(demand, reserved=0)
+            if (needed := worst_case(call, least)) > budget.maximum:
+                raise BudgetSpent(
+                    f"This request can never be admitted: it may cost {_figure(budget, needed)}, and the limit is "
+                    f"{budget}. Make the prompt shorter or max_tokens smaller, or choose a cheaper model.",
+                    headers=NO_RETRY,
+                )
+            nanodollars = budget.maximum
+    return Amounts(1, tokens_of(demand), nanodollars)
+
+
+def tokens_of(demand: Demand) -> int:
+    return demand.prompt + demand.reserved
+
+
+def headers_of(limits: Limits, verdict: Verdict) -> dict[str, str]:
+    """OpenAI's: of the limits per minute, the one with the least remaining, for requests and for tokens.
+
+    ``reset`` is when all of it remains again (https://platform.openai.com/docs/guides/rate-limits).
+    """
+    headers: dict[str, str] = {}
+    if not verdict.used:
+        return headers
+    tightest: dict[str, tuple[int, int]] = {}
+    for i, limit in limits.per_minute:
+        remaining = max(0, limit.maximum - verdict.used[i])
+        if limit.quantity not in tightest or remaining < tightest[limit.quantity][0]:
+            tightest[limit.quantity] = remaining, i
+    for quantity, (remaining, i) in tightest.items():
+        headers[f"x-ratelimit-limit-{quantity}"] = str(limits.each[i].maximum)
+        headers[f"x-ratelimit-remaining-{quantity}"] = str(remaining)
+        headers[f"x-ratelimit-reset-{quantity}"] = duration(verdict.reset[i])
+    return headers
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: ``120ms``, ``1s``, ``7.66s``, ``6m0s``, ``1h0m0s``."""
+    ms = max(0, round(seconds * 1000))
+    if ms < 1000:
+        return f"{ms}ms"
+    minutes, rest = divmod(ms, 60_000)
+    text = f"{rest / 1000:g}s" if rest % 1000 == 0 else f"{rest / 1000:.3f}".rstrip("0") + "s"
+    if not minutes:
+        return text
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{text}" if hours else f"{minutes}m{text}"
+
+
+def _figure(limit: Limit, amount: int) -> str:
+    return f"${amount / NANO:,.6g}" if limit.quantity == "dollars" else f"{amount:,}"

@@ -1,0 +1,290 @@
+"""Counters in Redis, shared by all processes that name the same server. Each reservation is one atomic script."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib import resources
+from typing import Any
+
+from redis import asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from gateway.quota.counters import Verdict
+from gateway.quota.limits import Amounts, Limits
+from gateway.stores.store import StoreDown
+
+log = logging.getLogger(__name__)
+
+SECONDS_TO_ANSWER = 0.25
+"""A store that is slower than this is down: the gateway keeps its own latency."""
+RENEW_EVERY = 5.0
+PROBE_EVERY = 0.25
+"""Seconds between attempts to reach a store that is down."""
+SECONDS_TO_FLUSH = 3.0
+AT_ONCE = 128
+"""Commands in one round trip."""
+ATTEMPTS = 5
+"""At a settlement that the server answers with an error."""
+MOST_UNSETTLED = 50_000
+"""Settlements that wait for a store that is down."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """A Lua script, and how it is called by its SHA-1."""
+
+    text: str
+    sha: str
+
+    @classmethod
+    def load(cls, name: str) -> _Script:
+        folder = resources.files("gateway.stores") / "scripts"
+        text = "".join((folder / file).read_text("utf-8") for file in ("quota_time.lua", f"quota_{name}.lua"))
+        return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@dataclass(slots=True)
+class _Command:
+    script: _Script
+    keys: list[str]
+    args: list[str | int]
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class _Reservation:
+    request_id: str
+    limits: Limits
+    amounts: Amounts
+    command: _Command
+    verdict: asyncio.Future[Verdict]
+
+
+class RedisCounters:
+    """``url`` is ``redis://[user:password@]host[:port]/[db]``, or ``rediss://`` for TLS.
+
+    Commands that are given at the same time travel together. Once the server has failed, ``reserve`` raises without
+    asking it, until it is found to answer again. ``now`` replaces the server's clock, in milliseconds of Unix time.
+    """
+
+    def __init__(
+        self, url: str, *, now: Callable[[], int] | None = None, prefix: str = "{tollgate}:quota:"
+    ) -> None:
+        self._redis = redis.Redis.from_url(
+            url,
+            socket_timeout=SECONDS_TO_ANSWER,
+            socket_connect_timeout=SECONDS_TO_ANSWER,
+            retry=Retry(NoBackoff(), 1),
+        )
+        self._now = now
+        self._prefix = prefix
+        self._instance = secrets.token_hex(6)
+        self._reserve = _Script.load("reserve")
+        self._settle = _Script.load("settle")
+        self._renew = _Script.load("renew")
+        self._reservations: deque[_Reservation] = deque()
+        self._settlements: deque[_Command] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._probe = asyncio.Event()
+        self.down = False
+
+    async def reserve(self, request_id: str, limits: Limits, amounts: Amounts) -> Verdict:
+        if self.down:
+            raise StoreDown("Redis did not answer when it was last asked.")
+        args: list[str | int] = [request_id, self._instance, self._time(), int(limits.settles)]
+        for limit in limits.each:
+            args += (limit.window, limit.amount(amounts), limit.maximum)
+        keys = [self._prefix + "instances", self._reserved, *self._keys_of(limits)]
+        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        reservation = _Reservation(request_id, limits, amounts, _Command(self._reserve, keys, args), verdict)
+        self._reservations.append(reservation)
+        self._send_soon()
+        try:
+            return await verdict
+        except asyncio.CancelledError:
+            if not verdict.cancelled():  # it came in the very moment in which the caller left
+                self._give_back(reservation)
+            raise
+
+    def settle(self, request_id: str, limits: Limits, reserved: Amounts, used: Amounts) -> None:
+        if limits.settles and not self._closed:
+            self._put(request_id, limits, reserved, used)
+
+    async def aclose(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS_TO_FLUSH):
+                while self._settlements or self._reservations:
+                    self._send_soon()
+                    await asyncio.sleep(0.01)
+        if self._settlements:
+            log.warning(
+                "Redis was away to the end: %d requests were not settled there", len(self._settlements)
+            )
+        answers, self._closed = not self.down, True
+        tasks = [task for task in (self._sending, self._renewing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._fail(StoreDown("The gateway is letting go of this store."))
+        if tasks and answers:
+            # What it still holds, if anything, counts no longer.
+            with suppress(RedisError, OSError):
+                async with asyncio.timeout(SECONDS_TO_ANSWER):
+                    await self._redis.zrem(self._prefix + "instances", self._instance)
+        await self._redis.aclose()
+
+    @property
+    def _reserved(self) -> str:
+        return f"{self._prefix}reserved:{self._instance}"
+
+    def _keys_of(self, limits: Limits) -> list[str]:
+        return [self._prefix + key for key in limits.keys]
+
+    def _time(self) -> str | int:
+        return "" if self._now is None else self._now()
+
+    def _put(
+        self, request_id: str, limits: Limits, reserved: Amounts, used: Amounts, *, void: bool = False
+    ) -> None:
+        """``void``: the reservation itself may still be on its way."""
+        args: list[str | int] = [request_id, self._instance, self._time(), int(void)]
+        for limit in limits.each:
+            args += (limit.window, limit.amount(reserved), limit.amount(used))
+        if len(self._settlements) >= MOST_UNSETTLED:
+            # What is forgotten here would be held in reserve for as long as this instance lives: become another.
+            self._settlements.clear()
+            self._instance = secrets.token_hex(6)
+            log.warning("Redis has been away for too long: %d requests are not settled there", MOST_UNSETTLED)
+        self._settlements.append(_Command(self._settle, [self._reserved, *self._keys_of(limits)], args))
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        if self._sending is None or self._sending.done():
+            loop = asyncio.get_running_loop()
+            if self._renewing is None:
+                self._renewing = loop.create_task(self._keep_alive())
+            self._sending = loop.create_task(self._send())
+
+    async def _send(self) -> None:
+        """Settlements go first: a request that has ended makes room for the one that follows it."""
+        while (self._settlements or self._reservations) and (self._reservations or not self.down):
+            settlements = [self._settlements.popleft() for _ in range(min(AT_ONCE, len(self._settlements)))]
+            reservations = [
+                self._reservations.popleft() for _ in range(min(AT_ONCE, len(self._reservations)))
+            ]
+            reservations = [one for one in reservations if not one.verdict.done()]
+            try:
+                answers = await self._run([*settlements, *(one.command for one in reservations)])
+            except BaseException as error:
+                self._settlements.extendleft(reversed(settlements))
+                down = StoreDown(f"Redis did not answer: {error or 'it is too slow'}")
+                for one in reservations:
+                    self._give_back(one, void=True)
+                    _refuse(one, down)
+                if not isinstance(error, RedisError | OSError):
+                    raise
+                self._fail(down)
+                return
+            self._take_settlements(settlements, answers)
+            for one, answer in zip(reservations, answers[len(settlements) :], strict=True):
+                self._take_verdict(one, answer)
+
+    def _take_settlements(self, settlements: Sequence[_Command], answers: Sequence[Any]) -> None:
+        for command, answer in zip(settlements, answers, strict=False):
+            if not isinstance(answer, Exception):
+                continue
+            command.failed += 1
+            if command.failed < ATTEMPTS:
+                self._settlements.append(command)
+            else:
+                log.error("Redis refused the settlement of %s: %s", command.args[0], answer)
+            self._fail(StoreDown(f"Redis refused a settlement: {answer}"))
+
+    def _take_verdict(self, one: _Reservation, answer: Any) -> None:
+        if isinstance(answer, Exception) or answer[0] < 0:
+            down = StoreDown(f"Redis refused a reservation: {answer}")
+            _refuse(one, down)
+            self._fail(down)
+        elif one.verdict.done():  # the caller has left meanwhile
+            self._give_back(one)
+        else:
+            one.verdict.set_result(_verdict(answer))
+
+    def _fail(self, error: StoreDown) -> None:
+        if not self.down and not self._closed:
+            log.warning("quotas: %s", error)
+        self.down = True
+        self._probe.set()
+        while self._reservations:
+            _refuse(self._reservations.popleft(), error)
+
+    def _give_back(self, one: _Reservation, *, void: bool = False) -> None:
+        if one.limits.settles:
+            self._put(one.request_id, one.limits, one.amounts, Amounts(0, 0, 0), void=void)
+
+    async def _run(self, commands: Sequence[_Command]) -> list[Any]:
+        """One round trip; a second one where the server does not know the scripts yet."""
+        async with asyncio.timeout(SECONDS_TO_ANSWER):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.evalsha(command.script.sha, len(command.keys), *command.keys, *command.args)
+                answers = await pipe.execute(raise_on_error=False)
+            unknown = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+            if unknown:
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for i in unknown:
+                        command = commands[i]
+                        pipe.eval(command.script.text, len(command.keys), *command.keys, *command.args)
+                    for i, answer in zip(unknown, await pipe.execute(raise_on_error=False), strict=True):
+                        answers[i] = answer
+        return list(answers)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            self._probe.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_EVERY):
+                    await self._probe.wait()
+            if self.down:
+                await asyncio.sleep(PROBE_EVERY)
+            instances = self._prefix + "instances"
+            renewal = _Command(self._renew, [instances, self._reserved], [self._instance, self._time()])
+            try:
+                (answer,) = await self._run([renewal])
+            except (RedisError, OSError) as error:
+                answer = error
+            if isinstance(answer, Exception):  # also: read-only, out of memory, still loading
+                self._fail(StoreDown(f"Redis did not answer: {answer or 'it is too slow'}"))
+                continue
+            if self.down:
+                log.warning("quotas: Redis answers again")
+            self.down = False
+            if self._settlements:
+                self._send_soon()
+
+
+def _refuse(one: _Reservation, error: StoreDown) -> None:
+    if not one.verdict.done():
+        one.verdict.set_exception(error)
+
+
+def _verdict(answer: list[int]) -> Verdict:
+    admitted, refused, wait = answer[:3]
+    return Verdict(
+        admitted=admitted == 1,
+        used=tuple(answer[3::2]),
+        reset=tuple(reset / 1000 for reset in answer[4::2]),
+        refused=refused,
+        wait=wait / 1000 if wait >= 0 else None,
+    )

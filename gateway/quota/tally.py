@@ -1,0 +1,92 @@
+"""What one request used: as the model's server says, or, where it did not get to say, as the gateway counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gateway.errors import GatewayError
+from gateway.quota.estimate import CHARACTERS_PER_TOKEN
+from gateway.quota.price import cost, price_of
+from gateway.types import Call, Chunk, Json, Usage
+
+NOTHING = Usage(0, 0)
+
+
+class Bill(NamedTuple):
+    usage: Usage
+    """Of the answer."""
+    nanodollars: int
+    """Of all attempts."""
+    estimated: bool
+    unpriced: tuple[str, ...]
+    """Models that took part and have no entry in the price table."""
+
+
+class Tally:
+    """Counts an answer as it goes by."""
+
+    __slots__ = ("characters", "pieces", "usage")
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.pieces = 0
+        """Chunks that held a part of the answer; a token each, if not more."""
+        self.characters = 0
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+        if delta := chunk.delta:
+            content = delta.get("content")
+            size = len(content) if isinstance(content, str) else 0
+            if not size or len(delta) > 1:
+                size += _others(delta)
+            if size:
+                self.pieces += 1
+                self.characters += size
+
+    def bill(self, call: Call, error: BaseException | None) -> Bill:
+        """``error`` is what ended the request, None for a good end."""
+        usage, estimated = self._usage(call, error)
+        if call.spent:
+            nanodollars = sum(cost(call.policy, spent.target, spent.usage) for spent in call.spent)
+            targets = [spent.target for spent in call.spent]
+            estimated = estimated or any(spent.estimated for spent in call.spent)
+        else:
+            targets = [call.target] if call.target is not None and usage is not NOTHING else []
+            nanodollars = sum(cost(call.policy, target, usage) for target in targets)
+        unpriced = [f"{t.backend}/{t.model}" for t in targets if price_of(call.policy, t) is None]
+        return Bill(usage, nanodollars, estimated, tuple(dict.fromkeys(unpriced)))
+
+    def _usage(self, call: Call, error: BaseException | None) -> tuple[Usage, bool]:
+        reported = self.usage
+        if reported is not None and error is None:
+            return reported, False
+        if not self.pieces and reported is None and error is not None:
+            # An error before the first chunk means that nothing was computed. Of a client that left then it is not
+            # known how far the request had come.
+            if isinstance(error, GatewayError) or call.target is None or call.demand is None:
+                return NOTHING, False
+            return Usage(call.demand.prompt, 0), True
+        counted = max(self.pieces, -int(-self.characters // CHARACTERS_PER_TOKEN))
+        if reported is None:
+            return Usage(call.demand.prompt if call.demand is not None else 0, counted), True
+        # A server may tell the usage as it goes along, and be cut before the last of it.
+        if counted <= reported.completion:
+            return reported, False
+        return Usage(reported.prompt, counted, reported.cached, reported.reasoning), True
+
+
+def _others(delta: Mapping[str, Json]) -> int:
+    """Characters of an answer's parts that are not its content."""
+    size = 0
+    for name in ("reasoning_content", "reasoning", "refusal"):
+        text = delta.get(name)
+        if isinstance(text, str):
+            size += len(text)
+    for call in delta.get("tool_calls") or ():
+        function = call.get("function")
+        if isinstance(function, dict):
+            size += sum(len(text) for text in function.values() if isinstance(text, str))
+    return size

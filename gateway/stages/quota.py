@@ -1,0 +1,67 @@
+"""Holds what a request may use against its caller's limits, and settles with what it did use, exactly once."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+from typing import Protocol
+
+from gateway.observe.outcome import outcome_of
+from gateway.quota.price import NANO
+from gateway.quota.quotas import Quotas, tokens_of
+from gateway.quota.tally import Tally
+from gateway.types import Call, Chunks, Handler, Stage, Usage
+
+log = logging.getLogger(__name__)
+
+
+class Ledger(Protocol):
+    def record(
+        self, call: Call, usage: Usage, cost_nanodollars: int, status: int, estimated: bool
+    ) -> object: ...
+
+
+def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
+    """``ledger`` is told of every request that was admitted, once it has ended."""
+
+    def stage(following: Handler) -> Handler:
+        async def handle(call: Call) -> Chunks:
+            reservation = await quotas.reserve(call)
+            demand = call.demand
+            tally = Tally()
+            ended: BaseException | None = None
+            try:
+                async with aclosing(following(call)) as chunks:
+                    async for chunk in chunks:
+                        tally.add(chunk)
+                        yield chunk
+            except BaseException as error:
+                ended = error
+                raise
+            finally:
+                bill = tally.bill(call, ended)
+                usage = bill.usage
+                if reservation is not None:
+                    tokens = usage.prompt + usage.completion
+                    quotas.settle(reservation, tokens=tokens, nanodollars=bill.nanodollars)
+                if ended is None and not bill.estimated:
+                    quotas.estimator.learn(call, usage)
+                call.receipt.note(
+                    "quota",
+                    reserved_tokens=tokens_of(demand) if demand is not None else 0,
+                    used_tokens=usage.prompt + usage.completion,
+                    cost_usd=bill.nanodollars / NANO,
+                    source="estimated" if bill.estimated else "backend",
+                )
+                if bill.unpriced:
+                    call.receipt.note("quota", unpriced=list(bill.unpriced))
+                if ledger is not None:
+                    status = 200 if ended is None else outcome_of(ended).status
+                    try:
+                        ledger.record(call, usage, bill.nanodollars, status, bill.estimated)
+                    except Exception:
+                        log.exception("%s could not be entered in the ledger", call.request_id)
+
+        return handle
+
+    return stage

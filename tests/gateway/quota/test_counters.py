@@ -1,0 +1,341 @@
+"""Counters in memory and in Redis: the same verdicts for the same story, and never more than the limit."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import secrets
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from gateway.quota.counters import Counters, Verdict
+from gateway.quota.limits import Amounts, Limit, Limits
+from gateway.quota.memory import MemoryCounters
+from gateway.quota.redis import RedisCounters
+from tests.conftest import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+NOTHING = Amounts(0, 0, 0)
+
+
+class Clock:
+    """Milliseconds of Unix time, moved by hand."""
+
+    def __init__(self, at: datetime = datetime(2027, 3, 10, 12, 0, 1, tzinfo=UTC)) -> None:
+        self.ms = int(at.timestamp() * 1000)
+
+    def __call__(self) -> int:
+        return self.ms
+
+    def seconds(self) -> float:
+        # Half a millisecond more, so that the float's last digit does not matter.
+        return (self.ms + 0.5) / 1000
+
+
+def limit(quantity: str, window: str, maximum: int, owner: str = "k") -> Limit:
+    return Limit("key", owner, quantity, window, maximum)  # type: ignore[arg-type]
+
+
+def limits(*each: Limit) -> Limits:
+    return Limits(each)
+
+
+Make = Callable[[Clock], Counters]
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    made: list[Counters] = []
+
+    def one(clock: Clock) -> Counters:
+        if request.param == "memory":
+            made.append(MemoryCounters(clock=clock.seconds))
+        else:
+            server: RedisServer = request.getfixturevalue("redis_server")
+            made.append(RedisCounters(server.url, now=clock, prefix=f"{{{secrets.token_hex(4)}}}:"))
+        return made[-1]
+
+    yield one
+    for counters in made:
+        await counters.aclose()
+
+
+async def take(
+    counters: Counters, id: str, on: Limits, tokens: int = 0, nanodollars: int = 0
+) -> Verdict:
+    return await counters.reserve(id, on, Amounts(1, tokens, nanodollars))
+
+
+async def test_requests_per_minute_slide(make: Make) -> None:
+    clock = Clock()
+    counters, on = make(clock), limits(limit("requests", "minute", 3))
+    assert [(await take(counters, str(i), on)).used for i in range(3)] == [(1,), (2,), (3,)]
+    refused = await take(counters, "4", on)
+    assert (refused.admitted, refused.refused, refused.wait, refused.used) == (False, 0, 64.0, (3,))
+    clock.ms += 63_999
+    assert not (await take(counters, "5", on)).admitted
+    clock.ms += 1
+    assert (await take(counters, "6", on)).used == (1,)
+
+
+async def test_the_wait_is_until_enough_has_left(make: Make) -> None:
+    clock = Clock()
+    counters, on = make(clock), limits(limit("tokens", "minute", 100))
+    for amount in 30, 30, 40:
+        assert (await take(counters, secrets.token_hex(4), on, amount)).admitted
+        clock.ms += 10_000
+    refused = await take(counters, "x", on, 60)
+    assert refused.wait == 44.0  # the second of them leaves 65 s after its slot began
+    assert refused.reset == (54.0,)
+    clock.ms += 44_000
+    assert (await take(counters, "x", on, 60)).used == (100,)
+
+
+async def test_settling_corrects_the_slot_of_admission(make: Make) -> None:
+    clock = Clock()
+    counters, on = make(clock), limits(limit("tokens", "minute", 100))
+    await take(counters, "a", on, 100)
+    clock.ms += 20_000
+    counters.settle("a", on, Amounts(1, 100, 0), Amounts(1, 30, 0))
+    assert (await take(counters, "b", on, 70)).used == (100,)
+    clock.ms += 44_000
+    assert (await take(counters, "c", on, 31)).admitted is False
+    assert (await take(counters, "c", on, 30)).used == (100,)
+
+
+async def test_settled_too_late_is_no_debt_and_no_charge(make: Make) -> None:
+    clock = Clock()
+    counters, on = make(clock), limits(limit("tokens", "minute", 100))
+    await take(counters, "a", on, 100)
+    clock.ms += 70_000
+    counters.settle("a", on, Amounts(1, 100, 0), Amounts(1, 30, 0))
+    assert (await take(counters, "b", on, 90)).used == (90,)
+    assert not (await take(counters, "c", on, 90)).admitted
+
+
+async def test_all_or_nothing(make: Make) -> None:
+    counters = make(Clock())
+    on = limits(limit("requests", "minute", 5), limit("tokens", "minute", 10), limit("concurrent", "now", 9))
+    assert (await take(counters, "a", on, 10)).used == (1, 10, 1)
+    assert [(await take(counters, str(i), on, 1)).refused for i in range(9)] == [1] * 9
+    assert (await take(counters, "b", on, 0)).used == (2, 10, 2)
+
+
+async def test_concurrent_requests(make: Make) -> None:
+    counters, on = make(Clock()), limits(limit("concurrent", "now", 2))
+    await take(counters, "a", on)
+    await take(counters, "b", on)
+    refused = await take(counters, "c", on)
+    assert (refused.admitted, refused.wait) == (False, None)
+    counters.settle("a", on, Amounts(1, 0, 0), Amounts(1, 0, 0))
+    assert (await take(counters, "c", on)).used == (2,)
+
+
+async def test_settling_twice_or_for_nothing_changes_nothing(make: Make) -> None:
+    counters = make(Clock())
+    on = limits(limit("tokens", "minute", 100), limit("dollars", "day", 1000), limit("concurrent", "now", 3))
+    counters.settle("never", on, Amounts(1, 50, 500), Amounts(1, 90, 900))
+    assert (await take(counters, "a", on, 10, 100)).used == (10, 100, 1)
+    assert (await take(counters, "b", on, 10, 100)).used == (20, 200, 2)
+    for _ in range(3):
+        counters.settle("a", on, Amounts(1, 10, 100), Amounts(1, 5, 50))
+    assert (await take(counters, "c", on, 0, 0)).used == (15, 150, 2)
+
+
+async def test_reserving_twice_counts_once(make: Make) -> None:
+    counters, on = make(Clock()), limits(limit("tokens", "minute", 100))
+    for _ in range(3):
+        verdict = await take(counters, "a", on, 60)
+        assert (verdict.admitted, verdict.used) == (True, (60,))
+
+
+@pytest.mark.parametrize(
+    ("window", "before", "after"),
+    [
+        ("day", datetime(2027, 3, 10, 23, 59, 59, tzinfo=UTC), datetime(2027, 3, 11, tzinfo=UTC)),
+        ("month", datetime(2027, 1, 31, 23, 59, 59, tzinfo=UTC), datetime(2027, 2, 1, tzinfo=UTC)),
+        ("month", datetime(2028, 2, 29, 23, 59, 59, tzinfo=UTC), datetime(2028, 3, 1, tzinfo=UTC)),
+        ("month", datetime(2027, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)),
+    ],
+)
+async def test_a_budget_ends_with_its_window(
+    make: Make, window: str, before: datetime, after: datetime
+) -> None:
+    clock = Clock(before)
+    counters, on = make(clock), limits(limit("dollars", window, 1000))
+    await take(counters, "a", on, 0, 600)
+    await take(counters, "late", on, 0, 400)
+    refused = await take(counters, "b", on, 0, 1)
+    assert (refused.wait, refused.reset) == (None, (1.0,)), "only held, not spent"
+    counters.settle("a", on, Amounts(1, 0, 600), Amounts(1, 0, 600))
+    refused = await take(counters, "b", on, 0, 500)
+    assert refused.wait == 1.0
+    clock.ms = int(after.timestamp() * 1000) - 1
+    assert not (await take(counters, "b", on, 0, 500)).admitted
+    clock.ms += 1
+    assert (await take(counters, "b", on, 0, 500)).used == (500,)
+    counters.settle("late", on, Amounts(1, 0, 400), Amounts(1, 0, 300))
+    assert (await take(counters, "c", on, 0, 0)).used == (500,), "it belongs to the window that let it in"
+
+
+async def test_counters_of_two_owners_are_apart(make: Make) -> None:
+    counters = make(Clock())
+    for owner in "k", "k2", "k:requests":
+        assert (await take(counters, owner, limits(limit("requests", "minute", 1, owner)))).admitted
+
+
+async def test_dollars_beyond_32_bits(make: Make) -> None:
+    counters, on = make(Clock()), limits(limit("dollars", "month", 10**15))
+    assert (await take(counters, "a", on, 0, 10**15 - 1)).used == (10**15 - 1,)
+    counters.settle("a", on, Amounts(1, 0, 10**15 - 1), Amounts(1, 0, 10**15 - 2))
+    assert (await take(counters, "b", on, 0, 2)).admitted
+    assert not (await take(counters, "c", on, 0, 1)).admitted
+
+
+# One story told to both.
+
+STORY = limits(
+    limit("requests", "minute", 8),
+    limit("tokens", "minute", 50),
+    limit("tokens", "day", 120),
+    limit("concurrent", "now", 4),
+    limit("dollars", "month", 100),
+)
+reserves = st.tuples(st.just("reserve"), st.integers(0, 30), st.integers(0, 40), st.integers(0, 60))
+settles = st.tuples(st.just("settle"), st.integers(0, 30), st.integers(0, 60), st.integers(0, 60))
+passes = st.tuples(st.just("pass"), st.sampled_from([1, 900, 5_000, 31_000, 61_000, 86_400_000]))
+subset = st.sets(st.integers(0, 4), min_size=1)
+
+
+@settings(max_examples=60)
+@given(
+    chosen=subset,
+    story=st.lists(st.one_of(reserves, settles, passes), max_size=40),
+    start=st.datetimes(datetime(2027, 1, 1), datetime(2032, 12, 31)),
+)
+def test_redis_and_memory_agree(
+    redis_server: RedisServer,
+    chosen: set[int],
+    story: list[tuple[str, int, int, int]],
+    start: datetime,
+) -> None:
+    on = limits(*(STORY.each[i] for i in sorted(chosen)))
+
+    async def tell() -> None:
+        clock = Clock(start.replace(tzinfo=UTC))
+        memory = MemoryCounters(clock=clock.seconds)
+        redis = RedisCounters(redis_server.url, now=clock, prefix=f"{{{secrets.token_hex(4)}}}:")
+        reserved: dict[str, Amounts] = {}
+        admitted: list[tuple[int, Amounts]] = []
+        try:
+            for what, *figures in story:
+                if what == "pass":
+                    clock.ms += figures[0]
+                    # An instance whose heartbeat stops is tested apart; this one lives.
+                    await redis._run([_renewal(redis)])
+                    continue
+                id, amounts = str(figures[0]), Amounts(1, figures[1], figures[2])
+                if what == "settle":
+                    held = reserved.get(id, amounts)
+                    memory.settle(id, on, held, amounts)
+                    redis.settle(id, on, held, amounts)
+                    continue
+                fresh = id not in memory._reserved_at
+                left, right = await memory.reserve(id, on, amounts), await redis.reserve(id, on, amounts)
+                assert left == right
+                if left.admitted and fresh:
+                    reserved[id] = amounts
+        finally:
+            await redis.aclose()
+            assert not redis._settlements
+            admitted.clear()
+
+    asyncio.run(tell())
+
+
+def _renewal(redis: RedisCounters):  # type: ignore[no-untyped-def]
+    from gateway.quota.redis import _Command
+
+    return _Command(
+        redis._renew, [redis._prefix + "instances", redis._reserved], [redis._instance, redis._time()]
+    )
+
+
+@settings(max_examples=200)
+@given(
+    story=st.lists(
+        st.tuples(st.integers(0, 15_000), st.integers(0, 60), st.booleans(), st.integers(0, 60)), max_size=60
+    )
+)
+def test_no_minute_anywhere_has_more_than_the_limit(story: list[tuple[int, int, bool, int]]) -> None:
+    """Wherever the 60 s are laid, and whatever was settled below its reservation meanwhile."""
+    clock = Clock()
+    counters, on = MemoryCounters(clock=clock.seconds), limits(limit("tokens", "minute", 100))
+    used: list[list[int]] = []
+    for i, (gap, amount, settled, share) in enumerate(story):
+        clock.ms += gap
+        if counters.reserve_now(str(i), on, Amounts(1, amount, 0)).admitted:
+            actual = min(share, amount) if settled else amount
+            if settled:
+                counters.settle(str(i), on, Amounts(1, amount, 0), Amounts(1, actual, 0))
+            used.append([clock.ms, actual])
+    for begin, _ in used:
+        assert sum(amount for at, amount in used if begin <= at < begin + 60_000) <= 100
+
+
+# Several gateways.
+
+
+async def _hammer(url: str, prefix: str, calls: int, ready: object, results: object) -> None:
+    counters = RedisCounters(url, prefix=prefix)
+    on = limits(
+        limit("requests", "minute", 100), limit("tokens", "minute", 10_000), limit("dollars", "day", 5_000)
+    )
+    import gateway.quota.redis as module
+
+    module.SECONDS_TO_ANSWER = 5.0  # the processes outnumber the cores here
+    rng = secrets.SystemRandom()
+    amounts = [Amounts(1, rng.randrange(1, 400), rng.randrange(1, 200)) for _ in range(calls)]
+    ready.wait()  # type: ignore[attr-defined]
+    name = secrets.token_hex(4)
+    verdicts = await asyncio.gather(*(counters.reserve(f"{name}-{i}", on, a) for i, a in enumerate(amounts)))
+    got = [a for a, verdict in zip(amounts, verdicts, strict=True) if verdict.admitted]
+    for i, (a, verdict) in enumerate(zip(amounts, verdicts, strict=True)):
+        if verdict.admitted:
+            counters.settle(f"{name}-{i}", on, a, a)
+    await counters.aclose()
+    results.put((len(got), sum(a.tokens for a in got), sum(a.nanodollars for a in got)))  # type: ignore[attr-defined]
+
+
+def _process(url: str, prefix: str, calls: int, ready: object, results: object) -> None:
+    asyncio.run(_hammer(url, prefix, calls, ready, results))
+
+
+def test_200_parallel_calls_over_3_processes_never_overshoot(redis_server: RedisServer) -> None:
+    context = multiprocessing.get_context("spawn")
+    prefix = f"{{{secrets.token_hex(4)}}}:"
+    ready, results = context.Barrier(3), context.Queue()
+    shares = (67, 67, 66)
+    processes = [
+        context.Process(target=_process, args=(redis_server.url, prefix, calls, ready, results))
+        for calls in shares
+    ]
+    for process in processes:
+        process.start()
+    totals = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(10)
+    requests, tokens, nanodollars = (sum(column) for column in zip(*totals, strict=True))
+    assert 0 < requests <= 100
+    assert 0 < tokens <= 10_000
+    assert 0 < nanodollars <= 5_000
+    assert tokens > 9_500 or nanodollars > 4_700 or requests == 100, "refused without need"
+    with Redis.from_url(redis_server.url) as redis:
+        assert int(redis.hget(prefix + "key:k:dollars:day", "used")) == nanodollars
+        assert sum(map(int, redis.hgetall(prefix + "key:k:tokens:minute").values())) == tokens
