@@ -1,18 +1,38 @@
 """uvicorn's HTTP/1.1 connection, with bounds on what a client may make us wait for and remember.
 
 uvicorn limits neither the size of a request's head nor the time a client takes to send one, so that a few slow or
-talkative connections could hold every file descriptor and all memory.
+talkative connections could hold every file descriptor and all memory. It also tells of a client that hangs up by a
+plain call (``HANGUP`` in the scope), where ASGI would need a task for each request just to wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.errors import BadRequest
+
+HANGUP = "tollgate.hangup"
+"""In the scope: the ``Hangup`` of the request's connection."""
+
+
+class Hangup:
+    """Calls whoever serves the connection's present request when its client has gone."""
+
+    __slots__ = ("call", "gone")
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.call: Callable[[], object] | None = None
+
+    def happened(self) -> None:
+        self.gone = True
+        if self.call is not None:
+            self.call()
 
 
 class Connection(HttpToolsProtocol):
@@ -29,6 +49,7 @@ class Connection(HttpToolsProtocol):
         self._whole = False
         self._heard = self.loop.time()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._hangup = Hangup()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -38,6 +59,7 @@ class Connection(HttpToolsProtocol):
         if self._sweeper is not None:
             self._sweeper.cancel()
         super().connection_lost(exc)
+        self._hangup.happened()
 
     def data_received(self, data: bytes) -> None:
         self._began = False
@@ -60,6 +82,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.scope[HANGUP] = self._hangup  # type: ignore[literal-required]
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -18,6 +18,7 @@ import uvicorn
 import yaml
 
 from gateway.app import build_app
+from gateway.connection import Connection
 from gateway.settings import Settings
 
 KEY, OTHER_KEY, NARROW_KEY, EXPIRED_KEY = "tg-acme-1", "tg-other-1", "tg-narrow-1", "tg-expired-1"
@@ -110,7 +111,7 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
     gateway.write(policy)
     config = uvicorn.Config(
         build_app(Settings(policies=folder, **settings)),
-        http="httptools",
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,

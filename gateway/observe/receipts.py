@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 import orjson
 
@@ -14,6 +15,9 @@ from gateway.types import Receipt
 TTL = 3600.0
 """Seconds for which a receipt can be looked up."""
 BACKLOG = 10_000
+BATCH = 256
+PAUSE = 0.02
+"""Seconds between two batches: what comes together is written together."""
 SECONDS_TO_CLOSE = 3.0
 
 log = logging.getLogger(__name__)
@@ -27,42 +31,70 @@ class Receipts:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: asyncio.Queue[tuple[str, Receipt]] = asyncio.Queue(BACKLOG)
+        self._waiting: dict[str, Receipt] = {}
         self._dropped = 0
+        self._more = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._writer = asyncio.create_task(self._write())
 
     def keep(self, tenant: str, receipt: Receipt) -> None:
-        try:
-            self._waiting.put_nowait((_key(tenant, receipt.request_id), receipt))
-        except asyncio.QueueFull:
+        if len(self._waiting) >= BACKLOG:
             self._dropped += 1
+            return
+        self._waiting[_key(tenant, receipt.request_id)] = receipt
+        if len(self._waiting) == 1:
+            self._idle.clear()
+            self._more.set()
 
     async def find(self, tenant: str, request_id: str) -> dict[str, Any] | None:
         """The receipt of one of the tenant's requests. Raises ``StoreDown``."""
-        value = await self._store.get(_key(tenant, request_id))
+        key = _key(tenant, request_id)
+        if receipt := self._waiting.get(key):
+            return cast("dict[str, Any]", orjson.loads(orjson.dumps(_body(receipt))))
+        value = await self._store.get(key)
         return None if value is None else orjson.loads(value)
+
+    async def written(self) -> None:
+        """Wait until nothing is waiting."""
+        await self._idle.wait()
 
     async def _write(self) -> None:
         while True:
-            key, receipt = await self._waiting.get()
+            await self._more.wait()
+            batch = list(islice(self._waiting.items(), BATCH))
             try:
-                await self._store.put(key, orjson.dumps(_body(receipt)), TTL)
+                await self._store.put_many(self._bodies(batch), TTL)
             except StoreDown as error:
-                self._dropped += 1
-                log.warning("a receipt is lost (%d so far): %s", self._dropped, error)
+                self._dropped += len(batch)
+                log.warning("receipts are lost (%d so far): %s", self._dropped, error)
             except Exception:
+                self._dropped += len(batch)
+                log.exception("%d receipts are lost to a bug", len(batch))
+            for key, _ in batch:
+                del self._waiting[key]
+            if not self._waiting:
+                self._more.clear()
+                self._idle.set()
+                await asyncio.sleep(PAUSE)
+
+    def _bodies(self, batch: list[tuple[str, Receipt]]) -> dict[str, bytes]:
+        bodies = {}
+        for key, receipt in batch:
+            try:
+                bodies[key] = orjson.dumps(_body(receipt))
+            except TypeError:
                 self._dropped += 1
                 log.exception("the receipt of %s is lost to a bug", receipt.request_id)
-            finally:
-                self._waiting.task_done()
+        return bodies
 
     async def aclose(self) -> None:
         """Store what is still waiting, within a few seconds, and close the store."""
         try:
             async with asyncio.timeout(SECONDS_TO_CLOSE):
-                await self._waiting.join()
+                await self.written()
         except TimeoutError:
-            log.warning("%d receipts were not stored in time", self._waiting.qsize())
+            log.warning("%d receipts were not stored in time", len(self._waiting))
         self._writer.cancel()
         await self._store.aclose()
 

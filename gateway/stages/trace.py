@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
-import secrets
 import time
 from contextlib import aclosing
 
@@ -23,9 +23,12 @@ def trace(receipts: Receipts) -> Stage:
     def stage(following: Handler) -> Handler:
         async def handle(call: Call) -> Chunks:
             parent = call.headers.get("traceparent", "")
-            trace_id = parent[3:35] if _TRACEPARENT.fullmatch(parent) else secrets.token_hex(16)
+            trace_id = parent[3:35] if _TRACEPARENT.fullmatch(parent) else f"{random.getrandbits(128):032x}"
             flags = parent[53:55] if _TRACEPARENT.fullmatch(parent) else "00"
-            call.headers = {**call.headers, "traceparent": f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"}
+            call.headers = {
+                **call.headers,
+                "traceparent": f"00-{trace_id}-{random.getrandbits(64):016x}-{flags}",
+            }
             status = 200
             try:
                 async with aclosing(following(call)) as chunks:
@@ -38,18 +41,10 @@ def trace(receipts: Receipts) -> Stage:
                 seconds = round(time.perf_counter() - call.started, 6)
                 call.receipt.note("trace", trace_id=trace_id, status=status, seconds=seconds)
                 receipts.keep(call.principal.tenant, call.receipt)
-                log.info(
-                    "%s %s %d %.1f ms",
-                    call.request_id,
-                    call.request.model,
-                    status,
-                    seconds * 1000,
-                    extra={
-                        "request_id": call.request_id,
-                        "tenant": call.principal.tenant,
-                        "trace_id": trace_id,
-                    },
-                )
+                if log.isEnabledFor(logging.INFO):
+                    who = {"tenant": call.principal.tenant, "trace_id": trace_id}
+                    facts = (call.request_id, call.request.model, status, seconds * 1000)
+                    log.info("%s %s %d %.1f ms", *facts, extra={"request_id": call.request_id, **who})
 
         return handle
 

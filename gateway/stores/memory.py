@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 class MemoryStore:
@@ -22,6 +22,10 @@ class MemoryStore:
         self._bytes += len(key) + len(value)
         while self._bytes > self._max_bytes:
             self._drop(next(iter(self._values)))
+
+    async def put_many(self, values: Mapping[str, bytes], ttl: float) -> None:
+        for key, value in values.items():
+            await self.put(key, value, ttl)
 
     async def get(self, key: str) -> bytes | None:
         value, expires = self._values.get(key, (None, 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from redis import asyncio as redis
 from redis.asyncio.retry import Retry
@@ -33,6 +34,18 @@ class RedisStore:
                 await self._redis.set(self._prefix + key, value, px=max(1, round(ttl * 1000)))
         except (RedisError, OSError) as error:
             raise StoreDown(f"Redis did not take a value: {error or 'it is too slow'}") from error
+
+    async def put_many(self, values: Mapping[str, bytes], ttl: float) -> None:
+        try:
+            async with (
+                asyncio.timeout(SECONDS_TO_ANSWER),
+                self._redis.pipeline(transaction=False) as pipeline,
+            ):
+                for key, value in values.items():
+                    pipeline.set(self._prefix + key, value, px=max(1, round(ttl * 1000)))
+                await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise StoreDown(f"Redis did not take values: {error or 'it is too slow'}") from error
 
     async def get(self, key: str) -> bytes | None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 
@@ -10,6 +11,10 @@ class Store(Protocol):
 
     async def put(self, key: str, value: bytes, ttl: float) -> None:
         """Raises ``StoreDown``."""
+        ...
+
+    async def put_many(self, values: Mapping[str, bytes], ttl: float) -> None:
+        """Raises ``StoreDown``; some of the values may then have been taken."""
         ...
 
     async def get(self, key: str) -> bytes | None:

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from starlette.types import Receive, Scope
 
+from gateway.connection import HANGUP, Hangup
 from gateway.errors import BodyTooLarge
 
 
@@ -41,31 +42,45 @@ def _too_large(limit: int) -> BodyTooLarge:
 
 
 class WhileConnected:
-    """``async with WhileConnected(receive):`` cancels its block, and raises ``ClientLeft``, when the client hangs up.
+    """``async with WhileConnected(scope, receive):`` cancels its block, and raises ``ClientLeft``, at a hang-up.
 
     Enter it after the body has been read: from then on the only message left to receive is the disconnect.
     """
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._hangup: Hangup | None = scope.get(HANGUP)
         self._receive = receive
         self._left = False
+        self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("WhileConnected needs a task to cancel")
         self._task = task
-        self._watcher = asyncio.create_task(self._watch())
+        if self._hangup is None:
+            self._watcher = asyncio.create_task(self._watch())
+        elif self._hangup.gone:
+            raise ClientLeft
+        else:
+            self._hangup.call = self._leave
 
     async def _watch(self) -> None:
+        """On servers other than ours there is only ASGI's own way."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._leave()
+
+    def _leave(self) -> None:
         self._left = True
         self._task.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watcher.cancel()
+        if self._hangup is not None:
+            self._hangup.call = None
+        if self._watcher is not None:
+            self._watcher.cancel()
         if self._left and isinstance(error, asyncio.CancelledError) and self._task.uncancel() == 0:
             raise ClientLeft from None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from starlette.types import Scope
+from starlette.types import Scope, Send
 
-from gateway.errors import Internal
+from gateway.errors import GatewayError, Internal
 from gateway.types import Principal
+from gateway.web.responses import send_error
+from gateway.wire.front import openai_error
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -24,12 +27,18 @@ class Context:
     """The policy generation in force when the request arrived; it serves the request to its end."""
     started: float = field(default_factory=time.perf_counter)
     principal: Principal | None = None
+    error_body: Callable[[GatewayError, str], bytes] = openai_error
+    """How the caller's dialect writes an error and the request's id."""
 
     def caller(self) -> Principal:
         """Who is asking, on a path that authentication guards."""
         if self.principal is None:
             raise Internal("A request without a principal got past authentication.")
         return self.principal
+
+    async def fail(self, send: Send, error: GatewayError) -> None:
+        """Tell the caller of an error in his own dialect."""
+        await send_error(send, error, self.error_body(error, self.request_id))
 
     def put(self, scope: Scope) -> None:
         scope[_KEY] = self

@@ -39,7 +39,8 @@ async def send_json(send: Send, value: Json, *, status: int = 200) -> None:
     await send_body(send, orjson.dumps(value), status=status)
 
 
-async def send_error(send: Send, error: GatewayError) -> None:
+async def send_error(send: Send, error: GatewayError, body: bytes) -> None:
+    """``body`` is the error in the words of the caller's dialect."""
     headers: Headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))
@@ -47,4 +48,4 @@ async def send_error(send: Send, error: GatewayError) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
-    await send_body(send, orjson.dumps(error.body()), status=error.status, headers=headers)
+    await send_body(send, body, status=error.status, headers=headers)

@@ -45,7 +45,7 @@ class Generate:
             call = _call(context, request, scope)
             try:
                 async with (
-                    WhileConnected(receive),
+                    WhileConnected(scope, receive),
                     aclosing(context.runtime.handler(call)) as chunks,
                 ):
                     first = await anext(chunks, None)

@@ -23,7 +23,7 @@ def a_receipt(request_id: str = "req_1", **facts: Any) -> Receipt:
 
 
 async def settled(receipts: Receipts) -> None:
-    await asyncio.wait_for(receipts._waiting.join(), 1)
+    await asyncio.wait_for(receipts.written(), 1)
 
 
 class Failing(MemoryStore):
@@ -68,7 +68,7 @@ async def test_a_store_that_is_down_costs_receipts_and_nothing_else(caplog: pyte
     receipts = Receipts(store)
     receipts.keep("acme", a_receipt("req_1"))
     await settled(receipts)
-    assert "1 so far): no redis" in caplog.text
+    assert "(1 so far): no redis" in caplog.text
     store.error = None
     receipts.keep("acme", a_receipt("req_2"))
     await settled(receipts)
