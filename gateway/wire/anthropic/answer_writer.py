@@ -86,8 +86,16 @@ class _Tool:
     """A tool call on its way; it can be told of once its name is known."""
 
     id: str = ""
+    name: str = ""
     arguments: list[str] = field(default_factory=list)
     block: int | None = None
+
+    def is_complete(self) -> bool:
+        try:
+            orjson.loads("".join(self.arguments))
+        except orjson.JSONDecodeError:
+            return False
+        return True
 
 
 def _pieces(delta: Mapping[str, Json]) -> list[tuple[str, str]]:
@@ -141,6 +149,9 @@ class Events:
 
     def end(self) -> bytes:
         out = b"" if self._started else self._start()
+        for index, tool in self._tools.items():
+            if tool.block is None:
+                out += self._begin_tool(index, tool)
         delta = self._news.stop(has_tools=bool(self._tools))
         told = {"type": "message_delta", "delta": delta, "usage": self._news.total()}
         return out + self._close() + _event(told | self._news.own_fields()) + _event({"type": "message_stop"})
@@ -173,23 +184,31 @@ class Events:
         tool = self._tools.get(index)
         if tool is None:
             tool = self._tools[index] = _Tool()
-        tool.id = piece.get("id") or tool.id
         function = piece.get("function") or {}
-        if function.get("arguments"):
-            tool.arguments.append(function["arguments"])
-        out = b""
+        tool.id = piece.get("id") or tool.id
+        tool.name = function.get("name") or tool.name
+        words = function.get("arguments")
+        if words:
+            tool.arguments.append(words)
         if tool.block is None:
-            if not function.get("name"):
-                return b""
-            tool.block = self._blocks
-            call_id = tool.id or f"toolu_{self._call.request_id}_{index}"
-            block = {"type": "tool_use", "id": call_id, "name": function["name"], "input": {}}
-            out = self._begin(index, block, _JSON_DELTA)
-        # Should another block be open by now, the index still tells which one is meant.
+            return self._begin_tool(index, tool) if tool.name and self._has_room(index) else b""
+        if not words:
+            return b""
         prefix = self._prefix if self._open == index else _addition(tool.block, _JSON_DELTA)
-        out += b"".join(prefix + orjson.dumps(words) + b"}}\n\n" for words in tool.arguments)
-        tool.arguments.clear()
-        return out
+        return prefix + orjson.dumps(words) + b"}}\n\n"
+
+    def _has_room(self, index: int) -> bool:
+        # Blocks follow one another, but a server may tell of its calls by turns: the next one waits for the first.
+        other = self._tools[self._open] if isinstance(self._open, int) and self._open != index else None
+        return other is None or other.is_complete()
+
+    def _begin_tool(self, index: int, tool: _Tool) -> bytes:
+        tool.block = self._blocks
+        call_id = tool.id or f"toolu_{self._call.request_id}_{index}"
+        block = {"type": "tool_use", "id": call_id, "name": tool.name, "input": {}}
+        out = self._begin(index, block, _JSON_DELTA)
+        words = "".join(tool.arguments)
+        return out + self._prefix + orjson.dumps(words) + b"}}\n\n" if words else out
 
 
 _EMPTY: Mapping[str, dict[str, Json]] = {_TEXT: {"text": ""}, _THINKING: {"thinking": "", "signature": ""}}
