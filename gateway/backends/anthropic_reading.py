@@ -50,6 +50,8 @@ class Events:
                 f"Backend '{self._backend}' ended its stream before the answer was complete.",
                 code="upstream_cut",
             )
+        if not self._message.begun:
+            raise UpstreamFailed(f"Backend '{self._backend}' sent an empty answer.", code="upstream_empty")
         return ()
 
     def _chunks(self, data: bytes) -> list[Chunk]:

@@ -15,11 +15,13 @@ from gateway.wire.anthropic import stop_reasons
 
 
 class MessageReader:
-    """Reads one answer, event by event. ``done`` once its end has come."""
+    """Reads one answer, event by event."""
 
     def __init__(self) -> None:
         self.done = False
-        self._begun = False
+        """The end has come."""
+        self.begun = False
+        """Something has been said, if only why there is nothing to say."""
         self._finished = False
         self._counts: dict[str, Json] = {}
         self._envelope: dict[str, Json] = {}
@@ -48,7 +50,7 @@ class MessageReader:
                 yield from self._news(raw["delta"], raw.get("usage"))
             case "message_stop":
                 self.done = True
-                if not self._finished:  # its news was malformed, and skipped
+                if self.begun and not self._finished:  # its news was malformed, and skipped
                     yield self._say({}, finish_reason="tool_calls" if self._tools else "stop")
             case _:
                 pass  # "ping", and what may yet be added
@@ -120,9 +122,9 @@ class MessageReader:
         yield chunk
 
     def _say(self, delta: dict[str, Json], *, finish_reason: str | None = None) -> Chunk:
-        if not self._begun:
+        if not self.begun:
             # Not before there is something to say: what fails until then can still be asked elsewhere.
-            self._begun = True
+            self.begun = True
             delta = {"role": "assistant", **delta}
         envelope, self._envelope = self._envelope, {}
         return Chunk(delta=delta, finish_reason=finish_reason, envelope=envelope)
