@@ -40,7 +40,7 @@ def build_app(settings: Settings) -> Starlette:
     app = Starlette(
         routes=routes.build(metrics, max_body=settings.max_body_bytes),
         middleware=[
-            Middleware(Door, current=generations.current, metrics=metrics),
+            Middleware(Door, current=generations.current, metrics=metrics, error_writer=routes.error_writer),
             Middleware(Auth, public=routes.PUBLIC),
         ],
         exception_handlers={HTTPException: routes.translate},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -12,7 +11,7 @@ from starlette.types import Scope, Send
 from gateway.errors import GatewayError, Internal
 from gateway.types import Principal
 from gateway.web.responses import send_error
-from gateway.wire.front import openai_error
+from gateway.wire.front import ErrorWriter, openai_error
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -27,8 +26,8 @@ class Context:
     """The policy generation in force when the request arrived; it serves the request to its end."""
     started: float = field(default_factory=time.perf_counter)
     principal: Principal | None = None
-    error_body: Callable[[GatewayError, str], bytes] = openai_error
-    """How the caller's dialect writes an error and the request's id."""
+    error_body: ErrorWriter = openai_error
+    """How the caller's dialect tells of an error."""
 
     def caller(self) -> Principal:
         """Who is asking, on a path that authentication guards."""

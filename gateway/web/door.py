@@ -14,6 +14,7 @@ from gateway.errors import TOO_LATE, GatewayError, Internal, ShuttingDown
 from gateway.observe.metrics import Metrics
 from gateway.runtime import Runtime
 from gateway.web.context import Context
+from gateway.wire.front import ErrorWriter
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +22,18 @@ log = logging.getLogger(__name__)
 class Door:
     """``current`` tells the policy generation in force now. Non-HTTP traffic is passed through untouched."""
 
-    def __init__(self, app: ASGIApp, *, current: Callable[[], Runtime], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        current: Callable[[], Runtime],
+        metrics: Metrics,
+        error_writer: Callable[[str], ErrorWriter],
+    ) -> None:
         self._app = app
         self._current = current
         self._metrics = metrics
+        self._error_writer = error_writer
         self._counters: dict[tuple[str, int], Counter] = {}
         """prometheus_client's own look-up takes a lock and longer than all the rest here."""
 
@@ -33,8 +42,10 @@ class Door:
             await self._app(scope, receive, send)
             return
         runtime = self._current()
+        context = Context(f"req_{random.getrandbits(96):024x}", runtime)
+        context.error_body = self._error_writer(scope["path"])
         with runtime.in_use():
-            await self._answer(Context(f"req_{random.getrandbits(96):024x}", runtime), scope, receive, send)
+            await self._answer(context, scope, receive, send)
 
     async def _answer(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
         context.put(scope)

@@ -11,12 +11,20 @@ from starlette.routing import Route
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound
 from gateway.observe.metrics import Metrics
 from gateway.web.endpoints import health, models, requests
+from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
 from gateway.wire import openai_chat, openai_completions
 from gateway.wire.answer import Dialect
-from gateway.wire.front import OpenAIFront
+from gateway.wire.anthropic.errors import error_body as anthropic_error
+from gateway.wire.anthropic.front import AnthropicFront
+from gateway.wire.front import ErrorWriter, OpenAIFront, openai_error
 
 PUBLIC = ("/healthz", "/readyz", "/metrics")
+
+
+def error_writer(path: str) -> ErrorWriter:
+    """How errors are told on a path: in the words of the dialect that it belongs to."""
+    return anthropic_error if path.startswith("/v1/messages") else openai_error
 
 
 def build(metrics: Metrics, *, max_body: int) -> list[Route]:
@@ -27,6 +35,8 @@ def build(metrics: Metrics, *, max_body: int) -> list[Route]:
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/messages", Generate(AnthropicFront(), max_body=max_body), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountTokens(max_body=max_body), methods=["POST"]),
         Route("/v1/models", models.list_models),
         Route("/v1/models/{model:path}", models.one_model),
         Route("/v1/requests/{request_id}", requests.receipt),

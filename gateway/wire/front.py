@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import orjson
@@ -56,6 +57,10 @@ class OpenAIFront:
 
     def whole(self, call: Call) -> BodyWriter:
         return Whole(self._dialect, call)
+
+
+ErrorWriter = Callable[[GatewayError, str], bytes]
+"""An error's body, from the error and the request's id."""
 
 
 def openai_error(error: GatewayError, request_id: str) -> bytes:

@@ -42,7 +42,7 @@ class Generate:
         context = Context.of(scope)
         try:
             request = self._front.read_request(await read_body(scope, receive, self._max_body))
-            call = _call(context, request, scope)
+            call = make_call(context, request, scope)
             try:
                 async with (
                     WhileConnected(scope, receive),
@@ -133,7 +133,7 @@ async def _end(send: Send, data: bytes) -> None:
     await send({"type": "http.response.body", "body": data})
 
 
-def _call(context: Context, request: ChatRequest, scope: Scope) -> Call:
+def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
     """The call for the pipeline. Raises ``UnknownModel``, alike for what is not there and what is not allowed."""
     principal = context.caller()
     policy = context.runtime.policy

@@ -81,7 +81,9 @@ def test_its_examples_load(block: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "folder", [POLICIES, *sorted((POLICIES / "examples").iterdir())], ids=lambda path: path.name
 )
-@pytest.mark.parametrize("env", [{}, {"OPENAI_API_KEY": "sk-test"}], ids=["no key", "key"])
+@pytest.mark.parametrize(
+    "env", [{}, {"OPENAI_API_KEY": "sk-test", "ANTHROPIC_API_KEY": "sk-ant-test"}], ids=["no key", "key"]
+)
 def test_what_ships_loads(folder: Path, env: dict[str, str]) -> None:
     loaded = load_policy(folder, env)
     assert loaded.policy.models
