@@ -56,9 +56,13 @@ class Limit:
                 return amounts.requests
 
     def __str__(self) -> str:
-        maximum = self.maximum / NANO if self.quantity == "dollars" else self.maximum
-        period = "requests at once" if self.window == "now" else f"{self.quantity} per {self.window}"
-        return f"{self.scope} '{self.owner}': {maximum:,} {period}"
+        if self.quantity == "dollars":
+            what = f"${self.maximum / NANO:,.10g} per {self.window}"
+        else:
+            what = f"{self.maximum:,} " + (
+                "requests at once" if self.window == "now" else f"{self.quantity} per {self.window}"
+            )
+        return f"{self.scope} '{self.owner}': {what}"
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,8 @@ class RedisCounters:
         self._settlements: deque[_Command] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._loaded = False
+        """Whether the server was given the scripts, since it was last seen to fail."""
         self._closed = False
         self._probe = asyncio.Event()
         self.down = False
@@ -124,9 +126,9 @@ class RedisCounters:
     async def aclose(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_FLUSH):
-                while self._settlements or self._reservations:
+                while self._settlements or (self._sending is not None and not self._sending.done()):
                     self._send_soon()
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.005)
         if self._settlements:
             log.warning(
                 "Redis was away to the end: %d requests were not settled there", len(self._settlements)
@@ -225,6 +227,7 @@ class RedisCounters:
         if not self.down and not self._closed:
             log.warning("quotas: %s", error)
         self.down = True
+        self._loaded = False
         self._probe.set()
         while self._reservations:
             _refuse(self._reservations.popleft(), error)
@@ -234,12 +237,16 @@ class RedisCounters:
             self._put(one.request_id, one.limits, one.amounts, Amounts(0, 0, 0), void=void)
 
     async def _run(self, commands: Sequence[_Command]) -> list[Any]:
-        """One round trip; a second one where the server does not know the scripts yet."""
+        """One round trip; a second one after the server has lost its scripts unnoticed, as in a quick restart."""
+        load = () if self._loaded else (self._reserve, self._settle, self._renew)
         async with asyncio.timeout(SECONDS_TO_ANSWER):
             async with self._redis.pipeline(transaction=False) as pipe:
+                for script in load:
+                    pipe.execute_command("SCRIPT LOAD", script.text)
                 for command in commands:
                     pipe.evalsha(command.script.sha, len(command.keys), *command.keys, *command.args)
-                answers = await pipe.execute(raise_on_error=False)
+                answers = (await pipe.execute(raise_on_error=False))[len(load) :]
+            self._loaded = True
             unknown = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
             if unknown:
                 async with self._redis.pipeline(transaction=False) as pipe:
@@ -250,6 +257,10 @@ class RedisCounters:
                         answers[i] = answer
         return list(answers)
 
+    def _renewal(self) -> _Command:
+        keys = [self._prefix + "instances", self._reserved]
+        return _Command(self._renew, keys, [self._instance, self._time()])
+
     async def _keep_alive(self) -> None:
         while True:
             self._probe.clear()
@@ -258,10 +269,8 @@ class RedisCounters:
                     await self._probe.wait()
             if self.down:
                 await asyncio.sleep(PROBE_EVERY)
-            instances = self._prefix + "instances"
-            renewal = _Command(self._renew, [instances, self._reserved], [self._instance, self._time()])
             try:
-                (answer,) = await self._run([renewal])
+                (answer,) = await self._run([self._renewal()])
             except (RedisError, OSError) as error:
                 answer = error
             if isinstance(answer, Exception):  # also: read-only, out of memory, still loading

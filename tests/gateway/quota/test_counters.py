@@ -66,9 +66,7 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
         await counters.aclose()
 
 
-async def take(
-    counters: Counters, id: str, on: Limits, tokens: int = 0, nanodollars: int = 0
-) -> Verdict:
+async def take(counters: Counters, id: str, on: Limits, tokens: int = 0, nanodollars: int = 0) -> Verdict:
     return await counters.reserve(id, on, Amounts(1, tokens, nanodollars))
 
 
@@ -232,39 +230,29 @@ def test_redis_and_memory_agree(
         memory = MemoryCounters(clock=clock.seconds)
         redis = RedisCounters(redis_server.url, now=clock, prefix=f"{{{secrets.token_hex(4)}}}:")
         reserved: dict[str, Amounts] = {}
-        admitted: list[tuple[int, Amounts]] = []
         try:
             for what, *figures in story:
                 if what == "pass":
                     clock.ms += figures[0]
                     # An instance whose heartbeat stops is tested apart; this one lives.
-                    await redis._run([_renewal(redis)])
+                    await redis._run([redis._renewal()])
                     continue
-                id, amounts = str(figures[0]), Amounts(1, figures[1], figures[2])
+                name, amounts = str(figures[0]), Amounts(1, figures[1], figures[2])
                 if what == "settle":
-                    held = reserved.get(id, amounts)
-                    memory.settle(id, on, held, amounts)
-                    redis.settle(id, on, held, amounts)
+                    held = reserved.get(name, amounts)
+                    memory.settle(name, on, held, amounts)
+                    redis.settle(name, on, held, amounts)
                     continue
-                fresh = id not in memory._reserved_at
-                left, right = await memory.reserve(id, on, amounts), await redis.reserve(id, on, amounts)
+                fresh = name not in memory._reserved_at
+                left, right = await memory.reserve(name, on, amounts), await redis.reserve(name, on, amounts)
                 assert left == right
                 if left.admitted and fresh:
-                    reserved[id] = amounts
+                    reserved[name] = amounts
         finally:
             await redis.aclose()
             assert not redis._settlements
-            admitted.clear()
 
     asyncio.run(tell())
-
-
-def _renewal(redis: RedisCounters):  # type: ignore[no-untyped-def]
-    from gateway.quota.redis import _Command
-
-    return _Command(
-        redis._renew, [redis._prefix + "instances", redis._reserved], [redis._instance, redis._time()]
-    )
 
 
 @settings(max_examples=200)

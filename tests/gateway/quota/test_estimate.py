@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.quota import estimate
+from gateway.quota.estimate import FIRST_ANSWER, FIRST_EXPECTED, Estimator
+from gateway.types import Call, Demand, Principal, Usage
+from tests.fakes import a_call
+
+SAYING = "The quick brown fox jumps over the lazy dog. "
+"""10 tokens with OpenAI's tokenizers."""
+
+
+def demand(estimator: Estimator | None = None, **request: Any) -> Demand:
+    return (estimator or Estimator()).demand(a_call(**request))
+
+
+def told(estimator: Estimator, usage: Usage, **request: Any) -> None:
+    call = a_call(**request)
+    call.demand = estimator.demand(call)
+    estimator.learn(call, usage)
+
+
+@pytest.mark.parametrize("times", [1, 10, 100, 1000])
+def test_the_text_decides(times: int) -> None:
+    prompt = demand(messages=({"role": "user", "content": SAYING * times},)).prompt
+    assert 10 * times <= prompt <= 18 * times + 20
+
+
+def test_what_counts_besides_the_text() -> None:
+    plain = demand().prompt
+    picture = [
+        {"type": "text", "text": "Hello"},
+        {"type": "image_url", "image_url": {"url": "data:" + "x" * 9999}},
+    ]
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}" * 100}}
+    tool = {"type": "function", "function": {"name": "f", "description": "d" * 400}}
+    for more, least in [
+        ({"messages": ({"role": "user", "content": picture},)}, 1105),
+        ({"messages": ({"role": "assistant", "content": None, "tool_calls": [call]},)}, 50),
+        ({"params": {"tools": [tool]}}, 100),
+        ({"params": {"response_format": {"json_schema": "s" * 400}}}, 100),
+        ({"messages": ({"role": "user", "content": "Hello"},) * 10}, 40),
+    ]:
+        assert plain + least * 0.9 <= demand(**more).prompt <= plain + least * 3
+
+
+def test_other_scripts_need_more_tokens() -> None:
+    assert demand(messages=({"role": "user", "content": "東京都は日本の首都です。" * 10},)).prompt >= 120
+
+
+@pytest.mark.parametrize(("prompt", "tokens"), [([1, 2, 3], 3), ([[1, 2], [3, 4, 5]], 5), ([7] * 5000, 5000)])
+def test_token_ids_are_counted(prompt: Any, tokens: int) -> None:
+    assert demand(prompt=prompt).prompt == tokens
+
+
+@pytest.mark.parametrize(
+    ("request_", "reserved"),
+    [
+        ({"params": {"max_tokens": 10}}, 10),
+        ({"params": {"max_tokens": 10, "max_completion_tokens": 30}}, 30),
+        ({"params": {"max_tokens": 30, "max_completion_tokens": 10}, "n": 2}, 60),
+        ({"params": {"max_tokens": 7}, "prompt": "a"}, 7),
+        ({"params": {"max_tokens": 7}, "prompt": ["a", "b"]}, 14),
+        ({"params": {"max_tokens": 7}, "prompt": [[1], [2], [3]], "n": 2}, 42),
+        ({"params": {"max_tokens": 7, "best_of": 5}, "prompt": [1, 2], "n": 2}, 35),
+        ({"params": {}}, FIRST_ANSWER),
+        ({"params": {"max_tokens": None, "best_of": None}, "n": 3}, 3 * FIRST_ANSWER),
+        ({"params": {"max_completion_tokens": "many"}, "prompt": ["a", "b"]}, 2 * FIRST_ANSWER),
+    ],
+)
+def test_reserved(request_: dict[str, Any], reserved: int) -> None:
+    found = demand(**request_)
+    assert found.reserved == reserved
+    assert 1 <= found.expected <= reserved
+
+
+@given(factor=st.floats(0.5, 4), fixed=st.integers(0, 60), spread=st.floats(0, 0.3), seed=st.integers(0, 99))
+def test_learned_prompts_are_covered(factor: float, fixed: int, spread: float, seed: int) -> None:
+    """Whatever the tokenizer and template, few estimates are too low, and they are not far too high."""
+    rng, estimator = random.Random(seed), Estimator()
+    low, ratios = 0, []
+    for i in range(200):
+        content = "x" * int(10 ** rng.uniform(0.5, 4.5))
+        messages = ({"role": "user", "content": content},)
+        text = estimate.measure(a_call(messages=messages).request)[1]
+        actual = 1 + round(fixed + text * factor * rng.uniform(1 - spread, 1 + spread))
+        guess = demand(estimator, messages=messages).prompt
+        told(estimator, Usage(actual, 1), messages=messages)
+        if i >= 50:
+            low += guess < actual
+            if text > 300:
+                ratios.append(guess / actual)
+    assert low <= 150 * 0.15
+    assert sum(ratios) / len(ratios) < 2.2
+
+
+def test_models_are_learned_apart() -> None:
+    estimator = Estimator()
+    for _ in range(9):
+        told(estimator, Usage(3000, 5), messages=({"role": "user", "content": "x" * 4000},))
+    call = a_call(messages=({"role": "user", "content": "x" * 4000},))
+    assert 3000 <= estimator.demand(call).prompt <= 4000
+    assert estimator.demand(replace(call, model="other")).prompt < 1500
+
+
+def test_answers_are_learned_by_key_and_model() -> None:
+    estimator = Estimator()
+
+    def call(key: str, model: str = "m", **request: Any) -> Call:
+        made = a_call(principal=Principal(key, "t"), **request)
+        made.model = model
+        return made
+
+    for length in [90, 100, 110] * 10:
+        made = call("short")
+        made.demand = estimator.demand(made)
+        estimator.learn(made, Usage(10, length))
+    learned = estimator.demand(call("short"))
+    assert 90 <= learned.expected <= 110
+    assert 105 <= learned.reserved <= 150
+    assert estimator.demand(call("short", n=3)).expected == pytest.approx(3 * learned.expected, abs=3)
+    assert estimator.demand(call("short", "new")).expected == FIRST_EXPECTED
+    assert estimator.demand(call("new")).expected == learned.expected, "what the model does for others"
+    assert estimator.demand(call("short", params={"max_tokens": 40})).expected == 40
+
+
+def test_a_cut_answer_does_not_tell_its_length() -> None:
+    estimator = Estimator()
+    for _ in range(9):
+        told(estimator, Usage(5, 10), params={"max_tokens": 10})
+    assert demand(estimator).reserved == FIRST_ANSWER
+    told(estimator, Usage(5, 9), params={"max_tokens": 10})
+    assert demand(estimator).expected == 9
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "MOST_REMEMBERED", 10)
+    estimator = Estimator()
+    for i in range(100):
+        made = replace(a_call(principal=Principal(f"k{i}", "t")), model=f"m{i}")
+        made.demand = estimator.demand(made)
+        estimator.learn(made, Usage(5, 5))
+    assert len(estimator._answers) == len(estimator._prompts) == 10
+
+
+def test_a_foreign_demand_teaches_nothing() -> None:
+    call = a_call()
+    call.demand = Demand(1, 1, 1)
+    Estimator().learn(call, Usage(5, 5))

@@ -1,0 +1,255 @@
+"""Redis going away, hanging and coming back, and gateways that crash: a real server, killed and stopped for real."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from gateway.errors import Overloaded
+from gateway.quota.guarded import UNMETERED, GuardedCounters
+from gateway.quota.limits import Amounts, Limit, Limits
+from gateway.quota.memory import MemoryCounters
+from gateway.quota.redis import SECONDS_TO_ANSWER, RedisCounters
+from gateway.stores.store import StoreDown
+from tests.conftest import RedisServer
+from tests.fakes import within
+
+pytestmark = pytest.mark.anyio
+
+ONE = Amounts(1, 0, 0)
+
+
+def limits(maximum: int = 2, on_failure: str = "local") -> Limits:
+    each = (
+        Limit("key", "k", "requests", "minute", maximum),
+        Limit("key", "k", "concurrent", "now", maximum),
+    )
+    return Limits(each, on_failure)  # type: ignore[arg-type]
+
+
+async def eventually(test: Callable[[], Awaitable[bool]], seconds: float = 3) -> None:
+    async with asyncio.timeout(seconds):
+        while not await test():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def store(own_redis: RedisServer) -> AsyncIterator[RedisCounters]:
+    store = RedisCounters(own_redis.url)
+    yield store
+    own_redis.kill()
+    store._settlements.clear()
+    await store.aclose()
+
+
+@pytest.fixture
+def guarded(store: RedisCounters) -> GuardedCounters:
+    return GuardedCounters(store, MemoryCounters())
+
+
+async def test_open_lets_everything_in(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+    on = limits(1, "open")
+    assert (await guarded.reserve("a", on, ONE)).used == (1, 1)
+    own_redis.kill()
+    async with within(SECONDS_TO_ANSWER + 0.1):
+        for i in range(20):
+            assert await guarded.reserve(str(i), on, ONE) is UNMETERED
+
+
+async def test_closed_refuses_with_the_time_to_try_again(
+    own_redis: RedisServer, guarded: GuardedCounters
+) -> None:
+    own_redis.kill()
+    with pytest.raises(Overloaded) as refused:
+        await guarded.reserve("a", limits(1, "closed"), ONE)
+    assert (refused.value.status, refused.value.code) == (503, "store_unavailable")
+    assert refused.value.retry_after is not None
+    assert 0 < refused.value.retry_after < 5
+
+
+async def test_local_enforces_the_same_limits(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+    own_redis.kill()
+    on = limits(2, "local")
+    verdicts = await asyncio.gather(*(guarded.reserve(str(i), on, ONE) for i in range(9)))
+    assert [verdict.admitted for verdict in verdicts] == [True] * 2 + [False] * 7
+    guarded.settle("0", on, ONE, ONE)
+    assert (await guarded.reserve("x", limits(3, "local"), ONE)).used == (3, 2)
+
+
+async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+    on = limits(50)
+    assert own_redis.process is not None
+    assert (await guarded.reserve("before", on, ONE)).used == (1, 1)
+    own_redis.process.send_signal(signal.SIGSTOP)
+    try:
+        async with within(SECONDS_TO_ANSWER + 0.15):
+            verdicts = await asyncio.gather(*(guarded.reserve(f"hung-{i}", on, ONE) for i in range(5)))
+        assert {verdict.admitted for verdict in verdicts} == {True}
+        async with within(0.05):
+            assert (await guarded.reserve("later", on, ONE)).used == (6, 6), "only the first pay"
+        guarded.settle("before", on, ONE, ONE)
+    finally:
+        own_redis.process.send_signal(signal.SIGCONT)
+
+    async def back() -> bool:
+        return not guarded._store.down
+
+    await eventually(back)
+    # The reservations that hung came through in the end, and were given back; 'before' was settled.
+    verdict = await guarded.reserve("after", on, ONE)
+    assert verdict.used[1] == 1
+    for i in range(5):
+        guarded.settle(f"hung-{i}", on, ONE, ONE)
+    assert (await guarded.reserve("last", on, ONE)).used[1] == 2
+
+
+async def test_restarted_with_nothing(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+    on = limits(50)
+    await guarded.reserve("a", on, ONE)
+    own_redis.kill()
+    await guarded.reserve("b", on, ONE)
+    own_redis.start()
+
+    async def back() -> bool:
+        return (await guarded.reserve(secrets.token_hex(4), on, ONE)).used[0] > 0 and not guarded._store.down
+
+    await eventually(back)
+    guarded.settle("a", on, ONE, ONE)
+    assert (await guarded.reserve("c", on, ONE)).admitted
+
+
+async def test_a_quick_restart_costs_nothing(own_redis: RedisServer, store: RedisCounters) -> None:
+    await store.reserve("a", limits(), ONE)
+    own_redis.kill()
+    own_redis.start()
+    async with within(0.3):
+        assert (await store.reserve("b", limits(), ONE)).used == (1, 1)
+
+
+async def test_a_server_that_only_reads_is_down(
+    own_redis: RedisServer, store: RedisCounters, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.reserve("a", limits(9), ONE)
+    await store._redis.config_set("maxmemory", "1")
+    with pytest.raises(StoreDown, match="maxmemory"):
+        await store.reserve("b", limits(9), ONE)
+    assert store.down
+    store.settle("a", limits(9), ONE, ONE)
+    await store._redis.config_set("maxmemory", "0")
+
+    async def back() -> bool:
+        return not store.down
+
+    await eventually(back)
+    assert (await store.reserve("c", limits(9), ONE)).used == (2, 1)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+async def test_leaving_while_it_reserves_gives_back(store: RedisCounters) -> None:
+    on = limits(50)
+    await store.reserve("first", on, ONE)
+    for steps in range(8):
+        task = asyncio.create_task(store.reserve(f"left-{steps}", on, ONE))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    started = time.monotonic()
+
+    async def one_left() -> bool:
+        held = await store._redis.hgetall(store._prefix + on.keys[1])
+        return sum(map(int, held.values())) == 1
+
+    await eventually(one_left)
+    assert time.monotonic() - started < 1
+    (left,) = (await store._redis.hgetall(store._reserved)).items()
+    assert left[0] == b"first"
+
+
+async def test_a_crashed_gateway_holds_nothing(redis_server: RedisServer) -> None:
+    now, prefix = 1_900_000_000_000, f"{{{secrets.token_hex(4)}}}:"
+    one, other = (RedisCounters(redis_server.url, now=lambda: now, prefix=prefix) for _ in range(2))
+    on = Limits(
+        (Limit("tenant", "t", "concurrent", "now", 5), Limit("tenant", "t", "dollars", "month", 1000))
+    )
+    for i in range(5):
+        await one.reserve(str(i), on, Amounts(1, 0, 150))
+    one.settle("4", on, Amounts(1, 0, 150), Amounts(1, 0, 100))
+    assert (await one.reserve("4b", on, Amounts(1, 0, 0))).used == (5, 700)
+    assert not (await other.reserve("x", on, Amounts(1, 0, 0))).admitted
+    now += 30_001
+    assert (await other.reserve("x", on, Amounts(1, 0, 10))).used == (1, 110), "what is spent stays"
+    # It was not dead, only away: what it holds counts again, and nothing has become negative.
+    await one._run([one._renewal()])
+    assert (await other.reserve("y", on, ONE)).refused == 0
+    for i in ("0", "1", "2", "3"):
+        one.settle(i, on, Amounts(1, 0, 150), Amounts(1, 0, 100))
+    one.settle("4b", on, Amounts(1, 0, 0), Amounts(1, 0, 0))
+    await one.aclose()
+    assert (await other.reserve("y", on, ONE)).used == (2, 510)
+    await other.aclose()
+
+
+async def test_a_live_gateway_says_so(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.quota.redis.RENEW_EVERY", 0.02)
+    store = RedisCounters(redis_server.url, prefix=f"{{{secrets.token_hex(4)}}}:")
+    await store.reserve("a", limits(), ONE)
+    first = await store._redis.zscore(store._prefix + "instances", store._instance)
+
+    async def renewed() -> bool:
+        last = await store._redis.zscore(store._prefix + "instances", store._instance)
+        return float(last) > float(first)
+
+    await eventually(renewed)
+    await store.aclose()
+
+
+async def test_closing_settles_what_is_left(redis_server: RedisServer) -> None:
+    prefix = f"{{{secrets.token_hex(4)}}}:"
+    store, other = (RedisCounters(redis_server.url, prefix=prefix) for _ in range(2))
+    on = limits(400)
+    await asyncio.gather(*(store.reserve(str(i), on, ONE) for i in range(300)))
+    for i in range(300):
+        store.settle(str(i), on, ONE, ONE)
+    async with within(3):
+        await store.aclose()
+    assert (await other.reserve("x", on, ONE)).used == (301, 1)
+    with pytest.raises(StoreDown):
+        await store.reserve("late", on, ONE)
+    store.settle("late", on, ONE, ONE)
+    await other.aclose()
+
+
+async def test_closing_without_a_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.quota.redis.SECONDS_TO_FLUSH", 0.1)
+    store = RedisCounters("redis://127.0.0.1:1/0")
+    with pytest.raises(StoreDown):
+        await store.reserve("a", limits(), ONE)
+    async with within(1):
+        await store.aclose()
+    await RedisCounters("redis://127.0.0.1:1/0").aclose()
+
+
+async def test_everything_expires(redis_server: RedisServer) -> None:
+    store = RedisCounters(redis_server.url, prefix=f"{{{secrets.token_hex(4)}}}:")
+    each = (
+        *limits().each,
+        Limit("key", "k", "tokens", "day", 9),
+        Limit("key", "k", "dollars", "month", 9),
+    )
+    on = Limits(each)
+    await store.reserve("a", on, Amounts(1, 3, 3))
+    store.settle("a", on, Amounts(1, 3, 3), Amounts(1, 1, 1))
+    await store.reserve("b", on, Amounts(1, 3, 3))
+    await store._run([store._renewal()])
+    keys = [key async for key in store._redis.scan_iter(store._prefix.replace("}", "[}]") + "*")]
+    assert len(keys) == 6
+    for key in keys:
+        assert 0 < await store._redis.pttl(key) <= 33 * 86_400_000
+    await store.aclose()

@@ -1,0 +1,292 @@
+"""Every way in which a request can end, and what is settled, noted and entered in the ledger for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway import errors
+from gateway.policy.schema import Budget, Target
+from gateway.policy.schema import Quotas as Allowed
+from gateway.quota.limits import Amounts
+from gateway.quota.quotas import Quotas
+from gateway.stages.quota import quota
+from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Spending, Timeouts, Usage
+from tests.fakes import TARGET, a_call, policy
+
+pytestmark = pytest.mark.anyio
+
+PRICES = {"upstream-model": {"input": 1.0, "output": 2.0}, "dear": {"input": 10.0, "output": 20.0}}
+LIMITS: dict[str, Any] = {
+    "quotas": Allowed(
+        requests_per_minute=100, tokens_per_minute=10_000, tokens_per_day=100_000, concurrent_requests=1
+    ),
+    "budget": Budget(usd_per_day=1.0),
+}
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.entries: list[tuple[Usage, int, int, bool]] = []
+
+    def record(self, call: Call, usage: Usage, cost_nanodollars: int, status: int, estimated: bool) -> None:
+        self.entries.append((usage, cost_nanodollars, status, estimated))
+
+
+class Fixture:
+    """A stage over a script, and what its counters hold afterwards."""
+
+    def __init__(self) -> None:
+        self.quotas = Quotas("memory")
+        self.ledger = Ledger()
+
+    def call(self, request_id: str = "a", **more: Any) -> Call:
+        made = a_call(policy_=policy(prices=PRICES), principal=Principal("k", "acme", **LIMITS), **more)
+        made.request_id = request_id
+        return made
+
+    def run(self, call: Call, *steps: Chunk | BaseException | Spending | None) -> Chunks:
+        return quota(self.quotas, self.ledger)(answers(*steps))(call)
+
+    async def counts(self) -> dict[str, int]:
+        """What a request that takes nothing finds."""
+        limits = self.quotas._book.limits(policy(), Principal("k", "acme", **LIMITS))
+        verdict = await self.quotas._counters.reserve("probe", limits, Amounts(0, 0, 0))
+        return {
+            f"{limit.quantity}/{limit.window}": used
+            for limit, used in zip(limits.each, verdict.used, strict=True)
+        }
+
+    async def check(self, call: Call, *, tokens: int, nanodollars: int, status: int, estimated: bool) -> None:
+        assert await self.counts() == {
+            "requests/minute": 1,
+            "tokens/minute": tokens,
+            "tokens/day": tokens,
+            "concurrent/now": 0,
+            "dollars/day": nanodollars,
+        }
+        ((usage, cost, code, guessed),) = self.ledger.entries
+        assert usage.prompt + usage.completion == tokens
+        assert (cost, code, guessed) == (nanodollars, status, estimated)
+        note = call.receipt.notes["quota"]
+        assert call.demand is not None
+        assert note["reserved_tokens"] == call.demand.prompt + call.demand.reserved
+        assert note["used_tokens"] == tokens
+        assert note["cost_usd"] == nanodollars / 1e9
+        assert note["source"] == ("estimated" if estimated else "backend")
+
+
+@pytest.fixture
+def stage() -> Fixture:
+    return Fixture()
+
+
+def answers(*steps: Chunk | BaseException | Spending | None) -> Handler:
+    """A handler that yields chunks, raises errors, notes what attempts used, and hangs at None, as listed."""
+
+    async def handle(call: Call) -> Chunks:
+        call.candidate = Candidate("m", TARGET, Timeouts())
+        for step in steps:
+            if isinstance(step, Chunk):
+                yield step
+            elif isinstance(step, BaseException):
+                raise step
+            elif step is None:
+                await asyncio.sleep(60)
+            else:
+                call.spent.append(step)
+
+    return handle
+
+
+def word(text: str = "word", usage: Usage | None = None) -> Chunk:
+    return Chunk(delta={"content": text}, usage=usage)
+
+
+async def read(chunks: Chunks) -> list[Chunk]:
+    return [chunk async for chunk in chunks]
+
+
+async def test_success(stage: Fixture) -> None:
+    call = stage.call()
+    seen = await read(stage.run(call, word(), word(), Chunk(usage=Usage(7, 2))))
+    assert len(seen) == 3
+    await stage.check(call, tokens=9, nanodollars=7000 + 4000, status=200, estimated=False)
+    assert call.reply_headers["x-ratelimit-remaining-requests"] == "99"
+
+
+async def test_the_last_usage_counts(stage: Fixture) -> None:
+    call = stage.call()
+    await read(stage.run(call, word(usage=Usage(7, 1)), word(usage=Usage(7, 2)), word()))
+    await stage.check(call, tokens=9, nanodollars=11_000, status=200, estimated=False)
+
+
+async def test_success_teaches_the_estimator(stage: Fixture) -> None:
+    await read(stage.run(stage.call(), word(), Chunk(usage=Usage(7, 77))))
+    later = stage.call("b")
+    await read(stage.run(later, word(), Chunk(usage=Usage(7, 77))))
+    assert later.demand is not None
+    assert later.demand.expected == 77
+
+
+async def test_success_without_usage(stage: Fixture) -> None:
+    call = stage.call()
+    role, last = Chunk(delta={"role": "assistant", "content": ""}), Chunk(delta={}, finish_reason="stop")
+    await read(stage.run(call, role, *[word("one")] * 5, last))
+    assert call.demand is not None
+    prompt = call.demand.prompt
+    await stage.check(
+        call, tokens=prompt + 5, nanodollars=1000 * prompt + 2000 * 5, status=200, estimated=True
+    )
+
+
+async def test_a_whole_answer_without_usage(stage: Fixture) -> None:
+    call = stage.call()
+    tool = {"index": 0, "function": {"name": "f", "arguments": "x" * 39}}
+    await read(stage.run(call, Chunk(delta={"role": "assistant", "content": "y" * 41, "tool_calls": [tool]})))
+    assert call.demand is not None
+    assert stage.ledger.entries[0][0] == Usage(call.demand.prompt, 21)
+
+
+async def test_nothing_is_learned_from_estimates(stage: Fixture) -> None:
+    await read(stage.run(stage.call(), word()))
+    assert not stage.quotas.estimator._answers
+
+
+@pytest.mark.parametrize(
+    "error", [errors.UpstreamUnavailable("no"), errors.Overloaded("full"), errors.BadRequest("bad")]
+)
+async def test_an_error_before_the_first_chunk_costs_nothing(
+    stage: Fixture, error: errors.GatewayError
+) -> None:
+    call = stage.call()
+    with pytest.raises(type(error)):
+        await read(stage.run(call, Chunk(comment="position 3"), error))
+    await stage.check(call, tokens=0, nanodollars=0, status=error.status, estimated=False)
+
+
+async def test_an_error_after_attempts_that_were_paid_for(stage: Fixture) -> None:
+    call = stage.call()
+    with pytest.raises(errors.UpstreamFailed):
+        await read(stage.run(call, Spending(TARGET, Usage(5, 5)), errors.UpstreamFailed("no")))
+    await stage.check(call, tokens=0, nanodollars=15_000, status=502, estimated=False)
+
+
+async def test_an_error_after_the_first_chunk(stage: Fixture) -> None:
+    call = stage.call()
+    with pytest.raises(errors.UpstreamTimeout):
+        await read(stage.run(call, word(), word(), word("x" * 40), errors.UpstreamTimeout("silent")))
+    assert call.demand is not None
+    prompt = call.demand.prompt
+    await stage.check(
+        call, tokens=prompt + 12, nanodollars=1000 * prompt + 24_000, status=504, estimated=True
+    )
+
+
+async def test_an_error_after_a_first_usage(stage: Fixture) -> None:
+    """Anthropic's first event tells of the prompt, and of one token of the answer."""
+    call = stage.call()
+    with pytest.raises(errors.UpstreamFailed):
+        await read(stage.run(call, word(usage=Usage(7, 1)), word(), word(), errors.UpstreamFailed("cut")))
+    await stage.check(call, tokens=10, nanodollars=13_000, status=502, estimated=True)
+
+
+async def test_a_bug_after_the_first_chunk(stage: Fixture) -> None:
+    call = stage.call()
+    with pytest.raises(ZeroDivisionError):
+        await read(stage.run(call, word(usage=Usage(7, 1)), ZeroDivisionError()))
+    await stage.check(call, tokens=8, nanodollars=9_000, status=500, estimated=False)
+
+
+@pytest.mark.parametrize("said", [0, 1, 3])
+async def test_the_client_leaves(stage: Fixture, said: int) -> None:
+    """With nothing said it is not known whether the model has read the prompt: it is taken for read."""
+    call = stage.call()
+    task = asyncio.create_task(read(stage.run(call, *[word()] * said, None)))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert call.demand is not None
+    prompt = call.demand.prompt
+    cost = 1000 * prompt + 2000 * said
+    await stage.check(call, tokens=prompt + said, nanodollars=cost, status=499, estimated=True)
+
+
+async def test_the_client_closes_the_stream(stage: Fixture) -> None:
+    call = stage.call()
+    chunks = stage.run(call, word(), word())
+    await anext(chunks)
+    await chunks.aclose()
+    assert call.demand is not None
+    prompt = call.demand.prompt
+    await stage.check(call, tokens=prompt + 1, nanodollars=1000 * prompt + 2000, status=499, estimated=True)
+
+
+async def test_the_client_leaves_before_anything_was_sent_on(stage: Fixture) -> None:
+    call = stage.call()
+
+    async def waits(call: Call) -> Chunks:
+        yield Chunk(comment="position 1")
+        await asyncio.sleep(60)
+
+    chunks = quota(stage.quotas, stage.ledger)(waits)(call)
+    assert (await anext(chunks)).comment
+    await chunks.aclose()
+    await stage.check(call, tokens=0, nanodollars=0, status=499, estimated=False)
+
+
+async def test_a_fallback_is_paid_for_where_it_ran(stage: Fixture) -> None:
+    call = stage.call()
+    dear = Target(backend="up", model="dear")
+    cut = Spending(TARGET, Usage(7, 4), estimated=True)
+    await read(stage.run(call, word(), cut, Spending(dear, Usage(8, 2)), word(usage=Usage(7, 6))))
+    cost = 7000 + 8000 + 80_000 + 40_000
+    await stage.check(call, tokens=13, nanodollars=cost, status=200, estimated=True)
+
+
+async def test_an_answer_from_a_cache_costs_nothing(stage: Fixture) -> None:
+    call = stage.call()
+
+    async def cached(call: Call) -> Chunks:
+        yield word(usage=Usage(0, 0))
+
+    await read(quota(stage.quotas, stage.ledger)(cached)(call))
+    await stage.check(call, tokens=0, nanodollars=0, status=200, estimated=False)
+
+
+async def test_a_model_without_a_price_is_said_to_have_none(stage: Fixture) -> None:
+    call = stage.call()
+    await read(
+        stage.run(call, Spending(Target(backend="up", model="new"), Usage(7, 2)), word(usage=Usage(7, 2)))
+    )
+    assert call.receipt.notes["quota"]["unpriced"] == ["up/new"]
+    assert call.receipt.notes["quota"]["cost_usd"] == 0
+
+
+async def test_refused_requests_go_no_further(stage: Fixture) -> None:
+    held = stage.run(stage.call("a"), word(), word())
+    await anext(held)
+    with pytest.raises(errors.RateLimited, match="1 requests at once"):
+        await read(stage.run(stage.call("b"), AssertionError("never reached")))
+    assert not stage.ledger.entries
+    await held.aclose()
+    await read(stage.run(stage.call("c"), word()))
+
+
+async def test_without_limits_it_is_counted_all_the_same() -> None:
+    ledger, call = Ledger(), a_call(policy_=policy(prices=PRICES))
+    await read(quota(Quotas("memory"), ledger)(answers(word(), Chunk(usage=Usage(7, 2))))(call))
+    assert ledger.entries == [(Usage(7, 2), 11_000, 200, False)]
+    assert call.receipt.notes["quota"]["cost_usd"] == 0.000011
+    assert call.reply_headers == {}
+
+
+async def test_a_ledger_that_fails_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def record(self, *_: object) -> None:
+            raise OSError("disk full")
+
+    await read(quota(Quotas("memory"), Broken())(answers(word(usage=Usage(7, 2))))(a_call()))
+    assert "could not be entered in the ledger" in caplog.text
