@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gateway.cascade.confidence import judge as judge_answer
 from gateway.cascade.held import Held, asks_logprobs, with_logprobs
-from gateway.errors import ContextTooLong, Overloaded, UnknownModel, Upstream
+from gateway.errors import ContextTooLong, GatewayError, Overloaded, UnknownModel, Upstream
 from gateway.policy.schema import Step
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Handler
 
@@ -49,10 +49,11 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
                     attempt.judge()
             except FAILURES as error:
                 attempt.facts.update(verdict="failed", error=error.code)
-            except BaseException as error:
-                attempt.facts.update(verdict="error", error=getattr(error, "code", None))
-                call.candidate = attempt.call.candidate
+            except GatewayError as error:
+                attempt.facts.update(verdict="error", error=error.code)
                 raise
+            finally:
+                call.candidate = attempt.call.candidate
             if attempt.accepted:
                 for chunk in attempt.released():
                     yield chunk
@@ -114,7 +115,6 @@ class _Attempt:
         self.accepted = True
         self.facts["verdict"] = why
         self._caller.receipt.note("cascade", answered=self._step.model)
-        self._caller.candidate = self.call.candidate
 
     def released(self) -> Iterator[Chunk]:
         return map(self.shown, self.held.chunks)

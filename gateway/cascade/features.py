@@ -10,8 +10,6 @@ from gateway.types import ChatRequest, Json
 
 MAX_TEXT = 4000
 """Characters of the question that are looked at: its beginning, and its end where it is longer."""
-MAX_LENGTH = 8000
-"""Conversations longer than this look alike: the training data holds hardly any."""
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+|[^\sa-z\d]")
 _OPTION = re.compile(r"^\(?[A-Ea-e][.)] ", re.MULTILINE)
@@ -20,8 +18,7 @@ _CAPITAL = re.compile(r"[A-Z]")
 _MARKS = ("$", "%", "=", "?", "\\", "_", "(", '"', ":", "\n", "^", "{", "+", "/")
 
 SHAPE = (
-    "conversation_length",
-    "conversation_length_squared",
+    "length",
     "words",
     "word_length",
     "digits",
@@ -41,18 +38,15 @@ def words(text: str) -> set[str]:
     return {"0" * min(len(word), 4) if word[0].isdigit() else word for word in _WORD.findall(text.lower())}
 
 
-def shape(text: str, length: int) -> list[float]:
-    """Measures of ``text``, the question, and of ``length``, the characters of the whole conversation."""
+def shape(text: str) -> list[float]:
+    """Measures of ``text``; counts and lengths as logarithms."""
     log = math.log1p
     size = max(len(text), 1)
     count = max(len(text.split()), 1)
     digits = len(_DIGIT.findall(text))
-    lines = text.split("\n")
-    lengths = [*map(len, lines)]
-    whole = log(min(length, MAX_LENGTH))
+    lengths = [*map(len, text.split("\n"))]
     return [
-        whole,
-        whole * whole,
+        log(size),
         log(count),
         size / count,
         log(digits),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from gateway.backends.transport import AiohttpTransport
 from gateway.cascade.held import MAX_BYTES
 from gateway.policy import schema
 from gateway.stages.cascade import cascade
-from gateway.types import Call, Candidate, ChatRequest, Chunk, Chunks, Handler, Usage
+from gateway.types import Call, Candidate, ChatRequest, Chunk, Chunks, Handler, Spending, Usage
 from tests.fakes import (
     DONE,
     Do,
@@ -294,6 +295,41 @@ async def test_nothing_of_an_answer_is_shown_before_it_is_judged_but_comments_pa
         assert joined([await anext(chunks)]) == "a "
         assert seen == ["sent"] * 4 + ["ended"]
         assert joined([chunk async for chunk in chunks]) == "b"
+
+
+async def test_a_caller_who_is_cancelled_while_an_answer_is_held_closes_it() -> None:
+    reached, closed = asyncio.Event(), asyncio.Event()
+
+    async def behind(call: Call) -> Chunks:
+        try:
+            yield Chunk(delta={"content": "held"})
+            reached.set()
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    call = a_cascade()
+    task = asyncio.create_task(collect(cascade(Fixed(0))(behind)(call)))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed.is_set()
+    assert call.receipt.notes["cascade"]["answered"] is None
+
+
+async def test_what_each_step_spent_is_on_the_callers_bill() -> None:
+    spending = Spending(schema.Target(backend="up", model="x"), Usage(5, 7))
+
+    async def behind(call: Call) -> Chunks:
+        call.spent.append(spending)
+        for chunk in text("I cannot help with that." if call.model == "small" else "Gladly."):
+            assert isinstance(chunk, Chunk)
+            yield chunk
+
+    call = a_cascade()
+    assert joined(await collect(cascade(Fixed(0))(behind)(call))) == "Gladly."
+    assert call.spent == [spending, spending]
 
 
 async def test_an_answer_too_long_to_hold_is_let_go_and_goes_on_as_it_comes() -> None:
