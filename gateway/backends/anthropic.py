@@ -18,6 +18,7 @@ from gateway.types import Call, Chunk, Chunks
 from gateway.wire.anthropic import request_writer
 
 VERSION = "2023-06-01"
+"""Not the newest: 2026-10-21 refuses ``temperature``, ``top_p`` and ``top_k``, which callers send."""
 PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
 
 

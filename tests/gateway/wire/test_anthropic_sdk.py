@@ -76,7 +76,7 @@ async def test_a_stream(upstream: FakeUpstream, client: anthropic.AsyncAnthropic
         check(await answer.get_final_message())
     [asked] = upstream.requests
     assert asked.path == "/v1/messages"
-    assert asked.headers["X-Api-Key"] == "tg-key"
+    assert asked.headers["authorization"] == "Bearer tg-key"
     request = read_request(asked.body)
     assert (request.stream, request.messages) == (True, ({"role": "user", "content": "Hi"},))
 
