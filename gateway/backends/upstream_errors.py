@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -10,6 +11,8 @@ import httpx
 import orjson
 
 from gateway.errors import (
+    ContentPolicy,
+    ContextTooLong,
     GatewayError,
     RateLimited,
     Rejected,
@@ -21,6 +24,39 @@ from gateway.types import Json
 
 MAX_RETRY_AFTER = 3600.0
 
+# Codes and types where the server gives them; words where it does not.
+_POLICY = frozenset(
+    {
+        "content_filter",
+        "content_policy_violation",
+        "content_policy_violation_error",
+        "moderation_blocked",
+        "ResponsibleAIPolicyViolation",
+    }
+)
+"""OpenAI and Azure (https://learn.microsoft.com/azure/ai-services/openai/concepts/content-filter)."""
+_POLICY_WORDS = re.compile(
+    r"content management policy|content policy|content filter|usage polic|safety system|flagged as potentially",
+    re.IGNORECASE,
+)
+_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+"""OpenAI and the bundled engine; llama.cpp."""
+_TOO_LONG_WORDS = re.compile(
+    r"maximum (context|prompt) length"  # OpenAI, vLLM, Mistral, xAI
+    r"|longer than the (model's context length|maximum model length)"  # SGLang, vLLM
+    r"|maximum allowed length"  # SGLang
+    r"|prompt( is)? too long"  # Anthropic's own, Ollama
+    r"|context (window|size)"  # llama.cpp, many others
+    r"|exceeds? the( model's)?( maximum)? context"  # Ollama
+    r"|token count.{0,40}exceeds the maximum number of tokens"  # Gemini
+    r"|max_new_tokens` must be <=",  # TGI
+    re.IGNORECASE,
+)
+
+
+class Estimate(float):
+    """Seconds that the gateway thinks fit, where the server did not name any."""
+
 
 class Outage:
     """How long a server has been failing us, and so when to try again: the longer it lasts, the longer the wait."""
@@ -31,12 +67,12 @@ class Outage:
     def over(self) -> None:
         self._since = None
 
-    def wait(self) -> float:
+    def wait(self) -> Estimate:
         """Seconds after which another try makes sense: as long as the outage has lasted, within 1 and 30."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        return min(max(1.0, now - self._since), 30.0)
+        return Estimate(min(max(1.0, now - self._since), 30.0))
 
 
 def from_transport(backend: str, error: httpx.TransportError, outage: Outage) -> GatewayError:
@@ -71,9 +107,7 @@ def from_response(
                 return RateLimited(f"Backend '{backend}' is rate limited{said}", retry_after=wait)
             return UpstreamUnavailable(f"Backend '{backend}' is not available{said}", retry_after=wait)
         case _ if 400 <= status < 500 and reason:
-            return Rejected(
-                reason, status=status, type=told.get("type"), param=told.get("param"), code=told.get("code")
-            )
+            return _rejected(status, told)
         case _:
             return UpstreamFailed(f"Backend '{backend}' answered with HTTP status {status}{said}")
 
@@ -81,10 +115,34 @@ def from_response(
 def from_event(backend: str, error: Json) -> GatewayError:
     """The error for one that an upstream put into its stream, or into the body of a 200."""
     told = _shape(error)
+    if told.get("message"):
+        # vLLM and SGLang answer 200 and refuse in the first event, with the status as the code.
+        code = told.get("code", "")
+        status = int(code) if code in ("400", "404", "409", "413", "422") else None
+        if status is not None or _is_policy(told) or _is_too_long(told):
+            return _rejected(status or 400, told)
     return UpstreamFailed(
         f"Backend '{backend}' failed in the middle of its answer: {told.get('message') or 'it gave no reason'}",
         code=told.get("code") or "upstream_error",
     )
+
+
+def _rejected(status: int, told: Mapping[str, str]) -> Rejected:
+    kind = ContextTooLong if _is_too_long(told) else ContentPolicy if _is_policy(told) else Rejected
+    return kind(
+        told["message"], status=status, type=told.get("type"), param=told.get("param"), code=told.get("code")
+    )
+
+
+def _is_policy(told: Mapping[str, str]) -> bool:
+    if {told.get("code"), told.get("type"), told.get("reason")} & _POLICY:
+        return True
+    # "invalid_prompt" is what OpenAI's reasoning models say of a prompt that breaks its usage policies.
+    return told.get("code") in (None, "400", "invalid_prompt") and bool(_POLICY_WORDS.search(told["message"]))
+
+
+def _is_too_long(told: Mapping[str, str]) -> bool:
+    return bool({told.get("code"), told.get("type")} & _TOO_LONG or _TOO_LONG_WORDS.search(told["message"]))
 
 
 def retry_after(value: str | None) -> float | None:
@@ -117,8 +175,12 @@ def _shape(error: Json) -> dict[str, str]:
         return {"message": error}
     if not isinstance(error, dict):
         return {"message": orjson.dumps(error).decode()} if error else {}
-    return {
+    told = {
         name: str(error[name])
         for name in ("message", "type", "param", "code")
         if error.get(name) is not None and not isinstance(error[name], dict | list)
     }
+    inner = error.get("innererror")
+    if isinstance(inner, dict) and isinstance(inner.get("code"), str):
+        told["reason"] = inner["code"]  # Azure's
+    return told
