@@ -99,6 +99,14 @@ class Limits:
     def keys(self) -> tuple[str, ...]:
         return tuple(limit.key for limit in self.each)
 
+    @cached_property
+    def windows(self) -> str:
+        return " ".join(limit.window for limit in self.each)
+
+    @cached_property
+    def maxima(self) -> str:
+        return " ".join(str(limit.maximum) for limit in self.each)
+
     def _smallest(self, quantity: Quantity) -> Limit | None:
         found = (limit for limit in self.each if limit.quantity == quantity)
         return min(found, key=lambda limit: limit.maximum, default=None)

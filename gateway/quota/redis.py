@@ -104,9 +104,8 @@ class RedisCounters:
     async def reserve(self, request_id: str, limits: Limits, amounts: Amounts) -> Verdict:
         if self.down:
             raise StoreDown("Redis did not answer when it was last asked.")
-        args: list[str | int] = [request_id, self._instance, self._time(), int(limits.settles)]
-        for limit in limits.each:
-            args += (limit.window, limit.amount(amounts), limit.maximum)
+        args = [request_id, self._instance, self._time(), int(limits.settles)]
+        args += (limits.windows, limits.maxima, _words(limits, amounts))
         keys = [self._prefix + "instances", self._reserved, *self._keys_of(limits)]
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         reservation = _Reservation(request_id, limits, amounts, _Command(self._reserve, keys, args), verdict)
@@ -160,9 +159,8 @@ class RedisCounters:
         self, request_id: str, limits: Limits, reserved: Amounts, used: Amounts, *, void: bool = False
     ) -> None:
         """``void``: the reservation itself may still be on its way."""
-        args: list[str | int] = [request_id, self._instance, self._time(), int(void)]
-        for limit in limits.each:
-            args += (limit.window, limit.amount(reserved), limit.amount(used))
+        args = [request_id, self._instance, self._time(), int(void)]
+        args += (limits.windows, _words(limits, reserved), _words(limits, used))
         if len(self._settlements) >= MOST_UNSETTLED:
             # What is forgotten here would be held in reserve for as long as this instance lives: become another.
             self._settlements.clear()
@@ -214,14 +212,15 @@ class RedisCounters:
             self._fail(StoreDown(f"Redis refused a settlement: {answer}"))
 
     def _take_verdict(self, one: _Reservation, answer: Any) -> None:
-        if isinstance(answer, Exception) or answer[0] < 0:
+        figures = [] if isinstance(answer, Exception) else [int(figure) for figure in answer.split()]
+        if len(figures) < 3:
             down = StoreDown(f"Redis refused a reservation: {answer}")
             _refuse(one, down)
             self._fail(down)
         elif one.verdict.done():  # the caller has left meanwhile
             self._give_back(one)
         else:
-            one.verdict.set_result(_verdict(answer))
+            one.verdict.set_result(_verdict(figures))
 
     def _fail(self, error: StoreDown) -> None:
         if not self.down and not self._closed:
@@ -288,12 +287,16 @@ def _refuse(one: _Reservation, error: StoreDown) -> None:
         one.verdict.set_exception(error)
 
 
-def _verdict(answer: list[int]) -> Verdict:
-    admitted, refused, wait = answer[:3]
+def _words(limits: Limits, amounts: Amounts) -> str:
+    return " ".join([str(limit.amount(amounts)) for limit in limits.each])
+
+
+def _verdict(figures: list[int]) -> Verdict:
+    admitted, refused, wait = figures[:3]
     return Verdict(
         admitted=admitted == 1,
-        used=tuple(answer[3::2]),
-        reset=tuple(reset / 1000 for reset in answer[4::2]),
+        used=tuple(figures[3::2]),
+        reset=tuple([reset / 1000 for reset in figures[4::2]]),
         refused=refused,
         wait=wait / 1000 if wait >= 0 else None,
     )

@@ -3,18 +3,19 @@
 -- KEYS  1 instances, a sorted set by when they were last heard of; 2 this instance's reservations, id -> when;
 --       3 … the counters, one hash a limit.
 -- ARGV  1 request id; 2 instance; 3 time or ''; 4 '1' to remember the reservation for its settlement;
---       then for each counter: window, amount, maximum.
--- Gives {1 admitted | 0 refused | -1 given back already; which limit refuses, from 0; milliseconds until there is
---       room, -1 when only reservations are in the way; then for each counter: what counts, milliseconds until reset}.
+--       then, for each counter one after the other, 5 windows; 6 maxima; 7 amounts.
+-- Gives, as words: 1 admitted, 0 refused, -1 given back already; which limit refuses, from 0; milliseconds until there
+--       is room, -1 when only reservations are in the way; for each counter: what counts, milliseconds until reset.
 --
 -- A counter's fields: minute: slot -> amount. day, month: 'period', 'used', and 'p:'..instance -> what it has reserved.
 -- now: 'p:'..instance. What an instance that is silent has reserved does not count.
 local id, instance, at = ARGV[1], ARGV[2], clock(ARGV[3])
+local windows, maxima, amounts = words(ARGV[5]), words(ARGV[6]), words(ARGV[7])
 local slot = slot_of(at)
 local seen = redis.call('HGET', KEYS[2], id)
 if seen == 'void' then
   redis.call('HDEL', KEYS[2], id)
-  return {-1}
+  return '-1'
 end
 
 local alive
@@ -87,7 +88,7 @@ end
 local reply = {1, -1, -1}
 local refused, longest = -1, -2
 for i = 3, #KEYS do
-  local window, amount, maximum = ARGV[3 * i - 4], tonumber(ARGV[3 * i - 3]), tonumber(ARGV[3 * i - 2])
+  local window, amount, maximum = windows[i - 2], tonumber(amounts[i - 2]), tonumber(maxima[i - 2])
   local held = redis.call('HGETALL', KEYS[i])
   local count, reset, wait
   if window == 'minute' then
@@ -103,14 +104,19 @@ for i = 3, #KEYS do
   reply[#reply + 1] = reset
 end
 
-if seen then return reply end
+local function told()
+  for i, figure in ipairs(reply) do reply[i] = string.format('%.0f', figure) end
+  return table.concat(reply, ' ')
+end
+
+if seen then return told() end
 if refused >= 0 then
   reply[1], reply[2], reply[3] = 0, refused, longest
-  return reply
+  return told()
 end
 
 for i = 3, #KEYS do
-  local key, window, amount = KEYS[i], ARGV[3 * i - 4], ARGV[3 * i - 3]
+  local key, window, amount = KEYS[i], windows[i - 2], amounts[i - 2]
   if amount ~= '0' then
     reply[2 * i - 2] = reply[2 * i - 2] + tonumber(amount)
     if window == 'minute' then
@@ -135,4 +141,4 @@ if ARGV[4] == '1' then
   redis.call('PEXPIRE', KEYS[2], KEEP)
   redis.call('ZADD', KEYS[1], string.format('%.0f', at), instance)
 end
-return reply
+return told()

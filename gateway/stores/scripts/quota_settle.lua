@@ -2,7 +2,7 @@
 --
 -- KEYS  1 the instance's reservations; 2 … the counters.
 -- ARGV  1 request id; 2 instance; 3 time or ''; 4 '1' if the reservation may yet arrive, and is then to be ignored;
---       then for each counter: window, reserved, used.
+--       then, for each counter one after the other, 5 windows; 6 reserved; 7 used.
 local id, instance, at = ARGV[1], ARGV[2], clock(ARGV[3])
 local since = redis.call('HGET', KEYS[1], id)
 if since == 'void' then return 0 end
@@ -21,8 +21,9 @@ local function take(key, field, amount)
   if amount ~= '0' and redis.call('HINCRBY', key, field, '-' .. amount) <= 0 then redis.call('HDEL', key, field) end
 end
 
+local windows, held, taken = words(ARGV[5]), words(ARGV[6]), words(ARGV[7])
 for i = 2, #KEYS do
-  local key, window, reserved, used = KEYS[i], ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
+  local key, window, reserved, used = KEYS[i], windows[i - 1], held[i - 1], taken[i - 1]
   if window == 'now' then
     take(key, 'p:' .. instance, reserved)
   elseif window == 'minute' then

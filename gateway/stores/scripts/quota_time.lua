@@ -48,3 +48,10 @@ local function period_ends(window, period)
   if window == 'day' then return (period + 1) * DAY end
   return month_begins(period + 1)
 end
+
+-- The words of a text. Many figures travel as one argument: for a client each argument has its price.
+local function words(text)
+  local found = {}
+  for word in string.gmatch(text, '%S+') do found[#found + 1] = word end
+  return found
+end
