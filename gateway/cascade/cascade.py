@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 from gateway.cascade.confidence import judge as judge_answer
 from gateway.cascade.held import Held, asks_logprobs, with_logprobs
-from gateway.errors import ContextTooLong, GatewayError, Overloaded, UnknownModel, Upstream
+from gateway.errors import ContextTooLong, GatewayError, Overloaded, Rejected, UnknownModel, Upstream
 from gateway.policy.schema import Step
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Handler
 
@@ -29,12 +30,15 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
     """The answer of exactly one of ``steps``: the first that is good enough, or else the last one's.
 
     Every answer but the last one's is held back until it has been judged; a client that streams gets it at once
-    then. Raises what the deciding step raised.
+    then. A step whose server rejects the request for asking for log-probabilities is asked once more, without.
+    Raises what the deciding step raised.
     """
     first, complexity = await _start(call, steps, judge)
     told: list[dict[str, Any]] = []
     call.receipt.note("cascade", complexity=complexity, steps=told, answered=None)
-    for step in steps[first:-1]:
+    waiting = deque(steps[first:-1])
+    while waiting:
+        step = waiting.popleft()
         attempt = _Attempt(call, step)
         told.append(attempt.facts)
         async with aclosing(following(attempt.call)) as chunks:
@@ -51,7 +55,10 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
                 attempt.facts.update(verdict="failed", error=error.code)
             except GatewayError as error:
                 attempt.facts.update(verdict="error", error=error.code)
-                raise
+                if not attempt.is_refused_logprobs(error):
+                    raise
+                attempt.facts["verdict"] = "no_logprobs"
+                waiting.appendleft(_without_logprobs(step))
             finally:
                 call.candidate = attempt.call.candidate
             if attempt.accepted:
@@ -87,6 +94,11 @@ async def _start(call: Call, steps: tuple[Step, ...], judge: Judge) -> tuple[int
     return len(steps) - 1, complexity
 
 
+def _without_logprobs(step: Step) -> Step:
+    escalate = step.escalate.model_copy(update={"mean_logprob_below": None})
+    return step.model_copy(update={"escalate": escalate})
+
+
 class _Attempt:
     """One step that was asked, and what became of it."""
 
@@ -102,6 +114,11 @@ class _Attempt:
         self.facts: dict[str, Any] = {"model": step.model, "verdict": None, "mean_logprob": None}
         """For the receipt."""
         self.accepted = False
+
+    def is_refused_logprobs(self, error: GatewayError) -> bool:
+        """Whether a server that cannot tell log-probabilities rejected the request for our asking."""
+        asked = self._hides_logprobs and isinstance(error, Rejected)
+        return asked and ("logprobs" in (error.param or "") or "logprobs" in error.message)
 
     def judge(self) -> None:
         verdict = judge_answer(self.held.chunks, self._caller.request, self._step.escalate)

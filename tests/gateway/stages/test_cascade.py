@@ -432,6 +432,29 @@ async def test_logprobs_over_the_wire(upstream: FakeUpstream, logprob: float, an
     assert chunks[-1].usage is not None
 
 
+@pytest.mark.parametrize("param", ["logprobs", None])
+async def test_a_server_that_rejects_logprobs_is_asked_without(
+    upstream: FakeUpstream, param: str | None
+) -> None:
+    message = "'logprobs' is not supported."
+    error = {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": None}}
+    upstream.scripts = [reply(error, status=400), stream(sse(delta("fine")), sse(delta(finish="stop")), DONE)]
+    call = unsure()
+    async with over(upstream) as handler:
+        assert joined(await collect(cascade(Fixed(0))(handler)(call))) == "fine"
+    assert "logprobs" not in upstream.requests[1].json()
+    assert steps_of(call) == [("small", "no_logprobs"), ("small", "good")]
+
+
+async def test_the_callers_own_logprobs_are_the_callers_own_mistake(upstream: FakeUpstream) -> None:
+    error = {"error": {"message": "no logprobs", "type": "invalid_request_error", "param": "logprobs"}}
+    upstream.scripts = [reply(error, status=400)]
+    async with over(upstream) as handler:
+        with pytest.raises(errors.Rejected, match="no logprobs"):
+            await collect(cascade(Fixed(0))(handler)(unsure(params={"logprobs": True})))
+    assert len(upstream.requests) == 1
+
+
 async def test_a_whole_answer_over_the_wire(upstream: FakeUpstream) -> None:
     upstream.scripts = [reply(completion("Sorry, I can't help with that.")), reply(completion("Of course."))]
     call = a_cascade({"model": "small"}, {"model": "large"}, stream=False)
