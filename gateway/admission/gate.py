@@ -1,0 +1,139 @@
+"""The decision about one call at one backend: turned away at once, or given a place, now or when its turn comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.admission.fair_queue import Terms
+from gateway.admission.pool import Place, Pool, Pools
+from gateway.admission.predictor import Forecast, check_in_time
+from gateway.admission.shedding import saturation_action, shed, terms
+from gateway.errors import Internal, Overloaded
+from gateway.policy.schema import EngineBackend, Tier
+from gateway.types import Call, Chunk, Chunks
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A call that was let in to a pool, with its place or its claim to one; ``place`` is to be released."""
+
+    pool: Pool
+    place: Place
+    arrived: float
+    position: int
+    """Where it had to stand at first; 0 is not at all."""
+    saturation: float
+    """Before it came."""
+    until: float
+    """Past it, on the pool's clock, the place would come too late."""
+    terms: Terms
+
+    @property
+    def waited(self) -> float:
+        granted = self.place.granted
+        return (self.pool.clock() if granted is None else granted) - self.arrived
+
+    def learn(self, call: Call, first_token: float | None, completion: int) -> None:
+        """The call has come to its end now, its first token at ``first_token`` on the pool's clock."""
+        if self.place.granted is None:
+            return
+        # A whole answer comes at once: when its first token was there, nobody saw.
+        seen = first_token is not None and call.request.stream
+        self.pool.speeds.learn(
+            cost=self.place.cost,
+            share=self.place.share,
+            seconds=self.pool.clock() - self.place.granted,
+            first_token=first_token - self.place.granted if seen and first_token is not None else None,
+            completion=completion,
+        )
+
+    def late(self, call: Call) -> Overloaded:
+        """The error for a call whose place did not come in time."""
+        waited = self.waited
+        wait = self.pool.expected_wait_of_new(
+            call.principal.tier, self.terms, call.principal.tenant, self.place.cost
+        )
+        return Overloaded(
+            f"Backend '{self.pool.name}' had no place for this request within {waited:.3g} s. Try again later.",
+            code="queue_timeout",
+            retry_after=max(1.0, waited if wait is None else wait - waited),
+        )
+
+
+def enter(call: Call, pools: Pools) -> Entry:
+    """Stand in line at the call's candidate. Raises ``Overloaded`` where that is no use.
+
+    A call that comes here because it failed or was not wanted elsewhere is not shed: it has been moved once.
+    """
+    if call.candidate is None:
+        raise Internal("The request reached the queue without a target.")
+    name = call.principal.tier
+    tier = call.policy.tier(name)
+    pool = pools.of(call.candidate.target.backend)
+    demand = call.demand
+    cost = 1 if demand is None else max(1, demand.prompt + demand.expected)
+    now = pool.clock()
+    due = due_at(call, tier)
+    rule = saturation_action(call.policy, name)
+    stands = terms(tier, rule)
+    saturation = pool.saturation
+    service = 0.0
+    if call.candidate.why == "primary":
+        shed(rule, pool)
+    if due is not None or not pool.has_room(cost):
+        if pool.queue.length(name) >= (pools.part(tier.max_queue) or 1):
+            raise _full(pool)
+        wait = pool.expected_wait_of_new(name, stands, call.principal.tenant, cost) or 0.0
+        service = (pool.speeds.expected_service(demand) or 0.0) if demand is not None else 0.0
+        left = None if due is None else due - now
+        check_in_time(Forecast(wait, service), max_wait=tier.max_wait, left=left, backend=pool.name)
+    place = pool.take(name, stands, call.principal.tenant, cost)
+    until = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
+    return Entry(pool, place, now, place.position, saturation, until, stands)
+
+
+def due_at(call: Call, tier: Tier) -> float | None:
+    """When the answer must be complete, for the caller or the tier, on ``call.started``'s clock."""
+    if tier.sla is None:
+        return call.deadline
+    promised = call.started + tier.sla
+    return promised if call.deadline is None else min(promised, call.deadline)
+
+
+def hints(call: Call, now: float) -> dict[str, str]:
+    """Headers that tell the bundled engine how to treat the call; nothing for any other backend, whose business it
+    is not.
+    """
+    if call.target is None or not isinstance(call.policy.backends.get(call.target.backend), EngineBackend):
+        return {}
+    tier = call.policy.tier(call.principal.tier)
+    told = {"x-tollgate-priority": str(tier.priority), "x-tollgate-weight": f"{tier.weight:g}"}
+    due = due_at(call, tier)
+    if due is not None:
+        told["x-tollgate-deadline"] = f"{max(0.0, due - now):.3f}"
+    return told
+
+
+async def wait(call: Call, entry: Entry, *, quiet: float, interval: float) -> Chunks:
+    """Until the place is given. A streaming client is told after ``quiet`` seconds, and every ``interval`` from then
+    on, where it stands. Raises ``Overloaded`` when the time is up.
+    """
+    pause = quiet if call.request.stream else float("inf")
+    while True:
+        left = entry.until - entry.pool.clock()
+        if await entry.place.wait(min(left, pause)):
+            return
+        if left <= pause:
+            raise entry.late(call)
+        expected = entry.place.expected_wait
+        told = "" if expected is None else f" wait={expected:.1f}s"
+        yield Chunk(comment=f"queued position={entry.place.position}{told}")
+        pause = interval
+
+
+def _full(pool: Pool) -> Overloaded:
+    return Overloaded(
+        f"Backend '{pool.name}' has as many requests of your tier waiting as may wait. Try again later.",
+        code="queue_full",
+        retry_after=max(1.0, pool.drain_time(1.0) or 0.0),
+    )

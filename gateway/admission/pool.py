@@ -1,0 +1,225 @@
+"""A backend's places: how many requests, and how many of their tokens, may be under way at once, and who is next."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.admission.fair_queue import FairQueue, Terms, Waiter
+from gateway.admission.predictor import EngineFigures, Speeds
+from gateway.policy.schema import Policy
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A request's place at a backend, or its claim to one. Whatever becomes of the request, ``release`` it."""
+
+    _pool: Pool
+    cost: int
+    granted: float | None = None
+    """When it was given, on the pool's clock."""
+    _waiter: Waiter[Place] | None = None
+    _woken: asyncio.Future[None] | None = None
+    _released: bool = False
+
+    @property
+    def held(self) -> bool:
+        return self.granted is not None
+
+    @property
+    def position(self) -> int:
+        """In the line, 1 being next; 0 once the place is given."""
+        return self._pool.queue.position(self._waiter) if self._waiter is not None else 0
+
+    @property
+    def expected_wait(self) -> float | None:
+        """Seconds; None where nothing is known yet."""
+        if self._waiter is None:
+            return 0.0
+        return self._pool.expected_wait(self._pool.queue.cost_ahead(self._waiter), self.cost)
+
+    @property
+    def share(self) -> float:
+        """The part of the backend that it takes up."""
+        return self._pool.share(self.cost)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait so long at most; True once the place is given."""
+        if not self.held:
+            self._woken = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._woken,), timeout=max(0.0, seconds))
+        return self.held
+
+    def grant(self, now: float) -> None:
+        """For the pool alone."""
+        self.granted = now
+        self._waiter = None
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def stand(self, waiter: Waiter[Place]) -> None:
+        """For the pool alone."""
+        self._waiter = waiter
+
+    def release(self) -> None:
+        """Give the place, or the claim, to whoever is next. Once is enough, more does no harm."""
+        if self._released:
+            return
+        self._released = True
+        if self._waiter is not None:
+            self._pool.queue.remove(self._waiter)
+            self._waiter = None
+        elif self.held:
+            self._pool.in_flight -= 1
+            self._pool.tokens -= self.cost
+        self._pool.serve()
+
+
+class Pool:
+    """One backend's. It outlives policies: their limits are put in place under the requests that are on their way.
+
+    ``places`` and ``tokens_limit`` are this worker's part; None is no limit.
+    """
+
+    def __init__(self, name: str, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.name = name
+        self.clock = clock
+        self.places: int | None = None
+        self.tokens_limit: int | None = None
+        self.in_flight = 0
+        self.tokens = 0
+        """Of those in flight."""
+        self.queue: FairQueue[Place] = FairQueue()
+        self.speeds = Speeds(clock)
+
+    @property
+    def limited(self) -> bool:
+        return self.places is not None or self.tokens_limit is not None
+
+    def limit(self, places: int | None, tokens: int | None) -> None:
+        """From now on. What is in flight beyond a smaller limit may finish."""
+        self.places, self.tokens_limit = places, tokens
+        self.serve()
+
+    def take(self, tier: str, terms: Terms, tenant: str, cost: int) -> Place:
+        """A place, given at once where there is room and nobody is before; otherwise a claim, in line for it."""
+        place = Place(self, cost)
+        if not self.limited or (not self.queue and self.fits(cost) and self._taken() < terms.below):
+            self._give(place)
+        else:
+            place.stand(self.queue.push(tier, terms, tenant, cost, self.clock(), place))
+            self.serve()
+        return place
+
+    def serve(self) -> None:
+        """Give places to those in line while there is room."""
+        while self.queue:
+            now = self.clock()
+            head = self.queue.head(now, self._taken())
+            if head is None or not self.fits(head.cost):
+                return
+            self.queue.take(head, now)
+            self._give(head.item)
+
+    def _give(self, place: Place) -> None:
+        self.in_flight += 1
+        self.tokens += place.cost
+        place.grant(self.clock())
+
+    def fits(self, cost: int) -> bool:
+        """What is larger than the whole limit runs alone."""
+        if self.places is not None and self.in_flight >= self.places:
+            return False
+        return self.tokens_limit is None or not self.in_flight or self.tokens + cost <= self.tokens_limit
+
+    def has_room(self, cost: int) -> bool:
+        return not self.limited or (not self.queue and self.fits(cost))
+
+    def share(self, cost: int) -> float:
+        """The part of the backend that a request of ``cost`` tokens takes; 0 where there is no limit."""
+        of_places = 1 / self.places if self.places is not None else 0.0
+        of_tokens = cost / self.tokens_limit if self.tokens_limit is not None else 0.0
+        return min(1.0, max(of_places, of_tokens))
+
+    def _taken(self) -> float:
+        of_places = self.in_flight / self.places if self.places is not None else 0.0
+        of_tokens = self.tokens / self.tokens_limit if self.tokens_limit is not None else 0.0
+        return min(1.0, max(of_places, of_tokens))
+
+    @property
+    def saturation(self) -> float:
+        """0 to 1: the fullest of places, tokens, and the engine's own state where it is known."""
+        engine = self.speeds.engine
+        taken = self._taken()
+        return taken if engine is None else max(taken, engine.saturation)
+
+    @property
+    def load(self) -> int:
+        """Requests in flight and in line."""
+        return self.in_flight + len(self.queue)
+
+    def expected_wait(self, ahead: int, cost: int) -> float | None:
+        """Seconds until a request of ``cost`` tokens, with ``ahead`` tokens to be served before it, has its place."""
+        return self.speeds.expected_wait(ahead + self._missing(cost))
+
+    def expected_wait_of_new(self, tier: str, terms: Terms, tenant: str, cost: int) -> float | None:
+        if self.has_room(cost):
+            return 0.0
+        return self.expected_wait(self.queue.cost_ahead_of_new(tier, terms, tenant, cost), cost)
+
+    def drain_time(self, to: float) -> float | None:
+        """Seconds until the line is gone and saturation has come down to ``to``, if nobody else comes."""
+        excess = max(0.0, self.saturation - to) * self.tokens
+        return self.speeds.expected_wait(self.queue.cost + excess)
+
+    def _missing(self, cost: int) -> float:
+        """Tokens that must finish before ``cost`` more fit."""
+        missing = 0.0
+        if self.places is not None and self.in_flight >= self.places:
+            missing = (self.in_flight - self.places + 1) * self.tokens / self.in_flight
+        if self.tokens_limit is not None:
+            missing = max(missing, min(self.tokens, self.tokens + cost - self.tokens_limit))
+        return missing
+
+
+class Pools:
+    """All backends' pools by name, of one of ``workers`` processes that share the limits."""
+
+    def __init__(self, workers: int = 1, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.workers = max(1, workers)
+        self.clock = clock
+        self._pools: dict[str, Pool] = {}
+
+    def update(self, policy: Policy) -> None:
+        """Take over a policy's limits. Backends that are gone keep their pools while requests are on their way."""
+        for name in [name for name in self._pools if name not in policy.backends]:
+            if not self._pools[name].load:
+                del self._pools[name]
+        for name, backend in policy.backends.items():
+            self.of(name).limit(self.part(backend.max_concurrency), self.part(backend.max_tokens_in_flight))
+
+    def part(self, limit: int | None) -> int | None:
+        """This worker's part of a limit, at least 1."""
+        return None if limit is None else max(1, limit // self.workers)
+
+    def of(self, name: str) -> Pool:
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = Pool(name, clock=self.clock)
+        return pool
+
+    def saturation(self, name: str) -> float:
+        return self.of(name).saturation
+
+    def load(self, name: str) -> int:
+        return self.of(name).load
+
+    def has_room(self, name: str, tokens: int) -> bool:
+        """Would a request of so many tokens start at once?"""
+        return self.of(name).has_room(tokens)
+
+    def tell(self, name: str, figures: EngineFigures | None) -> None:
+        """What an engine says of itself, or that it says nothing."""
+        self.of(name).speeds.tell(figures)

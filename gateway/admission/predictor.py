@@ -1,0 +1,173 @@
+"""How fast a backend has proved to be, and what that means for a request that wants to come in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.errors import Overloaded
+from gateway.types import Demand
+
+MEMORY = 30.0
+"""Seconds without a finished request after which a speed is forgotten: it would keep out all who could correct it."""
+ENGINE_MEMORY = 5.0
+"""Seconds for which the engine's own figures are believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """What the bundled engine tells of itself. Speeds are tokens/s over all its requests, 0 where not yet known."""
+
+    running: int = 0
+    waiting: int = 0
+    places: int = 0
+    """Requests that it runs at once; 0 where it does not say."""
+    kv_usage: float = 0.0
+    """The share of the KV cache's blocks that running requests hold."""
+    prefill: float = 0.0
+    decode: float = 0.0
+
+    @property
+    def saturation(self) -> float:
+        seats = (self.running + self.waiting) / self.places if self.places else float(self.waiting > 0)
+        return min(1.0, max(seats, self.kv_usage))
+
+
+class Average:
+    """Exponentially weighted; the first few values count alike, so that it starts from none of them alone."""
+
+    __slots__ = ("_count", "_share", "value")
+
+    def __init__(self, share: float = 0.1) -> None:
+        self._share = share
+        self._count = 0
+        self.value = 0.0
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def add(self, value: float) -> None:
+        self._count += 1
+        self.value += (value - self.value) * max(self._share, 1 / self._count)
+
+
+class Speeds:
+    """Measured on requests that came to their end, and forgotten when none has for a while."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._engine: EngineFigures | None = None
+        self._engine_told = float("-inf")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._learned = float("-inf")
+        self._first_token = Average()
+        self._token = Average()
+        self._cost = Average()
+        self._occupied = Average()
+
+    def _expire(self) -> None:
+        if self._cost and self._clock() - self._learned > MEMORY:
+            self._forget()
+
+    def learn(
+        self, *, cost: int, share: float, seconds: float, first_token: float | None, completion: int
+    ) -> None:
+        """A request of ``cost`` tokens, as predicted, took ``share`` of the backend for ``seconds``. Its first token
+        came after ``first_token`` seconds, or unseen with the rest of a whole answer of ``completion`` tokens.
+        """
+        self._expire()
+        self._learned = self._clock()
+        self._cost.add(cost)
+        self._occupied.add(seconds * share)
+        if first_token is not None:
+            self._first_token.add(first_token)
+        if first_token is not None and completion > 1:
+            self._token.add((seconds - first_token) / (completion - 1))
+        elif first_token is None and completion > 0:
+            self._token.add(max(0.0, seconds - self._first_token.value) / completion)
+
+    def tell(self, figures: EngineFigures | None) -> None:
+        """The engine's own figures, or that they are not to be had."""
+        self._engine = figures
+        self._engine_told = self._clock()
+
+    @property
+    def engine(self) -> EngineFigures | None:
+        if self._engine is not None and self._clock() - self._engine_told > ENGINE_MEMORY:
+            self._engine = None
+        return self._engine
+
+    @property
+    def throughput(self) -> float | None:
+        """Tokens/s of the whole backend when it is full, prompts included.
+
+        Each request contributes the tokens and the part of the backend that it took, for as long as it took it, so
+        that a backend need not be full to be measured. Tokens are as predicted, as are those of the requests that
+        wait: an estimate that is off by some factor cancels out.
+        """
+        self._expire()
+        return self._cost.value / self._occupied.value if self._occupied.value > 0 else None
+
+    @property
+    def first_token(self) -> float | None:
+        """Seconds from being sent on to the first token."""
+        self._expire()
+        return self._first_token.value if self._first_token else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of one answer. The engine knows better what its load does to it."""
+        engine = self.engine
+        if engine is not None and engine.decode > 0 and engine.running > 0:
+            return engine.decode / engine.running
+        self._expire()
+        return 1 / self._token.value if self._token.value > 0 else None
+
+    def expected_wait(self, tokens: float) -> float | None:
+        """Seconds until ``tokens`` of requests are through; None where nothing is known yet."""
+        if tokens <= 0:
+            return 0.0
+        throughput = self.throughput
+        return tokens / throughput if throughput else None
+
+    def expected_service(self, demand: Demand) -> float | None:
+        """Seconds from being sent on to the last token; None where nothing is known yet."""
+        speed, first_token, engine = self.tokens_per_second, self.first_token, self.engine
+        if speed is None and first_token is None:
+            return None
+        prefill = demand.prompt / engine.prefill if engine is not None and engine.prefill > 0 else 0.0
+        return max(first_token or 0.0, prefill) + (demand.expected / speed if speed else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a request has ahead of it, in seconds; what is not known counts as nothing."""
+
+    wait: float
+    service: float
+
+
+def check_in_time(forecast: Forecast, *, max_wait: float, left: float | None, backend: str) -> None:
+    """Raise ``Overloaded`` for a request that would wait longer than ``max_wait``, or end past the ``left`` seconds.
+
+    ``retry_after`` is the time until the wait would fit, should nobody else come.
+    """
+    if left is not None and forecast.wait + forecast.service > left:
+        room = max(0.0, left - forecast.service)
+        raise Overloaded(
+            f"Backend '{backend}' could not finish this request in the {max(0.0, left):.3g} s it has left: it would "
+            f"wait about {forecast.wait:.3g} s and take about {forecast.service:.3g} s. Try again later, with a "
+            "longer deadline, or with a smaller max_tokens.",
+            code="deadline_exceeded",
+            retry_after=max(1.0, forecast.wait - room),
+        )
+    if forecast.wait > max_wait:
+        raise Overloaded(
+            f"Backend '{backend}' is busy: this request would wait about {forecast.wait:.3g} s, and your tier waits "
+            f"{max_wait:g} s at most. Try again later.",
+            code="queue_timeout",
+            retry_after=max(1.0, forecast.wait - max_wait),
+        )
