@@ -67,6 +67,8 @@ class Quotas:
             return None
         amounts = _amounts(call, demand, limits)
         verdict = await self._counters.reserve(call.request_id, limits, amounts)
+        if not verdict.used:
+            call.receipt.note("quota", unmetered="the store is away")
         headers = headers_of(limits, verdict)
         call.reply_headers.update(headers)
         if not verdict.admitted:

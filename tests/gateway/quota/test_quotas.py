@@ -218,6 +218,7 @@ async def test_the_store_is_away() -> None:
             else:
                 await quotas.reserve(made)
                 assert bool(made.reply_headers) == (mode == "local")
+                assert ("quota" in made.receipt.notes) == (mode == "open")
     quotas._counters._store._settlements.clear()  # type: ignore[attr-defined]
     await quotas.aclose()
 

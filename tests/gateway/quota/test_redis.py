@@ -109,6 +109,62 @@ async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: Gua
     assert (await guarded.reserve("last", on, ONE)).used[1] == 2
 
 
+@pytest.mark.parametrize("on_failure", ["open", "closed", "local"])
+async def test_under_load_nobody_waits_for_a_dead_server(
+    own_redis: RedisServer, guarded: GuardedCounters, on_failure: str
+) -> None:
+    on = limits(10**6, on_failure)
+    slowest, closed, stop = 0.0, 0, False
+
+    async def load(name: int) -> None:
+        nonlocal slowest, closed
+        turn = 0
+        while not stop:
+            turn += 1
+            started = time.perf_counter()
+            try:
+                await guarded.reserve(f"{name}-{turn}", on, ONE)
+                guarded.settle(f"{name}-{turn}", on, ONE, ONE)
+            except Overloaded:
+                closed += 1
+            slowest = max(slowest, time.perf_counter() - started)
+            await asyncio.sleep(0.001)
+
+    tasks = [asyncio.create_task(load(i)) for i in range(4)]
+    await asyncio.sleep(0.05)
+    own_redis.kill()
+    await asyncio.sleep(0.1)
+    assert guarded._store.down
+    await asyncio.to_thread(own_redis.start)
+
+    async def back() -> bool:
+        return not guarded._store.down
+
+    await eventually(back)
+    await asyncio.sleep(0.05)
+    stop = True
+    await asyncio.gather(*tasks)
+    assert slowest < SECONDS_TO_ANSWER + 0.15
+    assert bool(closed) == (on_failure == "closed")
+    assert not guarded._elsewhere
+    verdict = await guarded.reserve("after", on, ONE)
+    assert verdict.used[0] > 4, "counted in Redis again"
+    assert verdict.used[1] == 1, "and all is settled"
+
+
+async def test_a_reservation_that_arrives_after_it_was_given_up_is_void(store: RedisCounters) -> None:
+    on = limits(9)
+    store._put("late", on, ONE, Amounts(0, 0, 0), void=True)
+    with pytest.raises(StoreDown):
+        await store.reserve("late", on, ONE)
+
+    async def back() -> bool:
+        return not store.down
+
+    await eventually(back)
+    assert (await store.reserve("next", on, ONE)).used == (1, 1)
+
+
 async def test_restarted_with_nothing(own_redis: RedisServer, guarded: GuardedCounters) -> None:
     on = limits(50)
     await guarded.reserve("a", on, ONE)
