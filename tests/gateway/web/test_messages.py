@@ -1,0 +1,182 @@
+"""``/v1/messages``: Anthropic's clients before servers of either dialect, and Anthropic behind OpenAI's clients."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import orjson
+import pytest
+
+from tests.fakes import Do, FakeUpstream, reply, said, stream
+from tests.serving import KEY, Gateway, a_policy, serving
+
+pytestmark = pytest.mark.anyio
+
+RECORDED = Path(__file__).parents[2] / "recorded" / "anthropic"
+ASK: Any = {"max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]}
+TOOLS: Any = [{"name": "get_weather", "input_schema": {"type": "object", "properties": {}}}]
+
+
+def recorded(name: str) -> bytes:
+    return (RECORDED / name).read_bytes()
+
+
+@pytest.fixture
+async def gateway(upstream: FakeUpstream, tmp_path: Path) -> AsyncIterator[Gateway]:
+    """As the others' one, with a model ``claude`` that is asked in Anthropic's dialect."""
+    policy = a_policy(upstream.base_url)
+    claude = {
+        "kind": "anthropic",
+        "base_url": upstream.base_url.removesuffix("/v1"),
+        "api_key": "sk-ant-secret",
+        "max_tokens": 777,
+    }
+    policy["backends"]["claude"] = claude
+    policy["models"]["claude"] = {"targets": [{"backend": "claude", "model": "claude-x"}]}
+    async with serving(tmp_path / "policies", policy) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(gateway: Gateway) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=gateway.url, auth_token=KEY, max_retries=0) as client:
+        yield client
+
+
+async def post(gateway: Gateway, body: Any, path: str = "/v1/messages", **headers: str) -> httpx.Response:
+    return await gateway.http.post(path, json=body, headers=headers)
+
+
+# Anthropic's clients
+
+
+async def test_a_whole_message(client: anthropic.AsyncAnthropic) -> None:
+    message = await client.messages.create(model="fake", **ASK)
+    assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "one two three"}]
+    assert (message.model, message.stop_reason) == ("fake", "end_turn")
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (1, 3)
+
+
+async def test_a_stream(client: anthropic.AsyncAnthropic) -> None:
+    async with client.messages.stream(model="fake", **ASK) as answer:
+        assert [text async for text in answer.text_stream] == ["one", " two", " three"]
+        message = await answer.get_final_message()
+    assert (message.model, message.stop_reason) == ("fake", "end_turn")
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (1, 3)
+
+
+async def test_an_openai_server_behind_it(upstream: FakeUpstream, client: anthropic.AsyncAnthropic) -> None:
+    upstream.scripts = [stream(*said("Hel", "lo"))]
+    async with client.messages.stream(
+        model="up", system="Be brief.", stop_sequences=["END"], tools=TOOLS, **ASK
+    ) as answer:
+        assert await answer.get_final_text() == "Hello"
+    [request] = upstream.requests
+    assert request.path == "/v1/chat/completions"
+    sent = request.json()
+    assert sent["messages"] == [{"role": "system", "content": "Be brief."}, *ASK["messages"]]
+    assert (sent["max_completion_tokens"], sent["stop"]) == (100, ["END"])
+    assert sent["tools"][0]["function"]["name"] == "get_weather"
+
+
+@pytest.mark.parametrize("name", ["tool_use", "thinking", "refusal"])
+async def test_anthropic_behind_it(
+    upstream: FakeUpstream, client: anthropic.AsyncAnthropic, name: str
+) -> None:
+    upstream.scripts = [stream(recorded(f"{name}.sse"))]
+    async with client.messages.stream(model="claude", **ASK) as answer:
+        message = await answer.get_final_message()
+    said = {block.type: block for block in message.content}
+    match name:
+        case "tool_use":
+            assert message.stop_reason == "tool_use"
+            calls = [block.input for block in message.content if block.type == "tool_use"]
+            assert calls == [{"location": "San Francisco, CA"}, {}]
+        case "thinking":
+            assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")
+            assert list(said) == ["thinking", "text"]
+        case _:
+            assert message.stop_reason == "refusal"
+            assert message.stop_details is not None
+    assert upstream.requests[0].path == "/v1/messages"
+    assert upstream.requests[0].headers["x-api-key"] == "sk-ant-secret"
+
+
+async def test_tokens_are_counted(gateway: Gateway, client: anthropic.AsyncAnthropic) -> None:
+    few = await client.messages.count_tokens(model="fake", messages=ASK["messages"])
+    many = await client.messages.count_tokens(
+        model="fake", messages=[{"role": "user", "content": "Hello there. " * 100}]
+    )
+    assert 0 < few.input_tokens < many.input_tokens
+    answer = await post(gateway, {"model": "fake", "messages": 5}, "/v1/messages/count_tokens")
+    assert (answer.status_code, answer.json()["type"]) == (400, "error")
+
+
+# Their errors
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "words"),
+    [
+        ({"model": "fake", "messages": ASK["messages"]}, 400, "invalid_request_error", "max_tokens"),
+        ({"model": "none", **ASK}, 404, "not_found_error", "none"),
+        ({"model": "down", **ASK}, 503, "overloaded_error", "down"),
+        (b"{", 400, "invalid_request_error", "JSON"),
+    ],
+)
+async def test_errors_have_anthropics_shape(
+    gateway: Gateway, body: Any, status: int, kind: str, words: str
+) -> None:
+    raw = body if isinstance(body, bytes) else orjson.dumps(body)
+    answer = await gateway.http.post("/v1/messages", content=raw)
+    told = answer.json()
+    assert (answer.status_code, told["type"], told["error"]["type"]) == (status, "error", kind)
+    assert words in told["error"]["message"]
+    assert told["request_id"] == answer.headers["x-request-id"]
+
+
+async def test_a_wrong_key_is_told_in_anthropics_shape(gateway: Gateway) -> None:
+    answer = await post(gateway, {"model": "fake", **ASK}, authorization="Bearer tg-wrong")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
+
+
+async def test_a_broken_stream_ends_in_an_error(
+    upstream: FakeUpstream, client: anthropic.AsyncAnthropic
+) -> None:
+    cut = recorded("text.sse").partition(b"event: content_block_stop")[0]
+    upstream.scripts = [(*stream(cut, whole=False), Do.CLOSE)]
+    heard = []
+    with pytest.raises(anthropic.APIStatusError, match=r"broke off|before the answer was complete"):
+        async with client.messages.stream(model="claude", **ASK) as answer:
+            async for text in answer.text_stream:
+                heard.append(text)  # noqa: PERF401
+    assert "".join(heard) == "Hello, Zoë! 👋"
+
+
+# OpenAI's clients in front of Anthropic
+
+
+async def test_openais_client(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.scripts = [stream(recorded("tool_use.sse")), reply(recorded("text.json"))]
+    http = httpx.AsyncClient(verify=False, trust_env=False)
+    async with openai.AsyncOpenAI(
+        base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0, http_client=http
+    ) as client:
+        ask: Any = {"model": "claude", "messages": ASK["messages"]}
+        events = [e async for e in await client.chat.completions.create(stream=True, **ask)]
+        whole = await client.chat.completions.create(**ask)
+        with pytest.raises(openai.BadRequestError, match="does not support 'logprobs'"):
+            await client.chat.completions.create(logprobs=True, **ask)
+    assert events[0].choices[0].delta.role == "assistant"
+    assert "".join(e.choices[0].delta.content or "" for e in events) == "Let me look that up."
+    assert events[-1].choices[0].finish_reason == "tool_calls"
+    assert whole.choices[0].message.content == "The capital of France is Paris."
+    assert whole.model == "claude"
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == 24
+    assert upstream.requests[0].json()["max_tokens"] == 777
