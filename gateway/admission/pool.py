@@ -135,7 +135,10 @@ class Pool:
         return self.tokens_limit is None or not self.in_flight or self.tokens + cost <= self.tokens_limit
 
     def has_room(self, cost: int) -> bool:
-        return not self.limited or (not self.queue and self.fits(cost))
+        """Would a request of ``cost`` tokens start at once? Those that are held back for it are not in its way."""
+        if not self.limited:
+            return True
+        return self.fits(cost) and (not self.queue or self.queue.head(self.clock(), self._taken()) is None)
 
     def share(self, cost: int) -> float:
         """The part of the backend that a request of ``cost`` tokens takes; 0 where there is no limit."""
