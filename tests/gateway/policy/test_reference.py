@@ -102,7 +102,10 @@ def test_the_default_policy_follows_the_containers_environment() -> None:
     assert (engine.kind, engine.base_url) == ("engine", "http://engine:8100")
     assert engine.kind == "engine" and not engine.launch
     assert loaded.policy.store == "redis://redis:6379/0"
-    assert loaded.disabled == {"openai": "OPENAI_API_KEY is not set"}
+    assert loaded.disabled == {
+        "openai": "OPENAI_API_KEY is not set",
+        "anthropic": "ANTHROPIC_API_KEY is not set",
+    }
 
 
 def test_the_readme_names_every_example() -> None:
