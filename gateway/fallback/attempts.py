@@ -1,0 +1,329 @@
+"""One call on its way through its candidates, until one has given the whole answer or none is left."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.errors import (
+    BadRequest,
+    ContentPolicy,
+    ContextTooLong,
+    GatewayError,
+    Internal,
+    Overloaded,
+    RateLimited,
+    Upstream,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.fallback import retry
+from gateway.fallback.breaker import SOON, Trial
+from gateway.fallback.continuation import (
+    Continuing,
+    Deviated,
+    Joint,
+    Opening,
+    Sent,
+    Splicing,
+    can_be_one,
+    continued,
+    joined_usage,
+    says,
+)
+from gateway.fallback.switchboard import Switchboard
+from gateway.observe.metrics import Metrics
+from gateway.observe.outcome import outcome_of
+from gateway.types import Call, Candidate, Chunk, Spending, Usage
+
+LARGER = "larger_context"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A candidate, and how often it has failed this call before; ``afresh``, it is not asked to go on."""
+
+    candidate: Candidate
+    failed: int = 0
+    afresh: bool = False
+
+
+class Attempt:
+    """One try of one candidate."""
+
+    __slots__ = ("before", "began", "call", "facts", "heard", "joint", "pieces", "trial", "turn", "usage")
+
+    def __init__(self, turn: Turn, trial: Trial, call: Call, joint: Joint, before: int = 0) -> None:
+        self.turn = turn
+        self.trial = trial
+        self.call = call
+        self.joint = joint
+        self.before = before
+        """Tokens of the answer that stand in its prompt, as it goes on from them."""
+        self.heard = False
+        """The caller has something of it."""
+        self.usage: Usage | None = None
+        self.pieces = 0
+        """Chunks with content."""
+        self.began = time.perf_counter()
+        self.facts: dict[str, Any] = {
+            "backend": turn.candidate.target.backend,
+            "model": turn.candidate.target.model,
+        }
+        if turn.candidate.why != "primary":
+            self.facts["why"] = turn.candidate.why
+
+    def take(self, chunk: Chunk) -> None:
+        """Count it; its usage becomes the whole answer's."""
+        delta = chunk.delta
+        if delta and (delta.get("content") or says(chunk)):
+            self.pieces += 1
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+            if self.before:
+                chunk.usage = joined_usage(chunk.usage, self.before)
+
+
+class Attempts:
+    """What has been tried for one call, what is to be tried next, and what went wrong."""
+
+    def __init__(self, call: Call, switchboard: Switchboard, metrics: Metrics) -> None:
+        if not call.candidates:
+            raise Internal("The request reached the backends without a candidate.")
+        self._call = call
+        self._switchboard = switchboard
+        self._metrics = metrics
+        self._began = time.perf_counter()
+        self._made = 0
+        self._facts: list[dict[str, Any]] = []
+        self._skipped: list[str] = []
+        first = call.candidates[0]
+        self._first = first
+        self._left = deque([Turn(first)])
+        self._larger: list[Turn] = []
+        for candidate in call.candidates[1:]:
+            (self._larger if candidate.why == LARGER else self._left).append(Turn(candidate))
+        self._errors: list[tuple[Turn, GatewayError]] = []
+        self._cut: GatewayError | None = None
+        """What broke the answer off that the caller has the beginning of."""
+        self._recoveries = 0
+        self._continued = 0
+        self._asked_again = False
+        elsewhere = len(self._left) > 1 or call.policy.backends[first.target.backend].continues
+        self.sent = Sent() if elsewhere and can_be_one(call.request) else None
+        """None where there is nowhere to go on with the answer."""
+
+    def next(self) -> Attempt:
+        """The next to be made, let through by its breaker. Raises the error that tells most, if none is left."""
+        while self._left:
+            turn = self._left.popleft()
+            backend = turn.candidate.target.backend
+            line = self._switchboard[backend]
+            trial = line.breaker.admit(self._call.policy.backends[backend].breaker)
+            if trial is None:
+                self._skipped.append(backend)
+                continue
+            if not turn.failed:
+                line.budget.deposit(self._call.policy.models[turn.candidate.model].retry.budget)
+            if self._cut is not None and self.sent is not None:
+                return self._recovery(turn, trial, self.sent)
+            self._call.candidate = turn.candidate
+            return Attempt(turn, trial, replace(self._call, candidate=turn.candidate), Opening())
+        raise self._last_word()
+
+    def _recovery(self, turn: Turn, trial: Trial, sent: Sent) -> Attempt:
+        self._recoveries += 1
+        candidate = turn.candidate
+        backend = self._call.policy.backends[candidate.target.backend]
+        asked = None if turn.afresh else continued(self._call.request, sent, backend)
+        if asked is None:
+            call = replace(self._call, candidate=candidate)
+            splicing = Splicing(sent.text, finished=sent.finished)
+            attempt = Attempt(replace(turn, afresh=True), trial, call, splicing)
+        else:
+            request, space = asked
+            call = replace(self._call, candidate=candidate, request=request)
+            attempt = Attempt(turn, trial, call, Continuing(space), sent.tokens)
+        attempt.facts["how"] = "afresh" if asked is None else "continued"
+        return attempt
+
+    def hears(self, attempt: Attempt) -> None:
+        """The caller is about to be given something of ``attempt``."""
+        if attempt.heard:
+            return
+        attempt.heard = True
+        self._call.candidate = attempt.turn.candidate
+        self._call.reply_headers["x-tollgate-model"] = attempt.turn.candidate.model
+        if self._cut is not None:
+            self._continued += 1
+
+    @contextmanager
+    def making(self, attempt: Attempt) -> Iterator[None]:
+        """Around an attempt: what comes of it for the breaker, the metrics, the receipt and the bill."""
+        self._count(+1)
+        outcome = "ok"
+        try:
+            yield
+            attempt.trial.succeeded()
+        except BaseException as error:
+            if isinstance(error, Upstream):
+                attempt.trial.failed()
+            elif isinstance(error, Overloaded):
+                self._count(-1)  # it never got to the backend
+            outcome = "deviated" if isinstance(error, Deviated) else outcome_of(error).code or "error"
+            raise
+        finally:
+            attempt.trial.let_go()
+            backend = attempt.turn.candidate.target.backend
+            self._metrics.attempts.labels(backend, outcome).inc()
+            attempt.facts["outcome"] = outcome
+            attempt.facts["seconds"] = round(time.perf_counter() - attempt.began, 6)
+            self._facts.append(attempt.facts)
+            self._account(attempt)
+
+    def _account(self, attempt: Attempt) -> None:
+        target = attempt.turn.candidate.target
+        if attempt.usage is not None:
+            self._call.spent.append(Spending(target, attempt.usage))
+        elif attempt.pieces:
+            demand = self._call.demand
+            prompt = (demand.prompt if demand is not None else 0) + attempt.before
+            self._call.spent.append(Spending(target, Usage(prompt, attempt.pieces), estimated=True))
+
+    def _count(self, made: int) -> None:
+        self._made += made
+        if self._made > 1:
+            self._call.reply_headers["x-tollgate-attempts"] = str(self._made)
+        else:
+            self._call.reply_headers.pop("x-tollgate-attempts", None)
+
+    def note(self) -> None:
+        """Tell the receipt."""
+        self._call.receipt.note("fallback", attempts=self._facts, continued=self._continued)
+        if self._skipped:
+            self._call.receipt.note("fallback", breaker_open=self._skipped)
+
+    def after(self, attempt: Attempt, error: GatewayError | Deviated) -> float:
+        """What is to be done about ``error``: seconds to wait before ``next``. Raises where there is nothing to do."""
+        wait = 0.0
+        if attempt.heard:
+            self._after_cut(attempt, error)
+        elif self._cut is not None:
+            self._after_recovery(attempt, error)
+        elif isinstance(error, GatewayError):
+            wait = self._after_failure(attempt, error)
+        deadline = self._call.deadline
+        if deadline is not None and time.perf_counter() + wait >= deadline:
+            raise self._last_word()
+        return wait
+
+    def _after_failure(self, attempt: Attempt, error: GatewayError) -> float:
+        """Nobody has heard anything of ``attempt``."""
+        turn = attempt.turn
+        match error:
+            case ContentPolicy():
+                raise error
+            case ContextTooLong():
+                self._errors.append((turn, error))
+                others = [other for other in self._left if other.candidate.model != turn.candidate.model]
+                self._left = deque((*self._larger, *others))
+                self._larger = []
+                return 0.0
+            case Overloaded():
+                self._errors.append((turn, error))
+                return 0.0
+            case Upstream() | RateLimited():
+                self._errors.append((turn, error))
+                return self._before_retry(turn, error)
+            case BadRequest() if self._may_suit_another(turn, error):
+                self._errors.append((turn, error))
+                return 0.0
+        raise error
+
+    def _may_suit_another(self, turn: Turn, error: BadRequest) -> bool:
+        # What the caller's own model says of the request counts; a fallback's taste does not.
+        if turn.candidate.model != self._first.model:
+            return True
+        return error.status == 404 or error.code == "unsupported_parameter"
+
+    def _before_retry(self, turn: Turn, error: GatewayError) -> float:
+        """Put the same candidate first once more, where that makes sense, and return how long to wait for it."""
+        rules = self._call.policy.models[turn.candidate.model].retry
+        line = self._switchboard[turn.candidate.target.backend]
+        failed = turn.failed + 1
+        if failed >= rules.attempts or not retry.can_succeed(error) or not line.breaker.closed:
+            return 0.0
+        others = any(self._is_usable(other) for other in self._left)
+        wait = retry.pause(error, rules.backoff, failed, others=others, left=self._time_left(turn.candidate))
+        if wait is None or not line.budget.take(rules.budget):
+            return 0.0
+        self._left.appendleft(replace(turn, failed=failed))
+        return wait
+
+    def _is_usable(self, turn: Turn) -> bool:
+        return self._switchboard[turn.candidate.target.backend].breaker.wait() == 0
+
+    def _time_left(self, candidate: Candidate) -> float:
+        end = self._began + candidate.timeouts.total
+        if self._call.deadline is not None:
+            end = min(end, self._call.deadline)
+        return end - time.perf_counter()
+
+    def _after_cut(self, attempt: Attempt, error: GatewayError | Deviated) -> None:
+        """The caller has the beginning of an answer, the end of which ``attempt`` owes."""
+        if not isinstance(error, Upstream | RateLimited):
+            raise error
+        if self._cut is None:
+            self._cut = error
+        if self.sent is None or not self.sent.plain:
+            raise self._last_word()
+        self._once_more(attempt.turn, error)
+
+    def _after_recovery(self, attempt: Attempt, error: GatewayError | Deviated) -> None:
+        """``attempt`` was to go on with an answer, and did not."""
+        match error:
+            case ContentPolicy():
+                raise error
+            case BadRequest():
+                if not attempt.turn.afresh:
+                    self._left.appendleft(replace(attempt.turn, afresh=True))
+            case Deviated() | Upstream() | RateLimited() | Overloaded():
+                pass
+            case _:
+                raise error
+
+    def _once_more(self, turn: Turn, error: GatewayError) -> None:
+        """The only candidate there is gets one more chance, unless it has fallen silent or is known to be sick."""
+        candidate = turn.candidate
+        line = self._switchboard[candidate.target.backend]
+        if self._asked_again or len(self._call.candidates) > 1 or isinstance(error, UpstreamTimeout):
+            return
+        if line.breaker.closed and line.budget.take(self._call.policy.models[candidate.model].retry.budget):
+            self._asked_again = True
+            self._left.append(Turn(candidate))
+
+    def _last_word(self) -> GatewayError:
+        """The error that tells the caller most."""
+        if self._cut is not None:
+            if self._recoveries:
+                self._cut.code = "upstream_cut"
+            return self._cut
+        real = [(turn, error) for turn, error in self._errors if not isinstance(error, Overloaded)]
+        if real:
+            # The model with the larger context can be asked again later; that the first is too small stays so.
+            larger = [error for turn, error in self._errors if turn.candidate.why == LARGER]
+            if isinstance(real[0][1], ContextTooLong) and larger and not isinstance(larger[-1], BadRequest):
+                return larger[-1]
+            return [error for turn, error in real if turn.candidate is real[0][0].candidate][-1]
+        if self._errors:
+            return min((error for _, error in self._errors), key=lambda error: error.retry_after or 0.0)
+        wait = min((self._switchboard[name].breaker.wait() for name in self._skipped), default=SOON)
+        return UpstreamUnavailable(
+            f"Every backend of the model '{self._call.model}' has failed of late, and is left alone for now. "
+            f"Try again in {max(wait, 1):.0f} s.",
+            retry_after=wait,
+        )
