@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import cast
 
@@ -10,6 +10,7 @@ import httpx
 import orjson
 
 from gateway.backends import upstream_errors
+from gateway.backends.client import Answer, Client, Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.reading import Body, Events, Reading
 from gateway.errors import Upstream, UpstreamFailed, UpstreamTimeout
@@ -27,7 +28,8 @@ MAX_ERROR = 64 * 2**10
 class OpenAIBackend:
     """Forwards calls to ``base_url`` and reads what comes back, streamed or whole, as chunks.
 
-    ``probe_url`` answers a GET with 200 when the server can serve.
+    ``probe_url`` answers a GET with 200 when the server can serve. With ``hints`` the server is the bundled engine,
+    which is told a call's priority and the like. ``transport`` takes the place of the gateway's own connections.
     """
 
     def __init__(
@@ -36,97 +38,96 @@ class OpenAIBackend:
         *,
         base_url: str,
         probe_url: str,
-        transport: httpx.AsyncBaseTransport,
+        transport: httpx.AsyncBaseTransport | None = None,
         api_key: str | None = None,
+        hints: bool = False,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
-        self._urls = {
-            path: httpx.URL(base_url + path) for path in (openai_chat.PATH, openai_completions.PATH)
+        self._endpoints = {
+            path: Endpoint("POST", base_url + path) for path in (openai_chat.PATH, openai_completions.PATH)
         }
-        self._probe_url = httpx.URL(probe_url)
-        self._transport = transport
+        self._health = Endpoint("GET", probe_url)
+        self._client = Client(transport=transport)
+        self._hints = hints
         self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
+        self._post_headers = {**self._headers, "content-type": "application/json"}
         self._outage = upstream_errors.Outage()
 
     async def stream(self, call: Call, target: Target) -> Chunks:
         dialect = cast("Dialect", openai_completions if call.request.messages is None else openai_chat)
         clock = Clock(call.timeouts, at_once=not call.request.stream)
-        request = httpx.Request(
-            "POST",
-            self._urls[dialect.PATH],
-            headers={**self._headers, "content-type": "application/json", **call.headers},
-            content=orjson.dumps(dialect.write_request(call.request, target.model)),
-            extensions={"timeout": {"connect": clock.limits.connect}},
-        )
-        response = await self._send(request, clock)
+        headers = {**self._post_headers, **call.headers}
+        if self._hints:
+            headers.update(call.hints)
+        body = orjson.dumps(dialect.write_request(call.request, target.model))
+        answer = await self._send(self._endpoints[dialect.PATH], headers, body, clock)
         try:
-            streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+            streamed = answer.headers.get("content-type", "").lower().startswith("text/event-stream")
             reading: Reading = Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
-            async with aclosing(self._parts(response, clock)) as parts:
+            async with aclosing(self._parts(answer, clock)) as parts:
                 async for part in parts:
                     if reading.done:
                         continue
-                    for chunk in reading.feed(part):
+                    chunks = reading.feed(part)
+                    if chunks:
                         clock.progress()
-                        yield chunk
+                        for chunk in chunks:
+                            yield chunk
+                    if reading.error is not None:
+                        raise reading.error
                     if reading.done:
                         clock.ended()
             for chunk in reading.finish():
                 yield chunk
         finally:
             # Closing an answer that is not at its end tells the server to stop working on it.
-            await response.aclose()
+            await answer.aclose()
 
     async def probe(self) -> None:
         clock = Clock(PROBE)
-        request = httpx.Request(
-            "GET",
-            self._probe_url,
-            headers=self._headers,
-            extensions={"timeout": {"connect": PROBE.connect}},
-        )
-        response = await self._send(request, clock)
+        answer = await self._send(self._health, self._headers, b"", clock)
         try:
-            async for _ in self._parts(response, clock):
-                pass
+            async with aclosing(self._parts(answer, clock)) as parts:
+                async for _ in parts:
+                    pass
         finally:
-            await response.aclose()
+            await answer.aclose()
 
     async def aclose(self) -> None:
-        await self._transport.aclose()
+        await self._client.aclose()
 
-    async def _send(self, request: httpx.Request, clock: Clock) -> httpx.Response:
-        """The answer to ``request``, not yet read; any status but 200 is raised as the error it means."""
+    async def _send(
+        self, endpoint: Endpoint, headers: Mapping[str, str], body: bytes, clock: Clock
+    ) -> Answer:
+        """The answer, its body not yet read; any status but 200 is raised as the error it means."""
         try:
             async with clock:
-                response = await self._transport.handle_async_request(request)
+                answer = await self._client.send(endpoint, headers, body, connect=clock.limits.connect)
         except httpx.TransportError as error:
             raise upstream_errors.from_transport(self.name, error, self._outage) from error
         except TimeoutError:
             raise self._late(clock) from None
-        if response.status_code == 200:
+        if answer.status == 200:
             self._outage.over()
-            return response
-        body = b""
+            return answer
+        told = b""
         try:
-            async with aclosing(self._parts(response, clock)) as parts:
+            async with aclosing(self._parts(answer, clock)) as parts:
                 async for part in parts:
-                    body += part
-                    if len(body) > MAX_ERROR:
+                    told += part
+                    if len(told) > MAX_ERROR:
                         break
         except Upstream:
             pass  # The status alone says what matters.
         finally:
-            await response.aclose()
-        raise upstream_errors.from_response(
-            self.name, response.status_code, response.headers, body, self._outage
-        )
+            await answer.aclose()
+        raise upstream_errors.from_response(self.name, answer.status, answer.headers, told, self._outage)
 
-    async def _parts(self, response: httpx.Response, clock: Clock) -> AsyncGenerator[bytes, None]:
-        body = aiter(cast("httpx.AsyncByteStream", response.stream))
+    async def _parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
+        body = aiter(answer)
         try:
             while True:
                 async with clock:

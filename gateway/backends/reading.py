@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Protocol
 
 import orjson
 
 from gateway.backends.upstream_errors import from_event
-from gateway.errors import UpstreamFailed
+from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, Chunk, Json
 from gateway.wire import sse
 from gateway.wire.answer import Dialect
@@ -21,13 +21,15 @@ _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 class Reading(Protocol):
     done: bool
     """The answer's end has been read; whatever follows is of no interest."""
+    error: GatewayError | None
+    """What is wrong with the answer; it comes after the chunks before it."""
 
-    def feed(self, part: bytes) -> Iterable[Chunk]:
-        """The chunks that ``part`` completes. Raises ``gateway.errors.Upstream``."""
+    def feed(self, part: bytes) -> Sequence[Chunk]:
+        """The chunks that ``part`` completes, each but the last with ``more`` set."""
         ...
 
-    def finish(self) -> Iterable[Chunk]:
-        """The upstream closed: the last chunks, or ``gateway.errors.UpstreamFailed`` if the answer is cut."""
+    def finish(self) -> Sequence[Chunk]:
+        """The upstream closed: the last chunks. Raises ``gateway.errors.GatewayError`` if the answer is cut."""
         ...
 
 
@@ -36,8 +38,9 @@ class Events:
 
     def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
         self.done = False
+        self.error: GatewayError | None = None
         self._backend = backend
-        self._dialect = dialect
+        self._read_event = dialect.read_event
         self._call = call
         self._reader = sse.EventReader()
         self._expected = call.request.n * _prompts(call.request.prompt)
@@ -45,18 +48,23 @@ class Events:
         self._begun = False
         self._malformed = 0
 
-    def feed(self, part: bytes) -> Iterable[Chunk]:
+    def feed(self, part: bytes) -> Sequence[Chunk]:
+        chunks: list[Chunk] = []
         try:
-            events = self._reader.feed(part)
+            for data in self._reader.feed(part):
+                if data == b"[DONE]":
+                    self.done = True
+                    break
+                self._read(data, chunks)
         except sse.EventTooLarge as error:
-            raise UpstreamFailed(f"Backend '{self._backend}' sent {error}.") from error
-        for data in events:
-            if data == b"[DONE]":
-                self.done = True
-                return
-            yield from self._chunks(data)
+            self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
+        except GatewayError as error:
+            self.error = error
+        for chunk in chunks[:-1]:
+            chunk.more = True
+        return chunks
 
-    def finish(self) -> Iterable[Chunk]:
+    def finish(self) -> Sequence[Chunk]:
         if len(self._ended) < self._expected and not self.done:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' ended its stream before the answer was complete.",
@@ -66,22 +74,23 @@ class Events:
             raise _empty(self._backend)
         return ()
 
-    def _chunks(self, data: bytes) -> list[Chunk]:
+    def _read(self, data: bytes, chunks: list[Chunk]) -> None:
         try:
             raw = orjson.loads(data)
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
-            chunks = [*self._dialect.read_event(raw)]
+            fresh = [*self._read_event(raw)]
         except _NONSENSE:
             # One bad event in an otherwise sound stream is not worth the answer.
             self._malformed += 1
             self._call.receipt.note("backend", malformed_events=self._malformed)
-            return []
-        for chunk in chunks:
-            self._begun |= chunk.delta is not None
+            return
+        for chunk in fresh:
+            if chunk.delta is not None:
+                self._begun = True
             if chunk.finish_reason is not None:
                 self._ended.add(chunk.index)
-        return chunks
+        chunks += fresh
 
 
 class Body:
@@ -89,19 +98,21 @@ class Body:
 
     def __init__(self, backend: str, dialect: Dialect) -> None:
         self.done = False
+        self.error: GatewayError | None = None
         self._backend = backend
         self._dialect = dialect
         self._parts: list[bytes] = []
         self._size = 0
 
-    def feed(self, part: bytes) -> Iterable[Chunk]:
+    def feed(self, part: bytes) -> Sequence[Chunk]:
         self._size += len(part)
         if self._size > MAX_BODY:
-            raise UpstreamFailed(f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.")
-        self._parts.append(part)
+            self.error = UpstreamFailed(f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.")
+        else:
+            self._parts.append(part)
         return ()
 
-    def finish(self) -> Iterable[Chunk]:
+    def finish(self) -> Sequence[Chunk]:
         try:
             raw = orjson.loads(b"".join(self._parts))
             if raw.get("error"):
