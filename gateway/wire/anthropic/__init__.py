@@ -1,5 +1,5 @@
 """Anthropic's Messages API, both ways (https://platform.claude.com/docs/en/api/messages).
 
-``request_writer`` and ``answer_reader`` serve the backend, ``request_reader`` and ``answer_writer`` the callers of
-``/v1/messages``; inside the gateway everything has OpenAI's shape. ``front`` puts the callers' side together.
+``request_writer`` and ``answer_reader`` serve the backend; ``request_reader``, ``events`` and ``whole`` serve the
+callers of ``/v1/messages``, and ``front`` puts them together. Inside the gateway everything has OpenAI's shape.
 """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gateway.types import Call, ChatRequest
 from gateway.wire.anthropic import request_reader
-from gateway.wire.anthropic.answer_writer import Events, Whole
+from gateway.wire.anthropic.events import Events
+from gateway.wire.anthropic.whole import Whole
 
 
 class AnthropicFront:

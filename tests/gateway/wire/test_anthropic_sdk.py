@@ -11,9 +11,10 @@ import pytest
 
 from gateway.errors import Overloaded, RateLimited, UnknownModel
 from gateway.types import Chunk, Usage
-from gateway.wire.anthropic.answer_writer import Events, Whole
 from gateway.wire.anthropic.errors import error_body
+from gateway.wire.anthropic.events import Events
 from gateway.wire.anthropic.request_reader import read_request
+from gateway.wire.anthropic.whole import Whole
 from tests.fakes import FakeUpstream, a_call, reply, stream
 
 pytestmark = pytest.mark.anyio
