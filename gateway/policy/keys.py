@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from hashlib import sha256
-from typing import NamedTuple
+from hmac import compare_digest
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from gateway.errors import Unauthenticated
-from gateway.policy.schema import Key
+from gateway.policy.schema import Key, Tenant
 from gateway.types import Principal
 
 PREFIX = "tg-"
 DEVELOPMENT = Principal(key_id="dev", tenant="default", models=("*",))
 """Whom the development key stands for."""
+DEFAULT_TIER = "default"
+_INDEXED = 16
+"""Bytes of a digest that find an entry; all of it is then compared in constant time."""
 
 
 def make_key() -> str:
@@ -27,56 +32,104 @@ def hash_key(key: str) -> str:
 
     Neither salt nor stretching is needed: a key is 256 random bits, not a password that could be guessed.
     """
-    return _digest(key).hex()
+    return digest_of(key).hex()
 
 
-class _Held(NamedTuple):
+def digest_of(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def tier_of(tenant: str, tenants: Mapping[str, Tenant]) -> str:
+    """The tier of those who have none of their own."""
+    known = tenants.get(tenant)
+    return (known.tier if known else None) or DEFAULT_TIER
+
+
+def unknown_key() -> Unauthenticated:
+    return Unauthenticated("Unknown API key. Check that it was copied whole, or ask for a new one.")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key in force: whom it stands for, until when, and from where it may be used."""
+
+    digest: bytes
     principal: Principal
-    expires: float
-    on: date | None
+    expires: float = float("inf")
+    """Unix time."""
+    on: date | None = None
+    allow_ips: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Empty is anywhere."""
 
 
 class KeyRing:
     """The keys in force.
 
-    A presented key is hashed and the digest looked up in a dict. How long the lookup takes can tell something
-    about digests only, and from those no key can be computed; comparing secrets themselves would tell about them.
+    A presented key is hashed and looked up by its digest. How long the look-up takes can tell something about
+    digests only, and from those no key can be computed; comparing secrets themselves would tell about them.
     """
 
-    def __init__(self, keys: Iterable[Key], *, dev_key_sha256: str | None = None) -> None:
+    def __init__(
+        self,
+        keys: Iterable[Key],
+        *,
+        tenants: Mapping[str, Tenant] | None = None,
+        dev_key_sha256: str | None = None,
+    ) -> None:
         """The development key counts only where a policy has no keys of its own."""
-        self._held = {
-            bytes.fromhex(key.sha256): _Held(
-                Principal(key_id=key.id, tenant=key.tenant, models=key.models),
-                _midnight(key.expires),
-                key.expires,
-            )
-            for key in keys
-        }
-        if dev_key_sha256 and not self._held:
-            self._held[bytes.fromhex(dev_key_sha256)] = _Held(DEVELOPMENT, float("inf"), None)
+        tenants = tenants or {}
+        held = [_held(key, tenants) for key in keys]
+        if dev_key_sha256 and not held:
+            principal = replace(DEVELOPMENT, tier=tier_of(DEVELOPMENT.tenant, tenants))
+            held.append(HeldKey(bytes.fromhex(dev_key_sha256), principal))
+        self._held = {key.digest[:_INDEXED]: key for key in held}
+        self._revoked: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def find(self, presented: str, now: float) -> Principal:
-        """Whose key it is, at Unix time ``now``.
+    def revoke(self, ids: Iterable[str]) -> None:
+        """Refuse the keys of these ids from now on, and no others."""
+        self._revoked = frozenset(ids)
 
-        Raises ``Unauthenticated``: code ``expired_api_key`` for a known key that has expired, else
-        ``invalid_api_key``.
+    def held(self, digest: bytes, now: float) -> HeldKey | None:
+        """The key with this SHA-256, if it counts at Unix time ``now``.
+
+        Raises ``Unauthenticated``, code ``expired_api_key``, for one that has expired. ``allow_ips`` is the
+        caller's to check: where a request comes from is known to the web side alone.
         """
-        held = self._held.get(_digest(presented))
-        if held is None:
-            raise Unauthenticated("Unknown API key. Check that it was copied whole, or ask for a new one.")
+        held = self._held.get(digest[:_INDEXED])
+        if held is None or not compare_digest(held.digest, digest) or held.principal.key_id in self._revoked:
+            return None
         if now >= held.expires:
             raise Unauthenticated(
                 f"This API key expired on {held.on}. Ask for a new one.", code="expired_api_key"
             )
+        return held
+
+    def find(self, presented: str, now: float) -> Principal:
+        """Whose key it is, wherever it is used from.
+
+        Raises ``Unauthenticated``: code ``expired_api_key`` for a known key that has expired, else
+        ``invalid_api_key``.
+        """
+        held = self.held(digest_of(presented), now)
+        if held is None:
+            raise unknown_key()
         return held.principal
 
 
-def _digest(key: str) -> bytes:
-    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+def _held(key: Key, tenants: Mapping[str, Tenant]) -> HeldKey:
+    principal = Principal(
+        key_id=key.id,
+        tenant=key.tenant,
+        models=key.models,
+        tier=key.tier or tier_of(key.tenant, tenants),
+        quotas=key.quotas,
+        budget=key.budget,
+    )
+    networks = tuple(map(ip_network, key.allow_ips))
+    return HeldKey(bytes.fromhex(key.sha256), principal, _midnight(key.expires), key.expires, networks)
 
 
 def _midnight(day: date | None) -> float:

@@ -1,0 +1,99 @@
+"""Who is asking: the one answer to it that a policy generation gives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+from starlette.types import Scope
+
+from gateway.errors import Forbidden
+from gateway.identity.credential import presented
+from gateway.identity.jwks import KeySet
+from gateway.identity.jwks_source import LOOK_AT_FILE, JwksSource, from_file, from_url
+from gateway.identity.jwt import TokenVerifier
+from gateway.policy.keys import HeldKey, KeyRing, digest_of, unknown_key
+from gateway.policy.schema import Jwt, Policy
+from gateway.types import Principal
+from gateway.web.client_address import ClientAddress, within
+
+
+class Authenticator:
+    """API keys, and the tokens of the issuers that the policy trusts."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        folder: Path,
+        transport: httpx.AsyncBaseTransport,
+        *,
+        dev_key_sha256: str | None = None,
+        before: Authenticator | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``folder`` is where relative JWKS paths begin; ``transport`` fetches URLs, and stays the caller's to close.
+
+        ``before`` is the generation that this one replaces: its issuers' keys count until they are read anew.
+        With ``jwt`` entries an event loop must be running. ``clock`` is Unix time.
+        """
+        self._clock = clock
+        self._keys = KeyRing(
+            policy.keys, tenants=policy.tenants, dev_key_sha256=None if policy.jwt else dev_key_sha256
+        )
+        self._addresses = ClientAddress(policy.trusted_proxies)
+        known = (
+            {} if before is None else {source.location: source.keys for source in before._sources.values()}
+        )
+        self._sources: dict[str, JwksSource] = {}
+        self._tokens = TokenVerifier(policy, self._sources, clock=clock)
+        for entry in policy.jwt:
+            self._sources[entry.issuer] = self._source(entry, folder, transport, known.get(entry.jwks))
+
+    async def principal(self, scope: Scope) -> Principal:
+        """Who sent this request. Waits for nothing but the keys of an issuer, and for those briefly.
+
+        Raises ``Unauthenticated``, and ``Forbidden``, code ``ip_not_allowed``, for a good key in the wrong place.
+        """
+        credential = presented(scope["headers"])
+        digest = digest_of(credential)
+        held = self._keys.held(digest, self._clock())
+        if held is not None:
+            if held.allow_ips:
+                self._check_address(held, scope)
+            return held.principal
+        if self._sources and credential.count(".") == 2:
+            return self._tokens.known(digest) or await self._tokens.verify(credential, digest)
+        raise unknown_key()
+
+    def revoke(self, ids: Iterable[str]) -> None:
+        """Refuse the API keys of these ids from now on, and no others, whatever the policy says."""
+        self._keys.revoke(ids)
+
+    async def aclose(self) -> None:
+        """Stop following the issuers' keys."""
+        await asyncio.gather(*(source.aclose() for source in self._sources.values()))
+
+    def _check_address(self, held: HeldKey, scope: Scope) -> None:
+        address = self._addresses.of(scope)
+        if address is None or not within(address, held.allow_ips):
+            seen = "an address that cannot be told" if address is None else str(address)
+            raise Forbidden(
+                f"This API key may not be used from {seen}. Ask for that address to be allowed.",
+                code="ip_not_allowed",
+            )
+
+    def _source(
+        self, entry: Jwt, folder: Path, transport: httpx.AsyncBaseTransport, keys: KeySet | None
+    ) -> JwksSource:
+        remote = urlsplit(entry.jwks).scheme in ("http", "https")
+        return JwksSource(
+            entry.jwks,
+            from_url(transport, entry.jwks) if remote else from_file(folder / entry.jwks),
+            every=entry.refresh if remote else LOOK_AT_FILE,
+            keys=keys,
+            on_change=self._tokens.forget,
+        )
