@@ -6,7 +6,7 @@ import asyncio
 import multiprocessing
 import secrets
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -205,17 +205,27 @@ STORY = limits(
     limit("concurrent", "now", 4),
     limit("dollars", "month", 100),
 )
-reserves = st.tuples(st.just("reserve"), st.integers(0, 30), st.integers(0, 40), st.integers(0, 60))
-settles = st.tuples(st.just("settle"), st.integers(0, 30), st.integers(0, 60), st.integers(0, 60))
-passes = st.tuples(st.just("pass"), st.sampled_from([1, 900, 5_000, 31_000, 61_000, 86_400_000]))
+# Few names and few figures, so that requests meet: sums that fit exactly, and slots that are just leaving.
+names = st.integers(0, 7)
+figures = st.sampled_from([0, 1, 5, 10, 20, 25, 40])
+reserves = st.tuples(st.just("reserve"), names, figures, figures)
+settles = st.tuples(st.just("settle"), names, figures, figures)
+passes = st.tuples(
+    st.just("pass"), st.sampled_from([1, 999, 4_000, 5_000, 20_000, 55_000, 60_000, 61_000, 43_200_000])
+)
 subset = st.sets(st.integers(0, 4), min_size=1)
+starts = st.builds(
+    lambda month, left: datetime(2027 + month // 12, month % 12 + 1, 1, tzinfo=UTC) - timedelta(seconds=left),
+    st.integers(1, 72),
+    st.sampled_from([0, 1, 30, 90, 86_400, 10**6]),
+)
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(
     chosen=subset,
-    story=st.lists(st.one_of(reserves, settles, passes), max_size=40),
-    start=st.datetimes(datetime(2027, 1, 1), datetime(2032, 12, 31)),
+    story=st.lists(st.one_of(reserves, reserves, settles, passes), min_size=10, max_size=40),
+    start=starts,
 )
 def test_redis_and_memory_agree(
     redis_server: RedisServer,
@@ -226,7 +236,7 @@ def test_redis_and_memory_agree(
     on = limits(*(STORY.each[i] for i in sorted(chosen)))
 
     async def tell() -> None:
-        clock = Clock(start.replace(tzinfo=UTC))
+        clock = Clock(start)
         memory = MemoryCounters(clock=clock.seconds)
         redis = RedisCounters(redis_server.url, now=clock, prefix=f"{{{secrets.token_hex(4)}}}:")
         reserved: dict[str, Amounts] = {}
@@ -258,7 +268,14 @@ def test_redis_and_memory_agree(
 @settings(max_examples=200)
 @given(
     story=st.lists(
-        st.tuples(st.integers(0, 15_000), st.integers(0, 60), st.booleans(), st.integers(0, 60)), max_size=60
+        st.tuples(
+            st.sampled_from([0, 1, 1_000, 4_999, 5_000, 19_999, 54_000, 55_000, 59_999]),
+            st.sampled_from([1, 20, 40, 60, 100]),
+            st.booleans(),
+            st.sampled_from([0, 1, 20, 60]),
+        ),
+        min_size=5,
+        max_size=40,
     )
 )
 def test_no_minute_anywhere_has_more_than_the_limit(story: list[tuple[int, int, bool, int]]) -> None:
@@ -275,6 +292,38 @@ def test_no_minute_anywhere_has_more_than_the_limit(story: list[tuple[int, int, 
             used.append([clock.ms, actual])
     for begin, _ in used:
         assert sum(amount for at, amount in used if begin <= at < begin + 60_000) <= 100
+
+
+@settings(max_examples=150)
+@given(
+    story=st.lists(
+        st.tuples(
+            st.booleans(), st.integers(0, 5), st.sampled_from([1, 25, 50, 99]), st.sampled_from([0, 20, 50])
+        ),
+        min_size=10,
+        max_size=40,
+    )
+)
+def test_what_is_spent_and_what_is_held_never_pass_the_limit(
+    story: list[tuple[bool, int, int, int]],
+) -> None:
+    """For requests that use no more than they have reserved, in whatever order they begin and end."""
+    counters = MemoryCounters(clock=Clock().seconds)
+    on = limits(limit("dollars", "day", 200), limit("concurrent", "now", 3))
+    held: dict[str, int] = {}
+    spent = 0
+    for begins, number, amount, used in story:
+        name = str(number)
+        if begins and name not in held:
+            room = spent + sum(held.values()) + amount <= 200 and len(held) < 3
+            assert counters.reserve_now(name, on, Amounts(1, 0, amount)).admitted == room
+            if room:
+                held[name] = amount
+        elif not begins and name in held:
+            reserved = held.pop(name)
+            spent += min(used, reserved)
+            counters.settle(name, on, Amounts(1, 0, reserved), Amounts(1, 0, min(used, reserved)))
+        assert spent + sum(held.values()) <= 200
 
 
 # Several gateways.
