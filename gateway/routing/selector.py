@@ -1,0 +1,93 @@
+"""Among the targets of one model: which is asked first, and which follow if it fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from gateway.policy.schema import Select
+from gateway.routing.affinity import Affinity, Prefix
+from gateway.types import Candidate
+
+
+class Loads(Protocol):
+    """How full the backends are."""
+
+    def saturation(self, backend: str, /) -> float:
+        """0 is idle, 1 is full."""
+        ...
+
+    def load(self, backend: str, /) -> int:
+        """Requests under way and waiting."""
+        ...
+
+    def has_room(self, backend: str, tokens: int, /) -> bool:
+        """A request of so many tokens, prompt and expected answer, would not have to wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A model's part of a plan: those of its targets that may be used, in groups by region, the preferred first."""
+
+    model: str
+    select: Select
+    groups: tuple[tuple[Candidate, ...], ...]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return [candidate for group in self.groups for candidate in group]
+
+    @property
+    def varies(self) -> bool:
+        """There is more than one."""
+        return len(self.groups) > 1 or len(self.groups[0]) > 1
+
+    @property
+    def affine(self) -> bool:
+        return self.select == "prefix_affinity" and self.varies
+
+
+class Selector:
+    """Puts the candidates of each group in the order of the model's ``select``."""
+
+    def __init__(self, loads: Loads, affinity: Affinity, random: Random) -> None:
+        self._loads = loads
+        self._affinity = affinity
+        self._random = random
+
+    def order(self, leg: Leg, prefix: Prefix | None) -> list[Candidate]:
+        """All candidates of ``leg``, best first. ``prefix`` is needed where ``leg.affine``."""
+        if len(leg.groups) == 1:
+            return self._group(leg, leg.groups[0], prefix)
+        return [candidate for group in leg.groups for candidate in self._group(leg, group, prefix)]
+
+    def _group(self, leg: Leg, group: Sequence[Candidate], prefix: Prefix | None) -> list[Candidate]:
+        if len(group) == 1:
+            return list(group)
+        if leg.select == "least_loaded":
+            return least_loaded(group, self._loads, self._random)
+        if leg.select == "prefix_affinity" and prefix is not None:
+            return self._affinity.order(leg.model, prefix, group, self._loads)
+        return weighted(group, self._random)
+
+
+def weighted(candidates: Sequence[Candidate], random: Random) -> list[Candidate]:
+    """Drawn by weight, one after the other without replacement (Efraimidis and Spirakis 2006).
+
+    The draws are one race: each candidate arrives after an exponential time at the rate of its weight.
+    """
+    draw, log = random.random, math.log
+    return sorted(candidates, key=lambda candidate: -log(1.0 - draw()) / candidate.target.weight)
+
+
+def least_loaded(candidates: Sequence[Candidate], loads: Loads, random: Random) -> list[Candidate]:
+    """The least load for its weight first; equals in random order."""
+    load, draw = loads.load, random.random
+    return sorted(
+        candidates,
+        key=lambda candidate: (load(candidate.target.backend) / candidate.target.weight, draw()),
+    )

@@ -1,0 +1,110 @@
+"""Copies of calls, sent to another model; their answers are counted and thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import replace
+from random import Random
+
+from gateway.errors import GatewayError, UpstreamTimeout
+from gateway.observe.outcome import outcome_of
+from gateway.policy.schema import Policy, Shadow
+from gateway.types import Call, Handler, Receipt
+
+log = logging.getLogger(__name__)
+
+MOST = 64
+"""Copies under way at once; beyond that calls go without."""
+
+Counted = Callable[[str, str], None]
+"""Takes the shadow model and how its answer ended: an HTTP status, or ``skipped``."""
+
+
+class Shadows:
+    """The copies under way. One for the process: it outlives a policy; ``aclose`` it before the backends."""
+
+    def __init__(self, *, most: int = MOST, random: Random | None = None) -> None:
+        self._most = most
+        self._random = random or Random()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def under_way(self) -> int:
+        return len(self._tasks)
+
+    def send(self, call: Call, rule: Shadow, following: Handler, count: Counted) -> None:
+        """Send a copy of ``call`` in the background, if the draw says so. Never raises, never waits."""
+        if self._closed or self._random.random() >= rule.share:
+            return
+        if len(self._tasks) >= self._most:
+            call.receipt.note("shadow", model=rule.model, outcome="skipped")
+            count(rule.model, "skipped")
+            return
+        call.receipt.note("shadow", model=rule.model)
+        task = asyncio.create_task(self._run(call.receipt, copy_of(call, rule.model), following, count))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Cancel what is under way, and send nothing more."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, receipt: Receipt, copy: Call, following: Handler, count: Counted) -> None:
+        status = 200
+        try:
+            async with asyncio.timeout(copy.timeouts.total), aclosing(following(copy)) as chunks:
+                async for _ in chunks:
+                    pass
+        except TimeoutError:
+            status = UpstreamTimeout.status
+        except GatewayError as error:
+            status = error.status
+        except asyncio.CancelledError as error:
+            status = outcome_of(error).status
+            raise
+        except Exception as error:
+            status = outcome_of(error).status
+            log.exception("%s failed", copy.request_id)
+        finally:
+            seconds = round(time.perf_counter() - copy.started, 6)
+            # The receipt may have been written by now; then the metrics alone tell.
+            receipt.note("shadow", outcome=str(status), seconds=seconds)
+            count(copy.model, str(status))
+
+
+def copy_of(call: Call, model: str) -> Call:
+    """``call`` as ``model`` gets it: behind everybody else in the queue, and with nothing that the caller can see.
+
+    What was found out about the content and the caller, such as ``local_only`` and the tenant, holds for it too.
+    """
+    request_id = f"{call.request_id}-shadow"
+    return replace(
+        call,
+        request_id=request_id,
+        principal=replace(call.principal, tier=_lowest_tier(call.policy, call.principal.tier)),
+        request=replace(call.request, model=model, stream=False, include_usage=False),
+        receipt=Receipt(request_id, call.receipt.created),
+        started=time.perf_counter(),
+        headers={"x-request-id": request_id},
+        model=call.policy.resolve(model) or model,
+        deadline=None,
+        candidates=(),
+        candidate=None,
+        hints={},
+        reply_headers={},
+        spent=[],
+    )
+
+
+def _lowest_tier(policy: Policy, tier: str) -> str:
+    """The one that is shed first; a tier that the policy does not describe is one too."""
+    return min((*policy.tiers, tier), key=lambda name: (policy.tier(name).priority, policy.tier(name).weight))

@@ -1,0 +1,23 @@
+"""Sends a share of the calls to another model as well, unnoticed by the caller."""
+
+from __future__ import annotations
+
+from gateway.observe.metrics import Metrics
+from gateway.routing.shadow import Shadows
+from gateway.types import Call, Chunks, Handler, Stage
+
+
+def shadow(shadows: Shadows, metrics: Metrics) -> Stage:
+    def count(model: str, status: str) -> None:
+        metrics.shadow.labels(model, status).inc()
+
+    def stage(following: Handler) -> Handler:
+        def handle(call: Call) -> Chunks:
+            rule = call.policy.models[call.model].shadow
+            if rule is not None:
+                shadows.send(call, rule, following, count)
+            return following(call)
+
+        return handle
+
+    return stage
