@@ -114,7 +114,8 @@ class RedisCounters:
         try:
             return await verdict
         except asyncio.CancelledError:
-            if not verdict.cancelled():  # it came in the very moment in which the caller left
+            # It may have come in the very moment in which the caller left.
+            if verdict.done() and not verdict.cancelled() and verdict.exception() is None:
                 self._give_back(reservation)
             raise
 
@@ -192,8 +193,10 @@ class RedisCounters:
                 for one in reservations:
                     self._give_back(one, void=True)
                     _refuse(one, down)
-                if not isinstance(error, RedisError | OSError):
+                if not isinstance(error, Exception):
                     raise
+                if not isinstance(error, RedisError | OSError):
+                    log.exception("quotas: a fault of the gateway's own")
                 self._fail(down)
                 return
             self._take_settlements(settlements, answers)
