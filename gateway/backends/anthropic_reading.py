@@ -59,12 +59,22 @@ class Events:
             raw = orjson.loads(data)
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
-            return [*self._message.read_event(raw)]
+            chunks = [*self._message.read_event(raw)]
         except _NONSENSE:
             # One bad event in an otherwise sound stream is not worth the answer.
             self._malformed += 1
             self._call.receipt.note("backend", malformed_events=self._malformed)
             return []
+        if self._malformed and any(chunk.finish_reason == "tool_calls" for chunk in chunks):
+            self._check_tool_calls()
+        return chunks
+
+    def _check_tool_calls(self) -> None:
+        """A text is little the worse for a lost event; a tool call without it is another call."""
+        if not self._message.has_whole_tool_calls():
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' garbled a tool call in its stream.", code="upstream_malformed"
+            )
 
 
 class Body:

@@ -25,10 +25,13 @@ class MessageReader:
         self._finished = False
         self._counts: dict[str, Json] = {}
         self._envelope: dict[str, Json] = {}
+        self._others: set[int] = set()
+        """The blocks that are no tool calls of the caller's."""
         self._tools: dict[int, int] = {}
         """Which tool call each block is, both by index."""
-        self._bare: set[int] = set()
-        """The blocks of tool calls without arguments so far."""
+        self._said: dict[int, list[str]] = {}
+        """The arguments of each such block, in pieces."""
+        self._lost_tool = False
 
     def read_event(self, raw: Mapping[str, Json]) -> Iterator[Chunk]:
         """One event, other than ``error``."""
@@ -38,7 +41,7 @@ class MessageReader:
             case "content_block_start":
                 yield from self._start(raw["index"], raw["content_block"])
             case "content_block_stop":
-                if raw["index"] in self._bare:
+                if self._said.get(raw["index"]) == []:
                     # A tool called without arguments; those who read OpenAI's shape parse them all the same.
                     yield self._arguments(raw["index"], "{}")
             case "message_start":
@@ -78,7 +81,18 @@ class MessageReader:
             delta=said, finish_reason=reason, usage=_usage(raw.get("usage") or {}), envelope=envelope
         )
 
+    def has_whole_tool_calls(self) -> bool:
+        """Whether the arguments of all tool calls are JSON, which an event that was skipped may have spoilt."""
+        try:
+            for pieces in self._said.values():
+                orjson.loads("".join(pieces))
+        except orjson.JSONDecodeError:
+            return False
+        return not self._lost_tool
+
     def _start(self, index: int, block: Mapping[str, Json]) -> Iterator[Chunk]:
+        if block["type"] != "tool_use":
+            self._others.add(index)
         match block["type"]:
             case "text":
                 if block.get("text"):
@@ -90,8 +104,7 @@ class MessageReader:
                 given = orjson.dumps(block["input"]).decode() if block.get("input") else ""
                 call = _call(len(self._tools), block, given)
                 self._tools[index] = call["index"]
-                if not given:
-                    self._bare.add(index)
+                self._said[index] = [given] if given else []
                 yield self._say({"tool_calls": [call]})
 
     def _delta(self, index: int, delta: Mapping[str, Json]) -> Iterator[Chunk]:
@@ -99,14 +112,17 @@ class MessageReader:
             case "text_delta":
                 yield self._say({"content": _text(delta["text"])})
             case "input_json_delta":
-                if index in self._tools and delta["partial_json"]:
-                    yield self._arguments(index, _text(delta["partial_json"]))
+                if index in self._tools:
+                    if piece := _text(delta["partial_json"]):
+                        yield self._arguments(index, piece)
+                elif index not in self._others:
+                    self._lost_tool = True
             case "thinking_delta":
                 if delta["thinking"]:
                     yield self._say({"reasoning_content": _text(delta["thinking"])})
 
     def _arguments(self, index: int, piece: str) -> Chunk:
-        self._bare.discard(index)
+        self._said[index].append(piece)
         return self._say({"tool_calls": [{"index": self._tools[index], "function": {"arguments": piece}}]})
 
     def _news(self, delta: Mapping[str, Json], usage: Mapping[str, Json] | None) -> Iterator[Chunk]:

@@ -181,6 +181,23 @@ async def test_malformed_events_are_skipped_and_noted(
     assert call.receipt.notes["backend"] == {"malformed_events": len(bad)}
 
 
+@pytest.mark.parametrize(
+    ("lost", "is_failure"),
+    [(b'"name":"get_weather"', True), (b"San Francisco", True), (b"Let me look", False)],
+    ids=["start", "arguments", "text"],
+)
+async def test_a_garbled_tool_call_is_never_a_success(
+    upstream: FakeUpstream, backend: AnthropicBackend, lost: bytes, is_failure: bool
+) -> None:
+    upstream.scripts = [
+        stream(*(event[:-10] + b"\n\n" if lost in event else event for event in events("tool_use.sse")))
+    ]
+    if is_failure:
+        assert (await failure(backend)).code == "upstream_malformed"
+    else:
+        assert text(await ask(backend)) == " that up."
+
+
 @pytest.mark.parametrize("end", [Do.ABORT, Do.HANG], ids=["reset", "open"])
 async def test_after_the_end_the_connection_is_of_no_interest(
     upstream: FakeUpstream, backend: AnthropicBackend, end: Do
