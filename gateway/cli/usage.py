@@ -1,0 +1,121 @@
+"""``tollgate usage``: what was asked and what it cost, from the ledger."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gateway.policy.folder import find, read_folder
+from gateway.policy.problems import PolicyError
+from gateway.policy.schema import Ledger, parse_duration
+from gateway.policy.yaml_tree import Scalar
+from gateway.settings import Settings, SettingsError
+
+NANO = 10**9
+
+_GROUPS = {
+    "tenant": "tenant",
+    "key": "tenant || ' ' || key_id",
+    "model": "coalesce(answered_model, model)",
+    "day": "strftime('%Y-%m-%d', created, 'unixepoch')",
+}
+_QUERY = """
+SELECT {group} AS name, count(*) AS requests, sum(status >= 400) AS errors, sum(prompt_tokens) AS prompt_tokens,
+    sum(cached_tokens) AS cached_tokens, sum(completion_tokens) AS completion_tokens,
+    sum(reasoning_tokens) AS reasoning_tokens, sum(cost_nanodollars) AS cost_nanodollars
+FROM requests WHERE created >= ? GROUP BY name ORDER BY {order}
+"""
+_HEADINGS = ("REQUESTS", "ERRORS", "PROMPT", "CACHED", "COMPLETION", "REASONING", "USD")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "usage",
+        help="show requests, tokens and cost",
+        description="Show requests, tokens and cost, as the ledger has recorded them. Days are UTC's.",
+    )
+    parser.add_argument(
+        "--policies",
+        metavar="DIR",
+        type=Path,
+        default=Path(os.environ.get("TOLLGATE_POLICIES") or "policies"),
+        help="the policy folder (policies)",
+    )
+    parser.add_argument("--since", metavar="SPAN", default="30d", help="how far back, as 12h or 30d (30d)")
+    parser.add_argument("--by", choices=tuple(_GROUPS), default="tenant", help="one line for each (tenant)")
+    parser.add_argument("--json", action="store_true", help="print JSON rather than a table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        span = parse_duration(arguments.since)
+    except ValueError:
+        print("tollgate usage: --since: write a span, as 12h or 30d", file=sys.stderr)
+        return 2
+    try:
+        path = _ledger(arguments.policies)
+    except (PolicyError, SettingsError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    try:
+        found = _rows(path, arguments.by, time.time() - span) if path.exists() else []
+    except sqlite3.Error as error:
+        print(f"tollgate usage: {path}: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps([_told(arguments.by, row) for row in found], indent=2))
+    elif not found:
+        print(f"No requests in the last {arguments.since} in {path}.")
+    else:
+        _print_table(arguments.by, found)
+    return 0
+
+
+def _ledger(policies: Path) -> Path:
+    """Where the gateway writes. The rest of the policy need not be sound for that."""
+    node = find(read_folder(policies, os.environ).root, ("ledger", "path"))
+    name = node.text if isinstance(node, Scalar) else Ledger().path
+    return Settings.from_env(os.environ).state_dir / name
+
+
+def _rows(path: Path, by: str, since: float) -> list[sqlite3.Row]:
+    order = "name" if by == "day" else "cost_nanodollars DESC, requests DESC, name"
+    with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
+        database.row_factory = sqlite3.Row
+        return database.execute(_QUERY.format(group=_GROUPS[by], order=order), (since,)).fetchall()
+
+
+def _told(by: str, row: sqlite3.Row) -> dict[str, Any]:
+    told = {by: row["name"], **{key: row[key] for key in row.keys() if key != "name"}}  # noqa: SIM118
+    told["usd"] = told.pop("cost_nanodollars") / NANO
+    if by == "key":
+        told["tenant"], _, told["key"] = row["name"].partition(" ")
+    return told
+
+
+def _print_table(by: str, found: Sequence[sqlite3.Row]) -> None:
+    sums = [sum(row[column] for row in found) for column in range(1, 8)]
+    lines = [
+        (by.upper(), *_HEADINGS),
+        *((str(row["name"]), *_cells(tuple(row)[1:])) for row in found),
+        *([("total", *_cells(sums))] if len(found) > 1 else []),
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *others in lines:
+        numbers = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+        print("  ".join((first.ljust(widths[0]), *numbers)))
+
+
+def _cells(figures: Iterable[int]) -> list[str]:
+    *counts, nanodollars = figures
+    return [*(f"{count:,}" for count in counts), f"{nanodollars / NANO:,.4f}"]

@@ -1,0 +1,231 @@
+"""The record of every request and what it cost: one row each, in an SQLite file that all workers share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+from gateway.types import Call, Usage
+
+VERSION = 1
+BACKLOG = 10_000
+BATCH = 1_000
+PAUSE = 0.1
+"""Seconds between two batches: what comes together is written together."""
+RETRY = 1.0
+"""Seconds after which a disk that failed is tried again."""
+BUSY_TIMEOUT = 2.0
+WARN_EVERY = 60.0
+SECONDS_TO_CLOSE = 3.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS requests (
+    request_id TEXT PRIMARY KEY,
+    created REAL NOT NULL,
+    tenant TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    tier TEXT NOT NULL,
+    model TEXT NOT NULL,
+    answered_model TEXT,
+    backend TEXT,
+    target_model TEXT,
+    status INTEGER NOT NULL,
+    stream INTEGER NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    cost_nanodollars INTEGER NOT NULL,
+    estimated INTEGER NOT NULL,
+    seconds REAL NOT NULL,
+    attempts INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS requests_by_time ON requests (created);
+CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, created);
+"""
+_LONGEST_NAME = 256
+_COLUMNS = 19
+_INSERT = f"INSERT OR IGNORE INTO requests VALUES ({', '.join('?' * _COLUMNS)})"
+_NOTHING = Usage(0, 0)
+
+Row = tuple[str | int | float | None, ...]
+
+log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """Rows are queued by ``record`` and written by a thread of its own, which begins with the first of them.
+
+    When the disk fails or falls far behind, rows are lost, not requests. One for each process and file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lost = 0
+        """Requests that were not recorded."""
+        self._rows: deque[Row] = deque()
+        self._more = threading.Event()
+        self._closing = threading.Event()
+        self._deadline = float("inf")
+        self._drained = threading.Condition()
+        self._writer: threading.Thread | None = None
+        self._warned = float("-inf")
+
+    def record(
+        self, call: Call, usage: Usage | None, cost_nanodollars: int, status: int, estimated: bool
+    ) -> None:
+        """Add a request that has ended, at the attempt that ``call`` shows. A second time changes nothing."""
+        if len(self._rows) >= BACKLOG:
+            self.lost += 1
+            self._warn("falls behind: %d requests are not recorded so far", self.lost)
+            return
+        principal, candidate = call.principal, call.candidate
+        used = usage or _NOTHING
+        self._rows.append(
+            (
+                call.request_id,
+                call.receipt.created,
+                principal.tenant,
+                principal.key_id,
+                principal.tier,
+                call.request.model[:_LONGEST_NAME],
+                candidate.model if candidate else None,
+                candidate.target.backend if candidate else None,
+                candidate.target.model if candidate else None,
+                status,
+                call.request.stream,
+                used.prompt,
+                used.cached,
+                used.completion,
+                used.reasoning,
+                cost_nanodollars,
+                estimated,
+                round(time.perf_counter() - call.started, 6),
+                _attempts(call),
+            )
+        )
+        if not self._more.is_set():
+            self._more.set()
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write, name="ledger", daemon=True)
+                self._writer.start()
+
+    def wait_drained(self, timeout: float) -> bool:
+        """Block until no row is waiting to be written; False if it takes longer than ``timeout`` seconds."""
+        with self._drained:
+            return self._drained.wait_for(lambda: not self._rows, timeout)
+
+    async def aclose(self) -> None:
+        """Write what is still waiting, within a few seconds."""
+        if self._writer is not None:
+            self._deadline = time.monotonic() + SECONDS_TO_CLOSE
+            self._closing.set()
+            self._more.set()
+            await asyncio.to_thread(self._writer.join, SECONDS_TO_CLOSE)
+        if self._rows:
+            self.lost += len(self._rows)
+            log.error("%d requests are missing from the ledger '%s'", self.lost, self.path)
+
+    def _write(self) -> None:
+        with closing(_Table(self.path)) as table:
+            while not self._closing.is_set():
+                self._more.wait()
+                self._more.clear()
+                self._closing.wait(PAUSE)
+                while self._rows and time.monotonic() < self._deadline:
+                    self._write_batch(table)
+
+    def _write_batch(self, table: _Table) -> None:
+        batch = list(islice(self._rows, BATCH))
+        try:
+            table.insert(batch)
+        except (sqlite3.Error, OSError) as error:
+            table.close()
+            self._warn("cannot be written (%s); it is tried again, %d requests wait", error, len(self._rows))
+            time.sleep(PAUSE) if self._closing.is_set() else self._closing.wait(RETRY)
+            return
+        except Exception as error:
+            # Such as a count that is too large for SQLite: the rest of the batch must not fail with it for ever.
+            self._insert_singly(table, batch, error)
+        with self._drained:
+            for _ in batch:
+                self._rows.popleft()
+            self._drained.notify_all()
+
+    def _insert_singly(self, table: _Table, batch: list[Row], error: Exception) -> None:
+        log.error(
+            "a row of the ledger '%s' cannot be written: %s: %s", self.path, type(error).__name__, error
+        )
+        for row in batch:
+            try:
+                table.insert([row])
+            except Exception:
+                self.lost += 1
+
+    def _warn(self, message: str, *arguments: object) -> None:
+        """Once a minute: a disk that is full stays so for every request."""
+        now = time.monotonic()
+        if now - self._warned >= WARN_EVERY:
+            self._warned = now
+            log.warning("the ledger '%s' " + message, self.path, *arguments)
+
+
+def _attempts(call: Call) -> int:
+    """How many targets were asked, failed tries included."""
+    told = call.receipt.notes.get("fallback", {}).get("attempts")
+    return len(told) if isinstance(told, list | tuple) else len(call.spent)
+
+
+class _Table:
+    """The file as one thread sees it: opened at need, and anew when another file has taken its place."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._database: sqlite3.Connection | None = None
+        self._file = (0, 0)
+
+    def insert(self, rows: list[Row]) -> None:
+        """Raises ``sqlite3.Error`` or ``OSError``; then nothing was written."""
+        if self._database is not None and self._identity() != self._file:
+            self.close()
+        if self._database is None:
+            self._database = self._opened()
+            self._file = self._identity()
+        with self._database:
+            self._database.executemany(_INSERT, rows)
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _opened(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version > VERSION:
+                raise sqlite3.DatabaseError(f"its version is {version}, this program knows {VERSION}")
+            if version < VERSION:
+                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _identity(self) -> tuple[int, int]:
+        try:
+            stat = os.stat(self._path)
+        except FileNotFoundError:
+            return (0, 0)
+        return (stat.st_dev, stat.st_ino)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import usage
+from gateway.observe.ledger import Ledger
+from gateway.types import Principal, Usage
+from tests.fakes import CANDIDATE, a_call
+
+Run = Callable[..., tuple[int, str, str]]
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    # Sound enough to find the ledger, though not to serve.
+    (tmp_path / "gateway.yaml").write_text(
+        "version: 1\nledger: {path: costs.sqlite}\nstore: ${NOT_SET_HERE}\n"
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TOLLGATE_STATE_DIR", str(folder / "state"))
+    parser = argparse.ArgumentParser()
+    usage.add_parser(parser.add_subparsers())
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        parsed = parser.parse_args(["usage", "--policies", str(folder), *arguments])
+        code = parsed.run(parsed)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def recorded(folder: Path) -> None:
+    ledger = Ledger(folder / "state" / "costs.sqlite")
+    now = time.time()
+    for number, (tenant, key, days, answered, status, cost) in enumerate(
+        [
+            ("acme", "a", 0.0, True, 200, 1_500_000_000),
+            ("acme", "b", 0.0, True, 200, 2_000_000_000),
+            ("hobby", "c", 0.0, False, 429, 0),
+            ("hobby", "c", 3.0, True, 200, 1),
+            ("gone", "d", 40.0, True, 200, 9_000_000_000),
+        ]
+    ):
+        call = a_call(principal=Principal(key, tenant), request_id=f"req_{number}", model="alias")
+        call.receipt.created = now - days * DAY
+        call.candidate = CANDIDATE if answered else None
+        ledger.record(call, Usage(1000, 10, cached=5, reasoning=2) if answered else None, cost, status, False)
+    asyncio.run(ledger.aclose())
+
+
+def test_a_table_by_tenant(run: Run, recorded: None) -> None:
+    code, out, _ = run()
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["TENANT", "REQUESTS", "ERRORS", "PROMPT", "CACHED", "COMPLETION", "REASONING", "USD"],
+        ["acme", "2", "0", "2,000", "10", "20", "4", "3.5000"],
+        ["hobby", "2", "1", "1,000", "5", "10", "2", "0.0000"],
+        ["total", "4", "1", "3,000", "15", "30", "6", "3.5000"],
+    ]
+    assert len({len(line) for line in out.splitlines()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--since", "60d"], ["gone", "acme", "hobby"]),
+        (["--by", "key"], ["b", "a", "c"]),
+        (["--by", "model"], ["m", "alias"]),
+        (["--by", "tenant", "--since", "1h"], ["acme", "hobby"]),
+    ],
+)
+def test_json(run: Run, recorded: None, arguments: list[str], names: list[str]) -> None:
+    code, out, _ = run("--json", *arguments)
+    by = arguments[arguments.index("--by") + 1] if "--by" in arguments else "tenant"
+    assert code == 0 and [row[by] for row in json.loads(out)] == names
+
+
+def test_by_day_the_oldest_comes_first(run: Run, recorded: None) -> None:
+    rows = json.loads(run("--by", "day", "--json")[1])
+    assert [row["usd"] for row in rows] == [1e-9, 3.5]
+    assert [row["day"] for row in rows] == sorted(row["day"] for row in rows)
+
+
+def test_nothing_recorded_yet(run: Run, folder: Path) -> None:
+    assert run("--json") == (0, "[]\n", "")
+    code, out, _ = run("--since", "12h")
+    assert code == 0 and "No requests in the last 12h in" in out and "costs.sqlite" in out
+    assert not (folder / "state").exists()
+
+
+def test_what_it_refuses(run: Run, folder: Path) -> None:
+    code, _, err = run("--since", "soon")
+    assert code == 2 and "--since" in err
+    (folder / "state").mkdir()
+    (folder / "state" / "costs.sqlite").write_text("not a database, and long enough to be looked at " * 10)
+    code, _, err = run()
+    assert code == 1 and "costs.sqlite" in err
+    (folder / "gateway.yaml").unlink()
+    code, _, err = run()
+    assert code == 1 and "holds no *.yaml file" in err

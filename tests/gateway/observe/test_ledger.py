@@ -1,0 +1,184 @@
+"""A real SQLite file, written by one process or several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.observe import ledger as module
+from gateway.observe.ledger import Ledger
+from gateway.types import Principal, Usage
+from tests.fakes import CANDIDATE, a_call, within
+
+pytestmark = pytest.mark.anyio
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(path)) as database:
+        database.row_factory = sqlite3.Row
+        return [dict(row) for row in database.execute("SELECT * FROM requests ORDER BY request_id")]
+
+
+async def test_a_request_is_recorded_whole(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "deep" / "ledger.sqlite")
+    principal = Principal("k", "acme", tier="pro")
+    call = a_call(principal=principal, request_id="req_1", model="alias")
+    call.candidate = CANDIDATE
+    call.receipt.note("fallback", attempts=[{"failed": True}, {"failed": False}])
+    ledger.record(call, Usage(10, 5, cached=4, reasoning=2), 1234, 200, True)
+    ledger.record(a_call(request_id="req_2", stream=False), None, 0, 503, False)
+    await ledger.aclose()
+    first, second = rows(ledger.path)
+    assert 0 <= first.pop("seconds") < 10
+    assert first == {
+        "request_id": "req_1",
+        "created": 1_700_000_000.0,
+        "tenant": "acme",
+        "key_id": "k",
+        "tier": "pro",
+        "model": "alias",
+        "answered_model": "m",
+        "backend": "up",
+        "target_model": "upstream-model",
+        "status": 200,
+        "stream": 1,
+        "prompt_tokens": 10,
+        "cached_tokens": 4,
+        "completion_tokens": 5,
+        "reasoning_tokens": 2,
+        "cost_nanodollars": 1234,
+        "estimated": 1,
+        "attempts": 2,
+    }
+    assert (second["status"], second["stream"], second["backend"], second["attempts"]) == (503, 0, None, 0)
+    assert ledger.lost == 0
+
+
+async def test_each_request_counts_once(tmp_path: Path) -> None:
+    for cost in (1, 2):
+        ledger = Ledger(tmp_path / "ledger.sqlite")
+        for _ in range(2):
+            ledger.record(a_call(request_id="req_1"), None, cost, 200, False)
+        await ledger.aclose()
+    assert [row["cost_nanodollars"] for row in rows(ledger.path)] == [1]
+
+
+async def test_nothing_is_made_before_there_is_something_to_write(tmp_path: Path) -> None:
+    await Ledger(tmp_path / "ledger.sqlite").aclose()
+    assert os.listdir(tmp_path) == []
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from gateway.observe.ledger import Ledger
+from tests.fakes import a_call
+ledger = Ledger(Path(sys.argv[1]))
+for n in range(500):
+    ledger.record(a_call(request_id=f"{sys.argv[2]}-{n}"), None, 1, 200, False)
+asyncio.run(ledger.aclose())
+sys.exit(ledger.lost)
+"""
+
+
+def test_several_processes_write_to_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    root = Path(__file__).parents[3]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), name], cwd=root)
+        for name in ("a", "b", "c")
+    ]
+    assert [writer.wait(30) for writer in writers] == [0, 0, 0]
+    assert len(rows(path)) == 1500
+
+
+async def test_a_broken_disk_breaks_nothing_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RETRY", 0.02)
+    path = tmp_path / "ledger.sqlite"
+    path.mkdir()  # no file can be opened here
+    ledger = Ledger(path)
+    ledger.record(a_call(request_id="req_1"), None, 1, 200, False)
+    assert not ledger.wait_drained(0.3)
+    assert "cannot be written" in caplog.text
+    path.rmdir()
+    assert ledger.wait_drained(3)
+    ledger.record(a_call(request_id="req_2"), None, 1, 200, False)
+    await ledger.aclose()
+    assert len(rows(path)) == 2 and ledger.lost == 0
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+async def test_a_file_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.record(a_call(request_id="req_1"), None, 1, 200, False)
+    assert ledger.wait_drained(3)
+    for file in os.listdir(tmp_path):
+        (tmp_path / file).unlink()
+    ledger.record(a_call(request_id="req_2"), None, 1, 200, False)
+    await ledger.aclose()
+    assert [row["request_id"] for row in rows(ledger.path)] == ["req_2"]
+
+
+async def test_a_disk_that_stays_broken_bounds_the_backlog_and_the_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "BACKLOG", 20)
+    monkeypatch.setattr(module, "SECONDS_TO_CLOSE", 0.2)
+    path = tmp_path / "ledger.sqlite"
+    path.mkdir()
+    ledger = Ledger(path)
+    for n in range(30):
+        ledger.record(a_call(request_id=f"req_{n}"), None, 1, 200, False)
+    assert ledger.lost == 10
+    async with within(2):
+        await ledger.aclose()
+    assert ledger.lost == 30
+    assert "30 requests are missing" in caplog.text
+
+
+async def test_a_row_that_cannot_be_written_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    for n in range(3):
+        ledger.record(a_call(request_id=f"req_{n}"), Usage(10**30 if n == 1 else 1, 1), 1, 200, False)
+    await ledger.aclose()
+    assert [row["request_id"] for row in rows(ledger.path)] == ["req_0", "req_2"]
+    assert ledger.lost == 1
+
+
+async def test_a_newer_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_CLOSE", 0.2)
+    path = tmp_path / "ledger.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 99")
+    ledger = Ledger(path)
+    ledger.record(a_call(), None, 1, 200, False)
+    await ledger.aclose()
+    assert ledger.lost == 1
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+def test_recording_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    call = a_call()
+    ledger.record(call, None, 0, 200, False)
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
+        ledger.wait_drained(3)
+        other.execute("BEGIN EXCLUSIVE")
+        start = time.perf_counter()
+        for _ in range(1000):
+            ledger.record(call, None, 0, 200, False)
+        assert time.perf_counter() - start < 0.5
+        other.execute("ROLLBACK")
+    assert ledger.wait_drained(5)
