@@ -1,4 +1,7 @@
-"""Following a policy folder: each good change is taken up within a second, a bad one leaves all as it was."""
+"""Following a policy folder: each good change is taken up within a second, a bad one leaves all as it was.
+
+But for the keys: one that is taken out is refused within a second even while the folder cannot be loaded.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from types import TracebackType
 from gateway.policy.folder import policy_files
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
+from gateway.policy.revocation import revoked
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +33,8 @@ class PolicyWatcher:
 
     Polling sees everything: editors that rename, ConfigMaps that swap a symlink, network file systems. A change is
     read once two polls agree, so that a slow writer is not caught half-way. What cannot be loaded, or what
-    ``on_change`` fails to take up, is logged once and the last good policy stays.
+    ``on_change`` fails to take up, is logged once and the last good policy stays. ``on_revoked`` is then told the ids
+    of that policy's keys that are no longer in the folder, all of them each time that they change.
 
     As an async context manager it loads the policy on entering; ``PolicyError`` then means there is none at all.
     """
@@ -40,9 +45,10 @@ class PolicyWatcher:
         on_change: Callable[[Loaded], Awaitable[None]],
         *,
         on_error: Callable[[], object] | None = None,
+        on_revoked: Callable[[frozenset[str]], object] | None = None,
         fallback: Path | None = None,
         env: Mapping[str, str] = os.environ,
-        interval: float = 0.5,
+        interval: float = 0.2,
     ) -> None:
         """``fallback`` is a folder that is read in place of a broken one at the start, and only then."""
         self.generation = 0
@@ -53,6 +59,8 @@ class PolicyWatcher:
         self._directory = directory
         self._on_change = on_change
         self._on_error = on_error
+        self._on_revoked = on_revoked
+        self._revoked: frozenset[str] = frozenset()
         self._fallback = fallback
         self._env = env
         self._interval = interval
@@ -81,6 +89,8 @@ class PolicyWatcher:
             self._failed(error, "the policy that worked last is used")
             loaded = await asyncio.to_thread(load_policy, self._fallback, self._env)
         await self._take_up(loaded)
+        if self.last_error is not None:
+            await self._revoke()
         self._task = asyncio.create_task(self._follow(), name="policy watcher")
 
     async def stop(self) -> None:
@@ -119,15 +129,34 @@ class PolicyWatcher:
                 self._retry_at = time.monotonic() + _RETRY
                 self._tried = state
             self._failed(error, "the last good policy stays in force")
+            await self._revoke()
         else:
             self.last_error = None
+            if self._revoked:
+                await self._revoke()  # what is back, without a change to the policy
 
     async def _take_up(self, loaded: Loaded) -> None:
         await self._on_change(loaded)
         self.current = loaded
+        self._revoked = frozenset()
         self.generation += 1
         if self.generation > 1:
             log.info("policy generation %d is in force", self.generation)
+
+    async def _revoke(self) -> None:
+        """Tell of keys in force that are gone from a folder as it is now."""
+        if self.current is None or self._on_revoked is None:
+            return
+        state = await asyncio.to_thread(self._state)
+        policy, sources = self.current.policy, self.current.sources
+        gone = await asyncio.to_thread(revoked, self._directory, self._env, policy.keys, sources)
+        if await asyncio.to_thread(self._state) != state:
+            return  # written to while it was read
+        if gone != self._revoked:
+            self._revoked = gone
+            self._on_revoked(gone)
+            if gone:
+                log.warning("these keys are gone from the folder and refused: %s", ", ".join(sorted(gone)))
 
     def _failed(self, error: Exception, consequence: str) -> None:
         message = str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.policy.keys import hash_key
 from gateway.policy.loader import Loaded
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher
@@ -195,3 +196,64 @@ async def test_the_environment_is_read_anew_at_each_load(folder: Path) -> None:
         env["MODEL"] = "second"
         (folder / "gateway.yaml").write_text(policy("${MODEL}") + "# touched\n")
         await until(lambda: taker.taken == ["first", "second"])
+
+
+def with_keys(*names: str) -> str:
+    return "keys:\n" + "".join(f"  - {{id: {name}, sha256: '{hash_key(name)}'}}\n" for name in names)
+
+
+async def test_a_key_taken_out_of_a_broken_folder_is_told(folder: Path) -> None:
+    keys, told = folder / "keys.yaml", list[frozenset[str]]()
+    keys.write_text(with_keys("a", "b", "c"))
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
+        (folder / "gateway.yaml").write_text("version: [")
+        await until(lambda: watcher.last_error is not None)
+        keys.write_text(with_keys("a", "c"))
+        await until(lambda: told == [{"b"}])
+        keys.write_text(with_keys("c"))
+        await until(lambda: told[-1] == {"a", "b"})
+        keys.write_text(with_keys("a", "b", "c"))
+        await until(lambda: told[-1] == set())
+        keys.write_text(with_keys("a"))
+        await until(lambda: told[-1] == {"b", "c"})
+        (folder / "gateway.yaml").write_text(policy("two"))
+        await until(lambda: watcher.generation == 2)
+        assert told[-1] == {"b", "c"}  # the new generation knows without being told
+
+
+async def test_mishaps_are_no_revocation(folder: Path) -> None:
+    keys, told = folder / "keys.yaml", list[frozenset[str]]()
+    keys.write_text(with_keys("a", "b"))
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
+        for mishap in (
+            "keys: [" + with_keys("a", "b"),  # no YAML, and yet both hashes are there
+            "",
+            with_keys("a", "b") + "nonsense: 1\n",
+        ):
+            keys.write_text(mishap)
+            await several_polls()
+            assert watcher.last_error is not None
+        keys.unlink()
+        (folder / "gateway.yaml").write_text("version: [")
+        await several_polls()
+        shutil.rmtree(folder)
+        await several_polls()
+        assert told == []
+
+
+async def test_a_taker_that_fails_does_not_keep_a_revoked_key(folder: Path) -> None:
+    told, taker = list[frozenset[str]](), Taker()
+    (folder / "keys.yaml").write_text(with_keys("a", "b"))
+    async with PolicyWatcher(folder, taker, on_revoked=told.append, interval=POLL):
+        taker.failing = True
+        (folder / "keys.yaml").write_text(with_keys("a"))
+        await until(lambda: told == [{"b"}])
+
+
+async def test_a_start_with_the_fallback_tells_at_once(folder: Path, tmp_path: Path) -> None:
+    good, told = tmp_path / "good", list[frozenset[str]]()
+    good.mkdir()
+    (good / "gateway.yaml").write_text(policy("good") + with_keys("a", "b"))
+    (folder / "gateway.yaml").write_text(with_keys("a"))  # and no version
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, fallback=good, interval=POLL):
+        assert told == [{"b"}]
