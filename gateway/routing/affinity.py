@@ -129,7 +129,8 @@ def prefix_of(request: ChatRequest, tenant: str) -> Prefix:
             _write(given, written, DEPTH)
     _write(request.prompt if request.messages is None else request.messages, written, DEPTH)
     data = bytes(written)
-    key = blake2b(data[:BLOCK], key=blake2b(tenant.encode(), digest_size=8).digest(), digest_size=8).digest()
+    owner = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    key = blake2b(owner + data[:BLOCK], digest_size=8).digest()
     # Python's hash is quick, and keyed anew for each process: nobody can make two prefixes meet.
     block = hash(key)
     blocks = [block]

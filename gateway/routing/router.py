@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from gateway.errors import ContextTooLong, Forbidden, GatewayError, UnknownModel
@@ -102,11 +101,9 @@ class Router:
 
     def served(self, call: Call) -> None:
         """Tell that another than the plan's first candidate answered ``call``: it has the prefix now."""
-        if (
-            call.candidate is not None
-            and self._policy.models[call.candidate.model].select == "prefix_affinity"
-        ):
-            self._remember(prefix_of(call.request, call.principal.tenant), call.candidate)
+        server = call.candidate
+        if server is not None and self._policy.models[server.model].select == "prefix_affinity":
+            self._remember(prefix_of(call.request, call.principal.tenant), server)
 
     def _remember(self, prefix: Prefix, candidate: Candidate) -> None:
         if self._policy.models[candidate.model].select == "prefix_affinity":
@@ -158,6 +155,7 @@ class Router:
         own = self._leg(first, "fallback" if stands_in else why, local, taken)
         fallbacks = self._legs(others, "fallback", local, taken)
         stand_ins = list(self._stand_ins(first))[1:] if first is not None else []
+        stand_ins = [model for model in stand_ins if self._fits(model, outgrown)]
         larger = self._legs(stand_ins, "larger_context", local, taken)
         spill_over = first is not None and self._policy.models[first].spill_over and bool(fallbacks)
         legs = [leg for leg in (own, *fallbacks, *larger) if leg is not None]
@@ -173,15 +171,12 @@ class Router:
 
         The first is None where no model is large enough.
         """
-        least = self._contexts[outgrown] if outgrown < len(self._contexts) else math.inf
         leaf = self._leaf(name)
         waiting = [leaf] if leaf is not None else []
         asked: list[str | None] = []
         for model in waiting:  # grows while it is read
             chain = list(self._stand_ins(model))
-            fit = next(
-                (one for one in chain if (self._policy.models[one].context or math.inf) >= least), None
-            )
+            fit = next((one for one in chain if self._fits(one, outgrown)), None)
             if not asked or (fit is not None and fit not in asked):
                 asked.append(fit)
             passed = chain if fit is None else chain[: chain.index(fit) + 1]
@@ -191,6 +186,10 @@ class Router:
                     leaf for leaf in dict.fromkeys(leaves) if leaf is not None and leaf not in waiting
                 ]
         return asked or [None]
+
+    def _fits(self, model: str, outgrown: int) -> bool:
+        context = self._policy.models[model].context
+        return context is None or context not in self._contexts[:outgrown]
 
     def _stand_ins(self, model: str) -> Iterator[str]:
         """``model``, the one with a larger context, the one with a still larger one …, targets or not."""

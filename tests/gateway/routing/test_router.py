@@ -1,0 +1,468 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import ContextTooLong, Forbidden, UnknownModel
+from gateway.policy.schema import Policy
+from gateway.routing.affinity import place
+from gateway.routing.router import Router
+from gateway.types import Call, Candidate, Demand, Principal
+from tests.fakes import a_call, policy
+
+
+class Figures:
+    """How full the backends are said to be."""
+
+    def __init__(self) -> None:
+        self.loads: Counter[str] = Counter()
+        self.full: set[str] = set()
+        self.saturations: dict[str, float] = {}
+        self.tokens: list[int] = []
+
+    def saturation(self, backend: str, /) -> float:
+        return self.saturations.get(backend, 0.0)
+
+    def load(self, backend: str, /) -> int:
+        return self.loads[backend]
+
+    def has_room(self, backend: str, tokens: int, /) -> bool:
+        self.tokens.append(tokens)
+        return backend not in self.full
+
+
+def backends(**more: dict[str, Any]) -> dict[str, Any]:
+    """``a`` to ``f``; ``more`` adds keys to them."""
+    plain = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}
+    return {name: {**plain, **more.get(name, {})} for name in (*"abcdef", *more)}
+
+
+def to(*places: str) -> list[dict[str, Any]]:
+    """Targets from ``backend`` or ``backend/model`` or ``backend/model*weight``."""
+    targets = []
+    for text in places:
+        where, _, weight = text.partition("*")
+        backend, _, model = where.partition("/")
+        targets.append({"backend": backend, "model": model or "x", "weight": float(weight or 1)})
+    return targets
+
+
+def a_policy(models: dict[str, Any], *, of: dict[str, Any] | None = None, **more: Any) -> Policy:
+    return policy(backends=of or backends(), models=models, **more)
+
+
+def a_router(
+    rules: Policy, *, figures: Figures | None = None, enabled: set[str] | None = None, seed: int = 7
+) -> Router:
+    return Router(
+        rules, rules.backends if enabled is None else enabled, figures or Figures(), random=Random(seed)
+    )
+
+
+def ask(rules: Policy, model: str = "m", *, demand: tuple[int, int] | None = None, **more: Any) -> Call:
+    """``demand``: tokens of prompt, and expected of the answer."""
+    call = a_call(policy_=rules, **{"params": {}, **more})
+    known = Demand(demand[0], demand[1], demand[1]) if demand else None
+    return replace(call, model=model, demand=known)
+
+
+def told(plan: tuple[Candidate, ...]) -> list[str]:
+    return [f"{one.model}:{one.target.backend}:{one.why}" for one in plan]
+
+
+def test_one_target() -> None:
+    rules = a_policy({"m": {"targets": to("a"), "timeouts": {"total": "9s"}}})
+    (only,) = a_router(rules).plan(ask(rules))
+    assert only == Candidate("m", rules.models["m"].targets[0], rules.models["m"].timeouts, "primary")
+
+
+def test_a_targets_timeouts_come_before_its_models() -> None:
+    targets = [{"backend": "a", "model": "x", "timeouts": {"total": "3s"}}, *to("b")]
+    rules = a_policy({"m": {"targets": targets, "timeouts": {"total": "9s"}}})
+    totals = {one.target.backend: one.timeouts.total for one in a_router(rules).plan(ask(rules))}
+    assert totals == {"a": 3.0, "b": 9.0}
+
+
+def test_the_first_is_drawn_by_weight_and_the_others_follow() -> None:
+    rules = a_policy({"m": {"targets": to("a*6", "b*3", "c*1")}})
+    router, call = a_router(rules), ask(rules)
+    plans = [router.plan(call) for _ in range(4000)]
+    assert {len(plan) for plan in plans} == {3}
+    first = Counter(plan[0].target.backend for plan in plans)
+    assert {name: count / 4000 for name, count in first.items()} == pytest.approx(
+        {"a": 0.6, "b": 0.3, "c": 0.1}, abs=0.025
+    )
+    after_a = Counter(plan[1].target.backend for plan in plans if plan[0].target.backend == "a")
+    assert after_a["b"] / after_a.total() == pytest.approx(0.75, abs=0.03)
+
+
+def test_regions_in_their_order_and_weights_within_them() -> None:
+    of = backends(
+        a={"region": "us"}, b={"region": "eu"}, c={"region": "eu"}, d={"region": "asia"}, e={"region": "us"}
+    )
+    model = {"targets": to(*"abcdef"), "regions": ["eu", "us"]}
+    rules = a_policy({"m": model}, of=of)
+    router = a_router(rules)
+    plans = {"".join(one.target.backend for one in router.plan(ask(rules))) for _ in range(200)}
+    assert {frozenset(plan[:2]) for plan in plans} == {frozenset("bc")}
+    assert {frozenset(plan[2:4]) for plan in plans} == {frozenset("ae")}
+    assert {frozenset(plan[4:]) for plan in plans} == {frozenset("df")}
+    assert len(plans) == 8, "every order within the groups"
+
+
+def test_the_least_loaded_for_its_weight() -> None:
+    rules = a_policy({"m": {"targets": to("a*1", "b*4", "c*1"), "select": "least_loaded"}})
+    figures = Figures()
+    figures.loads.update(a=2, b=4, c=3)
+    plan = a_router(rules, figures=figures).plan(ask(rules))
+    assert [one.target.backend for one in plan] == ["b", "a", "c"]
+
+
+def test_another_target_with_room_comes_first() -> None:
+    rules = a_policy({"m": {"targets": to("a", "b", "c"), "select": "least_loaded"}})
+    figures = Figures()
+    figures.loads.update(a=0, b=1, c=2)
+    figures.full = {"a", "b"}
+    plan = a_router(rules, figures=figures).plan(ask(rules, demand=(100, 20)))
+    assert told(plan) == ["m:c:spill_over", "m:a:primary", "m:b:primary"]
+    assert set(figures.tokens) == {120}
+
+
+@pytest.mark.parametrize("spill_over", [True, False])
+def test_a_fallback_comes_first_where_no_target_has_room_and_the_model_spills(spill_over: bool) -> None:
+    models = {
+        "m": {
+            "targets": to("a", "b"),
+            "select": "least_loaded",
+            "fallbacks": ["f"],
+            "spill_over": spill_over,
+        },
+        "f": {"targets": to("c", "d"), "select": "least_loaded"},
+    }
+    rules = a_policy(models)
+    figures = Figures()
+    figures.loads.update(a=1, b=2, c=3, d=4)
+    figures.full = {"a", "b", "c"}
+    plan = a_router(rules, figures=figures).plan(ask(rules))
+    rest = ["m:a:primary", "m:b:primary", "f:c:fallback"]
+    assert told(plan) == (["f:d:spill_over", *rest] if spill_over else [*rest, "f:d:fallback"])
+
+
+def test_where_nobody_has_room_the_order_stays() -> None:
+    rules = a_policy(
+        {"m": {"targets": to("a"), "fallbacks": ["f"], "spill_over": True}, "f": {"targets": to("b")}}
+    )
+    figures = Figures()
+    figures.full = {"a", "b"}
+    assert told(a_router(rules, figures=figures).plan(ask(rules))) == ["m:a:primary", "f:b:fallback"]
+
+
+def test_fallbacks_and_theirs_each_once_with_their_own_timeouts() -> None:
+    models = {
+        "m": {"targets": to("a"), "fallbacks": ["f", "g"]},
+        "f": {"targets": to("b"), "fallbacks": ["m", "h"], "timeouts": {"total": "3s"}},
+        "g": {"targets": to("c"), "fallbacks": ["f", "h"]},
+        "h": {"targets": to("d"), "fallbacks": ["m"]},
+    }
+    rules = a_policy(models)
+    plan = a_router(rules).plan(ask(rules))
+    assert told(plan) == ["m:a:primary", "f:b:fallback", "g:c:fallback", "h:d:fallback"]
+    assert [one.timeouts.total for one in plan] == [600.0, 3.0, 600.0, 600.0]
+
+
+def test_a_cascade_as_a_fallback_is_its_last_step() -> None:
+    models = {
+        "m": {"targets": to("a"), "fallbacks": ["auto"]},
+        "auto": {"cascade": [{"model": "f"}, {"model": "outer"}]},
+        "outer": {"cascade": [{"model": "f"}, {"model": "g"}]},
+        "f": {"targets": to("b")},
+        "g": {"targets": to("c")},
+    }
+    rules = a_policy(models)
+    assert told(a_router(rules).plan(ask(rules))) == ["m:a:primary", "g:c:fallback"]
+
+
+def test_cascades_that_lead_nowhere_are_passed_over() -> None:
+    models = {
+        "m": {"targets": to("a"), "fallbacks": ["auto", "f"]},
+        "auto": {"cascade": [{"model": "outer"}]},
+        "outer": {"cascade": [{"model": "auto"}]},
+        "f": {"targets": to("b")},
+    }
+    rules = a_policy(models)
+    assert told(a_router(rules).plan(ask(rules))) == ["m:a:primary", "f:b:fallback"]
+
+
+LONGER = {
+    "m": {"targets": to("a"), "context": 1000, "larger_context": "l", "fallbacks": ["f"]},
+    "l": {"targets": to("b", "c"), "context": 10_000, "larger_context": "xl", "select": "least_loaded"},
+    "xl": {"targets": to("d"), "context": 100_000},
+    "f": {"targets": to("e"), "context": 2000},
+}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cap", "plan"),
+    [
+        (
+            900,
+            100,
+            [
+                "m:a:primary",
+                "f:e:fallback",
+                "l:b:larger_context",
+                "l:c:larger_context",
+                "xl:d:larger_context",
+            ],
+        ),
+        (900, 101, ["l:b:larger_context", "l:c:fallback", "f:e:fallback", "xl:d:larger_context"]),
+        (2001, None, ["l:b:larger_context", "l:c:fallback", "xl:d:larger_context"]),
+        (10_001, None, ["xl:d:larger_context"]),
+    ],
+    ids=["fits", "with its answer too long", "too long for the fallback", "too long for the larger"],
+)
+def test_a_larger_context_for_what_does_not_fit(prompt: int, cap: int | None, plan: list[str]) -> None:
+    rules = a_policy(LONGER)
+    figures = Figures()
+    figures.loads.update(c=1)
+    params = {} if cap is None else {"max_completion_tokens": cap}
+    call = ask(rules, demand=(prompt, 10), params=params)
+    assert told(a_router(rules, figures=figures).plan(call)) == plan
+
+
+def test_without_a_demand_everything_fits() -> None:
+    rules = a_policy(LONGER)
+    assert told(a_router(rules).plan(ask(rules, params={"max_tokens": 10**9})))[0] == "m:a:primary"
+
+
+def test_several_prompts_have_a_context_each() -> None:
+    rules = a_policy(LONGER)
+    call = ask(rules, demand=(3000, 10), prompt=["one", "two", "three"])
+    assert told(a_router(rules).plan(call))[0] == "m:a:primary"
+    call = ask(rules, demand=(3000, 10), prompt=[1, 2, 3])
+    assert a_router(rules).plan(call)[0].model == "l"
+
+
+def test_a_full_stand_in_spills_over() -> None:
+    rules = a_policy(LONGER)
+    figures = Figures()
+    figures.loads.update(c=1)
+    figures.full = {"b"}
+    plan = a_router(rules, figures=figures).plan(ask(rules, demand=(5000, 10)))
+    assert told(plan) == ["l:c:spill_over", "l:b:fallback", "xl:d:larger_context"]
+
+
+@pytest.mark.parametrize("param", ["messages", "prompt"])
+def test_too_long_for_all(param: str) -> None:
+    rules = a_policy(LONGER)
+    more = {"prompt": "Hello"} if param == "prompt" else {}
+    call = ask(rules, demand=(100_000, 10), params={"max_tokens": 5}, **more)
+    with pytest.raises(ContextTooLong) as caught:
+        a_router(rules).plan(call)
+    error = caught.value
+    assert (error.status, error.type, error.param) == (400, "invalid_request_error", param)
+    assert error.code == "context_length_exceeded"
+    assert "100,005" in error.message
+    assert "'m' takes is 100,000" in error.message
+
+
+def test_larger_contexts_in_a_circle() -> None:
+    models = {
+        "m": {"targets": to("a"), "context": 10, "larger_context": "l"},
+        "l": {"targets": to("b"), "context": 20, "larger_context": "m"},
+    }
+    rules = a_policy(models)
+    assert told(a_router(rules).plan(ask(rules, demand=(1, 1)))) == ["m:a:primary", "l:b:larger_context"]
+    with pytest.raises(ContextTooLong, match="takes is 20"):
+        a_router(rules).plan(ask(rules, demand=(21, 1)))
+
+
+@pytest.mark.parametrize("by", ["call", "tenant"])
+def test_local_only(by: str) -> None:
+    models = {
+        "m": {"targets": to("a", "b"), "fallbacks": ["f"]},
+        "f": {"targets": to("c", "d")},
+        "cloud": {"targets": to("a")},
+    }
+    rules = a_policy(
+        models, of=backends(b={"local": True}, d={"local": True}), tenants={"clinic": {"local_only": True}}
+    )
+    caller = Principal("k", "clinic" if by == "tenant" else "acme")
+    router = a_router(rules)
+    call = replace(ask(rules, principal=caller), local_only=by == "call")
+    assert told(router.plan(call)) == ["m:b:primary", "f:d:fallback"]
+    with pytest.raises(Forbidden, match=r"'cloud' has none.*local: true") as caught:
+        router.plan(replace(call, model="cloud"))
+    assert (caught.value.code, caught.value.status) == ("local_only", 403)
+    assert len(router.plan(ask(rules))) == 4, "nothing of it stays for others"
+
+
+DOWNGRADING = {
+    "models": {
+        "m": {"targets": to("a", "b"), "fallbacks": ["f"]},
+        "f": {"targets": to("c")},
+        "small": {"targets": to("d"), "fallbacks": ["f"]},
+    },
+    "tiers": {
+        "free": {"on_saturation": {"action": "downgrade", "at": 0.8, "to": "small"}},
+        "pro": {"on_saturation": {"action": "shed", "at": 0.8}},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("tier", "saturations", "expected"),
+    [
+        ("free", {"a": 0.8, "b": 0.9}, "small:d:downgrade"),
+        ("free", {"a": 1.0, "b": 0.79}, "m:"),
+        ("pro", {"a": 1.0, "b": 1.0}, "m:"),
+        ("other", {"a": 1.0, "b": 1.0}, "m:"),
+    ],
+)
+def test_downgrade(tier: str, saturations: dict[str, float], expected: str) -> None:
+    rules = a_policy(**DOWNGRADING)
+    figures = Figures()
+    figures.saturations = saturations
+    call = ask(rules, principal=Principal("k", "acme", tier=tier, models=("m",)))
+    plan = told(a_router(rules, figures=figures).plan(call))
+    assert plan[0].startswith(expected)
+    assert plan[-1] == "f:c:fallback"
+
+
+def test_a_downgrade_that_leads_nowhere_is_none() -> None:
+    rules = a_policy(**DOWNGRADING)
+    figures = Figures()
+    figures.saturations = {"a": 1.0, "b": 1.0}
+    call = ask(rules, principal=Principal("k", "acme", tier="free"))
+    plan = a_router(rules, figures=figures, enabled={"a", "b"}).plan(call)
+    assert {one.why for one in plan} == {"primary"}
+
+
+def test_disabled_backends_get_nothing() -> None:
+    rules = a_policy(
+        {"m": {"targets": to("a*1000", "b"), "fallbacks": ["f"]}, "f": {"targets": to("c", "d")}}
+    )
+    router = a_router(rules, enabled={"b", "d"})
+    for _ in range(20):
+        assert told(router.plan(ask(rules))) == ["m:b:primary", "f:d:fallback"]
+    assert told(a_router(rules, enabled={"d"}).plan(ask(rules))) == ["f:d:fallback"]
+
+
+def test_none_enabled() -> None:
+    rules = a_policy({"m": {"targets": to("a")}, "f": {"targets": to("b")}})
+    with pytest.raises(UnknownModel, match="none of its backends is enabled") as caught:
+        a_router(rules, enabled={"b"}).plan(ask(rules))
+    assert (caught.value.status, caught.value.param) == (404, "model")
+
+
+def test_a_place_in_several_models_is_listed_once() -> None:
+    models = {
+        "m": {"targets": to("a/x", "a/x", "a/y"), "fallbacks": ["f"], "larger_context": "l"},
+        "f": {"targets": to("a/y", "b")},
+        "l": {"targets": to("b", "a/x")},
+    }
+    rules = a_policy(models)
+    plan = a_router(rules).plan(ask(rules))
+    assert sorted(map(place, plan)) == ["a/x", "a/y", "b/x"]
+
+
+def test_a_prefix_is_remembered_where_it_was_served() -> None:
+    rules = a_policy({"m": {"targets": to(*"abcd"), "select": "prefix_affinity"}})
+    router = a_router(rules)
+    call = ask(rules)
+    plan = router.plan(call)
+    assert {router.plan(call)[0] for _ in range(20)} == {plan[0]}
+    # The first was down, and the third answered: it is the one to ask from now on.
+    call.candidate = plan[2]
+    router.served(call)
+    assert router.plan(call)[0] == plan[2]
+
+
+NAMES = ("m", "f", "g", "h")
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    def names(most: int) -> list[str]:
+        return draw(st.lists(st.sampled_from(NAMES), max_size=most, unique=True))
+
+    models: dict[str, Any] = {}
+    for name in NAMES:
+        places = draw(
+            st.lists(st.sampled_from([f"{b}/{m}" for b in "abcdef" for m in "xy"]), min_size=1, max_size=5)
+        )
+        models[name] = {
+            "targets": to(*places),
+            "select": draw(st.sampled_from(["weighted", "least_loaded", "prefix_affinity"])),
+            "regions": draw(st.lists(st.sampled_from(["eu", "us"]), max_size=2, unique=True)),
+            "fallbacks": names(3),
+            "spill_over": draw(st.booleans()),
+            "context": draw(st.sampled_from([None, 10, 100, 1000])),
+            "larger_context": draw(st.sampled_from([None, *NAMES])),
+        }
+    of = {
+        name: {"region": draw(st.sampled_from(["eu", "us", "asia", None])), "local": draw(st.booleans())}
+        for name in "abcdef"
+    }
+    return a_policy(models, of=backends(**of))
+
+
+@given(
+    rules=policies(),
+    full=st.sets(st.sampled_from("abcdef")),
+    enabled=st.sets(st.sampled_from("abcdef"), min_size=1),
+    local=st.booleans(),
+    prompt=st.sampled_from([None, 5, 50, 500, 5000]),
+    seed=st.integers(0, 99),
+)
+def test_whatever_the_policy(
+    rules: Policy, full: set[str], enabled: set[str], local: bool, prompt: int | None, seed: int
+) -> None:
+    figures = Figures()
+    figures.full = full
+    router = a_router(rules, figures=figures, enabled=enabled, seed=seed)
+    call = replace(ask(rules, demand=prompt and (prompt, 1)), local_only=local)
+    try:
+        plan = router.plan(call)
+    except (UnknownModel, ContextTooLong, Forbidden):
+        usable = {name for name in enabled if not local or rules.backends[name].local}
+        model = rules.models["m"]
+        fits = prompt is None or model.context is None or prompt <= model.context
+        assert not fits or not any(target.backend in usable for target in model.targets)
+        return
+    places = [place(one) for one in plan]
+    assert len(places) == len(set(places))
+    for one in plan:
+        assert one.target.backend in enabled
+        assert not local or rules.backends[one.target.backend].local
+        context = rules.models[one.model].context
+        assert prompt is None or context is None or prompt <= context
+    tail = [one.why == "larger_context" for one in plan[1:]]
+    assert tail == sorted(tail), "for longer prompts comes last"
+    assert {place(one) for one in router.plan(call)} == set(places)
+    # Each model's targets stand together, its regions in their order, but for the one that was moved to the front.
+    settled = plan[1:] if plan[0].why == "spill_over" else plan
+    models = [one.model for one in settled]
+    assert len([1 for before, after in pairwise(models) if before != after]) == max(0, len(set(models)) - 1)
+    for name in set(models):
+        regions = rules.models[name].regions
+        ranks = [
+            regions.index(region) if region in regions else len(regions)
+            for one in settled
+            if one.model == name
+            for region in [rules.backends[one.target.backend].region or ""]
+        ]
+        assert ranks == sorted(ranks)
+    # Where somebody who may be asked at once has room, the first has.
+    if plan[0].target.backend in full:
+        own = [one for one in plan if one.model == plan[0].model]
+        assert all(one.target.backend in full for one in own)
+        if rules.models[plan[0].model].spill_over and plan[0].why in ("primary", "larger_context"):
+            assert all(one.target.backend in full for one in plan if one.why == "fallback")
