@@ -173,12 +173,15 @@ class _Lane(Generic[T]):
         return waiter
 
     def serve(self, waiter: Waiter[T]) -> None:
-        self.virtual = waiter.tenant.start = self.order[0][0]
-        self.remove(waiter)
+        self.virtual = self.order[0][0]
+        self.remove(waiter, self.virtual)
 
-    def remove(self, waiter: Waiter[T]) -> None:
+    def remove(self, waiter: Waiter[T], start: float | None = None) -> None:
+        """``start`` is the tenant's new one, if it moves on."""
         tenant = waiter.tenant
         self._forget(tenant)
+        if start is not None:
+            tenant.start = start
         at = tenant.index(waiter)
         del tenant.line[at], tenant.costs[at]
         tenant.cost -= waiter.cost
