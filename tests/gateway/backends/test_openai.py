@@ -46,14 +46,15 @@ def backend_at(base_url: str, **more: Any) -> OpenAIBackend:
         "up",
         base_url=base_url,
         probe_url=base_url + "/models",
-        transport=more.pop("transport", None) or AiohttpTransport(),
+        transport=more.pop("transport", None),
         **more,
     )
 
 
-@pytest.fixture
-async def backend(upstream: FakeUpstream) -> AsyncIterator[OpenAIBackend]:
-    backend = backend_at(upstream.base_url)
+@pytest.fixture(params=[None, AiohttpTransport], ids=["direct", "aiohttp"])
+async def backend(upstream: FakeUpstream, request: pytest.FixtureRequest) -> AsyncIterator[OpenAIBackend]:
+    """Over the gateway's own client, and over the one that knows proxies."""
+    backend = backend_at(upstream.base_url, transport=request.param and request.param())
     yield backend
     await backend.aclose()
 
@@ -111,6 +112,16 @@ async def test_raw_prompts_go_to_the_other_path(upstream: FakeUpstream, backend:
     assert upstream.requests[0].json() == {"model": "upstream-model", "stream": False, "prompt": "Once"}
     assert "authorization" not in upstream.requests[0].headers
     assert text(chunks) == "on"
+
+
+async def test_hints_are_for_the_engine_only(upstream: FakeUpstream) -> None:
+    for hints in (True, False):
+        backend = backend_at(upstream.base_url, hints=hints)
+        call = a_call(stream=False)
+        call.hints = {"x-tollgate-priority": "2"}
+        await ask(backend, call)
+        assert ("x-tollgate-priority" in upstream.requests[-1].headers) == hints
+        await backend.aclose()
 
 
 # Sound answers
@@ -329,6 +340,79 @@ async def test_an_error_within_the_stream(upstream: FakeUpstream, backend: OpenA
     assert "out of luck" in (await failure(backend)).message
     assert text(await ask(backend)) == "Hel"
     assert "whole trouble" in (await failure(backend, a_call(stream=False))).message
+
+
+def refusal(
+    message: str, code: str | int | None = None, type_: str | None = None, **more: Any
+) -> dict[str, Any]:
+    return {"error": {"message": message, "type": type_, "param": None, "code": code, **more}}
+
+
+TOO_LONG = {
+    "openai": refusal("too many", "context_length_exceeded", "invalid_request_error"),
+    "vllm": refusal("This model's maximum context length is 4096 tokens. However, you requested 5000.", 400),
+    "vllm-new": refusal("The decoder prompt (length 9) is longer than the maximum model length of 8.", 400),
+    "sglang": refusal("The input (9 tokens) is longer than the model's context length (8 tokens)."),
+    "llama.cpp": refusal("the request exceeds it", 400, "exceed_context_size_error"),
+    "ollama": refusal("the input length exceeds the context length"),
+    "gemini": refusal("The input token count (9) exceeds the maximum number of tokens allowed (8)."),
+    "litellm": refusal("prompt is too long: 9 tokens > 8 maximum"),
+}
+POLICY = {
+    "azure": refusal("filtered", "content_filter", innererror={"code": "ResponsibleAIPolicyViolation"}),
+    "azure-inner": refusal("filtered", "400", innererror={"code": "ResponsibleAIPolicyViolation"}),
+    "openai": refusal("rejected by our safety system", "content_policy_violation"),
+    "openai-reasoning": refusal("flagged as potentially violating our usage policy", "invalid_prompt"),
+    "words": refusal("triggered our content management policy"),
+}
+REASONS = [
+    *((body, errors.ContextTooLong) for body in TOO_LONG.values()),
+    *((body, errors.ContentPolicy) for body in POLICY.values()),
+    (refusal("messages[3].content: too long a word", 400), errors.Rejected),
+    (refusal("policy 'x' is not known", "bad_parameter"), errors.Rejected),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    REASONS,
+    ids=[*TOO_LONG, *(f"policy-{name}" for name in POLICY), "other", "other-policy"],
+)
+async def test_why_a_request_was_refused(
+    upstream: FakeUpstream, body: dict[str, Any], kind: type[errors.GatewayError]
+) -> None:
+    backend = backend_at(upstream.base_url)
+    upstream.scripts = [reply(body, status=400)]
+    error = await failure(backend)
+    assert (type(error), error.status, error.message) == (kind, 400, body["error"]["message"])
+    if kind is not errors.Rejected:
+        upstream.scripts = [stream(sse(body), DONE), reply(body)]
+        for streamed in (True, False):
+            error = await failure(backend, a_call(stream=streamed))
+            assert (type(error), error.status, error.message) == (kind, 400, body["error"]["message"])
+    await backend.aclose()
+
+
+async def test_a_refusal_within_the_stream(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(sse(refusal("top_k should be positive", 400, "BadRequestError")), DONE)]
+    error = await failure(backend)
+    assert (type(error), error.status, error.code) == (errors.Rejected, 400, "400")
+
+
+async def test_chunks_that_came_together_say_so(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    first, *rest = said("a", "b", "c", usage=False)
+    upstream.scripts = [stream(first, 0.05, b"".join(rest))]
+    assert [chunk.more for chunk in await ask(backend)] == [False, True, True, True, False]
+
+
+async def test_chunks_before_an_error_come_first(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(b"".join([*said("a", "b")[:3], sse({"error": "gone"})]))]
+    seen = []
+    with pytest.raises(errors.UpstreamFailed):
+        async with aclosing(backend.stream(a_call(), TARGET)) as chunks:
+            async for chunk in chunks:
+                seen.append((text([chunk]), chunk.more))  # noqa: PERF401 (a comprehension would lose them)
+    assert seen == [("", True), ("a", True), ("b", False)]
 
 
 # Time limits
@@ -620,7 +704,7 @@ async def test_a_host_that_does_not_exist() -> None:
 
 
 async def test_a_base_url_that_cannot_be_used() -> None:
-    backend = backend_at("ftp://127.0.0.1/v1")
+    backend = backend_at("ftp://127.0.0.1/v1", transport=AiohttpTransport())
     error = await failure(backend)
     assert error.status == 502
     assert "base_url" in error.message
