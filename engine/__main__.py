@@ -35,6 +35,11 @@ def parser() -> argparse.ArgumentParser:
     add("--max-num-seqs", type=int, help="sequences computed together (default: 64)")
     add("--max-batched-tokens", type=int, help="token budget of one step (default: 512)")
     add("--max-waiting", type=int, help="requests that may wait before new ones get a 503 (default: 512)")
+    add(
+        "--priority-ageing",
+        type=float,
+        help="seconds of waiting that count as much as one more of priority (default: 10)",
+    )
     add("--max-model-len", type=int, help="longest context in tokens (default: the model's)")
     add("--block-size", type=int, help="tokens a KV block (default: 16)")
     add("--kv-cache-blocks", type=int, help="size of the KV cache in blocks")

@@ -14,9 +14,18 @@ from typing import Any, cast
 
 from engine import channel
 from engine.config import EngineConfig
+from engine.core.logprobs import TokenLogprobs
+from engine.core.plan import Progress
 from engine.core.request import FinishReason
 from engine.core.sampling_params import SamplingParams
-from engine.errors import ContextLengthExceeded, EngineDied, EngineError, QueueFull, StartupError
+from engine.errors import (
+    ContextLengthExceeded,
+    DeadlineUnreachable,
+    EngineDied,
+    EngineError,
+    QueueFull,
+    StartupError,
+)
 from engine.messages import Abort, Failed, Outputs, Ready, Refusal, Start, Step, Submit
 
 # The loop's tensors are large and short-lived. Left alone, malloc maps and unmaps memory for each of them, and the
@@ -36,6 +45,8 @@ class Delta:
     finish: FinishReason | None
     at: float
     """``time.monotonic()`` when they came."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One for each of ``tokens``, where asked for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,10 +91,11 @@ class Generation:
             del self._open[request_id]
         self._client._forget(request_ids)
 
-    def _gain(self, request_id: int, tokens: list[int], finish: FinishReason | None, at: float) -> None:
-        self._deltas.append(Delta(self._open[request_id], tokens, finish, at))
-        if finish is not None:
-            del self._open[request_id]
+    def _gain(self, gain: Progress, at: float) -> None:
+        index = self._open[gain.request_id]
+        self._deltas.append(Delta(index, gain.tokens, gain.finish, at, gain.logprobs))
+        if gain.finish is not None:
+            del self._open[gain.request_id]
         self._wake()
 
     def _fail(self, error: EngineError) -> None:
@@ -148,8 +160,17 @@ class EngineClient(asyncio.Protocol):
         """Generations that have not ended."""
         return len(set(self._generations.values()))
 
-    def submit(self, sequences: Sequence[tuple[list[int], SamplingParams]]) -> Generation:
-        """Raises ``EngineError`` if the loop process is gone."""
+    def submit(
+        self,
+        sequences: Sequence[tuple[list[int], SamplingParams]],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> Generation:
+        """Higher ``priority`` goes first; ``deadline`` is a ``time.monotonic()``.
+
+        Raises ``EngineError`` if the loop process is gone.
+        """
         if self._closing is not None:
             raise self._closing
         requests = {next(self._ids): index for index in range(len(sequences))}
@@ -157,7 +178,7 @@ class EngineClient(asyncio.Protocol):
         now = time.monotonic()
         for request_id, (prompt, params) in zip(list(requests), sequences, strict=True):
             self._generations[request_id] = generation
-            self._send(Submit(request_id, prompt, params, now))
+            self._send(Submit(request_id, prompt, params, now, priority, deadline))
         return generation
 
     def fail_all(self, error: EngineError) -> None:
@@ -211,7 +232,7 @@ class EngineClient(asyncio.Protocol):
             if gain.finish is not None:
                 del self._generations[gain.request_id]
                 self.on_finish()
-            generation._gain(gain.request_id, gain.tokens, gain.finish, now)
+            generation._gain(gain, now)
         self.last = outputs.step
         self.on_step(outputs.step)
         for refusal in outputs.refusals:
@@ -223,6 +244,9 @@ class EngineClient(asyncio.Protocol):
         if refusal.error == "ContextLengthExceeded":
             prompt_tokens, max_tokens, limit = refusal.figures
             return ContextLengthExceeded(prompt_tokens, max_tokens, limit=limit)
+        if refusal.error == "DeadlineUnreachable":
+            needed, allowed = refusal.figures
+            return DeadlineUnreachable(needed / 1000, allowed / 1000)
         return QueueFull(refusal.figures[0], retry_after=self.retry_after())
 
     def _forget(self, request_ids: Iterable[int]) -> None:

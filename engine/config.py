@@ -26,6 +26,8 @@ class EngineConfig:
     """Token budget of one step. A large one prefills faster, a small one keeps the gaps between tokens short."""
     max_waiting: int = 512
     """Requests that may wait beyond those that run, before new ones are refused."""
+    priority_ageing: float = 10.0
+    """Seconds of waiting that count as much as one more of priority, so that nobody waits for ever."""
     block_size: int = 16
     """Tokens a KV block."""
     kv_cache_blocks: int | None = None
@@ -44,6 +46,8 @@ class EngineConfig:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
         if self.max_waiting < 0:
             raise StartupError(f"--max-waiting must be 0 or more, not {self.max_waiting}.")
+        if not 0 < self.priority_ageing < float("inf"):
+            raise StartupError(f"--priority-ageing must be more than 0 seconds, not {self.priority_ageing}.")
         if self.max_batched_tokens < self.max_num_seqs:
             raise StartupError(
                 f"--max-batched-tokens ({self.max_batched_tokens}) must be at least --max-num-seqs "

@@ -10,6 +10,7 @@
     │   └── BodyTooLarge             413  request_too_large
     ├── Unavailable                  503  worth another try, here or elsewhere
     │   ├── QueueFull                503  queue_full
+    │   ├── DeadlineUnreachable      503  deadline_unreachable   too much to do before the caller's deadline
     │   ├── EngineDied               503  engine_died            the loop process is gone; a restart is due
     │   ├── EngineStalled            503  engine_stalled         the loop process has stopped decoding
     │   └── ShuttingDown             503  shutting_down
@@ -130,6 +131,22 @@ class QueueFull(Unavailable):
             retry_after=retry_after,
         )
         self.waiting = waiting
+
+
+class DeadlineUnreachable(Unavailable):
+    code = "deadline_unreachable"
+
+    def __init__(self, needed: float, allowed: float) -> None:
+        """Both in seconds. What is too much now has become less after the difference, if others end meanwhile."""
+        retry_after = min(60.0, max(1.0, needed - allowed))
+        super().__init__(
+            f"The answer is expected to take {needed:.1f} s, and the deadline is "
+            f"{f'in {allowed:.1f} s' if allowed > 0 else 'past'}. "
+            f"Try again in {retry_after:.0f} s, ask for fewer tokens or allow more time.",
+            retry_after=retry_after,
+        )
+        self.needed = needed
+        self.allowed = allowed
 
 
 class EngineDied(Unavailable):

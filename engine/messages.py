@@ -25,6 +25,10 @@ class Submit:
     params: SamplingParams
     submitted: float
     """``time.monotonic()``, whose clock both processes share."""
+    priority: int = 0
+    """Higher goes first."""
+    deadline: float | None = None
+    """As ``submitted``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,9 @@ class Failed:
 class Refusal:
     request_id: int
     error: str
-    """The class of ``engine.errors``: ``QueueFull`` or ``ContextLengthExceeded``."""
+    """The class of ``engine.errors``: ``QueueFull``, ``ContextLengthExceeded`` or ``DeadlineUnreachable``."""
     figures: tuple[int, ...]
+    """The error's own arguments; times are in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class Step:
     preempted: int
     running: int
     waiting: int
+    waiting_by_priority: dict[int, int]
     blocks_free: int
     blocks_cached: int
     queued: list[float]

@@ -19,7 +19,7 @@ from engine.core.block_pool import BlockPool
 from engine.core.plan import Plan, Progress
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
-from engine.errors import ContextLengthExceeded, QueueFull, StartupError
+from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull, StartupError
 from engine.messages import Abort, Failed, Outputs, Ready, Refusal, Start, Step, Submit
 
 log = logging.getLogger("engine.process")
@@ -54,6 +54,7 @@ class Loop:
             max_tokens_per_step=config.max_batched_tokens,
             max_model_len=runner.max_model_len,
             max_waiting=config.max_waiting,
+            ageing=config.priority_ageing,
         )
         runner.warm_up()
         log.info("warmed up in %.1f s", time.monotonic() - loaded)
@@ -93,36 +94,59 @@ class Loop:
                 self._scheduler.abort(request_id)
                 self._submitted.pop(request_id, None)
             return
+        request = Request(
+            message.request_id,
+            message.prompt,
+            message.params,
+            priority=message.priority,
+            submitted=message.submitted,
+            deadline=message.deadline,
+        )
         try:
-            self._scheduler.submit(Request(message.request_id, message.prompt, message.params))
+            self._scheduler.submit(request)
         except QueueFull as error:
             self._refusals.append(Refusal(message.request_id, "QueueFull", (error.waiting,)))
         except ContextLengthExceeded as error:
             figures = (error.prompt_tokens, message.params.max_tokens, error.limit)
             self._refusals.append(Refusal(message.request_id, "ContextLengthExceeded", figures))
+        except DeadlineUnreachable as error:
+            self._refuse_late(message.request_id, error.needed, error.allowed)
         else:
             self._submitted[message.request_id] = message.submitted
 
     def _step(self) -> None:
         began = time.monotonic()
         plan = self._scheduler.schedule()
-        if not plan.work:
+        for request_id, needed in plan.expired:
+            del self._submitted[request_id]
+            self._refuse_late(request_id, needed, 0.0)
+        if plan.work:
+            drawn = self._runner.execute(plan)
+            self._send(self._scheduler.update(plan, drawn.tokens, drawn.logprobs), plan, began)
+        elif self._scheduler.idle:
+            self._send([], plan, began)
+        else:
             raise RuntimeError("there are requests, but none of them can run")
-        progress = self._scheduler.update(plan, self._runner.execute(plan))
-        self._send(progress, plan, began)
+
+    def _refuse_late(self, request_id: int, needed: float, allowed: float) -> None:
+        figures = (round(needed * 1000), round(allowed * 1000))
+        self._refusals.append(Refusal(request_id, "DeadlineUnreachable", figures))
 
     def _send(self, progress: list[Progress], plan: Plan, began: float) -> None:
         scheduler = self._scheduler
         decoded = sum(len(work.tokens) for work in plan.work if work.generating)
-        now = time.monotonic()
+        seconds = time.monotonic() - began if plan.work else 0.0
+        prefilled = plan.tokens - decoded
+        scheduler.pace.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
         step = Step(
-            seconds=now - began if plan.work else 0.0,
+            seconds=seconds,
             sequences=len(plan.work),
-            prefill_tokens=plan.tokens - decoded,
+            prefill_tokens=prefilled,
             decode_tokens=decoded,
             preempted=len(plan.preempted),
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
+            waiting_by_priority=dict(scheduler.waiting_by_priority),
             blocks_free=scheduler.pool.free,
             blocks_cached=scheduler.pool.cached,
             queued=[began - self._submitted.pop(request_id) for request_id in plan.admitted],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.core.logprobs import TokenLogprobs
 from engine.core.request import FinishReason
 from engine.core.sampling_params import SamplingParams
 
@@ -33,6 +34,8 @@ class Plan:
     admitted: list[int] = field(default_factory=list)
     """Requests scheduled for the first time."""
     preempted: list[int] = field(default_factory=list)
+    expired: list[tuple[int, float]] = field(default_factory=list)
+    """Requests dropped because their deadline passed while they waited, and the seconds that each would need yet."""
 
     @property
     def tokens(self) -> int:
@@ -46,3 +49,5 @@ class Progress:
     request_id: int
     tokens: list[int]
     finish: FinishReason | None
+    logprobs: list[TokenLogprobs] | None = None
+    """One for each of ``tokens``, where the request asks for them."""

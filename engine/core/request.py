@@ -16,10 +16,38 @@ class Request:
     ``missing`` is one decodes, and a preempted one has simply lost what was computed.
     """
 
-    __slots__ = ("blocks", "computed", "id", "params", "prompt_length", "started", "tokens")
+    __slots__ = (
+        "blocks",
+        "computed",
+        "deadline",
+        "id",
+        "params",
+        "priority",
+        "prompt_length",
+        "rank",
+        "started",
+        "submitted",
+        "tokens",
+    )
 
-    def __init__(self, id: int, prompt: list[int], params: SamplingParams) -> None:
+    def __init__(
+        self,
+        id: int,
+        prompt: list[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        submitted: float = 0.0,
+        deadline: float | None = None,
+    ) -> None:
+        """``submitted`` and ``deadline`` are seconds of the scheduler's clock."""
         self.id = id
+        self.priority = priority
+        """Higher goes first."""
+        self.submitted = submitted
+        self.deadline = deadline
+        self.rank: tuple[float, int] = (0.0, 0)
+        """The scheduler's order: the smallest goes first, and gives way last."""
         self.tokens = list(prompt)
         self.prompt_length = len(prompt)
         self.params = params

@@ -19,3 +19,5 @@ class SamplingParams:
     and preemption leave it as it is."""
     stop_token_ids: frozenset[int] = frozenset()
     """Any of these ends the request; it is the last of its tokens."""
+    logprobs: int | None = None
+    """Most likely tokens to tell beside each token drawn; ``None``: no logprobs at all."""

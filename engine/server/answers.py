@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from engine.core.request import FinishReason
+from engine.server.logprobs import Likely, Said
 
 DONE = b"data: [DONE]\n\n"
 
@@ -31,6 +32,23 @@ class Usage:
         }
 
 
+@dataclass(slots=True)
+class Piece:
+    """More of one choice; all pieces of a choice, put together, are a piece as well."""
+
+    index: int
+    text: str
+    finish: FinishReason | None
+    logprobs: list[Said] | None = None
+    """None where they were not asked for."""
+
+    def add(self, more: Piece) -> None:
+        self.text += more.text
+        self.finish = more.finish
+        if more.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + more.logprobs
+
+
 class Answer:
     """The parts that every chunk of one answer has in common; the two dialects fill in the rest."""
 
@@ -43,8 +61,8 @@ class Answer:
         self._common = {"id": self.id, "created": int(time.time()), "model": model}
         self._no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
 
-    def whole(self, texts: Sequence[tuple[str, FinishReason]], usage: Usage) -> bytes:
-        choices = [self._choice(index, text, finish) for index, (text, finish) in enumerate(texts)]
+    def whole(self, pieces: Sequence[Piece], usage: Usage) -> bytes:
+        choices = [self._choice(piece) for piece in pieces]
         body = {**self._common, "object": self.object, "choices": choices, "usage": usage.wire()}
         return orjson.dumps(body)
 
@@ -52,14 +70,14 @@ class Answer:
         """What comes before the first text of a choice."""
         raise NotImplementedError
 
-    def chunk(self, index: int, text: str, finish: FinishReason | None) -> bytes:
+    def chunk(self, piece: Piece) -> bytes:
         raise NotImplementedError
 
     def closing(self, usage: Usage) -> bytes:
         """The chunk that ``stream_options.include_usage`` asks for."""
         return self._event([], {"usage": usage.wire()})
 
-    def _choice(self, index: int, text: str, finish: FinishReason) -> dict[str, Any]:
+    def _choice(self, piece: Piece) -> dict[str, Any]:
         raise NotImplementedError
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
@@ -74,19 +92,29 @@ class ChatAnswer(Answer):
     def opening(self, index: int) -> bytes:
         return self._delta(index, {"role": "assistant", "content": ""}, None)
 
-    def chunk(self, index: int, text: str, finish: FinishReason | None) -> bytes:
-        if finish is None:
-            return self._delta(index, {"content": text}, None)
-        words = self._delta(index, {"content": text}, None) if text else b""
-        return words + self._delta(index, {}, finish)
+    def chunk(self, piece: Piece) -> bytes:
+        words = b""
+        if piece.text or piece.logprobs:
+            words = self._delta(piece.index, {"content": piece.text}, None, _chat_logprobs(piece.logprobs))
+        return words if piece.finish is None else words + self._delta(piece.index, {}, piece.finish)
 
-    def _delta(self, index: int, delta: dict[str, Any], finish: FinishReason | None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    def _delta(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        finish: FinishReason | None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return self._event([choice], self._no_usage)
 
-    def _choice(self, index: int, text: str, finish: FinishReason) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": finish}
+    def _choice(self, piece: Piece) -> dict[str, Any]:
+        return {
+            "index": piece.index,
+            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "logprobs": _chat_logprobs(piece.logprobs),
+            "finish_reason": piece.finish,
+        }
 
 
 class CompletionAnswer(Answer):
@@ -97,12 +125,42 @@ class CompletionAnswer(Answer):
     def opening(self, index: int) -> bytes:
         return b""
 
-    def chunk(self, index: int, text: str, finish: FinishReason | None) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
-        return self._event([choice], self._no_usage)
+    def chunk(self, piece: Piece) -> bytes:
+        return self._event([self._choice(piece)], self._no_usage)
 
-    def _choice(self, index: int, text: str, finish: FinishReason) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+    def _choice(self, piece: Piece) -> dict[str, Any]:
+        return {
+            "index": piece.index,
+            "text": piece.text,
+            "logprobs": _text_logprobs(piece.logprobs),
+            "finish_reason": piece.finish,
+        }
+
+
+def _chat_logprobs(said: list[Said] | None) -> dict[str, Any] | None:
+    """…/chat/object#chat-object-choices-logprobs"""
+    if said is None:
+        return None
+    content = [{**_likely(one.chosen), "top_logprobs": [_likely(other) for other in one.top]} for one in said]
+    return {"content": content, "refusal": None}
+
+
+def _likely(token: Likely) -> dict[str, Any]:
+    value = None if token.bytes is None else list(token.bytes)
+    return {"token": token.text, "logprob": token.logprob, "bytes": value}
+
+
+def _text_logprobs(said: list[Said] | None) -> dict[str, Any] | None:
+    """…/completions/object#completions-object-choices-logprobs; offsets count from the start of the choice's text."""
+    if said is None:
+        return None
+    return {
+        "tokens": [one.chosen.text for one in said],
+        "token_logprobs": [one.chosen.logprob for one in said],
+        # The token said is there in any case, be it one more than was asked for.
+        "top_logprobs": [{token.text: token.logprob for token in (*one.top, one.chosen)} for one in said],
+        "text_offset": [one.offset for one in said],
+    }
 
 
 def event(data: dict[str, Any]) -> bytes:

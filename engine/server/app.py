@@ -16,7 +16,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from engine.client import EngineClient
-from engine.core.request import FinishReason
 from engine.errors import (
     EngineError,
     InternalError,
@@ -26,11 +25,12 @@ from engine.errors import (
     PathNotFound,
 )
 from engine.messages import Ready, Step
-from engine.server.answers import DONE, event
+from engine.server.answers import DONE, Piece, event
 from engine.server.chat_template import ChatTemplate
-from engine.server.generate import Generator, Piece
+from engine.server.generate import Generator
 from engine.server.hangup import HungUp, read_body, until_hangup
 from engine.server.health import Health
+from engine.server.hints import Hints, read_hints
 from engine.server.metrics import Metrics, Throughput
 from engine.server.prepare import Job, Preparer
 from engine.server.tokenizer import Tokenizer
@@ -94,8 +94,10 @@ class TextEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = _Reply(send)
         try:
-            body = await read_body(receive, dict(scope["headers"]), self.max_body_bytes)
-            await until_hangup(receive, self._answer(body, reply))
+            headers = dict(scope["headers"])
+            hints = read_hints(headers, time.monotonic())
+            body = await read_body(receive, headers, self.max_body_bytes)
+            await until_hangup(receive, self._answer(body, hints, reply))
             status = str(reply.status)
         except HungUp:
             status = "hung_up"
@@ -108,11 +110,11 @@ class TextEndpoint:
             await reply.fail(InternalError("The engine made a mistake; its log has the details."))
         self.metrics.requests.labels(self.path, status).inc()
 
-    async def _answer(self, body: bytes, reply: _Reply) -> None:
+    async def _answer(self, body: bytes, hints: Hints, reply: _Reply) -> None:
         arrived = time.monotonic()
         job = await self.prepare(body)
         self.metrics.prompt_tokens.inc(job.usage.prompt_tokens)
-        pieces = self.generator.run(job.sequences, job.stops, job.usage, arrived)
+        pieces = self.generator.run(job.sequences, job.stops, job.usage, arrived, hints)
         try:
             if job.stream:
                 await self._stream(job, pieces, reply)
@@ -122,13 +124,11 @@ class TextEndpoint:
             await pieces.aclose()
 
     async def _whole(self, job: Job, pieces: AsyncIterator[list[Piece]], reply: _Reply) -> None:
-        texts = [""] * len(job.sequences)
-        finishes: list[FinishReason] = ["stop"] * len(job.sequences)
+        choices = [Piece(index, "", None) for index in range(len(job.sequences))]
         async for batch in pieces:
             for piece in batch:
-                texts[piece.index] += piece.text
-                finishes[piece.index] = piece.finish or "stop"
-        await reply.whole(job.answer.whole(list(zip(texts, finishes, strict=True)), job.usage))
+                choices[piece.index].add(piece)
+        await reply.whole(job.answer.whole(choices, job.usage))
 
     async def _stream(self, job: Job, pieces: AsyncIterator[list[Piece]], reply: _Reply) -> None:
         opened: set[int] = set()
@@ -138,8 +138,8 @@ class TextEndpoint:
                 if piece.index not in opened:
                     opened.add(piece.index)
                     data += job.answer.opening(piece.index)
-                if piece.text or piece.finish:
-                    data += job.answer.chunk(piece.index, piece.text, piece.finish)
+                if piece.text or piece.finish or piece.logprobs:
+                    data += job.answer.chunk(piece)
             if data or not reply.status:
                 await reply.part(data)
         if job.include_usage:
@@ -215,6 +215,12 @@ class About:
                 "running": last.running if last else 0,
                 "waiting": last.waiting if last else 0,
                 "queue_depth": last.waiting if last else 0,
+                "waiting_by_priority": {
+                    str(priority): count
+                    for priority, count in sorted(
+                        last.waiting_by_priority.items() if last else (), reverse=True
+                    )
+                },
                 "kv_cache": {
                     "block_size": ready.block_size,
                     "blocks_total": ready.blocks,

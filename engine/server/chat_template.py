@@ -18,6 +18,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import InvalidRequest, ModelUnavailable
 
+_PLACE = "\ue000the answer so far\ue001"
+"""Stands for an unfinished answer while the template is rendered."""
+
 _REFUSALS = (
     TemplateError,
     TypeError,
@@ -47,17 +50,46 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos or "", "eos_token": eos or ""}
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        generation_prompt: bool = True,
     ) -> str:
         """Raises ``InvalidRequest`` when the template will not have these messages."""
         try:
             return self._template.render(
-                messages=messages, tools=tools, add_generation_prompt=True, **self._tokens
+                messages=messages, tools=tools, add_generation_prompt=generation_prompt, **self._tokens
             )
         except _REFUSALS as error:
             raise InvalidRequest(
                 f"The model's chat template refused these messages: {error}", param="messages"
             ) from error
+
+    def render_open(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        """As far as the last message's last character: what comes next is more of that message.
+
+        The template is rendered with a stand-in for that message's text, and the text is put in its place: templates
+        strip texts or take them apart, and the text may well occur again behind itself, in a marker say.
+        Raises ``InvalidRequest``.
+        """
+        *before, last = messages
+        shown = self.render([*before, {**last, "content": _PLACE}], tools, generation_prompt=False)
+        opening, found, _ = shown.rpartition(_PLACE)
+        if not found:
+            raise InvalidRequest(
+                "The model's chat template does not show the final message, so it cannot be continued.",
+                param="continue_final_message",
+            )
+        if before:
+            asked = self.render(before, tools)
+            if opening.startswith(asked) and opening[len(asked) :].strip():
+                # Past answers are written with more than the model was asked for, such as an empty thought. This one
+                # began where the generation prompt ends.
+                opening = asked
+        return opening + str(last["content"])
 
 
 def read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:

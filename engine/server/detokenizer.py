@@ -16,12 +16,13 @@ class Detokenizer:
     decodes to may depend on the one before it (a leading space, for one).
     """
 
-    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+    def __init__(self, decode: Callable[[list[int]], str], context: Sequence[int] = ()) -> None:
+        """``context``: tokens that the text goes on from. They must be whole characters."""
         self._decode = decode
-        self._window: list[int] = []
-        self._known = 0
+        self._window = list(context)
+        self._known = len(context)
         """How many tokens of the window are context: emitted before."""
-        self._emitted = 0
+        self._emitted = len(decode(self._window)) if context else 0
         """How many characters of the window's text are out."""
 
     def push(self, tokens: Sequence[int]) -> str:

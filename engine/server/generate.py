@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from engine.client import Delta, EngineClient
 from engine.core.request import FinishReason
 from engine.core.sampling_params import SamplingParams
-from engine.server.answers import Usage
+from engine.server.answers import Piece, Usage
 from engine.server.detokenizer import Detokenizer, StopStrings
+from engine.server.hints import Hints
+from engine.server.logprobs import Minutes, Said
 from engine.server.metrics import Metrics
 from engine.server.tokenizer import Tokenizer
 
@@ -20,15 +23,10 @@ class Sequence:
 
     prompt: list[int]
     params: SamplingParams
+    context: list[int] = field(default_factory=list)
+    """The end of the prompt, where what is generated is more of the same text."""
     echo: str = ""
     """Text to send before what is generated."""
-
-
-@dataclass(slots=True)
-class Piece:
-    index: int
-    text: str
-    finish: FinishReason | None
 
 
 @dataclass(slots=True)
@@ -38,14 +36,16 @@ class Generator:
     metrics: Metrics
 
     async def run(
-        self, sequences: list[Sequence], stops: list[str], usage: Usage, arrived: float
+        self, sequences: list[Sequence], stops: list[str], usage: Usage, arrived: float, hints: Hints
     ) -> AsyncGenerator[list[Piece], None]:
         """Yields what has come, as it comes; ``usage`` counts along.
 
         Whatever ends the iteration early also ends the work in the engine. Raises ``EngineError``.
         """
-        generation = self.client.submit([(s.prompt, s.params) for s in sequences])
-        choices = [_Choice(self.tokenizer, stops, arrived, self.metrics) for _ in sequences]
+        generation = self.client.submit(
+            [(s.prompt, s.params) for s in sequences], priority=hints.priority, deadline=hints.deadline
+        )
+        choices = [_Choice(self.tokenizer, s, stops, arrived, self.metrics) for s in sequences]
         try:
             async for deltas in generation:
                 pieces = []
@@ -55,14 +55,14 @@ class Generator:
                         continue
                     first = choice.tokens == 0
                     counted = choice.tokens
-                    text, finish = choice.take(delta)
+                    text, finish, said = choice.take(delta)
                     usage.completion_tokens += choice.tokens - counted
                     if choice.finished and delta.finish is None:
                         generation.stop(delta.index)
                     if first:
                         text = sequences[delta.index].echo + text
-                    if text or finish or first:
-                        pieces.append(Piece(delta.index, text, finish))
+                    if text or finish or first or said:
+                        pieces.append(Piece(delta.index, text, finish, said))
                 if pieces:
                     yield pieces
         finally:
@@ -73,39 +73,60 @@ class Generator:
 @dataclass(slots=True)
 class _Choice:
     tokenizer: Tokenizer
+    sequence: Sequence
     stops: list[str]
     last: float
     """When its last token came, or else when the request did."""
     metrics: Metrics
     tokens: int = 0
     finished: bool = False
+    emitted: int = 0
+    """Characters let out."""
     _detokenizer: Detokenizer = field(init=False)
     _stop_strings: StopStrings = field(init=False)
+    _minutes: Minutes | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self._detokenizer = Detokenizer(self.tokenizer.decode)
+        context = self.sequence.context
+        self._detokenizer = Detokenizer(self.tokenizer.decode, context)
         self._stop_strings = StopStrings(self.stops)
+        asked = self.sequence.params.logprobs is not None
+        self._minutes = Minutes(self.tokenizer, context) if asked else None
 
-    def take(self, delta: Delta) -> tuple[str, FinishReason | None]:
+    def take(self, delta: Delta) -> tuple[str, FinishReason | None, list[Said] | None]:
         self._time(delta)
+        text, finish = self._read(delta)
+        self.finished = finish is not None
+        self.emitted += len(text)
+        minutes = self._minutes
+        if minutes is None:
+            said = None
+        elif finish is None:
+            said = minutes.release(self.emitted)
+        else:
+            said = minutes.cut(self.emitted) if self._stop_strings.hit else minutes.finish()
+        return text, finish, said
+
+    def _read(self, delta: Delta) -> tuple[str, FinishReason | None]:
         # The token that ended the answer is no part of its text.
         spoken = delta.tokens[:-1] if delta.finish == "stop" else delta.tokens
-        if not self.stops:
+        if not self.stops and self._minutes is None:
             self.tokens += len(delta.tokens)
             text = self._detokenizer.push(spoken) if spoken else ""
         else:
             text = ""
             # One by one: what comes after a stop string must not be counted.
-            for token in spoken:
+            for token, logprobs in zip(spoken, delta.logprobs or repeat(None), strict=False):
                 self.tokens += 1
-                text += self._stop_strings.push(self._detokenizer.push([token]))
+                certain = self._detokenizer.push([token])
+                if self._minutes is not None and logprobs is not None:
+                    self._minutes.push(logprobs, certain)
+                text += self._stop_strings.push(certain)
                 if self._stop_strings.hit:
-                    self.finished = True
                     return text, "stop"
             self.tokens += len(delta.tokens) - len(spoken)
         if delta.finish is None:
             return text, None
-        self.finished = True
         text += self._stop_strings.push(self._detokenizer.finish())
         if self._stop_strings.hit:
             return text, "stop"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from engine.core.rate import Rate
 from engine.messages import Ready, Step
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -76,11 +76,9 @@ class Metrics:
 class Throughput:
     """Measured speed: averages over busy time, in which what is ten seconds old counts a third."""
 
-    _MEMORY = 10.0
-
     def __init__(self) -> None:
-        self._prefill = _Rate(self._MEMORY)
-        self._decode = _Rate(self._MEMORY)
+        self._prefill = Rate()
+        self._decode = Rate()
         self._finished: deque[float] = deque(maxlen=64)
 
     @property
@@ -108,20 +106,3 @@ class Throughput:
             return 5.0
         span = time.monotonic() - self._finished[0]
         return min(60.0, max(1.0, waiting / 2 * span / len(self._finished)))
-
-
-class _Rate:
-    def __init__(self, memory: float) -> None:
-        self._memory = memory
-        self._amount = 0.0
-        self._seconds = 0.0
-
-    @property
-    def value(self) -> float:
-        return self._amount / self._seconds if self._seconds else 0.0
-
-    def add(self, amount: float, seconds: float) -> None:
-        if seconds > 0:
-            fade = math.exp(-seconds / self._memory)
-            self._amount = self._amount * fade + amount
-            self._seconds = self._seconds * fade + seconds

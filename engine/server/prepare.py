@@ -43,15 +43,21 @@ class Preparer:
         self._check_model(body)
         if self.template is None:
             raise InvalidRequest("This model has no chat template: use /v1/completions.", param="messages")
-        text = self.template.render(
-            body.template_messages(), body.tools if body.tool_choice != "none" else None
-        )
+        messages, tools = body.template_messages(), body.tools if body.tool_choice != "none" else None
+        if body.continue_final_message:
+            text = self.template.render_open(messages, tools)
+        else:
+            begin = body.add_generation_prompt is not False
+            text = self.template.render(messages, tools, generation_prompt=begin)
         prompt = await self._encode(text, special=False, param="messages")
+        continued = body.continue_final_message and messages[-1]["content"]
         room = self.engine.max_model_len - len(prompt)
         max_tokens = body.max_completion_tokens or body.max_tokens
         field = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
         self._check_room(prompt, max_tokens, "messages", field)
-        sequences = self._sequences(body, prompt, max_tokens or room)
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        context = self.tokenizer.context(prompt) if continued else []
+        sequences = self._sequences(body, prompt, max_tokens or room, logprobs, context)
         answer = ChatAnswer(self.name, include_usage=body.include_usage)
         return self._job(body, sequences, answer, len(prompt))
 
@@ -76,7 +82,9 @@ class Preparer:
         sequences = [
             sequence
             for prompt, echo, max_tokens in zip(prompts, echoes, wanted, strict=True)
-            for sequence in self._sequences(body, prompt, max_tokens, echo)
+            for sequence in self._sequences(
+                body, prompt, max_tokens, body.logprobs, self.tokenizer.context(prompt), echo
+            )
         ]
         answer = CompletionAnswer(self.name, include_usage=body.include_usage)
         return self._job(body, sequences, answer, sum(map(len, prompts)))
@@ -85,7 +93,13 @@ class Preparer:
         return Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, Usage(prompt_tokens))
 
     def _sequences(
-        self, body: Sampling, prompt: list[int], max_tokens: int, echo: str = ""
+        self,
+        body: Sampling,
+        prompt: list[int],
+        max_tokens: int,
+        logprobs: int | None,
+        context: list[int],
+        echo: str = "",
     ) -> list[Sequence]:
         found = []
         for i in range(body.n or 1):
@@ -98,8 +112,9 @@ class Preparer:
                 top_k=max(0, body.top_k or 0),
                 seed=seed % 2**64,
                 stop_token_ids=self.tokenizer.stop_ids,
+                logprobs=logprobs,
             )
-            found.append(Sequence(prompt, params, echo))
+            found.append(Sequence(prompt, params, context, echo))
         return found
 
     async def _encode(self, text: str, *, special: bool, param: str) -> list[int]:

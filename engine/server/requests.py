@@ -1,7 +1,9 @@
 """OpenAI's two request bodies, checked: what is not understood is refused by name, never ignored.
 
 The fields are those of https://platform.openai.com/docs/api-reference/chat/create and
-https://platform.openai.com/docs/api-reference/completions/create, and ``top_k``, as open-weight servers have it.
+https://platform.openai.com/docs/api-reference/completions/create, and those of
+open-weight servers: ``top_k``, and vLLM's ``add_generation_prompt`` and ``continue_final_message``
+(https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html).
 """
 
 from __future__ import annotations
@@ -92,7 +94,9 @@ class ChatBody(Sampling):
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
 
@@ -103,9 +107,10 @@ class ChatBody(Sampling):
                 "'max_tokens' and 'max_completion_tokens' mean the same: give one.",
                 param="max_completion_tokens",
             )
-        if self.logprobs or self.top_logprobs:
-            name = "logprobs" if self.logprobs else "top_logprobs"
-            raise _unsupported(name, "Leave it out.")
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest(
+                "'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs"
+            )
         if self.store:
             raise _unsupported("store", "This engine keeps nothing: leave it out or set it to false.")
         if self.response_format is not None and self.response_format.type != "text":
@@ -114,6 +119,8 @@ class ChatBody(Sampling):
             )
         self._check_tools()
         self._check_messages()
+        if self.continue_final_message:
+            self._check_final_message()
 
     def template_messages(self) -> list[dict[str, Any]]:
         """Messages as templates expect them: one text each, and 'developer', a newer word, as 'system'."""
@@ -157,6 +164,25 @@ class ChatBody(Sampling):
                 if not isinstance(part.get(kind), str):
                     raise InvalidRequest(f"A part of type {kind!r} needs a string {kind!r}.", param=place)
 
+    def _check_final_message(self) -> None:
+        if self.add_generation_prompt:
+            raise InvalidRequest(
+                "'continue_final_message' and 'add_generation_prompt' cannot both be true: an answer is either "
+                "continued or begun.",
+                param="continue_final_message",
+            )
+        last, place = self.messages[-1], f"messages[{len(self.messages) - 1}]"
+        if last.role != "assistant":
+            raise InvalidRequest(
+                f"'continue_final_message' needs an assistant's message at the end, not one of role {last.role!r}.",
+                param=f"{place}.role",
+            )
+        if last.tool_calls or last.content is None:
+            raise InvalidRequest(
+                "'continue_final_message' continues text: the final message must have a content and no tool calls.",
+                param=f"{place}.content" if last.content is None else f"{place}.tool_calls",
+            )
+
 
 class CompletionBody(Sampling):
     prompt: (
@@ -169,14 +195,14 @@ class CompletionBody(Sampling):
         ]
     )
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: int | None = None
     suffix: str | None = None
 
     def check(self) -> None:
         super().check()
-        if self.logprobs is not None:
-            raise _unsupported("logprobs", "Leave it out.")
+        if self.logprobs is not None and self.echo:
+            raise _unsupported("logprobs", "With 'echo', that is: leave one of the two out.")
         if self.suffix:
             raise _unsupported("suffix", "Leave it out.")
         if self.best_of is not None and self.best_of != (self.n or 1):

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as RustTokenizer
 
 from engine.errors import ModelUnavailable
+
+_CONTEXT = 5
+"""Most tokens of context: a character has four bytes at most, each of which may be a token."""
+
+
+def _alphabet() -> dict[str, int]:
+    """GPT-2's signs for the 256 bytes: those that print stand for themselves, the others come after the 256th."""
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _alphabet()
 
 
 class Tokenizer:
@@ -29,6 +43,13 @@ class Tokenizer:
         self.stop_ids = self._stop_ids(folder)
         self.longest = max(map(len, self._tokenizer.get_vocab()), default=1)
         """Characters of the longest token."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = {number for number, token in added.items() if token.special}
+        decoder = self._tokenizer.decoder
+        kinds = decoder.__getstate__() if decoder is not None else b""
+        self._byte_level = b'"ByteLevel"' in kinds
+        self._byte_fallback = b'"ByteFallback"' in kinds
+        self._bytes: dict[int, bytes | None] = {}
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """``special`` lets the tokenizer add what a bare prompt starts with; a chat template writes that itself."""
@@ -36,6 +57,35 @@ class Tokenizer:
 
     def decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """What the token adds to a text, be it a part of a character; None for one that adds nothing."""
+        if token not in self._bytes:
+            self._bytes[token] = self._spell(token)
+        return self._bytes[token]
+
+    def name_of(self, token: int) -> str:
+        """The token as the vocabulary has it; empty if it is not there."""
+        return str(self._tokenizer.id_to_token(token) or "")
+
+    def context(self, ids: list[int]) -> list[int]:
+        """The last few of ``ids`` that are a text of their own: what comes next has to be decoded beside them."""
+        for count in range(1, min(_CONTEXT, len(ids)) + 1):
+            text = self.decode(ids[-count:])
+            if text and "\ufffd" not in text:
+                return ids[-count:]
+        return []
+
+    def _spell(self, token: int) -> bytes | None:
+        name = self.name_of(token)
+        if not name or token in self._special:
+            return None
+        if self._byte_level and all(sign in _BYTES for sign in name):
+            return bytes(_BYTES[sign] for sign in name)
+        if self._byte_fallback:
+            found = re.fullmatch(r"<0x([0-9A-F]{2})>", name)
+            return bytes.fromhex(found[1]) if found else name.replace("\u2581", " ").encode()
+        return self.decode([token]).encode()
 
     def _stop_ids(self, folder: Path) -> frozenset[int]:
         ids: set[int] = set()

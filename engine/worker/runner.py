@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from engine.config import EngineConfig
+from engine.core.logprobs import TokenLogprobs
 from engine.core.plan import Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
 from engine.models.registry import load_model, read_config
 from engine.worker.batch import BatchBuilder
 from engine.worker.kv_cache import KVCache
-from engine.worker.sampler import draw
+from engine.worker.sampler import draw, measure
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SMALL = 100 * 2**20
 """Bytes of weights up to which a CPU computes in float32 and on one thread, when it is left the choice."""
+
+
+class Drawn(NamedTuple):
+    """The tokens drawn, by request, for each work of a plan that samples, and their logprobs where asked for."""
+
+    tokens: dict[int, list[int]]
+    logprobs: dict[int, list[TokenLogprobs]]
 
 
 class Runner:
@@ -49,15 +58,15 @@ class Runner:
         self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device)
 
     @torch.inference_mode()
-    def execute(self, plan: Plan) -> dict[int, list[int]]:
-        """The tokens drawn, by request, for each work of the plan that samples."""
+    def execute(self, plan: Plan) -> Drawn:
         batch = self._batches.build(plan)
         hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
         if not batch.sampled:
-            return {}
+            return Drawn({}, {})
         logits = self.model.logits(hidden[batch.sampled_rows])
         drawn = draw(logits, batch.sampled)
-        return {work.request_id: [token] for work, token in zip(batch.sampled, drawn, strict=True)}
+        tokens = {work.request_id: [token] for work, token in zip(batch.sampled, drawn, strict=True)}
+        return Drawn(tokens, measure(logits, batch.sampled, drawn))
 
     def warm_up(self) -> None:
         """Run a chunk and a few single tokens, so that the first request does not pay for lazy set-up."""

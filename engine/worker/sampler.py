@@ -1,4 +1,4 @@
-"""The next token of each request from its logits."""
+"""The next token of each request from its logits, and how likely it was."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.core.logprobs import TokenLogprobs
 from engine.core.plan import Work
 from kernels.sample import sample
 
@@ -28,6 +29,29 @@ def draw(logits: Tensor, sampled: list[Work]) -> list[int]:
         torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
         torch.from_numpy(uniform).to(device),
     ).tolist()
+
+
+def measure(logits: Tensor, sampled: list[Work], drawn: list[int]) -> dict[int, list[TokenLogprobs]]:
+    """The logprobs of the tokens drawn, by request, for those that ask for them. Without any, it costs nothing.
+
+    They are the log-softmax of the logits as the model gives them, before temperature, top-k and top-p, as OpenAI's
+    are: they tell what the model thinks, not what the caller made of it.
+    """
+    rows = [row for row, work in enumerate(sampled) if work.sampling.logprobs is not None]
+    if not rows:
+        return {}
+    wanted = [sampled[row].sampling.logprobs for row in rows]
+    logprobs = logits[rows].float().log_softmax(dim=-1)
+    tokens = [drawn[row] for row in rows]
+    chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(1).tolist()
+    most = min(max(wanted), logits.shape[1])
+    values, ids = (found.tolist() for found in logprobs.topk(most, dim=-1))
+    return {
+        sampled[row].request_id: [
+            TokenLogprobs(tokens[i], chosen[i], list(zip(ids[i], values[i], strict=True))[: wanted[i]])
+        ]
+        for i, row in enumerate(rows)
+    }
 
 
 def uniforms(seeds: list[int], positions: list[int]) -> np.ndarray:

@@ -46,7 +46,7 @@ def run(
             scheduler.submit(Request(submitted, prompt, params))
             submitted += 1
         plan = scheduler.schedule()
-        for gain in scheduler.update(plan, runner.execute(plan)):
+        for gain in scheduler.update(plan, *runner.execute(plan)):
             outcome.tokens[gain.request_id] += gain.tokens
         outcome.steps += 1
         outcome.preempted += len(plan.preempted)

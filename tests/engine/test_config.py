@@ -31,6 +31,7 @@ def test_what_is_not_a_size(text: str) -> None:
         ({"kv_cache_blocks": 0}, "--kv-cache-blocks"),
         ({"kv_cache_blocks": 1, "kv_cache_memory": 1}, "not both"),
         ({"max_waiting": -1}, "--max-waiting"),
+        ({"priority_ageing": 0.0}, "--priority-ageing"),
         ({"threads": 0}, "--threads"),
     ],
 )

@@ -33,6 +33,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "max_num_seqs": 7,
         "max_batched_tokens": 99,
         "max_waiting": 3,
+        "priority_ageing": 2.5,
         "block_size": 32,
         "kv_cache_blocks": 11,
         "max_model_len": 64,

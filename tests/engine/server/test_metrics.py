@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.messages import Ready, Step
@@ -10,8 +12,15 @@ READY = Ready(
 )
 
 
-def step(seconds: float = 0.1, prefill: int = 0, decode: int = 0, **changes: int) -> Step:
-    fields = {"running": 3, "waiting": 2, "blocks_free": 12, "blocks_cached": 1, "preempted": 1} | changes
+def step(seconds: float = 0.1, prefill: int = 0, decode: int = 0, **changes: Any) -> Step:
+    fields = {
+        "running": 3,
+        "waiting": 2,
+        "waiting_by_priority": {0: 2},
+        "blocks_free": 12,
+        "blocks_cached": 1,
+        "preempted": 1,
+    } | changes
     return Step(
         seconds=seconds, sequences=3, prefill_tokens=prefill, decode_tokens=decode, queued=[0.2], **fields
     )

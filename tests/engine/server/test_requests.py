@@ -10,6 +10,9 @@ from engine.errors import InvalidRequest, UnsupportedParameter
 from engine.server.requests import ChatBody, CompletionBody, read
 
 USER = {"role": "user", "content": "hi"}
+PARTIAL = {"role": "assistant", "content": "he"}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
+CONTINUE = {"continue_final_message": True}
 
 
 def chat(**fields: Any) -> ChatBody:
@@ -61,6 +64,15 @@ def completion(**fields: Any) -> CompletionBody:
         ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"tools": {}}, "tools"),
         ({"user": 5}, "user"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"continue_final_message": True}, "messages[0].role"),
+        ({"messages": [USER, PARTIAL], **CONTINUE, "add_generation_prompt": True}, "continue_final_message"),
+        ({"messages": [PARTIAL, USER], **CONTINUE}, "messages[1].role"),
+        ({"messages": [USER, CALL], **CONTINUE}, "messages[1].content"),
+        ({"messages": [USER, {**CALL, "content": "x"}], **CONTINUE}, "messages[1].tool_calls"),
     ],
 )
 def test_a_wrong_value_is_named(fields: dict[str, Any], param: str) -> None:
@@ -76,8 +88,6 @@ def test_a_wrong_value_is_named(fields: dict[str, Any], param: str) -> None:
     ("fields", "param"),
     [
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"logprobs": True}, "logprobs"),
-        ({"top_logprobs": 3}, "top_logprobs"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"frequency_penalty": -0.5}, "frequency_penalty"),
         ({"logit_bias": {"5": 10}}, "logit_bias"),
@@ -196,7 +206,9 @@ def test_prompts_of_other_forms_are_refused(prompt: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": 6}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": 1, "echo": True}, "logprobs"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
         ({"prompt": ["a"] * 65, "n": 2}, "n"),

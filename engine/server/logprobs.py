@@ -1,0 +1,98 @@
+"""Logprobs beside the text that they belong to: a token's go out once all of its text does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.core.logprobs import TokenLogprobs
+from engine.server.tokenizer import Tokenizer
+
+_LOWEST = -9999.0
+"""Stands for minus infinity, which JSON cannot say; OpenAI's API has the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """A token as the caller sees it, and its logprob."""
+
+    text: str
+    """``bytes:\\xe2\\x82`` for one that is no whole character, so that no two tokens look alike."""
+    bytes: bytes | None
+    """What it adds to the text; None for a special token, which adds nothing."""
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A token of the answer. Joined, their ``bytes`` are the bytes of the answer."""
+
+    chosen: Likely
+    top: list[Likely]
+    """The most likely ones, best first."""
+    offset: int
+    """Characters of the answer before it."""
+
+
+class Minutes:
+    """Holds back each token's logprobs as long as some of its text is held back.
+
+    Of an answer that a stop string cuts, they cover the tokens that said any of what is left.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._certain = 0
+        """Characters that the detokenizer has let out."""
+        self._open: list[Said] = []
+        """Tokens whose text has yet to become certain: a part of a character, or none at all."""
+        self._closed: deque[tuple[int, Said]] = deque()
+        """Tokens and where their text ends."""
+        self._first = not context
+
+    def push(self, token: TokenLogprobs, text: str) -> None:
+        """``text`` is what has become certain with this token."""
+        chosen = self._likely(token.token, token.logprob)
+        top = [self._likely(other, logprob) for other, logprob in token.top]
+        self._first = self._first and chosen.bytes is None
+        self._open.append(Said(chosen, top, self._certain))
+        if text:
+            self._certain += len(text)
+            self._closed.extend((self._certain, said) for said in self._open)
+            self._open.clear()
+
+    def release(self, emitted: int) -> list[Said]:
+        """Those whose text lies within the first ``emitted`` characters of the answer."""
+        found = []
+        while self._closed and self._closed[0][0] <= emitted:
+            found.append(self._closed.popleft()[1])
+        return found
+
+    def cut(self, length: int) -> list[Said]:
+        """The rest of an answer that ends, cut, after ``length`` characters."""
+        return [said for said in self._rest() if said.offset < length]
+
+    def finish(self) -> list[Said]:
+        """The rest of an answer that ends by itself."""
+        return self._rest()
+
+    def _rest(self) -> list[Said]:
+        rest = [said for _, said in self._closed] + self._open
+        self._closed.clear()
+        self._open = []
+        return rest
+
+    def _likely(self, token: int, logprob: float) -> Likely:
+        value = self._tokenizer.bytes_of(token)
+        logprob = max(logprob, _LOWEST)
+        if value is None:
+            return Likely(self._tokenizer.name_of(token), None, logprob)
+        if self._first and value[:1] == b" " and self._tokenizer.decode([token])[:1] != " ":
+            # Some tokenizers write a space before the first word of a text, and take it away when they decode.
+            value = value[1:]
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            text = "bytes:" + "".join(f"\\x{byte:02x}" for byte in value)
+        return Likely(text, value, logprob)
