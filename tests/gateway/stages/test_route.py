@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from gateway.errors import UnknownModel
-from gateway.observe.metrics import Metrics
+from gateway.routing.router import Router
 from gateway.stages.route import route
 from gateway.types import Call, Chunk, Chunks
 from tests.fakes import a_call, policy
@@ -16,24 +14,28 @@ from tests.fakes import a_call, policy
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    before = random.getstate()
-    random.seed(7)
-    yield
-    random.setstate(before)
+class Idle:
+    def saturation(self, backend: str, /) -> float:
+        return 0.0
+
+    def load(self, backend: str, /) -> int:
+        return 0
+
+    def has_room(self, backend: str, tokens: int, /) -> bool:
+        return True
 
 
 class Taken:
-    """The next handler; it remembers where calls were sent."""
+    """The next handler; it remembers what it was given. ``answers`` is the candidate that it says has answered."""
 
-    def __init__(self) -> None:
-        self.targets: Counter[str] = Counter()
+    def __init__(self, answers: int = 0) -> None:
+        self.answers = answers
+        self.given: list[tuple[Any, Any]] = []
         self.closed = 0
 
     async def __call__(self, call: Call) -> Chunks:
-        assert call.target is not None
-        self.targets[f"{call.target.backend}/{call.target.model}"] += 1
+        self.given.append((call.candidate, call.candidates))
+        call.candidate = call.candidates[self.answers]
         try:
             yield Chunk(delta={})
             yield Chunk(delta={})
@@ -41,61 +43,65 @@ class Taken:
             self.closed += 1
 
 
-def over(*targets: dict[str, Any]) -> Call:
-    return a_call(policy_=policy(models={"m": {"targets": list(targets)}}))
-
-
-async def send(call: Call, taken: Taken, enabled: set[str], times: int = 1) -> None:
-    handler = route(enabled, Metrics())(taken)
-    for _ in range(times):
-        async for _ in handler(call):
-            pass
-
-
-async def test_weights() -> None:
-    taken = Taken()
-    call = over(
-        {"backend": "a", "model": "x", "weight": 6},
-        {"backend": "b", "model": "y", "weight": 3},
-        {"backend": "b", "model": "z"},
+def over(*targets: dict[str, Any], **more: Any) -> Call:
+    return a_call(
+        policy_=policy(
+            models={
+                "m": {"targets": list(targets), "fallbacks": ["f"], **more},
+                "f": {"targets": [{"backend": "up", "model": "f-upstream"}]},
+            }
+        )
     )
-    await send(call, taken, {"a", "b"}, times=2000)
-    shares = {target: count / 2000 for target, count in taken.targets.items()}
-    assert shares == pytest.approx({"a/x": 0.6, "b/y": 0.3, "b/z": 0.1}, abs=0.03)
-    assert taken.closed == 2000
 
 
-async def test_disabled_backends_get_nothing() -> None:
-    taken = Taken()
-    call = over({"backend": "a", "model": "x", "weight": 1000}, {"backend": "b", "model": "y"})
-    await send(call, taken, {"b"}, times=50)
-    assert taken.targets == {"b/y": 50}
+A, B = {"backend": "up", "model": "a"}, {"backend": "up", "model": "b"}
 
 
-async def test_none_enabled() -> None:
-    with pytest.raises(UnknownModel, match="none of its backends is enabled") as caught:
-        await send(over({"backend": "a", "model": "x"}), Taken(), set())
-    assert (caught.value.status, caught.value.param) == (404, "model")
+def a_router(call: Call) -> Router:
+    return Router(call.policy, {"up"}, Idle(), random=Random(7))
 
 
-async def test_the_receipt_tells_the_choice() -> None:
-    call = over({"backend": "a", "model": "x"})
-    await send(call, Taken(), {"a"})
-    told = call.receipt.notes["route"]
-    assert 0 <= told.pop("after") < 1
-    assert told == {"backend": "a", "model": "x"}
+async def test_the_plan_goes_on_with_the_call_and_into_the_receipt() -> None:
+    call, taken = over(A), Taken()
+    chunks = [chunk async for chunk in route(a_router(call))(taken)(call)]
+    assert len(chunks) == 2
+    ((candidate, candidates),) = taken.given
+    assert [(one.model, one.target.model, one.why) for one in candidates] == [
+        ("m", "a", "primary"),
+        ("f", "f-upstream", "fallback"),
+    ]
+    assert candidate is candidates[0]
+    assert call.receipt.notes["route"] == {
+        "model": "m",
+        "candidates": ["up/a", "up/f-upstream"],
+        "why": "primary",
+    }
 
 
-async def test_the_wait_until_here_is_timed() -> None:
-    metrics = Metrics()
-    async for _ in route({"a"}, metrics)(Taken())(over({"backend": "a", "model": "x"})):
-        pass
-    assert b'tollgate_queue_seconds_count{model="m"} 1.0' in metrics.render()[0]
+async def test_nowhere_to_go() -> None:
+    call, taken = over(A, fallbacks=[]), Taken()
+    router = Router(call.policy, set(), Idle())
+    with pytest.raises(UnknownModel, match="none of its backends is enabled"):
+        await anext(route(router)(taken)(call))
+    assert taken.given == []
 
 
 async def test_a_reader_that_leaves_closes_what_is_behind() -> None:
-    taken = Taken()
-    chunks = route({"a"}, Metrics())(taken)(over({"backend": "a", "model": "x"}))
+    call, taken = over(A), Taken()
+    chunks = route(a_router(call))(taken)(call)
     await anext(chunks)
     await chunks.aclose()
     assert taken.closed == 1
+
+
+async def test_who_answered_in_place_of_the_first_is_asked_first_from_then_on() -> None:
+    call = over(A, B, select="prefix_affinity")
+    handler = route(a_router(call))
+    firsts = []
+    for answers in (0, 1, 0, 0):
+        taken = Taken(answers)
+        async for _ in handler(taken)(call):
+            pass
+        firsts.append(taken.given[0][0].target.model)
+    assert firsts[0] == firsts[1]
+    assert firsts[2] == firsts[3] != firsts[0]
