@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.admission.predictor import Average, EngineFigures, Forecast, Speeds, check_in_time
+from gateway.errors import Overloaded
+from gateway.types import Demand
+from tests.gateway.admission.test_pool import Clock
+
+DEMAND = Demand(prompt=100, expected=50, reserved=200)
+
+
+def learn(
+    speeds: Speeds,
+    seconds: float,
+    *,
+    cost: int = 150,
+    share: float = 0.25,
+    first_token: float | None = 0.5,
+    completion: int = 51,
+) -> None:
+    speeds.learn(cost=cost, share=share, seconds=seconds, first_token=first_token, completion=completion)
+
+
+def test_nothing_is_predicted_before_anything_finished() -> None:
+    speeds = Speeds(Clock())
+    assert (speeds.throughput, speeds.first_token, speeds.tokens_per_second) == (None, None, None)
+    assert (speeds.expected_wait(1000), speeds.expected_service(DEMAND)) == (None, None)
+    assert speeds.expected_wait(0) == 0.0
+
+
+def test_speeds_follow_from_a_finished_request() -> None:
+    speeds = Speeds(Clock())
+    learn(speeds, 2.5)
+    assert speeds.first_token == 0.5
+    assert speeds.tokens_per_second == pytest.approx(25)  # 50 more tokens in 2 s
+    assert speeds.throughput == pytest.approx(150 / (2.5 * 0.25))
+    assert speeds.expected_wait(240) == pytest.approx(1.0)
+    assert speeds.expected_service(DEMAND) == pytest.approx(0.5 + 50 / 25)
+
+
+def test_they_converge_to_a_new_speed() -> None:
+    speeds = Speeds(Clock())
+    learn(speeds, 2.5)
+    for _ in range(100):
+        learn(speeds, 10.5)
+    assert speeds.tokens_per_second == pytest.approx(5, rel=0.01)
+    assert speeds.throughput == pytest.approx(150 / (10.5 * 0.25), rel=0.01)
+
+
+def test_a_whole_answer_tells_nothing_of_the_first_token() -> None:
+    speeds = Speeds(Clock())
+    learn(speeds, 2.0, first_token=None, completion=50)
+    assert speeds.first_token is None
+    assert speeds.expected_service(DEMAND) == pytest.approx(2.0)
+
+
+def test_without_usage_the_first_token_is_known_alone() -> None:
+    speeds = Speeds(Clock())
+    learn(speeds, 2.0, completion=0)
+    assert speeds.tokens_per_second is None
+    assert speeds.expected_service(DEMAND) == 0.5
+
+
+def test_old_speeds_are_forgotten() -> None:
+    """Else a backend that once was slow would be refused everything that could prove it fast."""
+    clock = Clock()
+    speeds = Speeds(clock)
+    learn(speeds, 1000.0)
+    clock.now += 31
+    assert speeds.throughput is None
+    assert speeds.expected_service(DEMAND) is None
+    learn(speeds, 2.5)
+    assert speeds.tokens_per_second == pytest.approx(25)
+
+
+def test_without_a_limit_there_is_no_throughput() -> None:
+    speeds = Speeds(Clock())
+    learn(speeds, 2.0, share=0.0)
+    assert speeds.throughput is None
+
+
+def test_the_engine_knows_better() -> None:
+    clock = Clock()
+    speeds = Speeds(clock)
+    learn(speeds, 2.5)
+    speeds.tell(EngineFigures(running=10, prefill=20.0, decode=50.0))
+    assert speeds.tokens_per_second == 5.0
+    assert speeds.expected_service(DEMAND) == pytest.approx(100 / 20 + 50 / 5)
+    clock.now += 5.1
+    assert speeds.engine is None
+    assert speeds.tokens_per_second == pytest.approx(25)
+
+
+@pytest.mark.parametrize(
+    ("figures", "saturation"),
+    [
+        (EngineFigures(), 0.0),
+        (EngineFigures(waiting=1), 1.0),
+        (EngineFigures(running=8, waiting=2, places=16), 0.625),
+        (EngineFigures(running=16, waiting=20, places=16), 1.0),
+        (EngineFigures(running=1, places=16, kv_usage=0.95), 0.95),
+    ],
+)
+def test_the_engines_saturation(figures: EngineFigures, saturation: float) -> None:
+    assert figures.saturation == saturation
+
+
+def test_the_first_values_count_alike() -> None:
+    average = Average(0.1)
+    assert not average
+    for value in (1.0, 2.0, 3.0):
+        average.add(value)
+    assert average.value == pytest.approx(2.0)
+    for _ in range(100):
+        average.add(10.0)
+    assert average.value == pytest.approx(10.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("wait", "service", "left", "code", "retry_after"),
+    [
+        (0.0, 0.0, None, None, None),
+        (5.0, 100.0, None, None, None),
+        (5.1, 0.0, None, "queue_timeout", 1.0),
+        (12.0, 0.0, None, "queue_timeout", 7.0),
+        (1.0, 1.0, 2.0, None, None),
+        (4.0, 2.0, 3.0, "deadline_exceeded", 3.0),
+        (1.0, 2.0, 2.9, "deadline_exceeded", 1.0),
+        (3.0, 10.0, 5.0, "deadline_exceeded", 3.0),
+        (0.0, 0.0, -0.1, "deadline_exceeded", 1.0),
+    ],
+)
+def test_what_would_be_late_is_refused_at_once(
+    wait: float, service: float, left: float | None, code: str | None, retry_after: float | None
+) -> None:
+    forecast = Forecast(wait, service)
+    if code is None:
+        check_in_time(forecast, max_wait=5.0, left=left, backend="up")
+        return
+    with pytest.raises(Overloaded) as refusal:
+        check_in_time(forecast, max_wait=5.0, left=left, backend="up")
+    assert refusal.value.code == code
+    assert refusal.value.retry_after == pytest.approx(retry_after)
+    assert "'up'" in refusal.value.message
