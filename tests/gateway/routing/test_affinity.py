@@ -126,7 +126,9 @@ def test_a_key_means_the_same_in_every_process() -> None:
         "print(prefix_of(ChatRequest('m', prompt='Hello there'), 'acme').key.hex())"
     )
     root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == prefix_of(ChatRequest("m", prompt="Hello there"), "acme").key.hex()
 
 
