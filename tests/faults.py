@@ -68,7 +68,7 @@ class FaultServer(FakeUpstream):
         super().__init__()
         self.faults = list(faults) or [sound]
         self._answer = answer
-        self._continues = continues
+        self.continues = continues
         self._prefill = prefill
 
     def next_script(self) -> Script:
@@ -77,7 +77,7 @@ class FaultServer(FakeUpstream):
         if body.get("continue_final_message"):
             if self._prefill is not None:
                 return self._prefill
-            if self._continues:
+            if self.continues:
                 begun = body["messages"][-1]["content"]
                 if not text.startswith(begun):
                     return bad_request(Asked(False, "", 0))
