@@ -17,15 +17,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.policy import yaml_tree
+from gateway.policy.checks import aliases_of
 from gateway.policy.folder import Folder, find, read_folder
 from gateway.policy.keyfile import NEW_FILE, CannotEdit, added, removed
-from gateway.policy.keys import hash_key, make_key
+from gateway.policy.keys import DEFAULT_TIER, hash_key, make_key
 from gateway.policy.problems import Place, PolicyError, suggestion
 from gateway.policy.schema import Key, parse_duration
-from gateway.policy.yaml_tree import Map, Sequence
+from gateway.policy.yaml_tree import Map, Scalar, Sequence
 
 FILE = "keys.yaml"
-_TAKEN_UP = "A running gateway takes that up within a second or two."
+_OPTIONS = {"allow_ips": "allow-ip"}
+_TAKEN_UP = "A running gateway takes that up within a second."
 
 
 class Usage(Exception):
@@ -79,6 +81,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the models it may use, such as 'gpt-*' (*)",
     )
     create_.add_argument("--expires", metavar="WHEN", help="a day, as 2027-01-01, or a span, as 90d (never)")
+    create_.add_argument("--tier", metavar="NAME", help="in place of its tenant's")
+    create_.add_argument(
+        "--allow-ip",
+        metavar="NETWORK",
+        action="append",
+        help="an address or network it may be used from, as 10.0.0.0/8; may be given again (anywhere)",
+    )
+    create_.add_argument("--requests-per-minute", metavar="N", type=int, help="its limit (none)")
+    create_.add_argument("--tokens-per-minute", metavar="N", type=int, help="its limit (none)")
+    create_.add_argument("--usd-per-month", metavar="DOLLARS", type=float, help="its budget (none)")
     create_.set_defaults(run=lambda arguments: _reported(create, arguments))
     list_ = actions.add_parser("list", parents=[shared], help="list the keys", description="List the keys.")
     list_.set_defaults(run=lambda arguments: _reported(list_keys, arguments))
@@ -96,17 +108,20 @@ def create(arguments: argparse.Namespace) -> None:
     entry |= {"sha256": hash_key(key), "tenant": arguments.tenant, "models": patterns}
     if arguments.expires:
         entry["expires"] = _expiry(arguments.expires).isoformat()
+    entry |= _restrictions(arguments)
     try:
         Key.model_validate(entry)
     except ValidationError as error:
         first = error.errors()[0]
-        raise Usage(f"--{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+        option = _OPTIONS.get(str(first["loc"][0])) or str(first["loc"][-1]).replace("_", "-")
+        raise Usage(f"--{option}: {first['msg'].removeprefix('Value error, ')}") from None
     with _locked(arguments.policies):
         folder = _folder(arguments.policies)
         for known in _entries(folder):
             if known.text("id") == entry["id"]:
                 raise Failed(f"{known.place}: there is a key with the id '{entry['id']}' already")
         _check_patterns(patterns, folder)
+        _check_tier(arguments.tier, folder)
         file = arguments.policies / FILE
         text = file.read_text("utf-8-sig") if file.exists() else NEW_FILE
         try:
@@ -120,15 +135,18 @@ def create(arguments: argparse.Namespace) -> None:
 
 
 def list_keys(arguments: argparse.Namespace) -> None:
-    rows = [("ID", "TENANT", "MODELS", "EXPIRES", "SHA256", "WHERE")]
+    rows = [("ID", "TENANT", "TIER", "MODELS", "EXPIRES", "SHA256", "WHERE")]
     today = datetime.now(UTC).date().isoformat()
-    for entry in _entries(_folder(arguments.policies)):
+    folder = _folder(arguments.policies)
+    for entry in _entries(folder):
+        tenant = entry.text("tenant", "default")
         models = entry.content.get("models", ["*"])
         expires = entry.text("expires", "never")
         rows.append(
             (
                 entry.text("id", "?"),
-                entry.text("tenant", "default"),
+                tenant,
+                entry.text("tier") or _tier_of_tenant(folder, tenant),
                 " ".join(map(str, models)) if isinstance(models, list) else "?",
                 f"{expires} (expired)" if expires <= today else expires,
                 entry.text("sha256")[:8] + "…",
@@ -145,9 +163,12 @@ def list_keys(arguments: argparse.Namespace) -> None:
 
 def revoke(arguments: argparse.Namespace) -> None:
     with _locked(arguments.policies):
-        entries = list(_entries(_folder(arguments.policies)))
+        folder = read_folder(arguments.policies, os.environ)
+        entries = list(_entries(folder))
         named = [entry for entry in entries if entry.text("id") == arguments.id]
         if not named:
+            if folder.problems:
+                raise PolicyError(folder.problems)
             ids = [entry.text("id") for entry in entries]
             raise Failed(f"no key has the id '{arguments.id}'{suggestion(arguments.id, ids)}")
         entry = named[0]
@@ -160,7 +181,13 @@ def revoke(arguments: argparse.Namespace) -> None:
             raise by_hand from None
         _write(entry.place.file, text)
     print(f"Key '{arguments.id}' is revoked. {_TAKEN_UP}")
-    if len(entries) == 1:
+    if folder.problems:
+        print(
+            "The policy folder is broken, though: a running gateway refuses this key, and takes up nothing else.\n"
+            f"{PolicyError(folder.problems)}",
+            file=sys.stderr,
+        )
+    elif len(entries) == 1:
         print("No keys are left: the next 'tollgate serve' makes a development key.")
 
 
@@ -199,9 +226,34 @@ def _entries(folder: Folder) -> Iterator[Listed]:
             yield Listed(item.place, position, yaml_tree.data(item))
 
 
+def _tier_of_tenant(folder: Folder, tenant: str) -> str:
+    tier = find(folder.root, ("tenants", tenant, "tier"))
+    return tier.text if isinstance(tier, Scalar) else DEFAULT_TIER
+
+
+def _restrictions(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What narrows a key, as it is written; what was not asked for is left out."""
+    quotas = {name: getattr(arguments, name) for name in ("requests_per_minute", "tokens_per_minute")}
+    asked = {
+        "tier": arguments.tier,
+        "allow_ips": arguments.allow_ip,
+        "quotas": {name: number for name, number in quotas.items() if number is not None},
+        "budget": {} if arguments.usd_per_month is None else {"usd_per_month": arguments.usd_per_month},
+    }
+    return {name: value for name, value in asked.items() if value}
+
+
+def _check_tier(tier: str | None, folder: Folder) -> None:
+    tiers = find(folder.root, ("tiers",))
+    names = tuple(tiers.entries) if isinstance(tiers, Map) else ()
+    if tier is not None and names and tier not in (*names, DEFAULT_TIER):
+        raise Failed(f"--tier: no tier is named '{tier}'{suggestion(tier, names)}")
+
+
 def _check_patterns(patterns: list[str], folder: Folder) -> None:
     models = find(folder.root, ("models",))
-    names = tuple(models.entries) if isinstance(models, Map) else ()
+    content = yaml_tree.data(models) if isinstance(models, Map) else {}
+    names = (*content, *aliases_of(content))
     for pattern in patterns:
         if not set("*?[") & set(pattern) and pattern not in names:
             raise Failed(f"--models: no model is named '{pattern}'{suggestion(pattern, names)}")

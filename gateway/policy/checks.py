@@ -5,14 +5,16 @@ The checks read a policy's plain content, sound or not, so that one mistake does
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from gateway.policy.keys import DEFAULT_TIER
 from gateway.policy.problems import KeyPath, suggestion
 from gateway.policy.schema import EngineBackend
 
@@ -27,11 +29,21 @@ class Finding(NamedTuple):
     """The other place, where two collide."""
 
 
-def check(content: Mapping[str, Any]) -> Iterator[Finding]:
-    """Everything that is wrong between the parts of a policy."""
+def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Finding]:
+    """Everything that is wrong between the parts of a policy; and, given its folder, what should lie beside it."""
     yield from _targets(content)
+    yield from _names_of_models(content)
+    yield from _models_named(content)
+    yield from _tiers_named(content)
     yield from _keys(content)
+    yield from _issuers(content, folder)
     yield from _launches(content)
+
+
+def aliases_of(models: Mapping[str, Any]) -> Iterator[str]:
+    """Every alias in a policy's ``models``, sound or not."""
+    for model in models.values():
+        yield from (alias for alias in _list(model, "aliases") if isinstance(alias, str))
 
 
 def _targets(content: Mapping[str, Any]) -> Iterator[Finding]:
@@ -46,8 +58,88 @@ def _targets(content: Mapping[str, Any]) -> Iterator[Finding]:
                 )
 
 
+def _names_of_models(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """A name means one model."""
+    models = _mapping(content, "models")
+    taken: dict[str, KeyPath] = {name: ("models", name) for name in models}
+    for name, model in models.items():
+        for index, alias in enumerate(_list(model, "aliases")):
+            path: KeyPath = ("models", name, "aliases", index)
+            if isinstance(alias, str) and (first := taken.setdefault(alias, path)) != path:
+                yield Finding(path, f"'{alias}' is the name of another model, or given twice", first)
+
+
+def _models_named(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """Where a model is sent elsewhere, that model is there, and the way does not lead back."""
+    models = _mapping(content, "models")
+    names = tuple(models)
+    for path, word in _references(content):
+        if word not in models:
+            aliased = next((name for name, model in models.items() if word in _list(model, "aliases")), None)
+            hint = f"; write '{aliased}', of which it is an alias" if aliased else suggestion(word, names)
+            yield Finding(path, f"no model is named '{word}'{hint}")
+        elif path[0] == "models" and word == path[1]:
+            yield Finding(path, "is the model itself; name another one")
+        elif path[2] == "cascade" and _list(models[word], "cascade"):
+            yield Finding(path, f"'{word}' is a cascade itself; a step should be a model with targets")
+
+
+def _references(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    found: list[tuple[KeyPath, Any]] = []
+    for name, model in _mapping(content, "models").items():
+        at = ("models", name)
+        found += [((*at, "fallbacks", i), word) for i, word in enumerate(_list(model, "fallbacks"))]
+        found += [
+            ((*at, "cascade", i, "model"), step.get("model"))
+            for i, step in enumerate(_list(model, "cascade"))
+            if isinstance(step, dict)
+        ]
+        if isinstance(model, dict):
+            found.append(((*at, "larger_context"), model.get("larger_context")))
+        found.append(((*at, "shadow", "model"), _mapping(model, "shadow").get("model")))
+    for name, tier in _mapping(content, "tiers").items():
+        path = ("tiers", name, "on_saturation", "to")
+        found.append((path, _mapping(tier, "on_saturation").get("to")))
+    yield from ((path, word) for path, word in found if isinstance(word, str))
+
+
+def _tiers_named(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """A policy that describes no tiers may name what it likes: they are all alike."""
+    tiers = tuple(_mapping(content, "tiers"))
+    owners: Iterable[tuple[KeyPath, Any]] = (
+        *((("tenants", name), tenant) for name, tenant in _mapping(content, "tenants").items()),
+        *((("keys", index), key) for index, key in enumerate(_list(content, "keys"))),
+    )
+    for path, owner in owners:
+        tier = owner.get("tier") if isinstance(owner, dict) else None
+        if tiers and isinstance(tier, str) and tier not in (*tiers, DEFAULT_TIER):
+            yield Finding((*path, "tier"), f"no tier is named '{tier}'{suggestion(tier, tiers)}")
+
+
+def _issuers(content: Mapping[str, Any], folder: Path | None) -> Iterator[Finding]:
+    seen: dict[str, KeyPath] = {}
+    for index, entry in enumerate(_list(content, "jwt")):
+        issuer, jwks = (entry.get("issuer"), entry.get("jwks")) if isinstance(entry, dict) else (None, None)
+        path: KeyPath = ("jwt", index, "issuer")
+        if isinstance(issuer, str) and (first := seen.setdefault(issuer, path)) != path:
+            yield Finding(path, "two entries have this issuer; each needs its own", first)
+        if isinstance(jwks, str) and "://" in jwks:
+            if not _fetchable(jwks):
+                yield Finding(("jwt", index, "jwks"), "should be an http(s) URL, or a file beside the policy")
+        elif isinstance(jwks, str) and folder is not None and not (folder / jwks).is_file():
+            yield Finding(("jwt", index, "jwks"), f"there is no file '{folder / jwks}'")
+
+
+def _fetchable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def _keys(content: Mapping[str, Any]) -> Iterator[Finding]:
-    models = tuple(_mapping(content, "models"))
+    models = (*_mapping(content, "models"), *aliases_of(_mapping(content, "models")))
     seen: dict[tuple[str, str], KeyPath] = {}
     for index, key in enumerate(_list(content, "keys")):
         if not isinstance(key, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def added(text: str, entry: Mapping[str, Any]) -> str:
     listed = before.get("keys") or []
     if not isinstance(listed, list):
         raise CannotEdit
-    new = _with(text, f"{{{', '.join(f'{name}: {_flow(value)}' for name, value in entry.items())}}}")
+    new = _with(text, _flow(entry))
     _verify(new, {**before, "keys": [*listed, dict(entry)]})
     return new
 
@@ -112,8 +113,13 @@ def _line_end(text: str) -> str:
 
 
 def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_flow(inner)}' for name, inner in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, int | float):
+        # YAML reads 1e-05 as text.
+        return format(Decimal(repr(value)), "f")
     # What looks like a reference to the environment is meant literally.
     text = str(value).replace("${", "$${")
     return (

@@ -82,9 +82,31 @@ def test_create_keeps_what_else_is_in_the_file(run: Run, folder: Path) -> None:
     assert ring(folder).find(out.strip(), 0).key_id.startswith("key-")
 
 
+def test_a_key_is_created_with_its_limits(run: Run, folder: Path) -> None:
+    (folder / "tiers.yaml").write_text("tiers: {pro: {}, free: {}}\n")
+    code, out, _ = run(
+        "create",
+        *("--id", "ci", "--tier", "pro", "--allow-ip", "10.0.0.0/8", "--allow-ip", "2001:db8::1"),
+        *("--tokens-per-minute", "1000", "--requests-per-minute", "60", "--usd-per-month", "0.00001"),
+    )
+    assert code == 0
+    (key,) = load_policy(folder, {"NOT_SET_EITHER": "memory"}).policy.keys
+    assert (key.tier, key.allow_ips) == ("pro", ("10.0.0.0/8", "2001:db8::1/128"))
+    assert (key.quotas.tokens_per_minute, key.quotas.requests_per_minute) == (1000, 60)
+    assert key.budget.usd_per_month == 0.00001
+    assert ring(folder).find(out.strip(), 0).tier == "pro"
+    assert run("list")[1].splitlines()[1].split()[:3] == ["ci", "default", "pro"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["--tier", "pr"], 1, "--tier: no tier is named 'pr'; did you mean 'pro'?"),
+        (["--tier", "no tier"], 2, "--tier: 'no tier' is not a name"),
+        (["--allow-ip", "10.0.0.1/8"], 2, "--allow-ip: write an IP address or network"),
+        (["--tokens-per-minute", "0"], 2, "--tokens-per-minute: "),
+        (["--usd-per-month", "-1"], 2, "--usd-per-month: "),
+        (["--usd-per-month", "nan"], 2, "--usd-per-month: "),
         (["--id", "bad id"], 2, "--id: 'bad id' is not a name"),
         (["--tenant", ""], 2, "--tenant: '' is not a name"),
         (["--expires", "soon"], 2, "--expires: write a day, as 2027-01-01, or a span, as 90d"),
@@ -98,6 +120,7 @@ def test_create_keeps_what_else_is_in_the_file(run: Run, folder: Path) -> None:
     ],
 )
 def test_what_create_refuses(run: Run, folder: Path, arguments: list[str], code: int, message: str) -> None:
+    (folder / "tiers.yaml").write_text("tiers: {pro: {}}\n")
     found, out, err = run("create", *arguments)
     assert (found, out) == (code, "") and message in err
     assert not (folder / "keys.yaml").exists()
@@ -126,16 +149,18 @@ def test_list_tells_where_each_key_is_and_no_hash(run: Run, folder: Path) -> Non
     digest = "ab" * 32
     (folder / "more.yaml").write_text(
         f"keys:\n  - {{id: old, sha256: '{digest}', tenant: acme, expires: 2020-01-01}}\n"
+        "tenants: {acme: {tier: gold}}\n"
     )
     code, out, _ = run("list")
     header, mine, old = out.splitlines()
     assert code == 0
-    assert header.split() == ["ID", "TENANT", "MODELS", "EXPIRES", "SHA256", "WHERE"]
-    assert mine.split()[:4] == ["mine", "default", "gpt-*", "never"]
+    assert header.split() == ["ID", "TENANT", "TIER", "MODELS", "EXPIRES", "SHA256", "WHERE"]
+    assert mine.split()[:5] == ["mine", "default", "default", "gpt-*", "never"]
     assert mine.endswith(f"{folder}/keys.yaml:3")
     assert old.split() == [
         "old",
         "acme",
+        "gold",
         "*",
         "2020-01-01",
         "(expired)",
@@ -161,6 +186,18 @@ def test_revoke_removes_a_key_from_its_own_file_only(run: Run, folder: Path) -> 
     (folder / "more.yaml").unlink()
     assert "No keys are left" in run("revoke", "b")[1]
     assert len(ring(folder)) == 0
+
+
+def test_a_key_is_revoked_from_a_broken_folder_with_a_warning(run: Run, folder: Path) -> None:
+    run("create", "--id", "a")
+    run("create", "--id", "b")
+    (folder / "another.yaml").write_text("models: [")
+    code, out, err = run("revoke", "a")
+    assert code == 0 and "'a' is revoked" in out
+    assert "The policy folder is broken" in err and f"{folder}/another.yaml:1: not valid YAML" in err
+    assert [entry["id"] for entry in yaml.safe_load((folder / "keys.yaml").read_text())["keys"]] == ["b"]
+    code, _, err = run("revoke", "a")
+    assert code == 1 and f"{folder}/another.yaml:1: not valid YAML" in err  # it may be there
 
 
 def test_keys_created_at_once_are_all_kept(folder: Path) -> None:

@@ -102,3 +102,14 @@ def test_any_pattern_is_written_so_that_it_is_read_back(pattern: str) -> None:
     text = added("", {**ENTRY, "models": [pattern]})
     tree = yaml_tree.read(text, Path("x"), {"NAME": "no"}, [])
     assert tree is not None and yaml_tree.data(tree)["keys"][0]["models"] == [pattern]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_nested_entries_are_written_in_flow_style(name: str) -> None:
+    entry = {
+        **ENTRY,
+        "quotas": {"tokens_per_minute": 1000},
+        "budget": {"usd_per_month": 0.00001},
+        "tier": "a{b",
+    }
+    assert plain(added(LAYOUTS[name], entry))["keys"][-1] == entry

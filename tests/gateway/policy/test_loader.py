@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.policy.checks import check
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import EngineBackend, OpenAIBackend
@@ -109,12 +110,12 @@ store: file:///tmp
         "a.yaml:3: backends.one.base_url: is required, and missing",
         "a.yaml:3: backends.one.bse_url: unknown key; did you mean 'base_url'?",
         "a.yaml:4: backends.two.kind: 'opnai' is no kind of backend; did you mean 'openai'?",
-        "a.yaml:5: backends.tri.kind: is required, and missing; write one of 'engine', 'openai', 'fake'",
+        "a.yaml:5: backends.tri.kind: is required, and missing; write one of 'engine', 'openai', 'anthropic', …",
         "a.yaml:6: backends.fyr: should be a mapping: {key: value}",
         "a.yaml:9: models.m.targets[0].backend: no backend is named 'onee'; did you mean 'one'?",
         "a.yaml:9: models.m.targets[0].weight: should be a valid number",
         "a.yaml:10: models.m.timeouts.idle: write a duration as a number with its unit: 250ms, 2s, 5m, 1h or 1d",
-        "a.yaml:11: models.empty.targets: should have at least one entry",
+        "a.yaml:11: models.empty: should have either 'targets' or 'cascade', with at least one entry",
         "a.yaml:12: models.none.targets: has no value; write one, or remove the key",
         "a.yaml:13: models.bad name.targets[0].model: should not be empty",
         "a.yaml:13: models.bad name: 'bad name' is not a name; use letters, digits and ._:/@+- and begin with …",
@@ -422,3 +423,69 @@ def test_any_bytes_are_a_policy_or_a_policy_error(
     (folder / "a.yaml").write_bytes(content)
     with pytest.raises(PolicyError):
         load_policy(folder, {})
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("models: {n: {aliases: [x, m], TARGETS}}", "models.n.aliases[1]: 'm' is the name of another model"),
+        ("models: {n: {aliases: [x], TARGETS}, o: {aliases: [x], TARGETS}}", "models.o.aliases[0]: 'x' is the"),
+        ("models: {n: {aliases: [n], TARGETS}}", "models.n.aliases[0]: 'n' is the name of another model"),
+        ("models: {n: {fallbacks: [mm], TARGETS}}", "models.n.fallbacks[0]: no model is named 'mm'; did you mean 'm'?"),
+        ("models: {n: {fallbacks: [n], TARGETS}}", "models.n.fallbacks[0]: is the model itself; name another one"),
+        (
+            "models: {n: {fallbacks: [x], TARGETS}, o: {aliases: [x], TARGETS}}",
+            "models.n.fallbacks[0]: no model is named 'x'; write 'o', of which it is an alias",
+        ),
+        ("models: {n: {larger_context: no, TARGETS}}", "models.n.larger_context"),
+        ("models: {n: {larger_context: nothing, TARGETS}}", "models.n.larger_context: no model is named 'nothing'"),
+        ("models: {n: {larger_context: n, TARGETS}}", "models.n.larger_context: is the model itself"),
+        ("models: {n: {shadow: {model: x}, TARGETS}}", "models.n.shadow.model: no model is named 'x'"),
+        ("models: {n: {cascade: [{model: x}]}}", "models.n.cascade[0].model: no model is named 'x'"),
+        ("models: {n: {cascade: [{model: n}]}}", "models.n.cascade[0].model: is the model itself"),
+        (
+            "models: {n: {cascade: [{model: m}]}, o: {cascade: [{model: n}]}}",
+            "models.o.cascade[0].model: 'n' is a cascade itself; a step should be a model with targets",
+        ),
+        (
+            "tiers: {free: {on_saturation: {action: downgrade, to: x}}}",
+            "tiers.free.on_saturation.to: no model is named 'x'",
+        ),
+        ("tiers: {free: {}}\ntenants: {a: {tier: fre}}", "tenants.a.tier: no tier is named 'fre'; did you mean"),
+        (
+            f"tiers: {{free: {{}}}}\nkeys: [{{id: k, sha256: '{'a' * 64}', tier: pro}}]",
+            "keys[0].tier: no tier is named 'pro'; there is 'free'",
+        ),
+        (
+            "jwt: [{issuer: i, audience: a, jwks: k}, {issuer: i, audience: b, jwks: k}]",
+            "jwt[1].issuer: two entries have this issuer",
+        ),
+        ("jwt: [{issuer: i, audience: a, jwks: 'ftp://h/k'}]", "jwt[0].jwks: should be an http(s) URL, or a file"),
+        ("jwt: [{issuer: i, audience: a, jwks: 'https://[/k'}]", "jwt[0].jwks: should be an http(s) URL, or a file"),
+    ],
+)  # fmt: skip
+def test_what_must_fit_together(write: Write, lines: str, message: str) -> None:
+    targets = "targets: [{backend: one, model: m}]"
+    said = problems(write(a=BASE, b=lines.replace("TARGETS", targets)))
+    assert any(message in problem for problem in said), said
+
+
+def test_what_may_be_named_freely(write: Write) -> None:
+    hashes = "keys: [{id: k, sha256: '" + "a" * 64 + "', tier: gold, models: [x, 'later-*']}]"
+    tenants = "tenants: {a: {tier: silver}}\nprices: {nowhere: {input: 1, output: 2}}"
+    models = "models: {n: {aliases: [x], fallbacks: [m], targets: [{backend: one, model: m}]}}"
+    jwt = "jwt: [{issuer: i, audience: a, jwks: not-there-yet.json}, {issuer: j, audience: a, jwks: 'https://h/k'}]"
+    loaded = load_policy(write(a=BASE, b="\n".join((hashes, tenants, models, jwt))), {})
+    assert loaded.policy.resolve("x") == "n"
+
+
+def test_the_default_tier_needs_no_description(write: Write) -> None:
+    load_policy(write(a=BASE, b="tiers: {free: {}}\ntenants: {a: {tier: default}}"), {})
+
+
+def test_a_key_set_that_is_not_there(write: Write) -> None:
+    folder = write(a=BASE)
+    content = {"jwt": [{"jwks": "keys.json"}]}
+    assert [finding.path for finding in check(content, folder)] == [("jwt", 0, "jwks")]
+    (folder / "keys.json").write_text("{}")
+    assert list(check(content, folder)) == []
