@@ -18,8 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import InvalidRequest, ModelUnavailable
 
-_PLACE = "\ue000the answer so far\ue001"
-"""Stands for an unfinished answer while the template is rendered."""
+_PLACE = "\ue000\ue001\ue002"
+"""Stands for an unfinished answer while the template is rendered: three signs that mean nothing to anybody."""
 
 _REFUSALS = (
     TemplateError,
@@ -84,8 +84,8 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         if before:
-            asked = self.render(before, tools)
-            if opening.startswith(asked) and opening[len(asked) :].strip():
+            past, asked = (self.render(before, tools, generation_prompt=ask) for ask in (False, True))
+            if past != asked and opening.startswith(asked) and opening[len(asked) :].strip():
                 # Past answers are written with more than the model was asked for, such as an empty thought. This one
                 # began where the generation prompt ends.
                 opening = asked

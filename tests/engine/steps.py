@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.core.block_pool import BlockPool
+from engine.core.logprobs import TokenLogprobs
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -14,6 +15,7 @@ from engine.worker.runner import Runner
 @dataclass
 class Outcome:
     tokens: dict[int, list[int]] = field(default_factory=dict)
+    logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     steps: int = 0
     preempted: int = 0
     largest: int = 0
@@ -48,6 +50,8 @@ def run(
         plan = scheduler.schedule()
         for gain in scheduler.update(plan, *runner.execute(plan)):
             outcome.tokens[gain.request_id] += gain.tokens
+            if gain.logprobs is not None:
+                outcome.logprobs.setdefault(gain.request_id, []).extend(gain.logprobs)
         outcome.steps += 1
         outcome.preempted += len(plan.preempted)
         outcome.largest = max(outcome.largest, len(plan.work))

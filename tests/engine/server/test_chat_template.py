@@ -63,3 +63,47 @@ def test_is_found_where_checkpoints_keep_it(tmp_path: Path) -> None:
     assert read_template(tmp_path, {"chat_template": named}) == "d"
     (tmp_path / "chat_template.jinja").write_text("f")
     assert read_template(tmp_path, {"chat_template": "a"}) == "f"
+
+
+USER = {"role": "user", "content": "hi"}
+
+
+def assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+@pytest.mark.parametrize("content", ["", "He", "He ", " He\n\n", "<|assistant|>", "\n", "e"])
+@pytest.mark.parametrize(
+    "shown", ["m.content", "m.content | trim", "m.content.split('|')[-1]", "m.content | upper"]
+)
+def test_an_open_message_ends_with_its_very_text(shown: str, content: str) -> None:
+    """Though the template strips it or takes it apart, and though the text occurs in what the template adds."""
+    source = "{% for m in messages %}<|{{ m.role }}|>{{ " + shown + " }}<|end|>{% endfor %}"
+    text = make(source).render_open([{"role": "user", "content": "He "}, assistant(content)])
+    assert text.endswith(f"<|end|><|assistant|>{content}")
+    assert text.count("<|assistant|>") == 1 + (content == "<|assistant|>")
+
+
+def test_an_open_message_begins_where_the_generation_prompt_ends() -> None:
+    """Some templates write an empty thought before an answer that is past (Qwen 3 does)."""
+    source = (
+        "{% for m in messages %}[{{ m.role }}]"
+        "{% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}.{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    assert make(source).render_open([USER, assistant("<think>We")]) == "[user]hi.[assistant]<think>We"
+    # White space is another matter: Llama 2 has one space before an answer, and no generation prompt.
+    source = (
+        "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+        "{% else %} {{ m.content | trim }} </s>{% endif %}{% endfor %}"
+    )
+    assert make(source).render_open([USER, assistant("We ")]) == "[INST] hi [/INST] We "
+
+
+def test_an_open_message_that_is_not_shown_cannot_be_continued() -> None:
+    with pytest.raises(InvalidRequest, match="cannot be continued"):
+        make("{{ messages[0].content }}").render_open([USER, assistant("a")])
+
+
+def test_the_generation_prompt_can_be_left_out() -> None:
+    assert make().render([USER], generation_prompt=False) == "<|user|>hi\n"

@@ -141,3 +141,19 @@ def test_a_stop_string_may_span_any_number_of_pieces() -> None:
 
 def test_without_stop_strings_all_passes_at_once() -> None:
     assert push([], ["a", "b"]) == ("ab", False, ["a", "b", ""])
+
+
+def test_text_that_goes_on_keeps_the_space_that_a_new_text_would_lose() -> None:
+    before, after = (PIECES.encode(text, add_special_tokens=False).ids for text in ("one", "two"))
+    assert "".join(feed(PIECES, after)) == "two"
+    detokenizer = Detokenizer(PIECES.decode, before[-1:])
+    pieces = [detokenizer.push([token]) for token in after]
+    assert "".join([*pieces, detokenizer.finish()]) == " two"
+
+
+@given(st.text(min_size=1, max_size=20), st.text(max_size=20))
+def test_what_follows_a_context_is_the_rest_of_the_text(before: str, after: str) -> None:
+    ids = [BYTES.encode(text).ids for text in (before, after)]
+    detokenizer = Detokenizer(BYTES.decode, ids[0])
+    pieces = [detokenizer.push([token]) for token in ids[1]]
+    assert "".join([*pieces, detokenizer.finish()]) == after

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 import torch
 
 from engine.core.plan import Work
 from engine.core.sampling_params import SamplingParams
-from engine.worker.sampler import draw, uniforms
+from engine.worker.sampler import draw, measure, uniforms
 
 
 def test_uniforms_are_uniform_and_reproducible() -> None:
@@ -37,3 +40,28 @@ def test_greedy_and_drawn_rows_share_a_batch() -> None:
 
     assert draw(logits, [work(0), work(0), work(0)]) == [1, 1, 2]
     assert draw(logits, [work(0), work(2.0, top_k=1), work(1.0)]) == [1, 1, 2]
+
+
+def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0]])
+
+    def work(number: int, logprobs: int | None) -> Work:
+        params = SamplingParams(max_tokens=1, temperature=1.7, top_k=1, top_p=0.1, logprobs=logprobs)
+        return Work(number, [0], 0, [0], params, True)
+
+    found = measure(logits, [work(1, 2), work(2, None), work(3, 0)], [0, 1, 2])
+    assert set(found) == {1, 3}
+    total = math.log(1 + math.e + math.e**2)
+    (first,), (last,) = found[1], found[3]
+    assert (first.token, [token for token, _ in first.top]) == (0, [2, 1])
+    assert first.logprob == pytest.approx(-total, abs=1e-5)
+    assert [logprob for _, logprob in first.top] == pytest.approx([2 - total, 1 - total], abs=1e-5)
+    assert (last.token, last.top) == (2, [])
+    assert last.logprob == pytest.approx(2 - total, abs=1e-5)
+
+
+def test_more_alternatives_than_tokens_are_all_tokens() -> None:
+    params = SamplingParams(max_tokens=1, logprobs=20)
+    (found,) = measure(torch.zeros(1, 3), [Work(1, [0], 0, [0], params, True)], [1])[1]
+    assert sorted(token for token, _ in found.top) == [0, 1, 2]
+    assert found.logprob == pytest.approx(-math.log(3))

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.server.hints import Hints, read_hints
+
+
+@pytest.mark.parametrize(
+    ("value", "priority"),
+    [
+        (b"2", 2),
+        (b"-3", -3),
+        (b" 4 ", 4),
+        (b"99999999", 1000),
+        (b"-1e300", -1000),
+        (b"1.5", 0),
+        (b"high", 0),
+        (b"", 0),
+        (b"nan", 0),
+        (b"inf", 0),
+        (b"\xff", 0),
+    ],
+)
+def test_priority_is_a_whole_number_within_bounds(value: bytes, priority: int) -> None:
+    assert read_hints({b"x-tollgate-priority": value}, 0.0).priority == priority
+
+
+@pytest.mark.parametrize(
+    ("value", "deadline"),
+    [(b"2.5", 102.5), (b"0", 100.0), (b"-1", 99.0), (b"2s", None), (b"inf", None), (b"nan", None)],
+)
+def test_a_deadline_is_seconds_from_now(value: bytes, deadline: float | None) -> None:
+    assert read_hints({b"x-tollgate-deadline": value}, 100.0).deadline == deadline
+
+
+def test_without_headers_there_are_no_hints() -> None:
+    assert read_hints({b"accept": b"*/*"}, 5.0) == Hints(0, None)
+
+
+@given(st.binary(max_size=12), st.binary(max_size=12))
+def test_nothing_in_a_header_can_fail(priority: bytes, deadline: bytes) -> None:
+    found = read_hints({b"x-tollgate-priority": priority, b"x-tollgate-deadline": deadline}, 0.0)
+    assert -1000 <= found.priority <= 1000
