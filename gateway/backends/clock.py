@@ -17,15 +17,22 @@ class Clock:
     Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed. Time between waits is
     the client's, who may read slowly: it counts towards the whole only. An answer that is to come ``at_once`` has
     its first token with its last, so that the limit to the first means nothing to it.
+
+    It is ``asyncio.timeout`` in all but its cost: once the answer is under way one timer serves many waits, and is
+    set anew when it rings too early, not each time that a token comes.
     """
 
     def __init__(self, limits: Timeouts, *, at_once: bool = False) -> None:
         self.limits = limits
         self.is_over = False
-        self._now = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
         self._end = self._now() + limits.total
         self._patience = limits.total if at_once else limits.first_token
         self._begun = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.Task[object] | None = None
+        self._late = False
 
     def progress(self) -> None:
         """Something of the answer has come."""
@@ -47,12 +54,39 @@ class Clock:
 
     async def __aenter__(self) -> None:
         self._entered = self._now()
-        self._timeout = asyncio.timeout_at(min(self._entered + self._patience, self._end))
-        await self._timeout.__aenter__()
+        self._due = min(self._entered + self._patience, self._end)
+        self._waiting = task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a clock bounds the waits of a task")
+        self._cancelling = task.cancelling()
+        if self._timer is None or self._timer.when() > self._due:
+            self._set()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        task, self._waiting = self._waiting, None
         # Comments and half events end a wait, but are no progress.
         self._patience -= self._now() - self._entered
-        await self._timeout.__aexit__(kind, error, trace)
+        if self._timer is not None and (error is not None or not self._begun):
+            self._timer.cancel()
+            self._timer = None
+        if self._late and task is not None:
+            self._late = False
+            if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+                raise TimeoutError from error
+
+    def _set(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._due, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._waiting is None:
+            return
+        if self._now() < self._due:
+            self._set()
+            return
+        self._late = True
+        self._waiting.cancel()
