@@ -68,17 +68,21 @@ class Clock:
         task, self._waiting = self._waiting, None
         # Comments and half events end a wait, but are no progress.
         self._patience -= self._now() - self._entered
-        if self._timer is not None and (error is not None or not self._begun):
-            self._timer.cancel()
-            self._timer = None
+        if error is not None or not self._begun:
+            self.close()
         if self._late and task is not None:
             self._late = False
             if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
                 raise TimeoutError from error
 
-    def _set(self) -> None:
+    def close(self) -> None:
+        """No more waits are to come. Without this a timer may stay behind until its time."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+
+    def _set(self) -> None:
+        self.close()
         self._timer = self._loop.call_at(self._due, self._ring)
 
     def _ring(self) -> None:

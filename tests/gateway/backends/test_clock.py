@@ -124,9 +124,14 @@ async def test_other_errors_pass() -> None:
             raise KeyError
 
 
-async def test_before_the_answer_begins_nothing_is_left_behind() -> None:
-    limited = clock(first_token="60s")
+@pytest.mark.parametrize("begun", [False, True])
+async def test_nothing_is_left_behind(begun: bool) -> None:
+    limited = clock(first_token="60s", idle="60s")
+    if begun:
+        limited.progress()
     await wait(limited, 0)
+    if begun:  # before that every wait cleans up after itself
+        limited.close()
     gone = weakref.ref(limited)
     del limited
     gc.collect()
