@@ -21,7 +21,13 @@ from gateway.web.door import Door
 def build_app(settings: Settings) -> Starlette:
     """Loads the policy when it starts; raises ``gateway.policy.problems.PolicyError`` then if it is not sound."""
     metrics = Metrics()
-    generations = Generations(metrics, dev_key_sha256=settings.dev_key_sha256)
+    generations = Generations(
+        metrics,
+        folder=settings.policies,
+        state_dir=settings.state_dir,
+        workers=settings.workers,
+        dev_key_sha256=settings.dev_key_sha256,
+    )
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

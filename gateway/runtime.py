@@ -8,24 +8,35 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import httpx
+from pydantic import SecretStr
 
 from gateway import pipeline
+from gateway.admission.pool import Pools
 from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.engine_state import EngineState
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.readiness import Readiness
 from gateway.backends.transport import AiohttpTransport
 from gateway.cascade.complexity import Classifier
+from gateway.fallback.switchboard import Switchboard
+from gateway.identity.authenticator import Authenticator
+from gateway.observe.books import Books
+from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
+from gateway.pipeline import Parts
 from gateway.policy import schema
-from gateway.policy.keys import KeyRing
 from gateway.policy.loader import Loaded
 from gateway.quota.estimate import Estimator
 from gateway.quota.quotas import Quotas
+from gateway.routing.affinity import Affinity
+from gateway.routing.router import Router
+from gateway.routing.shadow import Shadows
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
 from gateway.stores.store import Store
@@ -43,10 +54,12 @@ class Runtime:
     """A policy and all that serves it. Requests hold on to the one they started with."""
 
     policy: schema.Policy
-    keys: KeyRing
+    authenticator: Authenticator
     backends: Mapping[str, Backend]
+    engines: Mapping[str, EngineState]
     receipts: Receipts
     quotas: Quotas
+    ledger: Ledger | None
     handler: Handler
     readiness: Readiness
     created: int = field(default_factory=lambda: int(time.time()))
@@ -73,20 +86,35 @@ class Runtime:
 
 
 class Generations:
-    """The runtime in force, and its replacement: backends and store whose configuration is the same live on."""
+    """The runtime in force, and its replacement: what is configured as before lives on.
+
+    So does what a worker has learned: which backends are sick, how fast they are, how full, who holds which prefix.
+    """
 
     def __init__(
         self,
         metrics: Metrics,
         *,
+        folder: Path = Path("policies"),
+        state_dir: Path = Path(".tollgate"),
+        workers: int = 1,
         dev_key_sha256: str | None = None,
-        transport: Callable[[], httpx.AsyncBaseTransport] = AiohttpTransport,
+        transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
     ) -> None:
+        """``transport`` takes the place of the network, for tests."""
         self._metrics = metrics
+        self._folder = folder
+        self._state_dir = state_dir
         self._dev_key_sha256 = dev_key_sha256
         self._transport = transport
+        self._outgoing = (transport or AiohttpTransport)()
+        """For what backends do not fetch."""
         self._estimator = Estimator()
         self._judge = Classifier.load()
+        self._pools = Pools(workers)
+        self._switchboard = Switchboard()
+        self._affinity = Affinity()
+        self._shadows = Shadows()
         self._current: Runtime | None = None
         self._live: list[Runtime] = []
         """Those that a request may still be using, the current one among them."""
@@ -109,18 +137,50 @@ class Generations:
         same_store = before is not None and before.policy.store == policy.store
         receipts = before.receipts if before and same_store else Receipts(_store(policy.store))
         quotas = before.quotas if before and same_store else Quotas.open(policy, estimator=self._estimator)
-        handler = pipeline.build(
-            backends, metrics=self._metrics, receipts=receipts, quotas=quotas, judge=self._judge
+        ledger = self._ledger(policy.ledger)
+        pollers = {name: self._poller(name, policy.backends[name]) for name in backends}
+        authenticator = Authenticator(
+            policy,
+            self._folder,
+            self._outgoing,
+            dev_key_sha256=self._dev_key_sha256,
+            before=before.authenticator if before else None,
         )
+        self._pools.update(policy)
+        handler = pipeline.build(
+            Parts(
+                backends=backends,
+                metrics=self._metrics,
+                receipts=receipts,
+                books=Books(self._metrics, ledger),
+                quotas=quotas,
+                judge=self._judge,
+                shadows=self._shadows,
+                router=Router(policy, backends.keys(), self._pools, self._affinity),
+                switchboard=self._switchboard,
+                pools=self._pools,
+            )
+        )
+        engines = {name: poller for name, poller in pollers.items() if poller is not None}
+        owned: list[Closable | None] = [
+            *backends.values(),
+            *engines.values(),
+            receipts,
+            quotas,
+            ledger,
+            authenticator,
+        ]
         self._current = Runtime(
             policy=policy,
-            keys=KeyRing(policy.keys, dev_key_sha256=self._dev_key_sha256),
+            authenticator=authenticator,
             backends=backends,
+            engines=engines,
             receipts=receipts,
             quotas=quotas,
+            ledger=ledger,
             handler=handler,
             readiness=Readiness(backends),
-            resources=frozenset([*backends.values(), receipts, quotas]),
+            resources=frozenset(resource for resource in owned if resource is not None),
         )
         self._live.append(self._current)
         self._metrics.policy_generation.inc()
@@ -136,9 +196,11 @@ class Generations:
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
+        await self._shadows.aclose()
         live, self._live = self._live, []
         resources = {resource for runtime in live for resource in runtime.resources}
         await asyncio.gather(*(resource.aclose() for resource in resources))
+        await self._outgoing.aclose()
 
     def _kept(self, name: str, config: schema.Backend) -> Backend | None:
         if self._current is None or self._current.policy.backends.get(name) != config:
@@ -146,28 +208,55 @@ class Generations:
         return self._current.backends.get(name)
 
     def _backend(self, name: str, config: schema.Backend) -> Backend:
+        transport = self._transport() if self._transport is not None else None
         match config:
             case schema.FakeBackend():
                 return FakeBackend(name, config)
             case schema.EngineBackend():
                 root = config.base_url.rstrip("/")
                 return OpenAIBackend(
-                    name, base_url=root + "/v1", probe_url=root + "/health", transport=self._transport()
+                    name,
+                    base_url=root + "/v1",
+                    probe_url=root + "/health",
+                    transport=transport,
+                    hints=True,
                 )
             case schema.AnthropicBackend():
                 return AnthropicBackend(
                     name,
                     base_url=config.base_url,
-                    transport=self._transport(),
-                    api_key=config.api_key.get_secret_value() if config.api_key else None,
+                    transport=transport,
+                    api_key=_secret(config.api_key),
                     max_tokens=config.max_tokens,
                 )
             case schema.OpenAIBackend():
                 root = config.base_url.rstrip("/")
-                key = config.api_key.get_secret_value() if config.api_key else None
                 return OpenAIBackend(
-                    name, base_url=root, probe_url=root + "/models", transport=self._transport(), api_key=key
+                    name,
+                    base_url=root,
+                    probe_url=root + "/models",
+                    transport=transport,
+                    api_key=_secret(config.api_key),
                 )
+
+    def _poller(self, name: str, config: schema.Backend) -> EngineState | None:
+        """Asks an engine how it is."""
+        if not isinstance(config, schema.EngineBackend):
+            return None
+        if self._kept(name, config) is not None and self._current is not None:
+            return self._current.engines[name]
+        transport = (self._transport or AiohttpTransport)()
+        return EngineState(
+            config.base_url, transport, lambda figures: self._pools.tell(name, figures)
+        ).start()
+
+    def _ledger(self, config: schema.Ledger) -> Ledger | None:
+        if not config.enabled:
+            return None
+        before = self._current
+        if before is not None and before.policy.ledger == config:
+            return before.ledger
+        return Ledger(self._state_dir / config.path)
 
     async def _retire(self, old: Runtime) -> None:
         await old.unused()
@@ -176,6 +265,10 @@ class Generations:
         held = {resource for runtime in self._live for resource in runtime.resources}
         for resource in old.resources - held:
             await resource.aclose()
+
+
+def _secret(key: SecretStr | None) -> str | None:
+    return key.get_secret_value() if key is not None else None
 
 
 def _store(url: str) -> Store:

@@ -46,7 +46,7 @@ def a_policy(base_url: str, **more: Any) -> dict[str, Any]:
         "models": {
             "fake": {"targets": [{"backend": "scripted", "model": "x"}]},
             "slow": {"targets": [{"backend": "slow", "model": "x"}]},
-            "up": {"targets": [{"backend": "up", "model": "upstream-model"}]},
+            "up": {"targets": [{"backend": "up", "model": "upstream-model"}], "retry": {"attempts": 1}},
             "down": {"targets": [{"backend": "down", "model": "x"}]},
         },
         "keys": [

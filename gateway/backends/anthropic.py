@@ -10,6 +10,7 @@ import orjson
 
 from gateway.backends import anthropic_errors
 from gateway.backends.anthropic_reading import Body, Events
+from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.exchange import Exchange
 from gateway.errors import GatewayError
@@ -33,14 +34,14 @@ class AnthropicBackend:
         name: str,
         *,
         base_url: str,
-        transport: httpx.AsyncBaseTransport,
-        api_key: str | None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        api_key: str | None = None,
         max_tokens: int,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
-        self._url = httpx.URL(base_url + request_writer.PATH)
-        self._probe_url = httpx.URL(base_url + "/v1/models")
+        self._messages = Endpoint("POST", base_url + request_writer.PATH)
+        self._models = Endpoint("GET", base_url + "/v1/models")
         self._max_tokens = max_tokens
         self._exchange = Exchange(name, transport, anthropic_errors.from_response)
         self._headers = {
@@ -55,19 +56,13 @@ class AnthropicBackend:
         """Raises ``BadRequest``, too, for what this provider has no equivalent of."""
         body = request_writer.write_request(call.request, target.model, max_tokens=self._max_tokens)
         clock = Clock(call.timeouts, at_once=not call.request.stream)
-        request = httpx.Request(
-            "POST",
-            self._url,
-            headers={**self._headers, "content-type": "application/json", **call.headers},
-            content=orjson.dumps(body),
-            extensions={"timeout": {"connect": clock.limits.connect}},
-        )
-        response = await self._exchange.send(request, clock)
+        headers = {**self._headers, "content-type": "application/json", **call.headers}
+        answer = await self._exchange.send(self._messages, headers, clock, orjson.dumps(body))
         try:
-            streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+            streamed = answer.headers.get("content-type", "").lower().startswith("text/event-stream")
             outage = self._exchange.outage
             reading = Events(self.name, call, outage) if streamed else Body(self.name, outage)
-            async with aclosing(self._exchange.parts(response, clock)) as parts:
+            async with aclosing(self._exchange.parts(answer, clock)) as parts:
                 async for part in parts:
                     if reading.done:
                         continue
@@ -80,24 +75,18 @@ class AnthropicBackend:
                 yield chunk
         finally:
             # Closing an answer that is not at its end tells the server to stop working on it.
-            await response.aclose()
+            await answer.aclose()
 
     async def probe(self) -> None:
         """Ask for the list of models, which costs nothing and needs a good key."""
         clock = Clock(PROBE)
-        request = httpx.Request(
-            "GET",
-            self._probe_url,
-            headers=self._headers,
-            extensions={"timeout": {"connect": PROBE.connect}},
-        )
-        response = await self._exchange.send(request, clock)
+        answer = await self._exchange.send(self._models, self._headers, clock)
         try:
-            async with aclosing(self._exchange.parts(response, clock)) as parts:
+            async with aclosing(self._exchange.parts(answer, clock)) as parts:
                 async for _ in parts:
                     pass
         finally:
-            await response.aclose()
+            await answer.aclose()
 
     async def aclose(self) -> None:
         await self._exchange.aclose()

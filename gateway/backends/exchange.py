@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import cast
 
 import httpx
 
 from gateway.backends import upstream_errors
+from gateway.backends.client import Answer, Client, Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.upstream_errors import Outage
 from gateway.errors import GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
@@ -26,42 +26,44 @@ class Exchange:
     def __init__(
         self,
         backend: str,
-        transport: httpx.AsyncBaseTransport,
+        transport: httpx.AsyncBaseTransport | None = None,
         read_error: ErrorReader = upstream_errors.from_response,
     ) -> None:
         self.backend = backend
         self.outage = Outage()
-        self._transport = transport
+        self._client = Client(transport=transport)
         self._read_error = read_error
 
-    async def send(self, request: httpx.Request, clock: Clock) -> httpx.Response:
-        """The answer to ``request``, not yet read, for the caller to close; any status but 200 is raised."""
+    async def send(
+        self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes = b""
+    ) -> Answer:
+        """The answer, not yet read, for the caller to close; any status but 200 is raised."""
         try:
             async with clock:
-                response = await self._transport.handle_async_request(request)
+                answer = await self._client.send(endpoint, headers, body, connect=clock.limits.connect)
         except httpx.TransportError as error:
             raise upstream_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
             raise self._late(clock) from None
-        if response.status_code == 200:
+        if answer.status == 200:
             self.outage.over()
-            return response
-        body = b""
+            return answer
+        said = b""
         try:
-            async with aclosing(self.parts(response, clock)) as parts:
+            async with aclosing(self.parts(answer, clock)) as parts:
                 async for part in parts:
-                    body += part
-                    if len(body) > MAX_ERROR:
+                    said += part
+                    if len(said) > MAX_ERROR:
                         break
         except Upstream:
             pass  # The status alone says what matters.
         finally:
-            await response.aclose()
-        raise self._read_error(self.backend, response.status_code, response.headers, body, self.outage)
+            await answer.aclose()
+        raise self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
 
-    async def parts(self, response: httpx.Response, clock: Clock) -> AsyncGenerator[bytes, None]:
+    async def parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
         """The answer's bytes as they come. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""
-        body = aiter(cast("httpx.AsyncByteStream", response.stream))
+        body = aiter(answer)
         try:
             while True:
                 async with clock:
@@ -79,7 +81,7 @@ class Exchange:
                 raise self._late(clock) from None
 
     async def aclose(self) -> None:
-        await self._transport.aclose()
+        await self._client.aclose()
 
     def _late(self, clock: Clock) -> UpstreamTimeout:
         return UpstreamTimeout(f"Backend '{self.backend}' {clock.verdict()}.")

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import cast
 
 import httpx
 import orjson
 
-from gateway.backends import upstream_errors
-from gateway.backends.client import Answer, Client, Endpoint
+from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
+from gateway.backends.exchange import Exchange
 from gateway.backends.reading import Body, Events, Reading
-from gateway.errors import Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.policy.schema import Target, Timeouts
 from gateway.types import Call, Chunks
 from gateway.wire import openai_chat, openai_completions
 from gateway.wire.answer import Dialect
 
 PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
-
-MAX_ERROR = 64 * 2**10
-"""Bytes of an error's body that are read; no honest one is longer."""
 
 
 class OpenAIBackend:
@@ -48,13 +43,12 @@ class OpenAIBackend:
             path: Endpoint("POST", base_url + path) for path in (openai_chat.PATH, openai_completions.PATH)
         }
         self._health = Endpoint("GET", probe_url)
-        self._client = Client(transport=transport)
+        self._exchange = Exchange(name, transport)
         self._hints = hints
         self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._post_headers = {**self._headers, "content-type": "application/json"}
-        self._outage = upstream_errors.Outage()
 
     async def stream(self, call: Call, target: Target) -> Chunks:
         dialect = cast("Dialect", openai_completions if call.request.messages is None else openai_chat)
@@ -63,11 +57,11 @@ class OpenAIBackend:
         if self._hints:
             headers.update(call.hints)
         body = orjson.dumps(dialect.write_request(call.request, target.model))
-        answer = await self._send(self._endpoints[dialect.PATH], headers, body, clock)
+        answer = await self._exchange.send(self._endpoints[dialect.PATH], headers, clock, body)
         try:
             streamed = answer.headers.get("content-type", "").lower().startswith("text/event-stream")
             reading: Reading = Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
-            async with aclosing(self._parts(answer, clock)) as parts:
+            async with aclosing(self._exchange.parts(answer, clock)) as parts:
                 async for part in parts:
                     if reading.done:
                         continue
@@ -88,61 +82,13 @@ class OpenAIBackend:
 
     async def probe(self) -> None:
         clock = Clock(PROBE)
-        answer = await self._send(self._health, self._headers, b"", clock)
+        answer = await self._exchange.send(self._health, self._headers, clock)
         try:
-            async with aclosing(self._parts(answer, clock)) as parts:
+            async with aclosing(self._exchange.parts(answer, clock)) as parts:
                 async for _ in parts:
                     pass
         finally:
             await answer.aclose()
 
     async def aclose(self) -> None:
-        await self._client.aclose()
-
-    async def _send(
-        self, endpoint: Endpoint, headers: Mapping[str, str], body: bytes, clock: Clock
-    ) -> Answer:
-        """The answer, its body not yet read; any status but 200 is raised as the error it means."""
-        try:
-            async with clock:
-                answer = await self._client.send(endpoint, headers, body, connect=clock.limits.connect)
-        except httpx.TransportError as error:
-            raise upstream_errors.from_transport(self.name, error, self._outage) from error
-        except TimeoutError:
-            raise self._late(clock) from None
-        if answer.status == 200:
-            self._outage.over()
-            return answer
-        told = b""
-        try:
-            async with aclosing(self._parts(answer, clock)) as parts:
-                async for part in parts:
-                    told += part
-                    if len(told) > MAX_ERROR:
-                        break
-        except Upstream:
-            pass  # The status alone says what matters.
-        finally:
-            await answer.aclose()
-        raise upstream_errors.from_response(self.name, answer.status, answer.headers, told, self._outage)
-
-    async def _parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
-        body = aiter(answer)
-        try:
-            while True:
-                async with clock:
-                    part = await anext(body, None)
-                if part is None:
-                    return
-                yield part
-        except httpx.TransportError as error:
-            if not clock.is_over:
-                raise UpstreamFailed(
-                    f"Backend '{self.name}' broke off in the middle of its answer.", code="upstream_cut"
-                ) from error
-        except TimeoutError:
-            if not clock.is_over:
-                raise self._late(clock) from None
-
-    def _late(self, clock: Clock) -> UpstreamTimeout:
-        return UpstreamTimeout(f"Backend '{self.name}' {clock.verdict()}.")
+        await self._exchange.aclose()

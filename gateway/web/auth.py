@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.identity.credential import presented
 from gateway.web.context import Context
 
 
@@ -21,5 +19,5 @@ class Auth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self._public:
             context = Context.of(scope)
-            context.principal = context.runtime.keys.find(presented(scope["headers"]), time.time())
+            context.principal = await context.runtime.authenticator.principal(scope)
         await self._app(scope, receive, send)

@@ -197,7 +197,7 @@ async def test_a_bug_inside_is_a_500_that_the_log_explains(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("gateway.stages.route.random.choices", broken)
+    monkeypatch.setattr("gateway.routing.router.Router.plan", broken)
     async with Wire(gateway.port) as wire:
         for streamed in (True, False):
             wire.post(chat(stream=streamed))

@@ -3,13 +3,18 @@ from __future__ import annotations
 import pytest
 
 from gateway import pipeline
+from gateway.admission.pool import Pools
 from gateway.backends.fake import FakeBackend
 from gateway.cascade.complexity import Classifier
 from gateway.errors import Internal
+from gateway.fallback.switchboard import Switchboard
+from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.policy import schema
 from gateway.quota.quotas import Quotas
+from gateway.routing.router import Router
+from gateway.routing.shadow import Shadows
 from gateway.stores.memory import MemoryStore
 from tests.fakes import CANDIDATE, a_call
 
@@ -20,14 +25,25 @@ async def test_a_call_passes_all_stages_in_order() -> None:
     backend = FakeBackend(
         "up", schema.FakeBackend.model_validate({"kind": "fake", "script": [{"reply": "Hi"}]})
     )
-    metrics, receipts, quotas = Metrics(), Receipts(MemoryStore()), Quotas("memory")
+    metrics, receipts, quotas, pools = Metrics(), Receipts(MemoryStore()), Quotas("memory"), Pools()
     call = a_call()
     handler = pipeline.build(
-        {"up": backend}, metrics=metrics, receipts=receipts, quotas=quotas, judge=Classifier.load()
+        pipeline.Parts(
+            backends={"up": backend},
+            metrics=metrics,
+            receipts=receipts,
+            books=Books(metrics, None),
+            quotas=quotas,
+            judge=Classifier.load(),
+            shadows=Shadows(),
+            router=Router(call.policy, {"up"}, pools),
+            switchboard=Switchboard(),
+            pools=pools,
+        )
     )
     chunks = [chunk async for chunk in handler(call)]
     assert [chunk.delta for chunk in chunks] == [{"role": "assistant", "content": "Hi"}, {}]
-    assert {"route", "meter", "quota", "trace"} <= set(call.receipt.notes)
+    assert {"route", "queue", "fallback", "meter", "quota", "trace"} <= set(call.receipt.notes)
     assert b'tollgate_requests_total{backend="up",model="m",status="200"} 1.0' in metrics.render()[0]
     await receipts.aclose()
     await quotas.aclose()

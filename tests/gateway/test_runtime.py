@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.backends.transport import AiohttpTransport
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
 from gateway.runtime import Generations, Runtime
@@ -48,7 +47,7 @@ async def generations() -> AsyncIterator[Generations]:
 
 
 def transport_of(backend: Backend) -> Watched:
-    transport = backend._transport  # type: ignore[attr-defined]
+    transport = backend._exchange._client._given  # type: ignore[attr-defined]
     assert isinstance(transport, Watched)
     return transport
 
@@ -156,16 +155,18 @@ async def test_every_kind_of_backend_is_built() -> None:
         "fake": {"kind": "fake", "script": [{"reply": "Hi"}]},
         "openai": openai(1, api_key="sk"),
         "engine": {"kind": "engine", "base_url": "http://127.0.0.1:8100/"},
+        "claude": {"kind": "anthropic", "api_key": "sk-ant"},
     }
     await generations.take_up(loaded(kinds))
     backends: Any = generations.current().backends
     assert {name: backend.name for name, backend in backends.items()} == {name: name for name in kinds}
-    assert str(backends["engine"]._urls["/chat/completions"]) == "http://127.0.0.1:8100/v1/chat/completions"
-    assert str(backends["engine"]._probe_url) == "http://127.0.0.1:8100/health"
-    assert str(backends["openai"]._probe_url) == "http://127.0.0.1:1/v1/models"
+    chat = backends["engine"]._endpoints["/chat/completions"]
+    assert chat.url == "http://127.0.0.1:8100/v1/chat/completions"
+    assert backends["engine"]._health.url == "http://127.0.0.1:8100/health"
+    assert backends["openai"]._health.url == "http://127.0.0.1:1/v1/models"
     assert backends["openai"]._headers["authorization"] == "Bearer sk"
-    assert isinstance(backends["openai"]._transport, AiohttpTransport)
-    assert backends["openai"]._transport is not backends["engine"]._transport
+    assert backends["claude"]._messages.url == "https://api.anthropic.com/v1/messages"
+    assert backends["claude"]._headers["x-api-key"] == "sk-ant"
     await generations.aclose()
 
 

@@ -51,6 +51,7 @@ __all__ = [
     "FakeReply",
     "Jwt",
     "Key",
+    "Ledger",
     "Model",
     "OnSaturation",
     "OpenAIBackend",

@@ -84,7 +84,6 @@ class AnthropicBackend(AnyBackend):
     api_key: SecretStr | None = None
     max_tokens: Count = 4096
     """Sent when the caller sets no cap: this API demands one."""
-    continues: bool = True
 
 
 class FakeReply(Frozen):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.web.body import ClientLeft, read_body
 from gateway.web.context import Context
 from gateway.web.endpoints.generate import make_call
 from gateway.web.responses import send_json
-from gateway.wire.anthropic.request_reader import read_request
-from gateway.wire.body import read_json
+from gateway.wire.anthropic.request_reader import read_count_request
 
 
 class CountTokens:
@@ -22,10 +20,8 @@ class CountTokens:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = Context.of(scope)
         try:
-            raw = read_json(await read_body(scope, receive, self._max_body))
+            request = read_count_request(await read_body(scope, receive, self._max_body))
         except ClientLeft:
             return
-        # The only parameter that is required elsewhere and has no place here.
-        request = read_request(orjson.dumps({"max_tokens": 1, **raw}))
         call = make_call(context, request, scope)
         await send_json(send, {"input_tokens": context.runtime.quotas.estimator.demand(call).prompt})

@@ -45,7 +45,8 @@ def in_schema() -> dict[tuple[str | None, str], Any]:
         kind = kind_of(owner) or (kind if path.startswith("backends.<name>.") else None)
         field = owner.model_fields[path.rpartition(".")[2]]
         found[kind, path] = ... if field.is_required() else field.default
-    for path in {path for kind, path in documented() if kind is None and path.startswith("backends.")}:
+    shared = [path for kind, path in documented() if kind is None and path.startswith("backends.")]
+    for path in shared:
         defaults = [found.pop((kind, path)) for kind in KINDS]
         assert all(default == defaults[0] for default in defaults), path
         found[None, path] = defaults[0]
