@@ -6,17 +6,32 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.core.block_pool import BlockPool
+from engine.core.logprobs import TokenLogprobs
 from engine.core.plan import Plan, Progress
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
-from engine.errors import ContextLengthExceeded, QueueFull
+from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
 
 BLOCK = 4
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def make(
-    *, blocks: int = 100, sequences: int = 8, budget: int = 16, context: int = 400, waiting: int = 100
+    *,
+    blocks: int = 100,
+    sequences: int = 8,
+    budget: int = 16,
+    context: int = 400,
+    waiting: int = 100,
+    clock: Clock | None = None,
 ) -> Scheduler:
     return Scheduler(
         BlockPool(blocks),
@@ -25,11 +40,24 @@ def make(
         max_tokens_per_step=budget,
         max_model_len=context,
         max_waiting=waiting,
+        ageing=10.0,
+        clock=clock or Clock(),
     )
 
 
-def request(number: int, prompt: int, generate: int = 4) -> Request:
-    return Request(number, list(range(prompt)), SamplingParams(max_tokens=generate))
+def request(
+    number: int,
+    prompt: int,
+    generate: int = 4,
+    *,
+    priority: int = 0,
+    submitted: float = 0.0,
+    deadline: float | None = None,
+) -> Request:
+    params = SamplingParams(max_tokens=generate)
+    return Request(
+        number, list(range(prompt)), params, priority=priority, submitted=submitted, deadline=deadline
+    )
 
 
 def step(scheduler: Scheduler, token: int = 1000) -> tuple[Plan, list[Progress]]:
@@ -185,6 +213,162 @@ def test_a_request_aborted_during_its_step_is_passed_over() -> None:
     assert scheduler.update(plan, {1: [5]}) == []
 
 
+def test_logprobs_go_with_their_tokens_as_far_as_these_count() -> None:
+    scheduler = make()
+    for number in (1, 2):
+        scheduler.submit(request(number, 3, generate=1))
+    told = [TokenLogprobs(token, -0.5, []) for token in (7, 8)]
+    gains = scheduler.update(scheduler.schedule(), {1: [7, 8], 2: [9]}, {1: told})
+    assert gains == [Progress(1, [7], "length", told[:1]), Progress(2, [9], "length", None)]
+
+
+def order(scheduler: Scheduler) -> list[int]:
+    """The requests in the order in which they are admitted."""
+    admitted: list[int] = []
+    for _ in range(1000):
+        if scheduler.idle:
+            return admitted
+        admitted += step(scheduler)[0].admitted
+        scheduler.check_integrity()
+    raise AssertionError("requests hang")
+
+
+def test_the_highest_priority_goes_first_and_equals_come_in_turn() -> None:
+    scheduler = make(sequences=1)
+    for number, priority in enumerate([0, 2, 1, 2, -1, 0]):
+        scheduler.submit(request(number, 3, priority=priority))
+    assert scheduler.waiting_by_priority == {0: 2, 2: 2, 1: 1, -1: 1}
+    assert order(scheduler) == [1, 3, 2, 0, 5, 4]
+    assert scheduler.waiting_by_priority == {}
+
+
+def test_ten_seconds_of_waiting_are_worth_one_of_priority() -> None:
+    scheduler = make(sequences=1)
+    for number, (priority, submitted) in enumerate([(0, 0.0), (1, 9.0), (1, 11.0), (3, 31.0), (3, 29.0)]):
+        scheduler.submit(request(number, 3, priority=priority, submitted=submitted))
+    assert order(scheduler) == [1, 4, 0, 2, 3]
+
+
+def test_a_stream_of_the_favoured_starves_nobody() -> None:
+    """One request a second, one new favourite a second: the plain one still has its turn after some 30 s."""
+    clock = Clock()
+    scheduler = make(sequences=1, clock=clock)
+    scheduler.submit(request(0, 3, generate=1))
+    for number in range(1, 60):
+        scheduler.submit(request(number, 3, generate=1, priority=3, submitted=clock.now))
+        clock.now += 1
+        if 0 in step(scheduler)[0].admitted:
+            break
+    assert 30 <= clock.now <= 32
+
+
+def test_the_lowest_priority_gives_way_first_and_the_newest_among_equals() -> None:
+    scheduler = make(blocks=12, budget=64, sequences=4)
+    for number, priority in ((1, 0), (2, 5), (3, 0), (4, 1)):
+        scheduler.submit(request(number, 8, generate=24, priority=priority, submitted=float(number)))
+    gave_way: list[int] = []
+    while not scheduler.idle:
+        plan, gains = step(scheduler)
+        scheduler.check_integrity()
+        gave_way += plan.preempted
+        if any(gain.finish for gain in gains):
+            break
+    assert gave_way[:3] == [3, 1, 4]
+
+
+def test_the_favoured_is_admitted_before_one_that_was_preempted() -> None:
+    scheduler = make(blocks=6, budget=64, sequences=2)
+    for number in (1, 2):
+        scheduler.submit(request(number, 8, generate=14))
+    while not step(scheduler)[0].preempted:
+        pass
+    scheduler.submit(request(3, 8, generate=2, priority=1))
+    assert [one.id for one in scheduler.waiting] == [3, 2]
+
+
+def slow(scheduler: Scheduler, *, length: int = 10) -> None:
+    """A step takes 100 ms and an answer ``length`` tokens."""
+    for _ in range(5):
+        scheduler.pace.observe(0.1, prefill_tokens=0, decode_tokens=1)
+        scheduler.pace.end(length)
+
+
+def test_a_deadline_that_speed_does_not_allow_is_refused_with_the_figures() -> None:
+    clock = Clock()
+    scheduler = make(clock=clock)
+    slow(scheduler)
+    clock.now = 100.0
+    scheduler.submit(request(1, 4, generate=10, deadline=101.0))
+    with pytest.raises(DeadlineUnreachable) as found:
+        scheduler.submit(request(2, 4, generate=10, deadline=100.5))
+    assert found.value.needed == pytest.approx(0.9)
+    assert found.value.allowed == pytest.approx(0.5)
+    scheduler.submit(request(3, 4, generate=5, deadline=100.5))
+    with pytest.raises(DeadlineUnreachable, match="past"):
+        make(clock=clock).submit(request(4, 4, deadline=100.0))
+    assert len(scheduler.waiting) == 2
+
+
+def test_those_ahead_count_and_those_behind_do_not() -> None:
+    """One seat, and a second an answer: three ahead are three seconds, and the one that runs is a fourth."""
+    scheduler = make(sequences=1, clock=Clock())
+    slow(scheduler)
+    for number in range(4):
+        scheduler.submit(request(number, 4, generate=10))
+    step(scheduler)
+    with pytest.raises(DeadlineUnreachable):
+        scheduler.submit(request(10, 4, generate=10, deadline=4.8))
+    scheduler.submit(request(11, 4, generate=10, deadline=5.0))
+    scheduler.submit(request(12, 4, generate=10, priority=1, deadline=2.0))
+
+
+def test_a_deadline_that_passes_ends_the_wait_but_nothing_that_runs() -> None:
+    clock = Clock()
+    scheduler = make(sequences=1, clock=clock)
+    scheduler.submit(request(1, 4, generate=3, deadline=1.0))
+    scheduler.submit(request(2, 4, generate=3, deadline=1.0))
+    scheduler.submit(request(3, 4, generate=3))
+    assert step(scheduler)[0].expired == []
+    clock.now = 1.0
+    plan, _ = step(scheduler)
+    assert [number for number, _ in plan.expired] == [2]
+    assert order(scheduler) == [3]
+
+
+def test_a_preempted_request_is_not_dropped_at_its_deadline() -> None:
+    clock = Clock()
+    scheduler = make(blocks=6, budget=64, sequences=2, clock=clock)
+    for number in (1, 2):
+        scheduler.submit(request(number, 8, generate=14, deadline=1.0))
+    while not step(scheduler)[0].preempted:
+        pass
+    clock.now = 2.0
+    ended = []
+    while not scheduler.idle:
+        plan, gains = step(scheduler)
+        assert plan.expired == []
+        ended += [gain.request_id for gain in gains if gain.finish]
+    assert ended == [1, 2]
+
+
+def test_when_all_have_expired_there_is_nothing_to_do() -> None:
+    clock = Clock()
+    scheduler = make(clock=clock)
+    scheduler.submit(request(1, 4, deadline=1.0))
+    clock.now = 1.5
+    plan = scheduler.schedule()
+    assert (plan.work, [number for number, _ in plan.expired]) == ([], [1])
+    assert scheduler.idle
+
+
+def test_far_deadlines_of_those_that_are_done_do_not_pile_up() -> None:
+    scheduler = make()
+    for number in range(2000):
+        scheduler.submit(request(number, 1, deadline=1e9))
+        scheduler.abort(number)
+    assert len(scheduler._deadlines) < 100
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Submit, step and abort in any order on tiny pools: nothing is lost, nothing computed twice or out of order."""
 
@@ -195,18 +379,36 @@ class SchedulerMachine(RuleBasedStateMachine):
         waiting=st.integers(0, 6),
     )
     def start(self, blocks: int, sequences: int, extra: int, waiting: int) -> None:
+        self.clock = Clock()
         self.scheduler = make(
-            blocks=blocks, sequences=sequences, budget=sequences + extra, context=60, waiting=waiting
+            blocks=blocks,
+            sequences=sequences,
+            budget=sequences + extra,
+            context=60,
+            waiting=waiting,
+            clock=self.clock,
         )
         self.open: dict[int, Request] = {}
         self.gained: dict[int, int] = {}
         self.cached: dict[int, list[int]] = {}
         self.number = 0
 
-    @rule(prompt=st.integers(1, 30), generate=st.integers(1, 30))
-    def submit(self, prompt: int, generate: int) -> None:
+    @rule(
+        prompt=st.integers(1, 30),
+        generate=st.integers(1, 30),
+        priority=st.integers(-2, 2),
+        patience=st.none() | st.integers(1, 40),
+    )
+    def submit(self, prompt: int, generate: int, priority: int, patience: int | None) -> None:
         self.number += 1
-        new = request(self.number, prompt, generate)
+        new = request(
+            self.number,
+            prompt,
+            generate,
+            priority=priority,
+            submitted=self.clock.now,
+            deadline=None if patience is None else self.clock.now + patience,
+        )
         fits = prompt + generate <= 60 and -(-new.longest // BLOCK) <= self.scheduler.pool.total
         try:
             self.scheduler.submit(new)
@@ -230,8 +432,24 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         scheduler = self.scheduler
+        self.clock.now += 1.0
+        waiting = {one.id: one for one in scheduler.waiting}
         plan = scheduler.schedule()
-        assert plan.work, "requests, but no work"
+        for number, _ in plan.expired:
+            gone = self.open.pop(number)
+            assert gone.deadline is not None
+            assert gone.deadline <= self.clock.now
+            assert not gone.started
+            del waiting[number]
+        for one in self.open.values():
+            assert one.started or one.deadline is None or one.deadline > self.clock.now
+        assert plan.work or not self.open, "requests, but no work"
+        # Nobody is let in past one who waits ahead, and nobody gives way to one who stands behind.
+        let_in = [waiting[work.request_id].rank for work in plan.work if work.request_id in waiting]
+        kept_out = [one.rank for one in scheduler.waiting if one.id in waiting]
+        assert not let_in or not kept_out or max(let_in) < min(kept_out)
+        running = [one.rank for one in scheduler.running]
+        assert all(self.open[number].rank > max(running) for number in plan.preempted)
         assert plan.tokens <= scheduler.max_tokens_per_step
         assert len(plan.work) <= scheduler.max_sequences
         for number in plan.preempted:
