@@ -114,7 +114,8 @@ async def test_dollars_never_overshoot(gateways: list[str]) -> None:
         good, refused = split(await at_once(gateways, 200, "tg-dollars", max_tokens=40))
         used += sum(answer.json()["usage"]["completion_tokens"] for answer in good)
         assert refused
-        assert {answer.json()["error"]["code"] for answer in refused} == {"insufficient_quota"}
+        codes = {answer.json()["error"]["code"] for answer in refused}
+        assert codes <= {"insufficient_quota", "rate_limit_exceeded"}, "spent, or held by requests under way"
         await asyncio.sleep(0.3)
     assert 300 < used <= 1000, "0.001 dollars at 1 dollar a million"
 
@@ -122,7 +123,7 @@ async def test_dollars_never_overshoot(gateways: list[str]) -> None:
 async def test_no_more_than_so_many_at_once(gateways: list[str]) -> None:
     good, refused = split(await at_once(gateways, 60, "tg-parallel", model="slow"))
     assert len(good) == 7
-    assert "concurrent" in refused[0].json()["error"]["message"]
+    assert "7 requests at once" in refused[0].json()["error"]["message"]
     await asyncio.sleep(0.5)
     again, _ = split(await at_once(gateways, 7, "tg-parallel", model="slow", stream=True))
     assert len(again) == 7, "those that are over do not count"
