@@ -12,6 +12,9 @@ from gateway.errors import Internal, Overloaded
 from gateway.policy.schema import EngineBackend, Tier
 from gateway.types import Call, Chunk, Chunks
 
+ALWAYS = Terms()
+"""For a backend that knows no limit."""
+
 
 @dataclass(slots=True, eq=False)
 class Entry:
@@ -26,7 +29,8 @@ class Entry:
     """Before it came."""
     until: float
     """Past it, on the pool's clock, the place would come too late."""
-    terms: Terms
+    expected: float
+    """The wait that the pool's speed alone would mean, in seconds; 0 where it is not known."""
 
     @property
     def waited(self) -> float:
@@ -49,10 +53,10 @@ class Entry:
 
     def late(self, call: Call) -> Overloaded:
         """The error for a call whose place did not come in time."""
-        waited = self.waited
-        wait = self.pool.expected_wait_of_new(
-            call.principal.tier, self.terms, call.principal.tenant, self.place.cost
-        )
+        waited, tier = self.waited, call.principal.tier
+        wait = self.pool.expected_wait_of_new(tier, self.place.terms, call.principal.tenant, self.place.cost)
+        if wait is not None:
+            wait *= self.pool.speeds.delay(tier)
         return Overloaded(
             f"Backend '{self.pool.name}' had no place for this request within {waited:.3g} s. Try again later.",
             code="queue_timeout",
@@ -74,22 +78,24 @@ def enter(call: Call, pools: Pools) -> Entry:
     cost = 1 if demand is None else max(1, demand.prompt + demand.expected)
     now = pool.clock()
     due = due_at(call, tier)
-    rule = saturation_action(call.policy, name)
-    stands = terms(tier, rule)
-    saturation = pool.saturation
-    service = 0.0
-    if call.candidate.why == "primary":
-        shed(rule, pool)
-    if due is not None or not pool.has_room(cost):
+    stands, saturation, wait, service = ALWAYS, 0.0, 0.0, 0.0
+    if pool.limited or pool.speeds.engine is not None:
+        rule = saturation_action(call.policy, name)
+        stands = terms(call.policy, tier, rule)
+        saturation = pool.saturation
+        if call.candidate.why == "primary":
+            shed(rule, pool)
+    if due is not None or not pool.has_room(cost, stands):
         if pool.queue.length(name) >= (pools.part(tier.max_queue) or 1):
             raise _full(pool)
         wait = pool.expected_wait_of_new(name, stands, call.principal.tenant, cost) or 0.0
         service = (pool.speeds.expected_service(demand) or 0.0) if demand is not None else 0.0
         left = None if due is None else due - now
-        check_in_time(Forecast(wait, service), max_wait=tier.max_wait, left=left, backend=pool.name)
+        forecast = Forecast(wait * pool.speeds.delay(name), service)
+        check_in_time(forecast, max_wait=tier.max_wait, left=left, backend=pool.name)
     place = pool.take(name, stands, call.principal.tenant, cost)
     until = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
-    return Entry(pool, place, now, place.position, saturation, until, stands)
+    return Entry(pool, place, now, place.position, saturation, until, wait)
 
 
 def due_at(call: Call, tier: Tier) -> float | None:
@@ -119,11 +125,14 @@ async def wait(call: Call, entry: Entry, *, quiet: float, interval: float) -> Ch
     on, where it stands. Raises ``Overloaded`` when the time is up.
     """
     pause = quiet if call.request.stream else float("inf")
+    speeds, tier = entry.pool.speeds, call.principal.tier
     while True:
         left = entry.until - entry.pool.clock()
         if await entry.place.wait(min(left, pause)):
+            speeds.learn_wait(tier, entry.expected, entry.waited)
             return
         if left <= pause:
+            speeds.learn_wait(tier, entry.expected, entry.waited)
             raise entry.late(call)
         expected = entry.place.expected_wait
         told = "" if expected is None else f" wait={expected:.1f}s"

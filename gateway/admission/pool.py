@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from gateway.admission.fair_queue import FairQueue, Terms, Waiter
 from gateway.admission.predictor import EngineFigures, Speeds
@@ -18,6 +19,7 @@ class Place:
 
     _pool: Pool
     cost: int
+    terms: Terms
     granted: float | None = None
     """When it was given, on the pool's clock."""
     _waiter: Waiter[Place] | None = None
@@ -38,7 +40,7 @@ class Place:
         """Seconds; None where nothing is known yet."""
         if self._waiter is None:
             return 0.0
-        return self._pool.expected_wait(self._pool.queue.cost_ahead(self._waiter), self.cost)
+        return self._pool.expected_wait(self._pool.queue.cost_ahead(self._waiter), self.cost, self.terms)
 
     @property
     def share(self) -> float:
@@ -100,13 +102,16 @@ class Pool:
 
     def limit(self, places: int | None, tokens: int | None) -> None:
         """From now on. What is in flight beyond a smaller limit may finish."""
+        if (places, tokens) == (self.places, self.tokens_limit):
+            return
         self.places, self.tokens_limit = places, tokens
+        self.speeds.forget_throughput()
         self.serve()
 
     def take(self, tier: str, terms: Terms, tenant: str, cost: int) -> Place:
         """A place, given at once where there is room and nobody is before; otherwise a claim, in line for it."""
-        place = Place(self, cost)
-        if not self.limited or (not self.queue and self.fits(cost) and self._taken() < terms.below):
+        place = Place(self, cost, terms)
+        if not self.limited or (not self.queue and self._opens(cost, terms)):
             self._give(place)
         else:
             place.stand(self.queue.push(tier, terms, tenant, cost, self.clock(), place))
@@ -134,11 +139,17 @@ class Pool:
             return False
         return self.tokens_limit is None or not self.in_flight or self.tokens + cost <= self.tokens_limit
 
-    def has_room(self, cost: int) -> bool:
+    def _opens(self, cost: int, terms: Terms) -> bool:
+        """As ``fits``, for a tier that may be held back."""
+        return self.fits(cost) and (terms.below >= 1.0 or not self.in_flight or self._taken() < terms.below)
+
+    def has_room(self, cost: int, terms: Terms = Terms()) -> bool:  # noqa: B008  (it is frozen)
         """Would a request of ``cost`` tokens start at once? Those that are held back for it are not in its way."""
         if not self.limited:
             return True
-        return self.fits(cost) and (not self.queue or self.queue.head(self.clock(), self._taken()) is None)
+        if not self._opens(cost, terms):
+            return False
+        return not self.queue or self.queue.head(self.clock(), self._taken()) is None
 
     def share(self, cost: int) -> float:
         """The part of the backend that a request of ``cost`` tokens takes; 0 where there is no limit."""
@@ -163,28 +174,33 @@ class Pool:
         """Requests in flight and in line."""
         return self.in_flight + len(self.queue)
 
-    def expected_wait(self, ahead: int, cost: int) -> float | None:
+    def expected_wait(self, ahead: int, cost: int, terms: Terms) -> float | None:
         """Seconds until a request of ``cost`` tokens, with ``ahead`` tokens to be served before it, has its place."""
-        return self.speeds.expected_wait(ahead + self._missing(cost))
+        wait = self.speeds.expected_wait(ahead + self._missing(cost, terms.below))
+        return None if wait is None else wait / max(terms.below, 0.01)
 
     def expected_wait_of_new(self, tier: str, terms: Terms, tenant: str, cost: int) -> float | None:
-        if self.has_room(cost):
+        if self.has_room(cost, terms):
             return 0.0
-        return self.expected_wait(self.queue.cost_ahead_of_new(tier, terms, tenant, cost), cost)
+        return self.expected_wait(self.queue.cost_ahead_of_new(tier, terms, tenant, cost), cost, terms)
 
     def drain_time(self, to: float) -> float | None:
         """Seconds until the line is gone and saturation has come down to ``to``, if nobody else comes."""
         excess = max(0.0, self.saturation - to) * self.tokens
         return self.speeds.expected_wait(self.queue.cost + excess)
 
-    def _missing(self, cost: int) -> float:
-        """Tokens that must finish before ``cost`` more fit."""
+    def _missing(self, cost: int, below: float) -> float:
+        """Tokens that must finish before ``cost`` more fit, and less than the share ``below`` is taken."""
+        if not self.in_flight:
+            return 0.0
         missing = 0.0
-        if self.places is not None and self.in_flight >= self.places:
-            missing = (self.in_flight - self.places + 1) * self.tokens / self.in_flight
+        if self.places is not None:
+            too_many = self.in_flight + 1 - max(1, ceil(self.places * below))
+            missing = too_many * self.tokens / self.in_flight
         if self.tokens_limit is not None:
-            missing = max(missing, min(self.tokens, self.tokens + cost - self.tokens_limit))
-        return missing
+            too_much = self.tokens - min(self.tokens_limit - cost, self.tokens_limit * below)
+            missing = max(missing, min(self.tokens, too_much))
+        return max(0.0, missing)
 
 
 class Pools:

@@ -14,6 +14,9 @@ MEMORY = 30.0
 ENGINE_MEMORY = 5.0
 """Seconds for which the engine's own figures are believed."""
 
+MAX_DELAY = 4.0
+MAX_TIERS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
@@ -62,14 +65,19 @@ class Speeds:
         self._forget()
 
     def _forget(self) -> None:
-        self._learned = float("-inf")
+        self._learned: float | None = None
         self._first_token = Average()
         self._token = Average()
+        self.forget_throughput()
+
+    def forget_throughput(self) -> None:
+        """The backend is another size now."""
         self._cost = Average()
         self._occupied = Average()
+        self._delays: dict[str, Average] = {}
 
     def _expire(self) -> None:
-        if self._cost and self._clock() - self._learned > MEMORY:
+        if self._learned is not None and self._clock() - self._learned > MEMORY:
             self._forget()
 
     def learn(
@@ -88,6 +96,17 @@ class Speeds:
             self._token.add((seconds - first_token) / (completion - 1))
         elif first_token is None and completion > 0:
             self._token.add(max(0.0, seconds - self._first_token.value) / completion)
+
+    def learn_wait(self, tier: str, expected: float, waited: float) -> None:
+        """What ``expected_wait`` had said, and what it came to: it does not know who else will come, and pass."""
+        if expected > 0 and (tier in self._delays or len(self._delays) < MAX_TIERS):
+            self._delays.setdefault(tier, Average(0.02)).add(min(MAX_DELAY, waited / expected))
+
+    def delay(self, tier: str) -> float:
+        """By what factor the waits of this tier have been longer than expected."""
+        self._expire()
+        delay = self._delays.get(tier)
+        return delay.value if delay is not None else 1.0
 
     def tell(self, figures: EngineFigures | None) -> None:
         """The engine's own figures, or that they are not to be had."""
@@ -155,10 +174,16 @@ def check_in_time(forecast: Forecast, *, max_wait: float, left: float | None, ba
 
     ``retry_after`` is the time until the wait would fit, should nobody else come.
     """
+    if left is not None and left <= 0:
+        raise Overloaded(
+            f"The time for this request had passed before it reached backend '{backend}'. Allow it longer.",
+            code="deadline_exceeded",
+            retry_after=max(1.0, forecast.wait),
+        )
     if left is not None and forecast.wait + forecast.service > left:
         room = max(0.0, left - forecast.service)
         raise Overloaded(
-            f"Backend '{backend}' could not finish this request in the {max(0.0, left):.3g} s it has left: it would "
+            f"Backend '{backend}' could not finish this request in the {left:.3g} s it has left: it would "
             f"wait about {forecast.wait:.3g} s and take about {forecast.service:.3g} s. Try again later, with a "
             "longer deadline, or with a smaller max_tokens.",
             code="deadline_exceeded",

@@ -12,10 +12,17 @@ _WAIT = OnSaturation(action="wait", at=1.0)
 
 
 def saturation_action(policy: Policy, tier_name: str) -> OnSaturation:
-    """The tier's own rule. Without one, the lowest of several priorities is shed from 0.9 on, and all others wait."""
+    """The tier's own rule. Without one, the lowest of several priorities is shed from 0.9 on, and all others wait.
+
+    ``at`` is no higher than where a tier of higher priority begins to wait: what is kept from that one is not for this.
+    """
     tier = policy.tier(tier_name)
-    if tier.on_saturation is not None:
-        return tier.on_saturation
+    rule = tier.on_saturation or _default(policy, tier)
+    highest = ceiling(policy, tier)
+    return rule if rule.at <= highest else rule.model_copy(update={"at": highest})
+
+
+def _default(policy: Policy, tier: Tier) -> OnSaturation:
     if len(policy.tiers) < 2:
         return _WAIT
     priorities = [described.priority for described in policy.tiers.values()]
@@ -23,9 +30,19 @@ def saturation_action(policy: Policy, tier_name: str) -> OnSaturation:
     return _SHED if tier.priority <= lowest < max(priorities) else _WAIT
 
 
-def terms(tier: Tier, rule: OnSaturation) -> Terms:
-    """How the tier stands in line."""
-    return Terms(tier.weight, tier.ageing, rule.at if rule.action == "wait" else 1.0)
+def ceiling(policy: Policy, tier: Tier) -> float:
+    """The share of a backend from which on some tier of higher priority waits; 1 is none."""
+    least = 1.0
+    for other in policy.tiers.values():
+        rule = other.on_saturation
+        if rule is not None and rule.action == "wait" and other.priority > tier.priority and rule.at < least:
+            least = rule.at
+    return least
+
+
+def terms(policy: Policy, tier: Tier, rule: OnSaturation) -> Terms:
+    """How the tier, whose rule it is, stands in line."""
+    return Terms(tier.weight, tier.ageing, rule.at if rule.action == "wait" else ceiling(policy, tier))
 
 
 def shed(rule: OnSaturation, pool: Pool) -> None:

@@ -104,6 +104,7 @@ def test_the_last_share_is_kept_free_for_others() -> None:
     places = [take(pool, tier="free", terms=free) for _ in range(4)]
     assert [place.held for place in places] == [True, True, False, False]
     assert pool.has_room(1)
+    assert not pool.has_room(1, free)
     pro = take(pool, tier="pro")
     assert pro.held
     places[0].release()
@@ -125,6 +126,16 @@ def test_limits_change_under_those_on_their_way() -> None:
     second.release()
     third.release()
     assert (pool.load, pool.tokens) == (0, 0)
+
+
+def test_a_change_of_limits_makes_the_throughput_unknown_but_not_the_speed() -> None:
+    pool = a_pool(places=4)
+    pool.speeds.learn(cost=100, share=0.25, seconds=2.0, first_token=0.5, completion=16)
+    pool.limit(4, None)
+    assert pool.speeds.throughput == 200
+    pool.limit(8, None)
+    assert pool.speeds.throughput is None
+    assert pool.speeds.tokens_per_second == pytest.approx(10)
 
 
 def test_the_fullest_counts_the_engine_too() -> None:
@@ -166,6 +177,17 @@ def test_the_expected_wait_for_tokens() -> None:
     assert pool.expected_wait_of_new("t", PLAIN, "a", 20) == 0.0
     assert pool.expected_wait_of_new("t", PLAIN, "a", 50) == pytest.approx(30 / 50)
     assert pool.expected_wait_of_new("t", PLAIN, "a", 5000) == pytest.approx(80 / 50)
+
+
+def test_the_expected_wait_of_a_tier_that_is_held_back() -> None:
+    pool = a_pool(places=4, tokens=1000)
+    free = Terms(below=0.5)
+    for _ in range(3):
+        take(pool, 100, tier="pro")
+    pool.speeds.learn(cost=100, share=pool.share(100), seconds=2.0, first_token=None, completion=0)
+    assert pool.expected_wait_of_new("pro", PLAIN, "a", 100) == 0.0
+    # Two must finish, and half of 200 tokens/s are for this tier.
+    assert pool.expected_wait_of_new("free", free, "a", 100) == pytest.approx(2 * 100 / (0.5 * 200))
 
 
 @given(

@@ -80,6 +80,19 @@ def test_without_a_limit_there_is_no_throughput() -> None:
     assert speeds.throughput is None
 
 
+def test_waits_that_were_longer_than_expected_are_expected_to_be_so() -> None:
+    clock = Clock()
+    speeds = Speeds(clock)
+    assert speeds.delay("pro") == 1.0
+    learn(speeds, 2.5)
+    speeds.learn_wait("pro", 0.0, 1.0)
+    speeds.learn_wait("pro", 1.0, 1.5)
+    speeds.learn_wait("free", 1.0, 100.0)
+    assert (speeds.delay("pro"), speeds.delay("free"), speeds.delay("other")) == (1.5, 4.0, 1.0)
+    clock.now += 31
+    assert speeds.delay("free") == 1.0
+
+
 def test_the_engine_knows_better() -> None:
     clock = Clock()
     speeds = Speeds(clock)

@@ -8,7 +8,7 @@ from gateway.admission.fair_queue import Terms
 from gateway.admission.pool import Pool
 from gateway.admission.shedding import saturation_action, shed, terms
 from gateway.errors import Overloaded
-from gateway.policy.schema import OnSaturation, Tier
+from gateway.policy.schema import OnSaturation
 from tests.fakes import policy
 from tests.gateway.admission.test_pool import Clock, take
 
@@ -44,9 +44,25 @@ def test_the_rule_of_a_tier(tiers: dict[str, Any], name: str, rule: OnSaturation
 
 
 def test_who_waits_leaves_the_last_share_to_others() -> None:
-    tier = Tier(weight=3.0)
-    assert terms(tier, OnSaturation(action="wait", at=0.8)) == Terms(3.0, 10.0, 0.8)
-    assert terms(tier, SHED) == Terms(3.0, 10.0, 1.0)
+    rules = policy(tiers={"pro": {"priority": 1, "weight": 3.0}})
+    tier = rules.tier("pro")
+    assert terms(rules, tier, OnSaturation(action="wait", at=0.8)) == Terms(3.0, 10.0, 0.8)
+    assert terms(rules, tier, SHED) == Terms(3.0, 10.0, 1.0)
+
+
+def test_what_is_kept_from_a_tier_is_not_for_a_lower_one() -> None:
+    rules = policy(
+        tiers={
+            "free": {"on_saturation": {"action": "downgrade", "to": "m"}},
+            "pro": {"priority": 1, "on_saturation": {"action": "wait", "at": 0.6}},
+            "enterprise": {"priority": 2},
+        }
+    )
+    assert saturation_action(rules, "free") == OnSaturation(action="downgrade", at=0.6, to="m")
+    assert saturation_action(rules, "default").at == 0.6
+    assert saturation_action(rules, "pro").at == 0.6
+    assert saturation_action(rules, "enterprise").at == 1.0
+    assert terms(rules, rules.tier("free"), saturation_action(rules, "free")).below == 0.6
 
 
 def test_shedding_begins_at_the_share_and_says_when_to_come_again() -> None:
