@@ -58,6 +58,10 @@ class Estimate(float):
     """Seconds that the gateway thinks fit, where the server did not name any."""
 
 
+class NotConnected(UpstreamUnavailable):
+    """The server let the time to connect pass in silence: it is not asked again at once."""
+
+
 class Outage:
     """How long a server has been failing us, and so when to try again: the longer it lasts, the longer the wait."""
 
@@ -82,7 +86,8 @@ def from_transport(backend: str, error: httpx.TransportError, outage: Outage) ->
     wait = outage.wait()
     unreachable = isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.ProxyError)
     what = "cannot be reached" if unreachable else "dropped the connection"
-    return UpstreamUnavailable(f"Backend '{backend}' {what}. Try again in {wait:.0f} s.", retry_after=wait)
+    kind = NotConnected if isinstance(error, httpx.ConnectTimeout) else UpstreamUnavailable
+    return kind(f"Backend '{backend}' {what}. Try again in {wait:.0f} s.", retry_after=wait)
 
 
 def from_response(

@@ -55,7 +55,19 @@ class Turn:
 class Attempt:
     """One try of one candidate."""
 
-    __slots__ = ("before", "began", "call", "facts", "heard", "joint", "pieces", "trial", "turn", "usage")
+    __slots__ = (
+        "admitted",
+        "before",
+        "began",
+        "call",
+        "facts",
+        "heard",
+        "joint",
+        "pieces",
+        "trial",
+        "turn",
+        "usage",
+    )
 
     def __init__(self, turn: Turn, trial: Trial, call: Call, joint: Joint, before: int = 0) -> None:
         self.turn = turn
@@ -64,6 +76,8 @@ class Attempt:
         self.joint = joint
         self.before = before
         """Tokens of the answer that stand in its prompt, as it goes on from them."""
+        self.admitted = True
+        """Our own queue let it through to the backend."""
         self.heard = False
         """The caller has something of it."""
         self.usage: Usage | None = None
@@ -170,19 +184,20 @@ class Attempts:
             yield
             attempt.trial.succeeded()
         except BaseException as error:
+            outcome = "deviated" if isinstance(error, Deviated) else outcome_of(error).code or "error"
             if isinstance(error, Upstream):
                 attempt.trial.failed()
             elif isinstance(error, Overloaded):
-                self._count(-1)  # it never got to the backend
-            outcome = "deviated" if isinstance(error, Deviated) else outcome_of(error).code or "error"
+                attempt.admitted = False
+                self._count(-1)
             raise
         finally:
             attempt.trial.let_go()
-            backend = attempt.turn.candidate.target.backend
-            self._metrics.attempts.labels(backend, outcome).inc()
             attempt.facts["outcome"] = outcome
             attempt.facts["seconds"] = round(time.perf_counter() - attempt.began, 6)
             self._facts.append(attempt.facts)
+            if attempt.admitted:
+                self._metrics.attempts.labels(attempt.facts["backend"], outcome).inc()
             self._account(attempt)
 
     def _account(self, attempt: Attempt) -> None:
@@ -203,7 +218,12 @@ class Attempts:
 
     def note(self) -> None:
         """Tell the receipt."""
-        self._call.receipt.note("fallback", attempts=self._facts, continued=self._continued)
+        # A cascade sends one call through here several times.
+        before = self._call.receipt.notes.get("fallback", {})
+        made = [*before.get("attempts", ()), *self._facts]
+        self._call.receipt.note(
+            "fallback", attempts=made, continued=before.get("continued", 0) + self._continued
+        )
         if self._skipped:
             self._call.receipt.note("fallback", breaker_open=self._skipped)
 

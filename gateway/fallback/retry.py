@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gateway.backends.upstream_errors import Estimate
+from gateway.backends.upstream_errors import Estimate, NotConnected
 from gateway.errors import GatewayError, RateLimited, UpstreamFailed, UpstreamUnavailable
 
 RESERVE = 10.0
@@ -43,9 +43,9 @@ class RetryBudget:
 
 def can_succeed(error: GatewayError) -> bool:
     """Whether the same target may answer the same request after ``error``."""
-    return (
-        isinstance(error, UpstreamUnavailable | UpstreamFailed | RateLimited) and error.code not in HOPELESS
-    )
+    if isinstance(error, NotConnected) or error.code in HOPELESS:
+        return False
+    return isinstance(error, UpstreamUnavailable | UpstreamFailed | RateLimited)
 
 
 def pause(error: GatewayError, backoff: float, failed: int, *, others: bool, left: float) -> float | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backends.upstream_errors import Estimate
+from gateway.backends.upstream_errors import Estimate, NotConnected
 from gateway.errors import (
     ContextTooLong,
     GatewayError,
@@ -58,6 +58,7 @@ def test_nobody_waits_past_the_end() -> None:
         (UpstreamUnavailable("x"), True),
         (RateLimited("x"), True),
         (UpstreamTimeout("x"), False),
+        (NotConnected("x"), False),
         (UpstreamFailed("x", code="upstream_auth"), False),
         (UpstreamFailed("x", code="upstream_billing"), False),
         (Overloaded("x"), False),

@@ -331,6 +331,14 @@ async def test_no_attempt_after_the_deadline() -> None:
         assert r.attempts() == [1, 0]
 
 
+async def test_a_cascades_steps_are_told_one_after_the_other() -> None:
+    async with row(FaultServer(faults.broken), FaultServer()) as r:
+        call = r.call()
+        await ask(r, call)
+        await ask(r, replace(call))
+        assert outcomes(call) == ["upstream_error", "upstream_error", "ok"] * 2
+
+
 # Our own queue
 
 
@@ -360,6 +368,8 @@ async def test_no_place_here_may_be_a_place_there() -> None:
         assert [chunk.comment for chunk in chunks if chunk.comment] == ["1 before you"] * 2
         assert "x-tollgate-attempts" not in call.reply_headers
         assert r.switchboard["a"].breaker.closed
+        assert outcomes(call) == ["overloaded", "ok"]
+        assert 'tollgate_attempts_total{backend="a"' not in r.metrics.render()[0].decode()
 
 
 async def test_no_place_anywhere() -> None:
