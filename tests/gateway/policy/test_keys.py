@@ -3,13 +3,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
 
 from gateway.errors import Unauthenticated
-from gateway.policy.keys import DEVELOPMENT, KeyRing, hash_key, make_key
-from gateway.policy.schema import Key
+from gateway.policy.keys import DEVELOPMENT, KeyRing, digest_of, hash_key, make_key
+from gateway.policy.schema import Key, Tenant
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC).timestamp()
 
@@ -64,3 +65,41 @@ def test_the_development_key_counts_only_while_there_are_no_others() -> None:
 def test_an_upper_case_hash_is_the_same_hash() -> None:
     key = Key.model_validate({"id": "one", "sha256": hash_key("a").upper(), "expires": date(2030, 1, 1)})
     assert KeyRing([key]).find("a", NOON).key_id == "one"
+
+
+def test_a_key_has_its_own_tier_or_its_tenants() -> None:
+    tenants = {"acme": Tenant(tier="pro"), "plain": Tenant()}
+    keys = [
+        entry("a", tenant="acme"),
+        entry("b", tenant="acme", tier="free"),
+        entry("c", tenant="plain"),
+        entry("d"),
+    ]
+    ring = KeyRing(keys, tenants=tenants)
+    assert [ring.find(key, NOON).tier for key in "abcd"] == ["pro", "free", "default", "default"]
+    dev = KeyRing([], tenants={"default": Tenant(tier="pro")}, dev_key_sha256=hash_key("dev"))
+    assert dev.find("dev", NOON) == replace(DEVELOPMENT, tier="pro")
+
+
+def test_a_key_brings_its_quotas_and_budget() -> None:
+    ring = KeyRing([entry("a", quotas={"tokens_per_day": 5}, budget={"usd_per_day": 1.0})])
+    principal = ring.find("a", NOON)
+    assert (principal.quotas.tokens_per_day, principal.budget.usd_per_day) == (5, 1.0)
+
+
+def test_all_of_the_digest_counts() -> None:
+    """The start of a digest finds an entry; it does not open anything."""
+    ring, digest = KeyRing([entry("a")]), digest_of("a")
+    assert ring.held(digest, NOON) is not None
+    assert ring.held(digest[:16] + bytes(16), NOON) is None
+    assert ring.held(digest[:16], NOON) is None
+
+
+def test_revoked_ids_are_refused_until_they_are_not() -> None:
+    ring = KeyRing([entry("a"), entry("b", id="two")])
+    ring.revoke({"one"})
+    with pytest.raises(Unauthenticated, match="Unknown API key"):
+        ring.find("a", NOON)
+    assert ring.find("b", NOON).key_id == "two"
+    ring.revoke(())
+    assert ring.find("a", NOON).key_id == "one"

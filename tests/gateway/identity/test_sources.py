@@ -1,0 +1,263 @@
+"""Keys over a real server and in real files: rotated, missing, late, too large."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.backends.transport import AiohttpTransport
+from gateway.errors import Unauthenticated
+from gateway.identity import jwks_source as module
+from gateway.identity.jwks import JwksError, KeySet, parse
+from gateway.identity.jwks_source import JwksSource, from_file, from_url
+from tests.fakes import Do, FakeUpstream, head, reply, within
+from tests.gateway.identity import issuer
+from tests.gateway.identity.conftest import Authenticate, scope
+from tests.gateway.identity.issuer import entry, jwks, token
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def server(upstream: FakeUpstream) -> FakeUpstream:
+    upstream.health = reply(jwks(one=issuer.RSA))
+    return upstream
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[AiohttpTransport]:
+    transport = AiohttpTransport()
+    yield transport
+    await transport.aclose()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def refused(made: Any, text: str) -> str:
+    with pytest.raises(Unauthenticated) as caught:
+        await made.principal(scope(text))
+    return caught.value.message
+
+
+def url(server: FakeUpstream) -> str:
+    return server.base_url + "/jwks.json"
+
+
+async def test_keys_are_fetched_at_once_and_the_first_request_waits(
+    server: FakeUpstream, authenticator: Authenticate
+) -> None:
+    server.health = (0.1, *server.health)
+    made = authenticator(jwt=[entry(url(server))])
+    texts = [token(kid="one", sub=f"u{n}") for n in range(5)]
+    principals = await asyncio.gather(*(made.principal(scope(text)) for text in texts))
+    assert [principal.key_id for principal in principals] == [f"jwt:u{n}" for n in range(5)]
+    assert [(probe.method, probe.path) for probe in server.probes] == [("GET", "/v1/jwks.json")]
+
+
+async def test_a_rotated_key_is_found_and_an_old_one_counts_no_more(
+    server: FakeUpstream, authenticator: Authenticate
+) -> None:
+    made = authenticator(jwt=[entry(url(server))])
+    old, new = token(kid="one"), token(key=issuer.OTHER_RSA, kid="two")
+    await made.principal(scope(old))
+    server.health = reply(jwks(two=issuer.OTHER_RSA))
+    await made.principal(scope(old))
+    await made.principal(scope(new))
+    assert len(server.probes) == 2
+    # What was verified with the old keys is forgotten with them.
+    assert "its key (kid) is unknown" in await refused(made, old)
+
+
+async def test_unknown_keys_set_off_few_fetches(server: FakeUpstream, authenticator: Authenticate) -> None:
+    made = authenticator(jwt=[entry(url(server))])
+    for number in range(20):
+        assert "its key (kid) is unknown" in await refused(made, token(kid=f"made-up-{number}"))
+    assert len(server.probes) == 2  # at the start, and once for all of them
+    await made.principal(scope(token(kid="one")))
+
+
+async def test_unknown_keys_are_looked_for_again_after_a_while(
+    server: FakeUpstream, transport: AiohttpTransport
+) -> None:
+    now = 0.0
+    source = JwksSource("x", from_url(transport, url(server)), every=300, clock=lambda: now)
+    try:
+        assert await source.find("one", "RS256") is not None
+        for then, fetched in ((1.0, 2), (5.0, 2), (10.9, 2), (11.1, 3)):
+            now = then
+            assert await source.find("two", "RS256") is None
+            assert len(server.probes) == fetched
+    finally:
+        await source.aclose()
+
+
+async def test_keys_are_fetched_anew_in_the_background(
+    server: FakeUpstream, authenticator: Authenticate
+) -> None:
+    made = authenticator(jwt=[entry(url(server), refresh="20ms")])
+    old = token(kid="one")
+    await made.principal(scope(old))
+    server.health = reply(jwks(two=issuer.OTHER_RSA))
+    fetched = len(server.probes)
+    await until(lambda: len(server.probes) > fetched + 1)
+    assert "its key (kid) is unknown" in await refused(made, old)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (reply(jwks(), status=500), "answered with status 500"),
+        (reply("", status=302, headers={"location": "http://127.0.0.1:1/"}), "answered with status 302"),
+        (reply("<html>"), "is not JSON"),
+        (reply({"keys": []}), "holds no key"),
+        (reply([]), "is no JSON Web Key Set"),
+        (reply(b" " * (1024 * 1024 + 1)), "is larger than 1048576 bytes"),
+        ((Do.ABORT,), ""),
+        ((head(200, {"content-length": "100"}) + b"{", Do.CLOSE), ""),
+    ],
+)  # fmt: skip
+async def test_the_last_good_keys_stay(
+    server: FakeUpstream,
+    authenticator: Authenticate,
+    caplog: pytest.LogCaptureFixture,
+    answer: Any,
+    why: str,
+) -> None:
+    made = authenticator(jwt=[entry(url(server), refresh="20ms")])
+    await made.principal(scope(token(kid="one")))
+    server.health = answer
+    await until(lambda: "the last good keys stay in force" in caplog.text)
+    assert why in caplog.text
+    await made.principal(scope(token(kid="one", sub="bob")))
+
+
+async def test_a_silent_server_holds_a_request_up_briefly(
+    server: FakeUpstream, authenticator: Authenticate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAIT", 0.1)
+    server.health = (Do.HANG,)
+    made = authenticator(jwt=[entry(url(server))])
+    async with within(1):
+        assert "public keys are not available to the gateway" in await refused(made, token(kid="one"))
+
+
+async def test_a_server_that_comes_up_late(
+    server: FakeUpstream, authenticator: Authenticate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_RETRY", 0.02)
+    await server.stop()
+    made = authenticator(jwt=[entry(url(server))])
+    assert "public keys are not available to the gateway" in await refused(made, token(kid="one"))
+    await server.start()
+    await until(lambda: made._sources[issuer.ISSUER].keys is not None)
+    await made.principal(scope(token(kid="one")))
+
+
+async def test_a_new_generation_begins_with_the_keys_of_the_old(
+    server: FakeUpstream, authenticator: Authenticate
+) -> None:
+    before = authenticator(jwt=[entry(url(server))])
+    text = token(kid="one", jti="t1")
+    await before.principal(scope(text))
+    await server.stop()
+    made = authenticator(jwt=[entry(url(server), revoked=["t1"])], before=before)
+    await before.aclose()
+    assert "it has been revoked" in await refused(made, text)  # although the old one had verified it
+    await made.principal(scope(token(kid="one")))
+
+
+async def test_a_file_is_read_anew_when_it_changes(
+    authenticator: Authenticate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.identity.authenticator.LOOK_AT_FILE", 0.02)
+    file = tmp_path / "keys.json"
+    file.write_bytes(jwks(one=issuer.RSA))
+    made = authenticator()
+    old = token(kid="one")
+    await made.principal(scope(old))
+    file.write_bytes(jwks(two=issuer.OTHER_RSA))
+    source = made._sources[issuer.ISSUER]
+    await until(lambda: source.keys is not None and source.keys.find("two", "RS256") is not None)
+    assert "its key (kid) is unknown" in await refused(made, old)
+    file.write_text("half a fi")
+    await asyncio.sleep(0.1)
+    await made.principal(scope(token(key=issuer.OTHER_RSA, kid="two")))
+    file.unlink()
+    await asyncio.sleep(0.1)
+    await made.principal(scope(token(key=issuer.OTHER_RSA, kid="two", sub="bob")))
+
+
+async def test_a_file_that_is_not_there(
+    authenticator: Authenticate, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = authenticator(jwt=[entry("nowhere.json")])
+    assert "public keys are not available" in await refused(made, token())
+    assert "'nowhere.json' cannot be used" in caplog.text and "No such file" in caplog.text
+
+
+async def test_a_file_that_is_what_it_was_is_not_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    file.write_bytes(b"first")
+    read = from_file(file)
+    assert await read() == b"first" == await read()  # just written: another write could hide
+    os.utime(file, (1, 1))
+    assert await read() == b"first"
+    assert await read() is None
+    file.write_bytes(b"later")
+    assert await read() == b"later"
+
+
+def test_what_is_no_key_of_ours_is_passed_over() -> None:
+    def known(*entries: dict[str, Any]) -> KeySet:
+        return parse(json.dumps({"keys": [*entries, issuer.jwk(issuer.ED, "ed")]}).encode())
+
+    good = issuer.jwk(issuer.RSA, "k")
+    assert known(good).find("k", "RS256") is not None
+    for bad in (
+        {**good, "use": "enc"},
+        {**good, "alg": "RS512"},
+        {**good, "alg": "HS256"},
+        {**good, "key_ops": ["sign"]},
+        {**good, "n": 5},
+        {**good, "kty": "oct", "k": "c2VjcmV0"},
+        {"kty": "RSA", "kid": "k"},
+        {"kid": "k"},
+        {"kty": ["RSA"]},
+    ):
+        assert known(bad).find("k", "RS256") is None
+        assert known(bad).find("ed", "EdDSA") is not None
+
+
+def test_a_private_key_that_was_published_verifies_as_its_public_one() -> None:
+    private = {**issuer.jwk(issuer.RSA, "k"), "d": "AQAB", "p": "AQAB"}
+    found = parse(json.dumps({"keys": [private]}).encode()).find("k", "RS256")
+    assert found is not None and found.key.public_numbers() == issuer.RSA.public_key().public_numbers()  # type: ignore[union-attr]
+
+
+def test_keys_without_ids() -> None:
+    keys = parse(json.dumps({"keys": [issuer.jwk(issuer.RSA), issuer.jwk(issuer.EC)]}).encode())
+    for kid in (None, "anything"):
+        assert keys.find(kid, "RS256") is not None and keys.find(kid, "ES256") is not None
+    with pytest.raises(JwksError):
+        parse(b'{"keys": {}}')
+
+
+async def test_nothing_is_left_running(server: FakeUpstream, transport: AiohttpTransport) -> None:
+    server.health = (Do.HANG,)
+    source = JwksSource("x", from_url(transport, url(server)), every=300)
+    await until(lambda: bool(server.probes))
+    start = time.perf_counter()
+    await source.aclose()
+    assert time.perf_counter() - start < 1
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("JWKS")]
