@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import Forbidden, Unauthenticated
 from gateway.policy.keys import hash_key
 from gateway.policy.schema import Budget, Quotas
 from gateway.types import Principal
+from gateway.web.client_address import ClientAddress
 from tests.gateway.identity.conftest import Authenticate, at_once, scope
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +94,8 @@ async def test_the_development_key_needs_a_policy_without_any_other_way_in(
 ) -> None:
     sha = hash_key("dev")
     assert (await authenticator(jwt=[], dev_key_sha256=sha).principal(scope("dev"))).key_id == "dev"
-    for more in ({"keys": [key()], "jwt": []}, {"keys": []}):
+    others: list[dict[str, Any]] = [{"keys": [key()], "jwt": []}, {"keys": []}]
+    for more in others:
         with pytest.raises(Unauthenticated):
             await authenticator(dev_key_sha256=sha, **more).principal(scope("dev"))
 
@@ -144,6 +149,16 @@ async def test_addresses(
     with pytest.raises(Forbidden) as caught:
         await made.principal(request)
     assert caught.value.code == "ip_not_allowed" and seen in caught.value.message
+
+
+@given(st.text(), st.ip_addresses().map(str))
+def test_what_a_client_forwards_itself_does_not_count(made_up: str, real: str) -> None:
+    address = ClientAddress(["192.168.0.0/16"])
+    line = made_up.encode("utf-8", "replace") + b"," + real.encode()
+    request = {**scope(client="192.168.0.1"), "headers": [(b"x-forwarded-for", line)]}
+    if ip_address(real) not in ip_network("192.168.0.0/16"):
+        alone = {**request, "headers": [(b"x-forwarded-for", real.encode())]}
+        assert address.of(request) == address.of(alone) is not None
 
 
 async def test_a_key_costs_microseconds(authenticator: Authenticate) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.backends.transport import AiohttpTransport
 from gateway.errors import Unauthenticated
@@ -251,6 +253,22 @@ def test_keys_without_ids() -> None:
         assert keys.find(kid, "RS256") is not None and keys.find(kid, "ES256") is not None
     with pytest.raises(JwksError):
         parse(b'{"keys": {}}')
+
+
+parts = st.sampled_from(["RSA", "EC", "OKP", "oct", "P-256", "Ed25519", "AQAB", "", "sig", "RS256", "é"])
+entries = st.dictionaries(
+    st.sampled_from(["kty", "crv", "n", "e", "x", "y", "kid", "use", "alg", "key_ops"]),
+    parts | st.none() | st.integers() | st.lists(parts, max_size=2),
+)
+
+
+@given(st.lists(entries | st.none() | st.text(), max_size=4))
+def test_any_key_set_is_read_or_refused(listed: list[Any]) -> None:
+    try:
+        keys = parse(json.dumps({"keys": listed}).encode())
+    except JwksError:
+        return
+    assert any(keys.find(None, algorithm) for algorithm in ("RS256", "ES256", "EdDSA"))
 
 
 async def test_nothing_is_left_running(server: FakeUpstream, transport: AiohttpTransport) -> None:

@@ -77,7 +77,8 @@ async def test_claims_by_other_names_and_models_by_the_policy(authenticator: Aut
         ],
         tiers={"pro": {}},
     )
-    text = token(**{"tenant": None, "https://x/org": "acme", "plan": "pro", "tier": "no", "models": ["no"]})
+    more: dict[str, Any] = {"https://x/org": "acme", "plan": "pro", "tier": "no", "models": ["no"]}
+    text = token(tenant=None, **more)
     assert await made.principal(scope(text)) == Principal("jwt:alice", "acme", ("a",), "pro")
 
 
