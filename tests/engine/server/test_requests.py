@@ -230,7 +230,8 @@ def test_a_body_full_of_mistakes_is_refused_at_the_first(kind: Any, field: str, 
     began = time.process_time()
     with pytest.raises(InvalidRequest) as found:
         read(kind, data)
-    assert time.process_time() - began < 0.5
+    # A tenth of a second by itself, half of one among other tests' objects; to list all mistakes takes three.
+    assert time.process_time() - began < 1.5
     assert found.value.param is not None
     assert found.value.param.startswith(field)
 
