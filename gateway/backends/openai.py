@@ -66,10 +66,10 @@ class OpenAIBackend:
                     if reading.done:
                         continue
                     chunks = reading.feed(part)
-                    if chunks:
+                    if reading.spoken and chunks:
                         clock.progress()
-                        for chunk in chunks:
-                            yield chunk
+                    for chunk in chunks:
+                        yield chunk
                     if reading.error is not None:
                         raise reading.error
                     if reading.done:
@@ -77,6 +77,7 @@ class OpenAIBackend:
             for chunk in reading.finish():
                 yield chunk
         finally:
+            clock.close()
             # Closing an answer that is not at its end tells the server to stop working on it.
             await answer.aclose()
 

@@ -21,6 +21,8 @@ _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 class Reading(Protocol):
     done: bool
     """The answer's end has been read; whatever follows is of no interest."""
+    spoken: bool
+    """Something of the answer itself has come: a role alone is no first token."""
     error: GatewayError | None
     """What is wrong with the answer; it comes after the chunks before it."""
 
@@ -38,6 +40,7 @@ class Events:
 
     def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
         self.done = False
+        self.spoken = False
         self.error: GatewayError | None = None
         self._backend = backend
         self._read_event = dialect.read_event
@@ -88,6 +91,8 @@ class Events:
         for chunk in fresh:
             if chunk.delta is not None:
                 self._begun = True
+                if not self.spoken:
+                    self.spoken = any(value for name, value in chunk.delta.items() if name != "role")
             if chunk.finish_reason is not None:
                 self._ended.add(chunk.index)
         chunks += fresh
@@ -98,6 +103,7 @@ class Body:
 
     def __init__(self, backend: str, dialect: Dialect) -> None:
         self.done = False
+        self.spoken = False
         self.error: GatewayError | None = None
         self._backend = backend
         self._dialect = dialect

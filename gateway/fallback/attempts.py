@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gateway.errors import (
@@ -22,84 +22,23 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.fallback import retry
+from gateway.fallback.attempt import Attempt, Turn
 from gateway.fallback.breaker import SOON, Trial
 from gateway.fallback.continuation import (
     Continuing,
     Deviated,
-    Joint,
     Opening,
     Sent,
     Splicing,
     can_be_one,
     continued,
-    joined_usage,
-    says,
 )
 from gateway.fallback.switchboard import Switchboard
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import outcome_of
-from gateway.types import Call, Candidate, Chunk, Spending, Usage
+from gateway.types import Call, Candidate, Spending, Usage
 
 LARGER = "larger_context"
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A candidate, and how often it has failed this call before; ``afresh``, it is not asked to go on."""
-
-    candidate: Candidate
-    failed: int = 0
-    afresh: bool = False
-
-
-class Attempt:
-    """One try of one candidate."""
-
-    __slots__ = (
-        "admitted",
-        "before",
-        "began",
-        "call",
-        "facts",
-        "heard",
-        "joint",
-        "pieces",
-        "trial",
-        "turn",
-        "usage",
-    )
-
-    def __init__(self, turn: Turn, trial: Trial, call: Call, joint: Joint, before: int = 0) -> None:
-        self.turn = turn
-        self.trial = trial
-        self.call = call
-        self.joint = joint
-        self.before = before
-        """Tokens of the answer that stand in its prompt, as it goes on from them."""
-        self.admitted = True
-        """Our own queue let it through to the backend."""
-        self.heard = False
-        """The caller has something of it."""
-        self.usage: Usage | None = None
-        self.pieces = 0
-        """Chunks with content."""
-        self.began = time.perf_counter()
-        self.facts: dict[str, Any] = {
-            "backend": turn.candidate.target.backend,
-            "model": turn.candidate.target.model,
-        }
-        if turn.candidate.why != "primary":
-            self.facts["why"] = turn.candidate.why
-
-    def take(self, chunk: Chunk) -> None:
-        """Count it; its usage becomes the whole answer's."""
-        delta = chunk.delta
-        if delta and (delta.get("content") or says(chunk)):
-            self.pieces += 1
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-            if self.before:
-                chunk.usage = joined_usage(chunk.usage, self.before)
 
 
 class Attempts:

@@ -439,6 +439,15 @@ async def test_a_slow_first_token_is_waited_for(upstream: FakeUpstream, backend:
     assert text(await ask(backend, a_call(timeouts={"first_token": "2s", "idle": "50ms"}))) == "Hi"
 
 
+async def test_the_role_is_not_the_first_token(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    role, *rest = said("Hi")
+    upstream.scripts = [stream(role, 0.15, *rest), stream(role, Do.HANG)]
+    call = a_call(timeouts={"idle": "50ms", "first_token": "250ms"})
+    assert text(await ask(backend, call)) == "Hi"
+    error = await failure(backend, call)
+    assert (error.status, error.message) == (504, "Backend 'up' sent nothing within 0.25 s.")
+
+
 async def test_a_stall(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
     upstream.scripts = [(*stream(*OPEN, whole=False), Do.HANG)]
     chunks: list[Chunk] = []

@@ -421,6 +421,14 @@ async def test_a_probe_that_fails_starts_the_cooldown_anew() -> None:
         assert r.attempts() == [3]
 
 
+async def test_one_that_has_just_been_given_up_is_not_waited_for() -> None:
+    async with row(FaultServer(faults.broken), FaultServer(), breaker={"failures": 1}) as r:
+        call = r.call()
+        assert text(await ask(r, call)) == ANSWER
+        assert r.attempts() == [1, 1]
+        assert "breaker_open" not in call.receipt.notes["fallback"]
+
+
 @pytest.mark.parametrize("fault", [faults.bad_request, faults.rate_limited, faults.content_policy])
 async def test_what_is_not_the_backends_fault_does_not_open_it(fault: faults.Fault) -> None:
     async with row(FaultServer(fault), breaker={"failures": 1}) as r:
