@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from gateway import errors
+from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.fallback.switchboard import Switchboard
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
-from gateway.policy.schema import Policy, Target
+from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.stages.fallback import fallback
 from gateway.types import Backend, Call, Candidate, Chunk, Chunks, Demand, Handler, Usage
 from tests import faults
-from tests.fakes import a_call, policy, within
+from tests.fakes import FakeUpstream, a_call, policy, within
 from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
 
 pytestmark = pytest.mark.anyio
@@ -604,6 +605,67 @@ async def test_one_bad_event_is_no_failure() -> None:
     async with row(FaultServer(faults.one_bad_event), FaultServer()) as r:
         assert text(await ask(r, r.call())) == ANSWER
         assert r.attempts() == [1, 0]
+
+
+def anthropic(*texts: str) -> faults.Script:
+    """A streamed message of Anthropic's."""
+    events: list[dict[str, Any]] = [
+        {
+            "type": "message_start",
+            "message": {
+                "id": "msg_1",
+                "role": "assistant",
+                "content": [],
+                "usage": {"input_tokens": 9, "output_tokens": 1},
+            },
+        },
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+            for text in texts
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": len(texts)},
+        },
+        {"type": "message_stop"},
+    ]
+    return faults.stream(*(faults.sse(event) for event in events))
+
+
+async def test_anthropic_goes_on_from_a_text_without_the_space_at_its_end() -> None:
+    async def dying(call: Call) -> Chunks:
+        yield Chunk(delta={"role": "assistant", "content": "One"})
+        yield Chunk(delta={"content": ",\n "})
+        raise errors.UpstreamFailed("gone")
+
+    async with FakeUpstream(anthropic("\n ", "two", " three.")) as server:
+        rules = policy(
+            backends={
+                "a": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"},
+                "b": {"kind": "anthropic", "base_url": f"http://127.0.0.1:{server.port}", "continues": True},
+            },
+            models={name: {"targets": [{"backend": name, "model": "x"}]} for name in "ab"},
+        )
+        backend = AnthropicBackend("b", base_url=f"http://127.0.0.1:{server.port}", max_tokens=100)
+        call = a_call(policy_=rules, model="a")
+        call.candidates = tuple(Candidate(name, Target(backend=name, model="x"), Timeouts()) for name in "ab")
+        handler = fallback(Switchboard(), Metrics())(
+            lambda call: (
+                backend.stream(call, call.target)
+                if call.target and call.target.backend == "b"
+                else dying(call)
+            )
+        )
+        async with aclosing(handler(call)) as chunks:
+            heard = [chunk async for chunk in chunks]
+        assert text(heard) == "One,\n two three."
+        assert usage(heard) == Usage(9 - 2, 3 + 2)
+        begun = server.requests[0].json()["messages"][-1]
+        assert begun == {"role": "assistant", "content": [{"type": "text", "text": "One,"}]}
+        await backend.aclose()
 
 
 # Those who leave
