@@ -53,7 +53,7 @@ class Attempts:
         self._began = time.perf_counter()
         self._made = 0
         self._facts: list[dict[str, Any]] = []
-        self._skipped: list[str] = []
+        self._skipped: list[Turn] = []
         first = call.candidates[0]
         self._first = first
         self._left = deque([Turn(first)])
@@ -78,7 +78,7 @@ class Attempts:
             line = self._switchboard[backend]
             trial = line.breaker.admit(self._call.policy.backends[backend].breaker)
             if trial is None:
-                self._skipped.append(backend)
+                self._skipped.append(turn)
                 continue
             if not turn.failed:
                 line.budget.deposit(self._call.policy.models[turn.candidate.model].retry.budget)
@@ -164,7 +164,8 @@ class Attempts:
             "fallback", attempts=made, continued=before.get("continued", 0) + self._continued
         )
         if self._skipped:
-            self._call.receipt.note("fallback", breaker_open=self._skipped)
+            skipped = [turn.candidate.target.backend for turn in self._skipped]
+            self._call.receipt.note("fallback", breaker_open=skipped)
 
     def after(self, attempt: Attempt, error: GatewayError | Deviated) -> float:
         """What is to be done about ``error``: seconds to wait before ``next``. Raises where there is nothing to do."""
@@ -272,17 +273,24 @@ class Attempts:
                 self._cut.code = "upstream_cut"
             return self._cut
         real = [(turn, error) for turn, error in self._errors if not isinstance(error, Overloaded)]
-        if real:
+        if real and isinstance(real[0][1], ContextTooLong):
             # The model with the larger context can be asked again later; that the first is too small stays so.
             larger = [error for turn, error in self._errors if turn.candidate.why == LARGER]
-            if isinstance(real[0][1], ContextTooLong) and larger and not isinstance(larger[-1], BadRequest):
+            if larger and not isinstance(larger[-1], BadRequest):
                 return larger[-1]
+            if not larger and any(turn.candidate.why == LARGER for turn in self._skipped):
+                return self._left_alone()
+        if real:
             return [error for turn, error in real if turn.candidate is real[0][0].candidate][-1]
         if self._errors:
             return min((error for _, error in self._errors), key=lambda error: error.retry_after or 0.0)
-        wait = min((self._switchboard[name].breaker.wait() for name in self._skipped), default=SOON)
+        return self._left_alone()
+
+    def _left_alone(self) -> UpstreamUnavailable:
+        breakers = [self._switchboard[turn.candidate.target.backend].breaker for turn in self._skipped]
+        wait = min((breaker.wait() for breaker in breakers), default=SOON)
         return UpstreamUnavailable(
-            f"Every backend of the model '{self._call.model}' has failed of late, and is left alone for now. "
-            f"Try again in {max(wait, 1):.0f} s.",
+            f"Every backend of the model '{self._call.model}' that could answer has failed of late, and is left "
+            f"alone for now. Try again in {max(wait, 1):.0f} s.",
             retry_after=wait,
         )

@@ -1,4 +1,4 @@
-"""Tries a call's candidates in their order until one has given the whole answer, or has taken over and ended it."""
+"""Tries a call's candidates in order until the caller has a whole answer, even if one must go on with another's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from gateway.types import Call, Chunks, Handler, Stage
 
 
 def fallback(switchboard: Switchboard, metrics: Metrics) -> Stage:
+    """``switchboard`` is the worker's own, and stays the same when the policy changes."""
+
     def stage(following: Handler) -> Handler:
         async def handle(call: Call) -> Chunks:
             attempts = Attempts(call, switchboard, metrics)

@@ -276,6 +276,16 @@ async def test_that_the_larger_model_is_down_says_more_than_that_the_first_is_to
         assert (await failure(r, r.call(why={"b": "larger_context"}))).status == 503
 
 
+async def test_a_larger_model_that_is_left_alone_can_be_asked_later() -> None:
+    servers = FaultServer(faults.context_length), FaultServer(faults.unavailable)
+    async with row(*servers, breaker={"failures": 1, "cooldown": "9s"}) as r:
+        for wait in (None, 9.0):
+            error = await failure(r, r.call(why={"b": "larger_context"}))
+            assert error.status == 503
+            assert error.retry_after == pytest.approx(wait or 1.0, abs=1)
+        assert r.attempts() == [2, 1]
+
+
 async def test_first_in_line_a_larger_context_is_like_any_other() -> None:
     async with row(FaultServer()) as r:
         assert text(await ask(r, r.call(why={"a": "larger_context"}))) == ANSWER
