@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from gateway.cli import check, keys, serve
+from gateway.cli import check, keys, serve, usage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,8 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="tollgate", description="An LLM API gateway with its own inference engine.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"tollgate {_version()}")
-    commands = parser.add_subparsers(metavar="serve|check|keys", required=True)
-    for command in (serve, check, keys):
+    commands = parser.add_subparsers(metavar="serve|check|keys|usage", required=True)
+    for command in (serve, check, keys, usage):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)
     for stream in (sys.stdout, sys.stderr):

@@ -35,6 +35,7 @@ def build_app(settings: Settings) -> Starlette:
             settings.policies,
             generations.take_up,
             on_error=metrics.policy_errors.inc,
+            on_revoked=generations.revoke,
             fallback=settings.last_good,
         )
         try:

@@ -191,6 +191,10 @@ class Generations:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
+    def revoke(self, key_ids: frozenset[str]) -> None:
+        """Refuse these keys of the policy in force, whatever it says itself."""
+        self.current().authenticator.revoke(key_ids)
+
     async def aclose(self) -> None:
         """Close everything, whether it is still in use or not."""
         for task in self._retiring:

@@ -174,7 +174,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
         last_good = LastGood(Path(scratch))
 
         async def take_up(loaded: Loaded) -> None:
-            if not loaded.policy.keys and settings.dev_key_sha256 is None:
+            if not loaded.policy.keys and not loaded.policy.jwt and settings.dev_key_sha256 is None:
                 log.warning(
                     "the policy has no keys, so nobody is let in; make one with 'tollgate keys create', or start "
                     "the gateway anew for a development key"

@@ -49,7 +49,7 @@ def summary(loaded: Loaded, directory: Path) -> list[str]:
     idle = [
         f"model '{name}' has no backend that is enabled"
         for name, model in policy.models.items()
-        if all(target.backend in loaded.disabled for target in model.targets)
+        if model.targets and all(target.backend in loaded.disabled for target in model.targets)
     ]
     disabled = [f"backend '{name}' is disabled: {reason}" for name, reason in loaded.disabled.items()]
     return [f"{directory}: good ({', '.join(counts)})", *disabled, *idle]

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     except supervisor.CannotListen as error:
         return _complain(str(error))
     development = None
-    if not loaded.policy.keys or env.get(VARIABLE):
+    if not (loaded.policy.keys or loaded.policy.jwt) or env.get(VARIABLE):
         development = development_key(settings.state_dir, env)
         settings = replace(settings, dev_key_sha256=hash_key(development.key))
     else:
@@ -109,7 +109,7 @@ class _Show:
         log.info("waiting for %s", what)
 
     def _ready(self, ready: Collection[str], loaded: Loaded) -> None:
-        development = None if loaded.policy.keys else self._development
+        development = None if loaded.policy.keys or loaded.policy.jwt else self._development
         if not self._json:
             _say(banner(self._url, loaded, ready, development, self._policies), sys.stdout)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -13,10 +14,48 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.multiprocess import MultiProcessCollector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+_Metric = TypeVar("_Metric", bound=MetricWrapperBase)
+
+
+class Family(Generic[_Metric]):
+    """A metric with labels. What ``labels`` finds is remembered: prometheus_client's own look-up takes a lock, and
+    longer than the counting itself.
+    """
+
+    def __init__(self, metric: _Metric) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], _Metric] = {}
+
+    def labels(self, *values: str) -> _Metric:
+        child = self._children.get(values)
+        if child is None:
+            child = self._children[values] = self._metric.labels(*values)
+        return child
+
+
+class _Families:
+    """Makes the metrics of one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, about: str, labels: list[str]) -> Family[Counter]:
+        return Family(Counter(name, about, labels, registry=self._registry))
+
+    def gauge(self, name: str, about: str, labels: list[str]) -> Family[Gauge]:
+        return Family(Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum"))
+
+    def histogram(
+        self, name: str, about: str, labels: list[str], buckets: tuple[float, ...]
+    ) -> Family[Histogram]:
+        return Family(Histogram(name, about, labels, buckets=buckets, registry=self._registry))
 
 
 class Metrics:
@@ -25,96 +64,80 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         here = self._registry
-        self.http = Counter(
+        make = _Families(here)
+        self.http = make.counter(
             "tollgate_http_requests_total",
             "HTTP requests by route and status.",
             ["route", "status"],
-            registry=here,
         )
-        self.requests = Counter(
+        self.requests = make.counter(
             "tollgate_requests_total",
             "Model requests by public model name, backend and outcome (an HTTP status; 499 is a client that left).",
             ["model", "backend", "status"],
-            registry=here,
         )
-        self.seconds = Histogram(
+        self.seconds = make.histogram(
             "tollgate_request_seconds",
             "From arrival to the end of the answer.",
             ["model"],
-            buckets=_SECONDS,
-            registry=here,
+            _SECONDS,
         )
-        self.first_token = Histogram(
+        self.first_token = make.histogram(
             "tollgate_time_to_first_token_seconds",
             "From arrival to the first chunk.",
             ["model"],
-            buckets=_SECONDS,
-            registry=here,
+            _SECONDS,
         )
-        self.inter_token = Histogram(
+        self.inter_token = make.histogram(
             "tollgate_inter_token_seconds",
             "Between the chunks of one answer; those that came together count as one.",
             ["model"],
-            buckets=_GAPS,
-            registry=here,
+            _GAPS,
         )
-        self.queue = Histogram(
+        self.queue = make.histogram(
             "tollgate_queue_seconds",
             "From arrival until a backend was given the request.",
             ["model"],
-            buckets=_SECONDS,
-            registry=here,
+            _SECONDS,
         )
-        self.tokens = Counter(
+        self.tokens = make.counter(
             "tollgate_tokens_total",
             "Tokens as the backends counted them.",
             ["model", "direction"],
-            registry=here,
         )
-        self.in_flight = Gauge(
+        self.in_flight = make.gauge(
             "tollgate_requests_in_flight",
             "Requests in progress: waiting for their first chunk, or running since.",
             ["model", "state"],
-            registry=here,
-            multiprocess_mode="livesum",
         )
-        self.shed = Counter(
+        self.shed = make.counter(
             "tollgate_shed_total",
             "Requests that were not admitted, by the caller's tier and the reason.",
             ["tier", "reason"],
-            registry=here,
         )
-        self.pool_in_flight = Gauge(
+        self.pool_in_flight = make.gauge(
             "tollgate_backend_requests_in_flight",
             "Requests under way at a backend.",
             ["backend"],
-            registry=here,
-            multiprocess_mode="livesum",
         )
-        self.pool_waiting = Gauge(
+        self.pool_waiting = make.gauge(
             "tollgate_backend_requests_waiting",
             "Requests that wait for a place at a backend.",
             ["backend"],
-            registry=here,
-            multiprocess_mode="livesum",
         )
-        self.attempts = Counter(
+        self.attempts = make.counter(
             "tollgate_attempts_total",
             "Tries of a backend, by how they ended: ok, or an error's code.",
             ["backend", "outcome"],
-            registry=here,
         )
-        self.shadow = Counter(
+        self.shadow = make.counter(
             "tollgate_shadow_requests_total",
             "Copies sent to a shadow model, by outcome (an HTTP status).",
             ["model", "status"],
-            registry=here,
         )
-        self.cost = Counter(
+        self.cost = make.counter(
             "tollgate_cost_dollars_total",
             "US dollars by the price table.",
             ["tenant", "model"],
-            registry=here,
         )
         self.policy_generation = Gauge(
             "tollgate_policy_generation",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.policy import yaml_tree
 from gateway.policy.environment import substitute
-from gateway.policy.folder import read_folder
+from gateway.policy.folder import find, read_folder
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import Key
 from gateway.policy.yaml_tree import Map
@@ -22,8 +22,8 @@ def revoked(
     """The ids of those ``keys`` whose hash stands in no file of the folder.
 
     ``sources`` are the files that the keys' policy was read from. While one of them is missing, empty or cannot be
-    read, that is a mishap and not a revocation, and nothing counts as gone. In a file that is no valid YAML the
-    hash may stand anywhere, in a comment too.
+    read, or no file has ``keys`` any more, that is a mishap and not a revocation, and nothing counts as gone. In a
+    file that is no valid YAML the hash may stand anywhere, in a comment too.
     """
     texts: list[str] = []
     try:
@@ -37,6 +37,9 @@ def revoked(
     except (PolicyError, OSError):
         return frozenset()
     written = set(_hashes(folder.root))
+    # Whoever revokes the last key leaves an empty list behind.
+    if find(folder.root, ("keys",)) is None and not any("keys:" in text for text in texts):
+        return frozenset()
     return frozenset(
         key.id for key in keys if key.sha256 not in written and not any(key.sha256 in text for text in texts)
     )

@@ -100,6 +100,14 @@ class Limits:
         return tuple(limit.key for limit in self.each)
 
     @cached_property
+    def rules(self) -> tuple[tuple[Window, str, int, int], ...]:
+        """Of each: its window, its key, the place of its quantity in ``Amounts``, and its maximum."""
+        places = {"tokens": 1, "dollars": 2}
+        return tuple(
+            (limit.window, limit.key, places.get(limit.quantity, 0), limit.maximum) for limit in self.each
+        )
+
+    @cached_property
     def windows(self) -> str:
         return " ".join(limit.window for limit in self.each)
 

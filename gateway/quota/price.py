@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from gateway.policy.schema import Policy, Price, Target
 from gateway.types import Call, Demand, Usage
 
@@ -32,36 +35,63 @@ def priced(price: Price, usage: Usage) -> int:
     return _up(pico)
 
 
-def worst_case(call: Call, demand: Demand) -> int:
-    """The most that ``call`` may cost: at the dearest target in reach, and, in a cascade, at every step."""
-    policy = call.policy
-    on_saturation = policy.tier(call.principal.tier).on_saturation
+class Rates(NamedTuple):
+    """Pico-dollars a token."""
+
+    prompt: int
+    answer: int
+
+
+class PriceBook:
+    """Remembers, for the policy used last, what a call to each model may cost at most."""
+
+    def __init__(self) -> None:
+        self._policy: Policy | None = None
+        self._rates: dict[tuple[str, str], Rates] = {}
+
+    def worst_case(self, call: Call, demand: Demand) -> int:
+        """The most that ``call`` may cost: at the dearest target in reach, and, in a cascade, at every step."""
+        if self._policy is not call.policy:
+            self._policy, self._rates = call.policy, {}
+        name = (call.model, call.principal.tier)
+        rates = self._rates.get(name)
+        if rates is None:
+            rates = self._rates[name] = _of_call(call.policy, *name)
+        return _up(demand.prompt * rates.prompt + demand.reserved * rates.answer)
+
+
+def _of_call(policy: Policy, model: str, tier: str) -> Rates:
+    on_saturation = policy.tier(tier).on_saturation
     downgraded = on_saturation.to if on_saturation is not None else None
-    return max(_dearest(policy, name, demand, frozenset()) for name in (call.model, downgraded))
+    return _dearest(_in_reach(policy, name, frozenset()) for name in (model, downgraded) if name)
 
 
-def _dearest(policy: Policy, name: str | None, demand: Demand, above: frozenset[str]) -> int:
-    """Of the model's own targets or steps, its fallbacks' and its larger context's."""
-    model = policy.models.get(name) if name else None
-    if model is None:
-        return 0
-    return max(_own(policy, other, demand, above) for other in (name, *model.fallbacks, model.larger_context))
-
-
-def _own(policy: Policy, name: str | None, demand: Demand, above: frozenset[str]) -> int:
-    model = policy.models.get(name) if name else None
-    if name is None or model is None or name in above:
-        return 0
-    if model.cascade:
-        return sum(_dearest(policy, step.model, demand, above | {name}) for step in model.cascade)
+def _in_reach(policy: Policy, name: str, above: frozenset[str]) -> Rates:
+    """Of the model's own targets or steps, and of all that may stand in for it."""
+    model = policy.models.get(name)
+    if model is None or name in above:
+        return Rates(0, 0)
+    above |= {name}
+    others = [*model.fallbacks, *([model.larger_context] if model.larger_context else ())]
     prices = (price_of(policy, target) for target in model.targets)
-    return max((_most(price, demand) for price in prices if price is not None), default=0)
+    steps = [_in_reach(policy, step.model, above) for step in model.cascade]
+    return _dearest(
+        (
+            *(_most(price) for price in prices if price is not None),
+            Rates(sum(step.prompt for step in steps), sum(step.answer for step in steps)),
+            *(_in_reach(policy, other, above) for other in others),
+        )
+    )
 
 
-def _most(price: Price, demand: Demand) -> int:
-    pico = demand.prompt * _rate(max(price.input, _cached(price)))
-    pico += demand.reserved * _rate(max(price.output, _reasoning(price)))
-    return _up(pico)
+def _dearest(rates: Iterable[Rates]) -> Rates:
+    """A bound on all of them: one may have the dearer prompts and another the dearer answers."""
+    known = [*rates] or [Rates(0, 0)]
+    return Rates(max(one.prompt for one in known), max(one.answer for one in known))
+
+
+def _most(price: Price) -> Rates:
+    return Rates(_rate(max(price.input, _cached(price))), _rate(max(price.output, _reasoning(price))))
 
 
 def _cached(price: Price) -> float:

@@ -14,7 +14,7 @@ from gateway.quota.estimate import Estimate, Estimator
 from gateway.quota.guarded import GuardedCounters
 from gateway.quota.limits import Amounts, Limit, LimitBook, Limits
 from gateway.quota.memory import MemoryCounters
-from gateway.quota.price import NANO, worst_case
+from gateway.quota.price import NANO, PriceBook
 from gateway.quota.redis import RedisCounters
 from gateway.types import Call, Demand
 
@@ -46,6 +46,7 @@ class Quotas:
             memory if store == "memory" else GuardedCounters(RedisCounters(store), memory)
         )
         self._book = LimitBook()
+        self._prices = PriceBook()
         self._duration = FIRST_DURATION
         """Seconds that requests under limits take, on average."""
 
@@ -65,7 +66,7 @@ class Quotas:
         limits = self._book.limits(call.policy, call.principal)
         if not limits:
             return None
-        amounts = _amounts(call, demand, limits)
+        amounts = self._amounts(call, demand, limits)
         verdict = await self._counters.reserve(call.request_id, limits, amounts)
         if not verdict.used:
             call.receipt.note("quota", unmetered="the store is away")
@@ -85,6 +86,36 @@ class Quotas:
         """Settlements that are on their way have 3 s to get through."""
         await self._counters.aclose()
 
+    def _amounts(self, call: Call, demand: Estimate, limits: Limits) -> Amounts:
+        """What to reserve. An answer whose length is only estimated never takes more than the smallest bucket holds."""
+        if (bucket := limits.tokens) is not None:
+            room = bucket.maximum - demand.prompt
+            if room < (demand.cap or 0):
+                asked = f" and an answer of up to {demand.cap:,}" if demand.cap else ""
+                raise BadRequest(
+                    f"This request can never be admitted: its prompt of about {demand.prompt:,} tokens{asked} is more "
+                    f"than the limit of {bucket} allows at once. Make the prompt shorter or max_tokens smaller.",
+                    param="max_tokens" if demand.cap else "messages",
+                    code="tokens_exceed_limit",
+                    headers=NO_RETRY,
+                )
+            if demand.reserved > room:
+                demand = replace(demand, reserved=room, expected=min(demand.expected, room))
+                call.demand = demand
+        nanodollars = 0
+        if (budget := limits.dollars) is not None:
+            nanodollars = self._prices.worst_case(call, demand)
+            if nanodollars > budget.maximum:
+                least = demand if demand.cap is not None else replace(demand, reserved=0)
+                if (needed := self._prices.worst_case(call, least)) > budget.maximum:
+                    raise BudgetSpent(
+                        f"This request can never be admitted: it may cost {_figure(budget, needed)}, and the limit is "
+                        f"{budget}. Make the prompt shorter or max_tokens smaller, or choose a cheaper model.",
+                        headers=NO_RETRY,
+                    )
+                nanodollars = budget.maximum
+        return Amounts(1, tokens_of(demand), nanodollars)
+
     def _refusal(
         self, call: Call, limits: Limits, verdict: Verdict, amounts: Amounts, headers: dict[str, str]
     ) -> RateLimited:
@@ -103,37 +134,6 @@ class Quotas:
         )
         kind = BudgetSpent if spent else RateLimited
         return kind(message, retry_after=wait, headers=headers | NO_RETRY if spent else headers)
-
-
-def _amounts(call: Call, demand: Estimate, limits: Limits) -> Amounts:
-    """What to reserve. An answer whose length is only estimated never takes more than the smallest bucket holds."""
-    if (bucket := limits.tokens) is not None:
-        room = bucket.maximum - demand.prompt
-        if room < (demand.cap or 0):
-            asked = f" and an answer of up to {demand.cap:,}" if demand.cap else ""
-            raise BadRequest(
-                f"This request can never be admitted: its prompt of about {demand.prompt:,} tokens{asked} is more "
-                f"than the limit of {bucket} allows at once. Make the prompt shorter or max_tokens smaller.",
-                param="max_tokens" if demand.cap else "messages",
-                code="tokens_exceed_limit",
-                headers=NO_RETRY,
-            )
-        if demand.reserved > room:
-            demand = replace(demand, reserved=room, expected=min(demand.expected, room))
-            call.demand = demand
-    nanodollars = 0
-    if (budget := limits.dollars) is not None:
-        nanodollars = worst_case(call, demand)
-        if nanodollars > budget.maximum:
-            least = demand if demand.cap is not None else replace(demand, reserved=0)
-            if (needed := worst_case(call, least)) > budget.maximum:
-                raise BudgetSpent(
-                    f"This request can never be admitted: it may cost {_figure(budget, needed)}, and the limit is "
-                    f"{budget}. Make the prompt shorter or max_tokens smaller, or choose a cheaper model.",
-                    headers=NO_RETRY,
-                )
-            nanodollars = budget.maximum
-    return Amounts(1, tokens_of(demand), nanodollars)
 
 
 def tokens_of(demand: Demand) -> int:

@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Callable
 
-from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import TOO_LATE, GatewayError, Internal, ShuttingDown
@@ -34,8 +33,6 @@ class Door:
         self._current = current
         self._metrics = metrics
         self._error_writer = error_writer
-        self._counters: dict[tuple[str, int], Counter] = {}
-        """prometheus_client's own look-up takes a lock and longer than all the rest here."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,10 +77,4 @@ class Door:
         finally:
             # The path's pattern, never the path itself: anyone can make up paths.
             route = scope["route"].path if "route" in scope else "none"
-            self._counted(route, status or 499).inc()
-
-    def _counted(self, route: str, status: int) -> Counter:
-        counter = self._counters.get((route, status))
-        if counter is None:
-            counter = self._counters[route, status] = self._metrics.http.labels(route, str(status))
-        return counter
+            self._metrics.http.labels(route, str(status or 499)).inc()

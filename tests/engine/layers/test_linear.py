@@ -31,6 +31,6 @@ def test_a_row_is_the_same_to_the_bit_whoever_shares_the_product() -> None:
     for fan_out in (64, 190, 192, 704):
         linear = Linear(torch.randn(fan_out, 256))
         whole = linear(x)
-        for rows in (1, 2, 3, 8, 15, 16, 17, 64, 199):
+        for rows in (*range(1, 9), 15, 16, 17, 64, 199):
             assert torch.equal(linear(x[:rows]), whole[:rows])
         assert torch.equal(linear(x[50:53]), whole[50:53])

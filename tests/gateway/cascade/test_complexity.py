@@ -94,7 +94,6 @@ def test_every_text_has_a_score(classifier: Classifier, text: str, length: int) 
     assert 0 <= classifier.score(text, length) <= 1
 
 
-
 def test_a_file_that_is_no_weights_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "w.json").write_text("{")
     with pytest.raises(ValueError, match="end of data"):

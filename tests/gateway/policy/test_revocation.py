@@ -23,7 +23,7 @@ HASH = hash_key("a")
         ("keys: []", True),
         ("keys:", True),
         ("keys: 3", True),
-        ("nonsense: 1", True),
+        ("nonsense: 1", False),  # whoever revokes the last key leaves an empty list
         ("keys: [", True),
         ("keys: [${", True),
         ("", False),

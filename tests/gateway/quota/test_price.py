@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.schema import Price, Target
-from gateway.quota.price import cost, price_of, priced, worst_case
+from gateway.quota.price import PriceBook, cost, price_of, priced
 from gateway.types import Demand, Principal, Usage
 from tests.fakes import TARGET, a_call, policy
 
@@ -88,18 +88,21 @@ PRICES = {f"p{n}": {"input": float(n), "output": float(n)} for n in (1, 2, 3, 5,
 )
 def test_worst_case(models: dict[str, Any], dearest: int) -> None:
     call = a_call(policy_=policy(models=models, prices=PRICES))
-    assert worst_case(call, Demand(7, 1, 3)) == dearest * 10 * 1000
+    assert PriceBook().worst_case(call, Demand(7, 1, 3)) == dearest * 10 * 1000
 
 
 def test_worst_case_with_a_dear_discount() -> None:
     prices = {"upstream-model": {"input": 1.0, "cached_input": 2.0, "output": 1.0, "reasoning": 3.0}}
-    assert worst_case(a_call(policy_=policy(prices=prices)), Demand(1, 1, 1)) == 5000
+    assert PriceBook().worst_case(a_call(policy_=policy(prices=prices)), Demand(1, 1, 1)) == 5000
 
 
 def test_worst_case_of_a_tier_that_is_downgraded() -> None:
     tiers = {"free": {"on_saturation": {"action": "downgrade", "to": "d"}}}
     made = policy(models={"m": model("p1"), "d": model("p2")}, prices=PRICES, tiers=tiers)
     assert (
-        worst_case(a_call(policy_=made, principal=Principal("k", "t", tier="free")), Demand(1, 1, 0)) == 2000
+        PriceBook().worst_case(
+            a_call(policy_=made, principal=Principal("k", "t", tier="free")), Demand(1, 1, 0)
+        )
+        == 2000
     )
-    assert worst_case(a_call(policy_=made), Demand(1, 1, 0)) == 1000
+    assert PriceBook().worst_case(a_call(policy_=made), Demand(1, 1, 0)) == 1000
