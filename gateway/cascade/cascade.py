@@ -10,12 +10,23 @@ from typing import Any, Protocol
 
 from gateway.cascade.confidence import judge as judge_answer
 from gateway.cascade.held import Held, asks_logprobs, with_logprobs
-from gateway.errors import ContextTooLong, GatewayError, Overloaded, Rejected, UnknownModel, Upstream
+from gateway.errors import (
+    BadRequest,
+    ContextTooLong,
+    Forbidden,
+    GatewayError,
+    Overloaded,
+    RateLimited,
+    Rejected,
+    UnknownModel,
+    Upstream,
+)
 from gateway.policy.schema import Step
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Handler
 
-FAILURES = (Upstream, Overloaded, ContextTooLong, UnknownModel)
-"""What one model could not do and the next may: it failed, is full, is too short for the request, or is disabled."""
+FAILURES = (Upstream, RateLimited, Overloaded, ContextTooLong, UnknownModel)
+"""What one model could not do and the next may: it failed, is rate limited or full, is too short for the request, or is
+disabled."""
 
 
 class Judge(Protocol):
@@ -31,10 +42,12 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
 
     Every answer but the last one's is held back until it has been judged; a client that streams gets it at once
     then. A step whose server rejects the request for asking for log-probabilities is asked once more, without.
-    Raises what the deciding step raised.
+    Where the last step cannot answer, a whole answer that was not good enough is better than none, unless it lacks
+    the form that was asked for. Raises what the deciding step raised.
     """
     first, complexity = await _start(call, steps, judge)
     told: list[dict[str, Any]] = []
+    spare: _Attempt | None = None
     call.receipt.note("cascade", complexity=complexity, steps=told, answered=None)
     waiting = deque(steps[first:-1])
     while waiting:
@@ -51,14 +64,14 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
                         break
                 else:
                     attempt.judge()
-            except FAILURES as error:
-                attempt.facts.update(verdict="failed", error=error.code)
             except GatewayError as error:
-                attempt.facts.update(verdict="error", error=error.code)
-                if not attempt.is_refused_logprobs(error):
+                failed = _is_its_own(error)
+                attempt.facts.update(verdict="failed" if failed else "error", error=error.code)
+                if attempt.is_refused_logprobs(error):
+                    attempt.facts["verdict"] = "no_logprobs"
+                    waiting.appendleft(_without_logprobs(step))
+                elif not failed:
                     raise
-                attempt.facts["verdict"] = "no_logprobs"
-                waiting.appendleft(_without_logprobs(step))
             finally:
                 call.candidate = attempt.call.candidate
             if attempt.accepted:
@@ -69,16 +82,29 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
                     call.candidate = attempt.call.candidate
                     yield attempt.shown(chunk)
                 return
+        if attempt.facts["verdict"] in ("refusal", "low_logprob"):
+            spare = attempt
     last = replace(call, model=steps[-1].model, candidates=(), candidate=None)
     told.append({"model": last.model, "verdict": "last", "mean_logprob": None})
     call.receipt.note("cascade", answered=last.model)
+    begun = False
     try:
         async with aclosing(following(last)) as chunks:
             async for chunk in chunks:
                 call.candidate = last.candidate
+                begun = begun or chunk.comment is None
                 yield chunk
+        return
+    except GatewayError as error:
+        if begun or spare is None or not _is_its_own(error):
+            raise
+        told[-1].update(verdict="failed", error=error.code)
     finally:
         call.candidate = last.candidate
+    call.candidate = spare.call.candidate
+    call.receipt.note("cascade", answered=spare.call.model)
+    for chunk in spare.released():
+        yield chunk
 
 
 async def _start(call: Call, steps: tuple[Step, ...], judge: Judge) -> tuple[int, float | None]:
@@ -92,6 +118,15 @@ async def _start(call: Call, steps: tuple[Step, ...], judge: Judge) -> tuple[int
         if complexity < step.when.complexity.below:
             return index, complexity
     return len(steps) - 1, complexity
+
+
+def _is_its_own(error: GatewayError) -> bool:
+    """Whether the failure is one model's, and says nothing of the others."""
+    if isinstance(error, Forbidden):
+        return error.code == "local_only"
+    if isinstance(error, BadRequest) and (error.status == 404 or error.code == "unsupported_parameter"):
+        return True
+    return isinstance(error, FAILURES)
 
 
 def _without_logprobs(step: Step) -> Step:

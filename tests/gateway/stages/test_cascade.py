@@ -159,8 +159,16 @@ async def test_a_model_without_a_cascade_gets_the_next_handler_itself() -> None:
         ([errors.Overloaded("full")], "failed"),
         ([errors.UnknownModel("disabled")], "failed"),
         ([errors.ContextTooLong("long", status=400, type=None, param=None, code=None)], "failed"),
+        ([errors.RateLimited("slower")], "failed"),
+        ([errors.Forbidden("stays here", code="local_only")], "failed"),
+        ([errors.Rejected("whom?", status=404, type=None, param=None, code="model_not_found")], "failed"),
+        (
+            [errors.Rejected("what?", status=400, type=None, param=None, code="unsupported_parameter")],
+            "failed",
+        ),
     ],
-    ids=["phrase", "filter", "refusal", "failed", "cut", "unavailable", "overloaded", "disabled", "context"],
+    ids=["phrase", "filter", "refusal", "failed", "cut", "unavailable", "overloaded", "disabled", "context"]
+    + ["rate", "local", "unknown", "parameter"],
 )
 async def test_an_answer_that_will_not_do_is_replaced_by_the_next(first: Answer, verdict: str) -> None:
     models = Models({"small": first, "medium": text("good"), "large": text("better")})
@@ -211,6 +219,39 @@ async def test_the_last_error_is_the_callers() -> None:
         await collect(cascade(Fixed(0))(models)(call))
     assert call.candidate is not None
     assert call.candidate.model == "large"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.UpstreamFailed("2"), errors.RateLimited("2"), errors.Forbidden("2", code="local_only")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_weak_answer_is_better_than_none(error: errors.GatewayError) -> None:
+    models = Models({"small": text("I can't help ", "with that."), "large": [Chunk(comment="queued"), error]})
+    call = a_cascade({"model": "small"}, {"model": "large"})
+    assert joined(await collect(cascade(Fixed(0))(models)(call))) == "I can't help with that."
+    assert steps_of(call) == [("small", "refusal"), ("large", "failed")]
+    assert call.receipt.notes["cascade"]["answered"] == "small"
+    assert call.candidate is not None
+    assert call.candidate.model == "small"
+
+
+async def test_half_an_answer_of_the_last_model_is_not_mixed_with_a_weak_one() -> None:
+    small, large = text("I can't help."), [Chunk(delta={"content": "half"}), errors.UpstreamFailed("2")]
+    with pytest.raises(errors.UpstreamFailed):
+        await collect(
+            cascade(Fixed(0))(Models({"small": small, "large": large}))(
+                a_cascade({"model": "small"}, {"model": "large"})
+            )
+        )
+
+
+async def test_an_answer_without_the_form_asked_for_is_no_answer() -> None:
+    models = Models({"small": text("no json"), "large": [errors.UpstreamFailed("2")]})
+    asked = {"response_format": {"type": "json_object"}}
+    call = a_cascade({"model": "small"}, {"model": "large"}, params=asked)
+    with pytest.raises(errors.UpstreamFailed):
+        await collect(cascade(Fixed(0))(models)(call))
 
 
 def unsure(bar: float = -0.5, **request: Any) -> Call:
