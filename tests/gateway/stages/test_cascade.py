@@ -167,8 +167,10 @@ async def test_a_model_without_a_cascade_gets_the_next_handler_itself() -> None:
             "failed",
         ),
     ],
-    ids=["phrase", "filter", "refusal", "failed", "cut", "unavailable", "overloaded", "disabled", "context"]
-    + ["rate", "local", "unknown", "parameter"],
+    ids=[
+        *("phrase", "filter", "refusal", "failed", "cut", "unavailable", "overloaded", "disabled", "context"),
+        *("rate", "local", "unknown", "parameter"),
+    ],
 )
 async def test_an_answer_that_will_not_do_is_replaced_by_the_next(first: Answer, verdict: str) -> None:
     models = Models({"small": first, "medium": text("good"), "large": text("better")})
