@@ -93,29 +93,22 @@ def wait_for(port: int, path: str = "/", seconds: float = 120.0) -> None:
 
 
 def policy(upstream: int, store: str) -> dict[str, object]:
-    """Authentication, quotas on all three levels, prices, routing with a fallback, receipts and a ledger."""
-    quotas = {
-        "requests_per_minute": 10**9,
-        "tokens_per_minute": 10**10,
-        "tokens_per_day": 10**12,
-        "concurrent_requests": 10**5,
-    }
+    """Authentication, quotas of key and tenant, a budget, tiers, a queue, a fallback, prices."""
+    backend = {"kind": "openai", "base_url": f"http://127.0.0.1:{upstream}/v1", "max_concurrency": 4096}
+    tenant = {"tier": "pro", "quotas": {"tokens_per_day": 10**12}, "budget": {"usd_per_month": 1e6}}
+    key = {"id": "bench", "sha256": sha256(KEY.encode()).hexdigest(), "tenant": "acme"}
     return {
         "version": 1,
         "store": store,
-        "backends": {
-            "up": {"kind": "openai", "base_url": f"http://127.0.0.1:{upstream}/v1", "max_concurrency": 4096}
-        },
+        "backends": {"up": backend},
         "models": {
             "static": {"targets": [{"backend": "up", "model": "static"}], "fallbacks": ["other"]},
             "other": {"targets": [{"backend": "up", "model": "other"}]},
         },
         "prices": {"static": {"input": 0.15, "output": 0.6}},
         "tiers": {"pro": {"priority": 1, "weight": 3.0}, "free": {}},
-        "tenants": {"acme": {"tier": "pro", "quotas": quotas, "budget": {"usd_per_month": 1e6}}},
-        "keys": [
-            {"id": "bench", "sha256": sha256(KEY.encode()).hexdigest(), "tenant": "acme", "quotas": quotas}
-        ],
+        "tenants": {"acme": tenant},
+        "keys": [{**key, "quotas": {"requests_per_minute": 10**9, "tokens_per_minute": 10**10}}],
     }
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from gateway.observe.metrics import Metrics
 from gateway.policy.reload import PolicyWatcher
@@ -16,9 +15,10 @@ from gateway.settings import Settings
 from gateway.web import routes
 from gateway.web.auth import Auth
 from gateway.web.door import Door
+from gateway.web.paths import Paths
 
 
-def build_app(settings: Settings) -> Starlette:
+def build_app(settings: Settings) -> ASGIApp:
     """Loads the policy when it starts; raises ``gateway.policy.problems.PolicyError`` then if it is not sound."""
     metrics = Metrics()
     generations = Generations(
@@ -30,7 +30,7 @@ def build_app(settings: Settings) -> Starlette:
     )
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(router: object) -> AsyncIterator[None]:
         watcher = PolicyWatcher(
             settings.policies,
             generations.take_up,
@@ -38,21 +38,15 @@ def build_app(settings: Settings) -> Starlette:
             on_revoked=generations.revoke,
             fallback=settings.last_good,
         )
+        # The loop keeps a set of all generators under way, to close them at its end; a request takes eight, and this
+        # was 5 % of its cost. All of ours are closed by whoever reads them.
+        sys.set_asyncgen_hooks(firstiter=None)
         try:
             async with watcher:
                 yield
         finally:
             await generations.aclose()
 
-    app = Starlette(
-        routes=routes.build(metrics, max_body=settings.max_body_bytes),
-        middleware=[
-            Middleware(Door, current=generations.current, metrics=metrics, error_writer=routes.error_writer),
-            Middleware(Auth, public=routes.PUBLIC),
-        ],
-        exception_handlers={HTTPException: routes.translate},
-        lifespan=lifespan,
-    )
-    # A path with a slash too many is not there, rather than somewhere else.
-    app.router.redirect_slashes = False
-    return app
+    paths = Paths(routes.build(metrics, max_body=settings.max_body_bytes), lifespan)
+    guarded = Auth(paths, public=routes.PUBLIC)
+    return Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)

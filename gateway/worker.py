@@ -6,6 +6,7 @@ descriptor, which the supervisor holds open across a worker's death so that no c
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -49,8 +50,20 @@ def main() -> int:
         timeout_graceful_shutdown=math.ceil(settings.drain_timeout),
     )
     server = uvicorn.Server(config)
+    _settle_heap()
     server.run(sockets=[socket.socket(fileno=fd)])
     return 0 if server.started else 3
+
+
+def _settle_heap() -> None:
+    """Keep the garbage collector from going over what never becomes garbage: modules, classes, schemas.
+
+    What a request leaves behind is mostly freed at once by its reference count; with Python's own threshold of 700
+    objects the collector would still run several times for each (measured: a fifth of all time under load).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

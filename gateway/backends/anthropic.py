@@ -74,6 +74,7 @@ class AnthropicBackend:
             for chunk in reading.finish():
                 yield chunk
         finally:
+            clock.close()
             # Closing an answer that is not at its end tells the server to stop working on it.
             await answer.aclose()
 

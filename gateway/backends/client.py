@@ -79,6 +79,8 @@ class Client:
         Raises ``httpx.TransportError``.
         """
         if self._given is None and not endpoint.proxied:
+            if not endpoint.url.startswith(("http://", "https://")):
+                raise httpx.UnsupportedProtocol(f"not a URL to forward to: {endpoint.url}")
             try:
                 return await self._direct.send(
                     endpoint.origin, endpoint.method, endpoint.path, headers, body, connect=connect

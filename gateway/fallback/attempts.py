@@ -85,7 +85,9 @@ class Attempts:
             if self._cut is not None and self.sent is not None:
                 return self._recovery(turn, trial, self.sent)
             self._call.candidate = turn.candidate
-            return Attempt(turn, trial, replace(self._call, candidate=turn.candidate), Opening())
+            # The first attempt is the call itself; a copy is made for whatever else is tried.
+            call = replace(self._call, candidate=turn.candidate) if self._made else self._call
+            return Attempt(turn, trial, call, Opening())
         raise self._last_word()
 
     def _recovery(self, turn: Turn, trial: Trial, sent: Sent) -> Attempt:

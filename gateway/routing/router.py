@@ -65,9 +65,10 @@ class Router:
         }
         self._routes: dict[_Terms, _Route] = {}
         """Made when first needed; there are no more than the policy has combinations."""
-        self._affinity.keep(
-            {name for name, model in policy.models.items() if model.select == "prefix_affinity"}
-        )
+        affine = {name for name, model in policy.models.items() if model.select == "prefix_affinity"}
+        self._affinity.keep(affine)
+        self.has_affinity = bool(affine)
+        """Whether any model's requests are to be remembered."""
 
     def plan(self, call: Call) -> tuple[Candidate, ...]:
         """The places where ``call`` may be tried, in order.

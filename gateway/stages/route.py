@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
+from gateway.errors import GatewayError
 from gateway.routing.affinity import place
 from gateway.routing.router import Router
 from gateway.types import Call, Chunks, Handler, Stage
@@ -11,14 +12,22 @@ from gateway.types import Call, Chunks, Handler, Stage
 
 def route(router: Router) -> Stage:
     def stage(following: Handler) -> Handler:
-        async def handle(call: Call) -> Chunks:
-            plan = router.plan(call)
+        def handle(call: Call) -> Chunks:
+            try:
+                plan = router.plan(call)
+            except GatewayError as error:
+                return _failing(error)
             first = plan[0]
             call.candidates = plan
             call.candidate = first
             call.receipt.note(
                 "route", model=first.model, candidates=[place(one) for one in plan], why=first.why
             )
+            # A layer of its own costs each chunk something: only where there is something to do at the end.
+            return remembering(call) if router.has_affinity else following(call)
+
+        async def remembering(call: Call) -> Chunks:
+            first = call.candidate
             async with aclosing(following(call)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -28,3 +37,8 @@ def route(router: Router) -> Stage:
         return handle
 
     return stage
+
+
+async def _failing(error: GatewayError) -> Chunks:
+    raise error
+    yield

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, cast
+from typing import cast
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.routing import Route
 
-from gateway.errors import GatewayError, MethodNotAllowed, NotFound
 from gateway.observe.metrics import Metrics
 from gateway.web.endpoints import health, models, requests
 from gateway.web.endpoints.count_tokens import CountTokens
@@ -44,20 +41,3 @@ def build(metrics: Metrics, *, max_body: int) -> list[Route]:
         Route("/readyz", health.readyz),
         Route("/metrics", health.MetricsPage(metrics).page),
     ]
-
-
-async def translate(request: Request, error: Exception) -> NoReturn:
-    """Starlette's own 404 and 405, as errors of ours."""
-    path, method = request.url.path, request.method
-    match error:
-        case HTTPException(status_code=404):
-            raise NotFound(f"There is no path '{path}' here. OpenAI's paths begin with /v1.")
-        case HTTPException(status_code=405):
-            allow = (error.headers or {}).get("Allow", "")
-            raise MethodNotAllowed(f"'{path}' does not take {method}; use {allow}.", allow=allow)
-        case HTTPException():
-            fault = GatewayError(error.detail, code="invalid_request")
-            fault.status, fault.type = error.status_code, "invalid_request_error"
-            raise fault
-        case _:
-            raise error

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from starlette.types import Message
 
 from gateway.app import build_app
 from gateway.backends.readiness import Readiness
@@ -25,9 +26,17 @@ pytestmark = pytest.mark.anyio
 async def test_a_broken_policy_at_the_start_keeps_the_gateway_down(tmp_path: Path) -> None:
     (tmp_path / "gateway.yaml").write_text("version: 1\nbackend: {}\n")
     app = build_app(Settings(policies=tmp_path))
+    told: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
     with pytest.raises(PolicyError, match=r"gateway\.yaml:"):
-        async with app.router.lifespan_context(app):
-            pass
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+    assert [message["type"] for message in told] == ["lifespan.startup.failed"]
 
 
 async def test_the_last_good_policy_stands_in_for_a_broken_one(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""From a path to its endpoint: Starlette's router, with a short cut to the endpoints that carry the load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NoReturn
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.errors import GatewayError, MethodNotAllowed, NotFound
+
+Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
+
+
+class Paths:
+    """Raises ``NotFound`` and ``MethodNotAllowed`` for what no route takes.
+
+    A POST to a fixed path goes straight to its endpoint: Starlette tries one regular expression after the other, and
+    wraps every request in an exception handler, which the door outside is for all of them.
+    """
+
+    def __init__(self, routes: Sequence[Route], lifespan: Lifespan) -> None:
+        # A path with a slash too many is not there, rather than somewhere else.
+        self._router = Router(routes, redirect_slashes=False, lifespan=lifespan)
+        self._straight: dict[str, tuple[Route, ASGIApp]] = {
+            route.path: (route, route.app)
+            for route in routes
+            if route.methods is not None and "POST" in route.methods and "{" not in route.path
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            found = self._straight.get(scope["path"])
+            if found is not None and scope["method"] == "POST":
+                scope["route"] = found[0]
+                await found[1](scope, receive, send)
+                return
+            # Only then does Starlette raise what else it would answer by itself, in words of its own.
+            scope["app"] = self
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as error:
+            _translate(scope, error)
+
+
+def _translate(scope: Scope, error: HTTPException) -> NoReturn:
+    """Starlette's own 404 and 405, as errors of ours."""
+    path, method = scope["path"], scope["method"]
+    if error.status_code == 404:
+        raise NotFound(f"There is no path '{path}' here. OpenAI's paths begin with /v1.") from None
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        raise MethodNotAllowed(f"'{path}' does not take {method}; use {allow}.", allow=allow) from None
+    fault = GatewayError(error.detail, code="invalid_request")
+    fault.status, fault.type = error.status_code, "invalid_request_error"
+    raise fault from None
