@@ -189,7 +189,7 @@ class RedisCounters:
                 answers = await self._run([*settlements, *(one.command for one in reservations)])
             except BaseException as error:
                 self._settlements.extendleft(reversed(settlements))
-                down = StoreDown(f"Redis did not answer: {error or 'it is too slow'}")
+                down = StoreDown(f"Redis did not answer: {str(error) or 'it is too slow'}")
                 for one in reservations:
                     self._give_back(one, void=True)
                     _refuse(one, down)
@@ -265,10 +265,11 @@ class RedisCounters:
 
     async def _keep_alive(self) -> None:
         while True:
-            self._probe.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RENEW_EVERY):
-                    await self._probe.wait()
+            if not self.down:
+                self._probe.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RENEW_EVERY):
+                        await self._probe.wait()
             if self.down:
                 await asyncio.sleep(PROBE_EVERY)
             try:
@@ -276,7 +277,7 @@ class RedisCounters:
             except (RedisError, OSError) as error:
                 answer = error
             if isinstance(answer, Exception):  # also: read-only, out of memory, still loading
-                self._fail(StoreDown(f"Redis did not answer: {answer or 'it is too slow'}"))
+                self._fail(StoreDown(f"Redis did not answer: {str(answer) or 'it is too slow'}"))
                 continue
             if self.down:
                 log.warning("quotas: Redis answers again")

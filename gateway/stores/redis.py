@@ -33,7 +33,7 @@ class RedisStore:
             async with asyncio.timeout(SECONDS_TO_ANSWER):
                 await self._redis.set(self._prefix + key, value, px=max(1, round(ttl * 1000)))
         except (RedisError, OSError) as error:
-            raise StoreDown(f"Redis did not take a value: {error or 'it is too slow'}") from error
+            raise StoreDown(f"Redis did not take a value: {str(error) or 'it is too slow'}") from error
 
     async def put_many(self, values: Mapping[str, bytes], ttl: float) -> None:
         try:
@@ -45,14 +45,14 @@ class RedisStore:
                     pipeline.set(self._prefix + key, value, px=max(1, round(ttl * 1000)))
                 await pipeline.execute()
         except (RedisError, OSError) as error:
-            raise StoreDown(f"Redis did not take values: {error or 'it is too slow'}") from error
+            raise StoreDown(f"Redis did not take values: {str(error) or 'it is too slow'}") from error
 
     async def get(self, key: str) -> bytes | None:
         try:
             async with asyncio.timeout(SECONDS_TO_ANSWER):
                 value = await self._redis.get(self._prefix + key)
         except (RedisError, OSError) as error:
-            raise StoreDown(f"Redis did not answer: {error or 'it is too slow'}") from error
+            raise StoreDown(f"Redis did not answer: {str(error) or 'it is too slow'}") from error
         return value.encode() if isinstance(value, str) else value
 
     async def aclose(self) -> None:

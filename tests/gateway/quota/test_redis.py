@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gateway.errors import Overloaded
+from gateway.quota import redis as module
 from gateway.quota.guarded import UNMETERED, GuardedCounters
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.memory import MemoryCounters
@@ -107,6 +108,29 @@ async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: Gua
     for i in range(5):
         guarded.settle(f"hung-{i}", on, ONE, ONE)
     assert (await guarded.reserve("last", on, ONE)).used[1] == 2
+
+
+async def test_a_server_that_was_long_away_is_found_soon(
+    own_redis: RedisServer, store: RedisCounters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROBE_EVERY", 0.02)
+    own_redis.kill()
+    with pytest.raises(StoreDown):
+        await store.reserve("a", limits(), ONE)
+    await asyncio.sleep(0.2)  # in which several probes fail
+    own_redis.start()
+
+    async def back() -> bool:
+        return not store.down
+
+    await eventually(back, 1.5)
+
+
+async def test_a_server_that_hangs_is_said_to_be_slow(own_redis: RedisServer, store: RedisCounters) -> None:
+    assert own_redis.process is not None
+    own_redis.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(StoreDown, match="too slow"):
+        await store.reserve("a", limits(), ONE)
 
 
 @pytest.mark.parametrize("on_failure", ["open", "closed", "local"])
