@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from itertools import islice
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ BACKLOG = 10_000
 BATCH = 256
 PAUSE = 0.02
 """Seconds between two batches: what comes together is written together."""
+WARN_EVERY = 60.0
 SECONDS_TO_CLOSE = 3.0
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ class Receipts:
         self._store = store
         self._waiting: dict[str, Receipt] = {}
         self._dropped = 0
+        self._warned = float("-inf")
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -66,8 +69,7 @@ class Receipts:
             try:
                 await self._store.put_many(self._bodies(batch), TTL)
             except StoreDown as error:
-                self._dropped += len(batch)
-                log.warning("receipts are lost (%d so far): %s", self._dropped, error)
+                self._lose(len(batch), error)
             except Exception:
                 self._dropped += len(batch)
                 log.exception("%d receipts are lost to a bug", len(batch))
@@ -77,6 +79,14 @@ class Receipts:
                 self._more.clear()
                 self._idle.set()
                 await asyncio.sleep(PAUSE)
+
+    def _lose(self, count: int, error: StoreDown) -> None:
+        """Told once a minute: a store that is away fails every batch."""
+        self._dropped += count
+        now = time.monotonic()
+        if now - self._warned >= WARN_EVERY:
+            self._warned = now
+            log.warning("receipts are lost (%d so far): %s", self._dropped, error)
 
     def _bodies(self, batch: list[tuple[str, Receipt]]) -> dict[str, bytes]:
         bodies = {}

@@ -44,6 +44,8 @@ class Estimate(Demand):
     answers: int
     cap: int | None
     """The declared cap on all answers together."""
+    least: int
+    """The prompt without what was learned, where that makes it smaller: no reason to refuse it lies in the past."""
 
 
 @dataclass(slots=True)
@@ -96,37 +98,41 @@ class Estimator:
     """One for the process: what it has learned outlives a policy."""
 
     def __init__(self) -> None:
-        self._prompts: OrderedDict[str, _Prompts] = OrderedDict()
+        self._prompts: OrderedDict[tuple[str, str], _Prompts] = OrderedDict()
         self._answers: OrderedDict[tuple[str, str], _Figure] = OrderedDict()
 
     def demand(self, call: Call) -> Estimate:
         request = call.request
         prompts, text, exact = measure(request)
-        learned = self._prompts.get(call.model) or _UNKNOWN
+        name = (call.principal.key_id, call.model)
+        learned = self._prompts.get(name) or self._prompts.get(("", call.model)) or _UNKNOWN
         prompt = exact + (learned.tokens(text) if text else 0)
+        least = min(prompt, exact + (_UNKNOWN.tokens(text) if text else 0))
         answers = answers_wanted(request) * prompts
         cap = declared_cap(request.params)
         cap = None if cap is None else cap * answers
-        figure = self._answers.get((call.principal.key_id, call.model)) or self._answers.get(("", call.model))
+        figure = self._answers.get(name) or self._answers.get(("", call.model))
         if figure is None:
             expected, reserved = FIRST_EXPECTED * answers, FIRST_ANSWER * answers
         else:
             expected, reserved = round(figure.mean * answers), round(figure.upper * answers)
         if cap is not None:
             expected, reserved = min(expected, cap), cap
-        return Estimate(prompt, max(1, expected), max(1, reserved), call.model, text, answers, cap)
+        return Estimate(prompt, max(1, expected), max(1, reserved), call.model, text, answers, cap, least)
 
     def learn(self, call: Call, usage: Usage) -> None:
         """From what the model's server reported of a finished answer."""
         demand = call.demand
         if not isinstance(demand, Estimate):
             return
-        if demand.text and usage.prompt:
-            _entry(self._prompts, demand.model, _Prompts()).learn(demand.text, usage.prompt)
+        names = ((call.principal.key_id, demand.model), ("", demand.model))
+        if demand.text and usage.prompt and _is_text(call.request):
+            for name in names:
+                _entry(self._prompts, name, _Prompts()).learn(demand.text, usage.prompt)
         # An answer that was cut off by its cap does not tell how long it would have been.
         if usage.completion and (demand.cap is None or usage.completion < demand.cap):
             each = usage.completion / demand.answers
-            for name in (call.principal.key_id, demand.model), ("", demand.model):
+            for name in names:
                 _entry(self._answers, name, _Figure(0.0, 0.0)).add(each)
 
 
@@ -162,6 +168,13 @@ def measure(request: ChatRequest) -> tuple[int, float, int]:
     if isinstance(prompt[0], str):
         return len(prompt), sum(_text(one) + 1 for one in prompt), 0
     return len(prompt), 0.0, sum(len(one) for one in prompt)
+
+
+def _is_text(request: ChatRequest) -> bool:
+    """Of images and files nobody knows what they come to, so they tell nothing about text."""
+    contents = (message.get("content") for message in request.messages or ())
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts)
 
 
 def _message(message: Mapping[str, Json]) -> float:

@@ -87,20 +87,26 @@ class Quotas:
         await self._counters.aclose()
 
     def _amounts(self, call: Call, demand: Estimate, limits: Limits) -> Amounts:
-        """What to reserve. An answer whose length is only estimated never takes more than the smallest bucket holds."""
+        """What to reserve. What is only estimated never takes more than the smallest bucket holds."""
         if (bucket := limits.tokens) is not None:
-            room = bucket.maximum - demand.prompt
-            if room < (demand.cap or 0):
+            if bucket.maximum - demand.least < (demand.cap or 0):
                 asked = f" and an answer of up to {demand.cap:,}" if demand.cap else ""
                 raise BadRequest(
-                    f"This request can never be admitted: its prompt of about {demand.prompt:,} tokens{asked} is more "
+                    f"This request can never be admitted: its prompt of about {demand.least:,} tokens{asked} is more "
                     f"than the limit of {bucket} allows at once. Make the prompt shorter or max_tokens smaller.",
                     param="max_tokens" if demand.cap else "messages",
                     code="tokens_exceed_limit",
                     headers=NO_RETRY,
                 )
-            if demand.reserved > room:
-                demand = replace(demand, reserved=room, expected=min(demand.expected, room))
+            if tokens_of(demand) > bucket.maximum:
+                prompt = min(demand.prompt, bucket.maximum - (demand.cap or 0))
+                room = bucket.maximum - prompt
+                demand = replace(
+                    demand,
+                    prompt=prompt,
+                    reserved=min(demand.reserved, room),
+                    expected=min(demand.expected, room),
+                )
                 call.demand = demand
         nanodollars = 0
         if (budget := limits.dollars) is not None:

@@ -77,6 +77,15 @@ async def test_a_store_that_is_down_costs_receipts_and_nothing_else(caplog: pyte
     await receipts.aclose()
 
 
+async def test_a_store_that_stays_down_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    receipts = Receipts(Failing(StoreDown("no redis")))
+    for i in range(3):
+        receipts.keep("acme", a_receipt(f"req_{i}"))
+        await settled(receipts)
+    assert caplog.text.count("receipts are lost") == 1
+    await receipts.aclose()
+
+
 async def test_a_bug_in_one_receipt_does_not_end_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     receipts = Receipts(MemoryStore())
     receipts.keep("acme", a_receipt("req_1", odd=object()))

@@ -131,6 +131,37 @@ def test_answers_are_learned_by_key_and_model() -> None:
     assert estimator.demand(call("short", params={"max_tokens": 40})).expected == 40
 
 
+def test_one_key_learns_nothing_from_anothers_prompts_once_it_has_its_own() -> None:
+    estimator = Estimator()
+
+    def told_by(key: str, tokens: int) -> None:
+        told(estimator, Usage(tokens, 5), principal=Principal(key, "t"))
+
+    told_by("plain", 9)
+    for _ in range(20):
+        told_by("odd", 8000)
+    guess = estimator.demand(a_call(principal=Principal("plain", "t")))
+    assert guess.prompt < 50
+    stranger = estimator.demand(a_call(principal=Principal("new", "t")))
+    assert stranger.least < 50 < stranger.prompt
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+    ],
+)
+@pytest.mark.parametrize("tokens", [20, 9000])
+def test_what_is_no_text_teaches_nothing_about_text(part: dict[str, Any], tokens: int) -> None:
+    estimator = Estimator()
+    before = estimator.demand(a_call())
+    content = [{"type": "text", "text": "What is this?"}, part]
+    told(estimator, Usage(tokens, 5), messages=({"role": "user", "content": content},))
+    assert estimator.demand(a_call()).prompt == before.prompt
+
+
 def test_a_cut_answer_does_not_tell_its_length() -> None:
     estimator = Estimator()
     for _ in range(9):

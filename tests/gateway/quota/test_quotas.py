@@ -136,6 +136,20 @@ async def test_a_first_call_is_not_refused_for_its_estimate_alone(quotas: Quotas
     assert made.demand.expected <= made.demand.reserved
 
 
+@pytest.mark.parametrize("params", [{}, {"max_tokens": 30}])
+async def test_no_call_is_refused_for_what_earlier_prompts_came_to(
+    quotas: Quotas, params: dict[str, int]
+) -> None:
+    told = call()
+    await quotas.reserve(told)
+    quotas.estimator.learn(told, Usage(5000, 5))
+    made = call(allowed={"tokens_per_minute": 100}, params=params)
+    await quotas.reserve(made)
+    assert made.demand is not None
+    assert made.demand.prompt + made.demand.reserved == 100
+    assert made.demand.reserved == params.get("max_tokens", made.demand.reserved)
+
+
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
