@@ -93,8 +93,8 @@ def wait_for(port: int, path: str = "/", seconds: float = 120.0) -> None:
 
 
 def policy(upstream: int, store: str) -> dict[str, object]:
-    """Authentication, quotas of key and tenant, a budget, tiers, a queue, a fallback, prices."""
-    backend = {"kind": "openai", "base_url": f"http://127.0.0.1:{upstream}/v1", "max_concurrency": 4096}
+    """Authentication, quotas of key and tenant, a budget, tiers, a fallback, prices."""
+    backend = {"kind": "openai", "base_url": f"http://127.0.0.1:{upstream}/v1"}
     tenant = {"tier": "pro", "quotas": {"tokens_per_day": 10**12}, "budget": {"usd_per_month": 1e6}}
     key = {"id": "bench", "sha256": sha256(KEY.encode()).hexdigest(), "tenant": "acme"}
     return {

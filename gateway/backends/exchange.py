@@ -11,10 +11,13 @@ from gateway.backends import upstream_errors
 from gateway.backends.client import Answer, Client, Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.upstream_errors import Outage
-from gateway.errors import GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
+from gateway.errors import DeadlineExceeded, GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
 
 MAX_ERROR = 64 * 2**10
 """Bytes of an error's body that are read; no honest one is longer."""
+
+MAX_BODY = 64 * 2**20
+"""Bytes in a whole answer; more is not an answer."""
 
 ErrorReader = Callable[[str, int, Mapping[str, str], bytes, Outage], GatewayError]
 """From the backend's name, the status, headers and body of an answer other than 200."""
@@ -61,6 +64,37 @@ class Exchange:
             await answer.aclose()
         raise self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
 
+    async def whole(
+        self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes
+    ) -> tuple[Mapping[str, str], bytes]:
+        """The headers and the whole body of an answer that comes at once, awaited in one go."""
+        try:
+            async with clock:
+                answer = await self._client.send(endpoint, headers, body, connect=clock.limits.connect)
+                try:
+                    said, size = [], 0
+                    async for part in answer:
+                        said.append(part)
+                        size += len(part)
+                        if size > MAX_BODY:
+                            break
+                except httpx.TransportError as error:
+                    if answer.status == 200:
+                        raise self._cut() from error
+                finally:
+                    await answer.aclose()
+        except httpx.TransportError as error:
+            raise upstream_errors.from_transport(self.backend, error, self.outage) from error
+        except TimeoutError:
+            raise self._late(clock) from None
+        whole = said[0] if len(said) == 1 else b"".join(said)
+        if answer.status == 200:
+            self.outage.over()
+            if size > MAX_BODY:
+                raise UpstreamFailed(f"Backend '{self.backend}' sent an answer of over {MAX_BODY} bytes.")
+            return answer.headers, whole
+        raise self._read_error(self.backend, answer.status, answer.headers, whole[:MAX_ERROR], self.outage)
+
     async def parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
         """The answer's bytes as they come. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""
         body = aiter(answer)
@@ -73,9 +107,7 @@ class Exchange:
                 yield part
         except httpx.TransportError as error:
             if not clock.is_over:
-                raise UpstreamFailed(
-                    f"Backend '{self.backend}' broke off in the middle of its answer.", code="upstream_cut"
-                ) from error
+                raise self._cut() from error
         except TimeoutError:
             if not clock.is_over:
                 raise self._late(clock) from None
@@ -83,5 +115,15 @@ class Exchange:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    def _late(self, clock: Clock) -> UpstreamTimeout:
+    def _cut(self) -> UpstreamFailed:
+        return UpstreamFailed(
+            f"Backend '{self.backend}' broke off in the middle of its answer.", code="upstream_cut"
+        )
+
+    def _late(self, clock: Clock) -> GatewayError:
+        if clock.past_deadline:
+            return DeadlineExceeded(
+                f"Backend '{self.backend}' had not finished the answer when this request's deadline passed. Try again "
+                "with a longer one, or with a smaller max_tokens."
+            )
         return UpstreamTimeout(f"Backend '{self.backend}' {clock.verdict()}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import cast
 
@@ -52,15 +53,24 @@ class OpenAIBackend:
 
     async def stream(self, call: Call, target: Target) -> Chunks:
         dialect = cast("Dialect", openai_completions if call.request.messages is None else openai_chat)
-        clock = Clock(call.timeouts, at_once=not call.request.stream)
+        clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
         headers = {**self._post_headers, **call.headers}
         if self._hints:
             headers.update(call.hints)
         body = orjson.dumps(dialect.write_request(call.request, target.model))
+        if not call.request.stream:
+            told, whole = await self._exchange.whole(self._endpoints[dialect.PATH], headers, clock, body)
+            reading = self._reading(told, dialect, call)
+            for chunk in reading.feed(whole):
+                yield chunk
+            if reading.error is not None:
+                raise reading.error
+            for chunk in reading.finish():
+                yield chunk
+            return
         answer = await self._exchange.send(self._endpoints[dialect.PATH], headers, clock, body)
         try:
-            streamed = answer.headers.get("content-type", "").lower().startswith("text/event-stream")
-            reading: Reading = Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
+            reading = self._reading(answer.headers, dialect, call)
             async with aclosing(self._exchange.parts(answer, clock)) as parts:
                 async for part in parts:
                     if reading.done:
@@ -80,6 +90,10 @@ class OpenAIBackend:
             clock.close()
             # Closing an answer that is not at its end tells the server to stop working on it.
             await answer.aclose()
+
+    def _reading(self, headers: Mapping[str, str], dialect: Dialect, call: Call) -> Reading:
+        streamed = headers.get("content-type", "").lower().startswith("text/event-stream")
+        return Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
 
     async def probe(self) -> None:
         clock = Clock(PROBE)

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,9 @@ async def test_requests_are_in_the_ledger(guarded: Gateway, tmp_path: Path) -> N
         while len(rows) < 2:
             await asyncio.sleep(0.05)
             if (tmp_path / "state" / "ledger.sqlite").exists():
-                with closing(sqlite3.connect(tmp_path / "state" / "ledger.sqlite")) as database:
+                path = tmp_path / "state" / "ledger.sqlite"
+                # The file is there a moment before its table.
+                with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path)) as database:
                     rows = database.execute(
                         "SELECT key_id, tenant, tier, model, answered_model, backend, status FROM requests "
                         "ORDER BY key_id"
