@@ -18,6 +18,7 @@
     │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
     │   ├── UpstreamUnavailable 503 it cannot be reached, or says it is too busy
     │   └── UpstreamTimeout    504  it stayed silent past a timeout
+    ├── DeadlineExceeded       504  the caller's own deadline passed before the answer was complete
     ├── ShuttingDown           503  the gateway was stopped before it could finish
     └── Internal               500  a bug of ours
 
@@ -163,6 +164,13 @@ class UpstreamTimeout(Upstream):
     status = 504
     code = "upstream_timeout"
     retryable = True
+
+
+class DeadlineExceeded(GatewayError):
+    """Says nothing of the model's server: the caller may have asked for too much in too short a time."""
+
+    status = 504
+    code = "deadline_exceeded"
 
 
 TOO_LATE = "The gateway is shutting down and could not finish this request."

@@ -55,7 +55,7 @@ class AnthropicBackend:
     async def stream(self, call: Call, target: Target) -> Chunks:
         """Raises ``BadRequest``, too, for what this provider has no equivalent of."""
         body = request_writer.write_request(call.request, target.model, max_tokens=self._max_tokens)
-        clock = Clock(call.timeouts, at_once=not call.request.stream)
+        clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
         headers = {**self._headers, "content-type": "application/json", **call.headers}
         answer = await self._exchange.send(self._messages, headers, clock, orjson.dumps(body))
         try:

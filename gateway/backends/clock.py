@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import TracebackType
 
 from gateway.policy.schema import Timeouts
@@ -16,18 +17,21 @@ class Clock:
 
     Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed. Time between waits is
     the client's, who may read slowly: it counts towards the whole only. An answer that is to come ``at_once`` has
-    its first token with its last, so that the limit to the first means nothing to it.
+    its first token with its last, so that the limit to the first means nothing to it. The caller's ``deadline``, on
+    ``time.perf_counter``'s clock, is a limit to the whole like the total.
 
     It is ``asyncio.timeout`` in all but its cost: once the answer is under way one timer serves many waits, and is
     set anew when it rings too early, not each time that a token comes.
     """
 
-    def __init__(self, limits: Timeouts, *, at_once: bool = False) -> None:
+    def __init__(self, limits: Timeouts, *, at_once: bool = False, deadline: float | None = None) -> None:
         self.limits = limits
+        self._deadline = deadline
         self.is_over = False
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
-        self._end = self._now() + limits.total
+        left = limits.total if deadline is None else min(limits.total, deadline - time.perf_counter())
+        self._end = self._now() + left
         self._patience = limits.total if at_once else limits.first_token
         self._begun = False
         self._timer: asyncio.TimerHandle | None = None
@@ -43,6 +47,11 @@ class Clock:
         """The answer is complete, only its connection is still open."""
         self.is_over = True
         self._patience = AFTER_THE_END
+
+    @property
+    def past_deadline(self) -> bool:
+        """The limit that has passed is the caller's own."""
+        return self._deadline is not None and time.perf_counter() >= self._deadline
 
     def verdict(self) -> str:
         """Which limit has passed, in words that follow the server's name."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import orjson
@@ -48,8 +49,9 @@ class Events:
         self._reader = sse.EventReader()
         self._expected = call.request.n * _prompts(call.request.prompt)
         self._ended: set[int] = set()
-        self._begun = False
         self._malformed = 0
+        self._tools: dict[tuple[int, int], _Tool] = {}
+        """Tool calls, by the indices of their choice and their own."""
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
         chunks: list[Chunk] = []
@@ -73,7 +75,7 @@ class Events:
                 f"Backend '{self._backend}' ended its stream before the answer was complete.",
                 code="upstream_cut",
             )
-        if not self._begun:
+        if not self.spoken and not self._ended:
             raise _empty(self._backend)
         return ()
 
@@ -83,19 +85,49 @@ class Events:
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
             fresh = [*self._read_event(raw)]
+            for chunk in fresh:
+                if chunk.delta and "tool_calls" in chunk.delta:
+                    self._hear_tools(chunk.index, chunk.delta["tool_calls"] or ())
         except _NONSENSE:
             # One bad event in an otherwise sound stream is not worth the answer.
             self._malformed += 1
             self._call.receipt.note("backend", malformed_events=self._malformed)
             return
         for chunk in fresh:
-            if chunk.delta is not None:
-                self._begun = True
-                if not self.spoken:
-                    self.spoken = any(value for name, value in chunk.delta.items() if name != "role")
+            if chunk.delta is not None and not self.spoken:
+                self.spoken = any(value for name, value in chunk.delta.items() if name != "role")
             if chunk.finish_reason is not None:
+                if self._malformed and chunk.finish_reason != "length":
+                    self._check_tools()
                 self._ended.add(chunk.index)
         chunks += fresh
+
+    def _hear_tools(self, choice: int, calls: Sequence[Mapping[str, Json]]) -> None:
+        for place, call in enumerate(calls):
+            tool = self._tools.setdefault((choice, call.get("index", place)), _Tool())
+            function = call.get("function") or {}
+            tool.named = tool.named or bool(function.get("name"))
+            tool.arguments.append(function.get("arguments") or "")
+
+    def _check_tools(self) -> None:
+        """A text is little the worse for a lost event; a tool call without it is another call."""
+        if not all(tool.is_whole() for tool in self._tools.values()):
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' garbled a tool call in its stream.", code="upstream_malformed"
+            )
+
+
+@dataclass(slots=True)
+class _Tool:
+    named: bool = False
+    arguments: list[str] = field(default_factory=list)
+
+    def is_whole(self) -> bool:
+        try:
+            orjson.loads("".join(self.arguments) or "{}")
+        except orjson.JSONDecodeError:
+            return False
+        return self.named
 
 
 class Body:

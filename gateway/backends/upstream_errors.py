@@ -14,6 +14,7 @@ from gateway.errors import (
     ContentPolicy,
     ContextTooLong,
     GatewayError,
+    Overloaded,
     RateLimited,
     Rejected,
     UpstreamFailed,
@@ -36,7 +37,8 @@ _POLICY = frozenset(
 )
 """OpenAI and Azure (https://learn.microsoft.com/azure/ai-services/openai/concepts/content-filter)."""
 _POLICY_WORDS = re.compile(
-    r"content management policy|content policy|content filter|usage polic|safety system|flagged as potentially",
+    r"content management policy|content policy|content filter|usage polic|safety system|flagged as potentially"
+    r"|input was flagged",
     re.IGNORECASE,
 )
 _TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
@@ -52,6 +54,9 @@ _TOO_LONG_WORDS = re.compile(
     r"|max_new_tokens` must be <=",  # TGI
     re.IGNORECASE,
 )
+
+_NOT_ADMITTED = {"deadline_unreachable": "deadline_exceeded", "queue_full": "queue_full"}
+"""What the bundled engine refuses at its door, in good health: by its words, and by ours."""
 
 
 class Estimate(float):
@@ -98,23 +103,42 @@ def from_response(
     reason = told.get("message")
     said = f": {reason}" if reason else "."
     match status:
+        case 403 if reason and _is_policy(told):  # OpenRouter's moderation
+            return _rejected(status, told)
         case 401 | 403:
             return UpstreamFailed(
                 f"Backend '{backend}' refused the gateway's own credentials; its api_key needs the operator's care.",
                 code="upstream_auth",
             )
+        case 402 | 429 if status == 402 or "insufficient_quota" in (told.get("code"), told.get("type")):
+            return UpstreamFailed(
+                f"Backend '{backend}' wants to be paid; the account behind its api_key needs the operator's care.",
+                code="upstream_billing",
+            )
         case 408 | 504:
             return UpstreamTimeout(f"Backend '{backend}' timed out{said}")
         case 429 | 503 | 529:
             wait = retry_after(headers.get("retry-after"))
+            if told.get("code") in _NOT_ADMITTED:
+                return Overloaded(
+                    f"Backend '{backend}' did not admit the request{said}",
+                    code=_NOT_ADMITTED[told["code"]],
+                    retry_after=wait,
+                )
             wait = outage.wait() if wait is None else wait
             if status == 429:
                 return RateLimited(f"Backend '{backend}' is rate limited{said}", retry_after=wait)
             return UpstreamUnavailable(f"Backend '{backend}' is not available{said}", retry_after=wait)
         case _ if 400 <= status < 500 and reason:
             return _rejected(status, told)
+        case 400 | 413 | 414 | 422 | 431:  # the request's fault, by HTTP's own words
+            told["message"] = (
+                f"Backend '{backend}' refused the request with HTTP status {status} and gave no reason."
+            )
+            return _rejected(status, told)
         case _:
-            return UpstreamFailed(f"Backend '{backend}' answered with HTTP status {status}{said}")
+            code = "upstream_refused" if 400 <= status < 500 else "upstream_error"
+            return UpstreamFailed(f"Backend '{backend}' answered with HTTP status {status}{said}", code=code)
 
 
 def from_event(backend: str, error: Json) -> GatewayError:
@@ -143,7 +167,9 @@ def _is_policy(told: Mapping[str, str]) -> bool:
     if {told.get("code"), told.get("type"), told.get("reason")} & _POLICY:
         return True
     # "invalid_prompt" is what OpenAI's reasoning models say of a prompt that breaks its usage policies.
-    return told.get("code") in (None, "400", "invalid_prompt") and bool(_POLICY_WORDS.search(told["message"]))
+    return told.get("code") in (None, "400", "403", "invalid_prompt") and bool(
+        _POLICY_WORDS.search(told["message"])
+    )
 
 
 def _is_too_long(told: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ FAIL_OVER_ABOVE = 2.0
 """Seconds: a server that wants to be left alone for longer is not waited for where another can answer."""
 PATIENCE = 10.0
 """Seconds that are waited for the only server there is."""
-HOPELESS = frozenset({"upstream_auth", "upstream_billing"})
+HOPELESS = frozenset({"upstream_auth", "upstream_billing", "upstream_refused"})
 """Until the operator has done something."""
 
 

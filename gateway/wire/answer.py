@@ -73,11 +73,15 @@ def chunks(
 def _check(chunk: Chunk) -> None:
     """What stages may rely on: raises ``TypeError`` here, where it is one bad event, and not in their midst."""
     # A class pattern costs more than these, and this runs for every token.
-    calls = chunk.delta.get("tool_calls") if isinstance(chunk.delta, dict) else ...
+    delta = chunk.delta
+    content, calls = (
+        (delta.get("content"), delta.get("tool_calls")) if isinstance(delta, dict) else (None, ...)
+    )
     if (
         type(chunk.index) is not int
         or not (chunk.finish_reason is None or isinstance(chunk.finish_reason, str))
         or not (chunk.logprobs is None or isinstance(chunk.logprobs, dict))
+        or not (content is None or isinstance(content, str | list))
         or not (calls is None or (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)))
     ):
         raise TypeError("not a choice")
@@ -219,7 +223,8 @@ def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
     """Add a delta to what was said before: texts grow, tool calls are matched by index, the rest is replaced."""
     for name, value in delta.items():
         if name in _PIECES and isinstance(value, str):
-            whole[name] = (whole.get(name) or "") + value
+            known = whole.get(name)
+            whole[name] = known + value if isinstance(known, str) else value
         elif name == "tool_calls" and isinstance(value, list):
             _join_tool_calls(whole.setdefault("tool_calls", []), value)
         elif name in ("function", "function_call") and isinstance(value, Mapping):

@@ -203,12 +203,51 @@ async def test_events_after_done_are_nobodys_business(upstream: FakeUpstream, ba
 
 
 async def test_malformed_events_are_skipped_and_noted(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    bad = [b"{", b"5", b"null", b'"error"', b'["error"]', b"{}", b'{"choices": [5]}', b"\xff", b"[done]"]
+    bad = [
+        b"{",
+        b"5",
+        b"null",
+        b'"error"',
+        b'["error"]',
+        b"{}",
+        b'{"choices": [5]}',
+        b"\xff",
+        b'{"choices": [{"delta": {"content": 5}}]}',
+        b"[done]",
+    ]
     good = said("Hi")
     upstream.scripts = [stream(good[0], *map(sse, bad), *good[1:])]
     call = a_call()
     assert text(await ask(backend, call)) == "Hi"
     assert call.receipt.notes["backend"] == {"malformed_events": len(bad)}
+
+
+BAD = sse(b'{"choices": [{"delta')
+
+
+@pytest.mark.parametrize(
+    ("events", "whole"),
+    [
+        ([{"name": "f", "arguments": '{"a": '}, {"arguments": "1}"}, BAD], True),
+        ([{"name": "f", "arguments": '{"a": '}, BAD, {"arguments": "1}"}], True),
+        ([{"name": "f", "arguments": ""}, BAD], True),
+        ([{"name": "f", "arguments": '{"a": '}, BAD, {"arguments": ', "b": 2}'}], False),
+        ([BAD, {"arguments": '{"a": 1}'}], False),
+    ],
+    ids=["after", "nothing-lost", "no-arguments", "arguments-lost", "name-lost"],
+)
+async def test_a_tool_call_is_not_passed_on_garbled(
+    upstream: FakeUpstream, backend: OpenAIBackend, events: list[Any], whole: bool
+) -> None:
+    said_ = [
+        event if isinstance(event, bytes) else sse(delta(tool_calls=[{"index": 0, "function": event}]))
+        for event in events
+    ]
+    upstream.scripts = [stream(*said_, sse(delta(finish="tool_calls")), DONE)]
+    if whole:
+        assert (await ask(backend))[-1].finish_reason == "tool_calls"
+    else:
+        assert (await failure(backend)).code == "upstream_malformed"
 
 
 async def test_error_null_is_no_error(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
@@ -296,10 +335,11 @@ async def test_close_delimited_answers_can_be_whole(upstream: FakeUpstream, back
         stream(DONE),
         stream(sse(usage_event()), DONE),
         stream(sse(b"{"), DONE),
+        stream(sse(delta("", role="assistant")), DONE),
         reply({"choices": []}),
         reply({"choices": None, "usage": USAGE}),
     ],
-    ids=["only-done", "only-usage", "only-nonsense", "no-choices", "null-choices"],
+    ids=["only-done", "only-usage", "only-nonsense", "only-a-role", "no-choices", "null-choices"],
 )
 async def test_an_empty_answer_is_a_failure(
     upstream: FakeUpstream, backend: OpenAIBackend, script: Script
@@ -425,6 +465,19 @@ async def test_silence_before_headers(upstream: FakeUpstream, backend: OpenAIBac
     assert (error.status, error.code) == (504, "upstream_timeout")
     assert "nothing within 0.1 s" in error.message
     await asyncio.wait_for(upstream.requests[0].left.wait(), 1)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_nothing_is_waited_for_past_the_callers_deadline(
+    upstream: FakeUpstream, backend: OpenAIBackend, streamed: bool
+) -> None:
+    upstream.scripts = [(Do.HANG,), (*stream(*OPEN, whole=False), Do.HANG)]
+    for _ in upstream.scripts:
+        call = a_call(stream=streamed)
+        call.deadline = call.started + 0.1
+        async with within(0.4):
+            error = await failure(backend, call)
+        assert (type(error), error.status) == (errors.DeadlineExceeded, 504)
 
 
 async def test_silence_after_headers_and_comments(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
@@ -561,8 +614,65 @@ async def test_a_complaint_without_words_is_the_upstreams_failure(
 ) -> None:
     upstream.scripts = [reply(body, status=404, kind="text/html")]
     error = await failure(backend)
-    assert (error.status, error.code) == (502, "upstream_error")
+    assert (error.status, error.code) == (502, "upstream_refused")
     assert "404" in error.message
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_refusal_of_the_request_needs_no_words(
+    upstream: FakeUpstream, backend: OpenAIBackend, status: int
+) -> None:
+    upstream.scripts = [reply(b"<html>nginx</html>", status=status, kind="text/html")]
+    error = await failure(backend)
+    assert isinstance(error, errors.Rejected)
+    assert error.status == status
+    assert str(status) in error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (402, {"message": "Insufficient Balance", "type": "unknown_error", "code": "invalid_request_error"}),
+        (
+            429,
+            {
+                "message": "You exceeded your quota",
+                "type": "insufficient_quota",
+                "code": "insufficient_quota",
+            },
+        ),
+    ],
+)
+async def test_an_unpaid_bill_is_the_operators_matter(
+    upstream: FakeUpstream, backend: OpenAIBackend, status: int, error: dict[str, str]
+) -> None:
+    upstream.scripts = [reply({"error": error}, status=status)]
+    failed = await failure(backend)
+    assert (failed.status, failed.code) == (502, "upstream_billing")
+
+
+async def test_moderation_may_say_forbidden(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    # OpenRouter's words.
+    words = 'Your chosen model requires moderation and your input was flagged for "violence".'
+    upstream.scripts = [reply({"error": {"code": 403, "message": words}}, status=403)]
+    error = await failure(backend)
+    assert isinstance(error, errors.ContentPolicy)
+    assert error.message == words
+
+
+@pytest.mark.parametrize(
+    ("code", "ours"), [("deadline_unreachable", "deadline_exceeded"), ("queue_full", "queue_full")]
+)
+async def test_what_the_engine_does_not_admit_is_no_failure_of_its(
+    upstream: FakeUpstream, backend: OpenAIBackend, code: str, ours: str
+) -> None:
+    told = {
+        "error": {"message": "It would take too long.", "type": "service_unavailable_error", "code": code}
+    }
+    upstream.scripts = [reply(told, status=503, headers={"retry-after": "4"})]
+    error = await failure(backend)
+    assert isinstance(error, errors.Overloaded)
+    assert (error.code, error.retry_after) == (ours, 4.0)
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -338,8 +338,16 @@ async def test_no_attempt_after_the_deadline() -> None:
     async with row(FaultServer(faults.silence), FaultServer()) as r:
         call = r.call()
         call.deadline = call.started + 0.1
-        assert (await failure(r, call)).code == "upstream_timeout"
+        assert (await failure(r, call)).code == "deadline_exceeded"
         assert r.attempts() == [1, 0]
+
+
+async def test_callers_in_a_hurry_do_not_shut_out_the_others() -> None:
+    async with row(FaultServer(faults.silence), breaker={"failures": 1}) as r:
+        call = r.call()
+        call.deadline = call.started + 0.05
+        await failure(r, call)
+        assert r.switchboard["a"].breaker.closed
 
 
 async def test_a_cascades_steps_are_told_one_after_the_other() -> None:

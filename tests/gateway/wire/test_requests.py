@@ -247,6 +247,13 @@ def test_an_integer_beyond_64_bits_is_refused_where_an_integer_is_due() -> None:
         assert refusal.value.param == name
 
 
+@pytest.mark.parametrize("wrong", [{"max_completion_tokens": "9"}, {"response_format": "json"}])
+def test_what_the_gateway_reads_itself_is_checked_in_completions_too(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        openai_completions.read_request(completion(**wrong))
+    assert refusal.value.param == next(iter(wrong))
+
+
 NULLABLE = [name for name in openai_chat.ChatBody.model_fields if name not in ("model", "messages")]
 
 
