@@ -91,9 +91,21 @@ class Limits:
         return any(limit.quantity != "requests" for limit in self.each)
 
     @cached_property
-    def per_minute(self) -> tuple[tuple[int, Limit], ...]:
-        """Those that the x-ratelimit headers tell of, with their places."""
-        return tuple((i, limit) for i, limit in enumerate(self.each) if limit.window == "minute")
+    def told(self) -> tuple[tuple[tuple[str, str, str], tuple[tuple[int, int, str], ...]], ...]:
+        """What the x-ratelimit headers tell of: their names, and the place, maximum and its text of each limit."""
+        found = []
+        for quantity in ("requests", "tokens"):
+            places = tuple(
+                (i, limit.maximum, str(limit.maximum))
+                for i, limit in enumerate(self.each)
+                if limit.window == "minute" and limit.quantity == quantity
+            )
+            if places:
+                limit, remaining, reset = (
+                    f"x-ratelimit-{what}-{quantity}" for what in ("limit", "remaining", "reset")
+                )
+                found.append(((limit, remaining, reset), places))
+        return tuple(found)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

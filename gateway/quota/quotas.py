@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 from gateway.errors import BadRequest, BudgetSpent, RateLimited
@@ -154,16 +156,22 @@ def headers_of(limits: Limits, verdict: Verdict) -> dict[str, str]:
     headers: dict[str, str] = {}
     if not verdict.used:
         return headers
-    tightest: dict[str, tuple[int, int]] = {}
-    for i, limit in limits.per_minute:
-        remaining = max(0, limit.maximum - verdict.used[i])
-        if limit.quantity not in tightest or remaining < tightest[limit.quantity][0]:
-            tightest[limit.quantity] = remaining, i
-    for quantity, (remaining, i) in tightest.items():
-        headers[f"x-ratelimit-limit-{quantity}"] = str(limits.each[i].maximum)
-        headers[f"x-ratelimit-remaining-{quantity}"] = str(remaining)
-        headers[f"x-ratelimit-reset-{quantity}"] = duration(verdict.reset[i])
+    used = verdict.used
+    for names, places in limits.told:
+        place = places[0]
+        if len(places) > 1:
+            place = min(places, key=lambda one: one[1] - used[one[0]])
+        i, maximum, text = place
+        headers[names[0]] = text
+        headers[names[1]] = str(max(0, maximum - used[i]))
+        headers[names[2]] = _rounded(math.ceil(verdict.reset[i] * 10))
     return headers
+
+
+@lru_cache(maxsize=1024)
+def _rounded(tenths: int) -> str:
+    """A wait as the headers tell it: up to the next tenth of a second."""
+    return duration(tenths / 10)
 
 
 def duration(seconds: float) -> str:
