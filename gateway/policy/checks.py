@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from gateway.policy.keys import DEFAULT_TIER
 from gateway.policy.problems import KeyPath, suggestion
-from gateway.policy.schema import EngineBackend
+from gateway.policy.schema import EngineBackend, Model
 
 _GLOB = frozenset("*?[")
 _OWN_OPTIONS = {"--model": "model", "--host": "base_url", "--port": "base_url"}
@@ -34,6 +34,8 @@ def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Fi
     yield from _targets(content)
     yield from _names_of_models(content)
     yield from _models_named(content)
+    yield from _cascades(content)
+    yield from _regions(content)
     yield from _tiers_named(content)
     yield from _keys(content)
     yield from _issuers(content, folder)
@@ -82,6 +84,40 @@ def _models_named(content: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(path, "is the model itself; name another one")
         elif path[2] == "cascade" and _list(models[word], "cascade"):
             yield Finding(path, f"'{word}' is a cascade itself; a step should be a model with targets")
+        elif path[0] == "tiers" and _list(models[word], "cascade"):
+            yield Finding(
+                path, f"'{word}' is a cascade; name one model with targets, such as its first step's"
+            )
+
+
+_OF_CASCADES = ("cascade", "aliases")
+
+
+def _cascades(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a cascade does not heed is said rather than passed over."""
+    for name, model in _mapping(content, "models").items():
+        steps = _list(model, "cascade")
+        if not steps or _list(model, "targets"):
+            continue
+        for key in model:
+            if key in Model.model_fields and key not in _OF_CASCADES:
+                message = "has no effect on a cascade; write it at the models that its steps name"
+                yield Finding(("models", name, key), message)
+        for key in ("when", "escalate"):
+            if isinstance(steps[-1], dict) and key in steps[-1]:
+                message = "has no effect on the last step, which takes whatever is left"
+                yield Finding(("models", name, "cascade", len(steps) - 1, key), message)
+
+
+def _regions(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """A preferred region has a backend, even if none that serves the model yet."""
+    backends = _mapping(content, "backends").values()
+    known = tuple(dict.fromkeys(str(b["region"]) for b in backends if isinstance(b, dict) and "region" in b))
+    for name, model in _mapping(content, "models").items():
+        for index, region in enumerate(_list(model, "regions")):
+            if isinstance(region, str) and region not in known:
+                message = f"no backend is in region '{region}'{suggestion(region, known)}"
+                yield Finding(("models", name, "regions", index), message)
 
 
 def _references(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

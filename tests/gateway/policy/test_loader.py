@@ -448,6 +448,21 @@ def test_any_bytes_are_a_policy_or_a_policy_error(
             "models.o.cascade[0].model: 'n' is a cascade itself; a step should be a model with targets",
         ),
         (
+            "models: {n: {cascade: [{model: m}], shadow: {model: m}}}",
+            "models.n.shadow: has no effect on a cascade; write it at the models that its steps name",
+        ),
+        ("models: {n: {cascade: [{model: m}], aliases: [a], fallbacks: [m]}}", "models.n.fallbacks: has no effect on"),
+        (
+            "models: {n: {cascade: [{model: m, when: {complexity: {below: 0.5}}}]}}",
+            "models.n.cascade[0].when: has no effect on the last step, which takes whatever is left",
+        ),
+        ("models: {n: {cascade: [{model: m, escalate: {}}]}}", "models.n.cascade[0].escalate: has no effect on the"),
+        ("models: {n: {regions: [mars], TARGETS}}", "models.n.regions[0]: no backend is in region 'mars'"),
+        (
+            "models: {n: {cascade: [{model: m}]}}\ntiers: {free: {on_saturation: {action: downgrade, to: n}}}",
+            "tiers.free.on_saturation.to: 'n' is a cascade; name one model with targets",
+        ),
+        (
             "tiers: {free: {on_saturation: {action: downgrade, to: x}}}",
             "tiers.free.on_saturation.to: no model is named 'x'",
         ),
