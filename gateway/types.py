@@ -30,7 +30,7 @@ class Principal:
     budget: Budget = field(default_factory=Budget)
 
     def may_use(self, model: str) -> bool:
-        return any(fnmatchcase(model, pattern) for pattern in self.models)
+        return "*" in self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
 @dataclass(frozen=True, slots=True)

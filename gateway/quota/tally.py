@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gateway.errors import GatewayError
 from gateway.quota.estimate import CHARACTERS_PER_TOKEN
-from gateway.quota.price import cost, price_of
-from gateway.types import Call, Chunk, Json, Usage
+from gateway.quota.price import price_of, priced
+from gateway.types import Call, Chunk, Json, Spending, Usage
 
 NOTHING = Usage(0, 0)
 
@@ -49,15 +49,19 @@ class Tally:
     def bill(self, call: Call, error: BaseException | None) -> Bill:
         """``error`` is what ended the request, None for a good end."""
         usage, estimated = self._usage(call, error)
-        if call.spent:
-            nanodollars = sum(cost(call.policy, spent.target, spent.usage) for spent in call.spent)
-            targets = [spent.target for spent in call.spent]
-            estimated = estimated or any(spent.estimated for spent in call.spent)
-        else:
-            targets = [call.target] if call.target is not None and usage is not NOTHING else []
-            nanodollars = sum(cost(call.policy, target, usage) for target in targets)
-        unpriced = [f"{t.backend}/{t.model}" for t in targets if price_of(call.policy, t) is None]
-        return Bill(usage, nanodollars, estimated, tuple(dict.fromkeys(unpriced)))
+        spent = call.spent
+        if not spent and call.target is not None and usage is not NOTHING:
+            spent = [Spending(call.target, usage)]
+        nanodollars = 0
+        unpriced: dict[str, None] = {}
+        for one in spent:
+            price = price_of(call.policy, one.target)
+            if price is None:
+                unpriced[f"{one.target.backend}/{one.target.model}"] = None
+            else:
+                nanodollars += priced(price, one.usage)
+            estimated = estimated or one.estimated
+        return Bill(usage, nanodollars, estimated, tuple(unpriced))
 
     def _usage(self, call: Call, error: BaseException | None) -> tuple[Usage, bool]:
         reported = self.usage
