@@ -26,6 +26,7 @@ def build_app(settings: Settings) -> ASGIApp:
         folder=settings.policies,
         state_dir=settings.state_dir,
         workers=settings.workers,
+        worker=settings.worker,
         dev_key_sha256=settings.dev_key_sha256,
     )
 

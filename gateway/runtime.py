@@ -98,6 +98,7 @@ class Generations:
         folder: Path = Path("policies"),
         state_dir: Path = Path(".tollgate"),
         workers: int = 1,
+        worker: int = 1,
         dev_key_sha256: str | None = None,
         transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
     ) -> None:
@@ -111,7 +112,7 @@ class Generations:
         """For what backends do not fetch."""
         self._estimator = Estimator()
         self._judge = Classifier.load()
-        self._pools = Pools(workers)
+        self._pools = Pools(workers, worker)
         self._switchboard = Switchboard()
         self._affinity = Affinity()
         self._shadows = Shadows()

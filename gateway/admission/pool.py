@@ -204,10 +204,13 @@ class Pool:
 
 
 class Pools:
-    """All backends' pools by name, of one of ``workers`` processes that share the limits."""
+    """All backends' pools by name, of one of ``workers`` processes that share the limits: ``worker``, from 1."""
 
-    def __init__(self, workers: int = 1, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, workers: int = 1, worker: int = 1, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.workers = max(1, workers)
+        self.worker = worker
         self.clock = clock
         self._pools: dict[str, Pool] = {}
 
@@ -220,8 +223,11 @@ class Pools:
             self.of(name).limit(self.part(backend.max_concurrency), self.part(backend.max_tokens_in_flight))
 
     def part(self, limit: int | None) -> int | None:
-        """This worker's part of a limit, at least 1."""
-        return None if limit is None else max(1, limit // self.workers)
+        """This worker's part of a limit, at least 1. The parts add up to the limit, unless it is below ``workers``."""
+        if limit is None:
+            return None
+        whole, left = divmod(limit, self.workers)
+        return max(1, whole + (self.worker <= left))
 
     def of(self, name: str) -> Pool:
         pool = self._pools.get(name)

@@ -229,10 +229,14 @@ def test_limits_hold_and_no_place_is_lost(steps: list[tuple[str, int, str]]) -> 
 
 
 def test_workers_share_the_limits() -> None:
-    pools = Pools(workers=4)
-    pools.update(policy(backends=backends(max_concurrency=10, max_tokens_in_flight=3)))
-    pool = pools.of("up")
-    assert (pool.places, pool.tokens_limit) == (2, 1)
+    parts = []
+    for worker in (1, 2, 3, 4):
+        pools = Pools(4, worker)
+        pools.update(policy(backends=backends(max_concurrency=10, max_tokens_in_flight=3)))
+        pool = pools.of("up")
+        parts.append((pool.places, pool.tokens_limit))
+    # Each has one at least, even where there are more workers than the limit allows.
+    assert parts == [(3, 1), (3, 1), (2, 1), (2, 1)]
 
 
 def test_a_new_policy_keeps_what_is_in_flight() -> None:
