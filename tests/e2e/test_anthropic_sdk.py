@@ -56,11 +56,6 @@ def test_max_tokens(client: anthropic.Anthropic) -> None:
     assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 2)
 
 
-@pytest.mark.xfail(
-    raises=anthropic.BadRequestError,
-    strict=False,
-    reason="the engine does not take 'continue_final_message' yet",
-)
 def test_a_prefilled_answer_is_continued(client: anthropic.Anthropic) -> None:
     begun = {"role": "assistant", "content": "The capital of France is"}
     message = client.messages.create(
