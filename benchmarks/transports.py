@@ -21,6 +21,7 @@ from pathlib import Path
 import aiohttp
 import httpx
 
+from gateway.backends.client import Client, Endpoint
 from gateway.backends.transport import AiohttpTransport
 
 CHUNKS = 200
@@ -85,6 +86,19 @@ async def ask_transport(transport: httpx.AsyncBaseTransport, base: str) -> Ask:
     return ask
 
 
+async def ask_ours(client: Client, base: str) -> Ask:
+    endpoints = {path: Endpoint("POST", base + path) for path in ("/chat", "/stream")}
+
+    async def ask(path: str) -> int:
+        answer = await client.send(endpoints[path], HEADERS, ASK)
+        size = 0
+        async for part in answer:
+            size += len(part)
+        return size
+
+    return ask
+
+
 async def ask_client(client: httpx.AsyncClient, base: str) -> Ask:
     async def ask(path: str) -> int:
         size = 0
@@ -123,6 +137,7 @@ async def rate(ask: Ask, path: str, requests: int) -> float:
 async def measure(base: str, requests: int, repeats: int) -> dict[str, dict[str, float]]:
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
+    straight = Client()
     ours, default = AiohttpTransport(), httpx.AsyncHTTPTransport(limits=limits)
     over_ours, over_default = (
         httpx.AsyncClient(transport=AiohttpTransport()),
@@ -130,12 +145,20 @@ async def measure(base: str, requests: int, repeats: int) -> dict[str, dict[str,
     )
     candidates: dict[str, Ask] = {
         "aiohttp alone (no httpx types)": await ask_aiohttp(session, base),
-        "gateway.backends.transport": await ask_transport(ours, base),
+        "gateway.backends.http1": await ask_ours(straight, base),
+        "gateway.backends.transport (behind proxies)": await ask_transport(ours, base),
         "httpx default transport, direct": await ask_transport(default, base),
         "httpx.AsyncClient, default transport": await ask_client(over_default, base),
         "httpx.AsyncClient, our transport": await ask_client(over_ours, base),
     }
-    closables = [session.close, ours.aclose, default.aclose, over_ours.aclose, over_default.aclose]
+    closables = [
+        session.close,
+        straight.aclose,
+        ours.aclose,
+        default.aclose,
+        over_ours.aclose,
+        over_default.aclose,
+    ]
     try:
         from httpx_aiohttp import AiohttpTransport as Packaged
     except ImportError:
@@ -179,10 +202,10 @@ def main() -> None:
     finally:
         server.terminate()
     limit = table["aiohttp alone (no httpx types)"]
-    print(f"{'client':40} {'requests/s':>11} {'ratio':>6} {'chunks/s':>11} {'ratio':>6}")
+    print(f"{'client':44} {'requests/s':>11} {'ratio':>6} {'chunks/s':>11} {'ratio':>6}")
     for name, row in table.items():
         shares = [row[kind] / limit[kind] for kind in ("requests", "chunks")]
-        print(f"{name:40} {row['requests']:11,.0f} {shares[0]:6.2f} {row['chunks']:11,.0f} {shares[1]:6.2f}")
+        print(f"{name:44} {row['requests']:11,.0f} {shares[0]:6.2f} {row['chunks']:11,.0f} {shares[1]:6.2f}")
     if options.json:
         options.json.write_text(json.dumps(table, indent=1))
 
