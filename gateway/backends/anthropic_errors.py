@@ -95,7 +95,10 @@ def _error(
         case _ if 400 <= status < 500 and message:
             return _refusal(backend, status, kind, message)
         case _:
-            return UpstreamFailed(f"Backend '{backend}' answered with {kind or f'status {status}'}{said}")
+            code = "upstream_refused" if 400 <= status < 500 else "upstream_error"
+            return UpstreamFailed(
+                f"Backend '{backend}' answered with {kind or f'status {status}'}{said}", code=code
+            )
 
 
 def _refusal(backend: str, status: int, kind: str, message: str) -> GatewayError:

@@ -43,6 +43,10 @@ class Clock:
         self._begun = True
         self._patience = self.limits.idle
 
+    def refused(self) -> None:
+        """The answer is an error, whose words are not worth the time of a whole answer."""
+        self._patience = min(self._patience, self.limits.idle)
+
     def ended(self) -> None:
         """The answer is complete, only its connection is still open."""
         self.is_over = True

@@ -23,6 +23,10 @@ ErrorReader = Callable[[str, int, Mapping[str, str], bytes, Outage], GatewayErro
 """From the backend's name, the status, headers and body of an answer other than 200."""
 
 
+def is_stream(answer: Answer) -> bool:
+    return answer.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
 class Exchange:
     """Sends a backend's requests. ``read_error`` knows in what words its server complains."""
 
@@ -51,49 +55,54 @@ class Exchange:
         if answer.status == 200:
             self.outage.over()
             return answer
+        raise await self._refusal(answer, clock)
+
+    async def whole(
+        self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes
+    ) -> tuple[Answer, bytes | None]:
+        """An answer and its whole body, awaited in one go; a stream has None, and is the caller's to read and close."""
+        try:
+            async with clock:
+                answer = await self._client.send(endpoint, headers, body, connect=clock.limits.connect)
+                if answer.status == 200:
+                    self.outage.over()
+                    return answer, None if is_stream(answer) else await self._body(answer)
+        except httpx.TransportError as error:
+            raise upstream_errors.from_transport(self.backend, error, self.outage) from error
+        except TimeoutError:
+            raise self._late(clock) from None
+        raise await self._refusal(answer, clock)
+
+    async def _body(self, answer: Answer) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for part in answer:
+                parts.append(part)
+                size += len(part)
+                if size > MAX_BODY:
+                    raise UpstreamFailed(f"Backend '{self.backend}' sent an answer of over {MAX_BODY} bytes.")
+        except httpx.TransportError as error:
+            raise self._cut() from error
+        finally:
+            await answer.aclose()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _refusal(self, answer: Answer, clock: Clock) -> GatewayError:
+        """The error in an answer other than 200."""
         said = b""
+        clock.refused()
         try:
             async with aclosing(self.parts(answer, clock)) as parts:
                 async for part in parts:
                     said += part
                     if len(said) > MAX_ERROR:
                         break
-        except Upstream:
+        except (Upstream, DeadlineExceeded):
             pass  # The status alone says what matters.
         finally:
             await answer.aclose()
-        raise self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
-
-    async def whole(
-        self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes
-    ) -> tuple[Mapping[str, str], bytes]:
-        """The headers and the whole body of an answer that comes at once, awaited in one go."""
-        try:
-            async with clock:
-                answer = await self._client.send(endpoint, headers, body, connect=clock.limits.connect)
-                try:
-                    said, size = [], 0
-                    async for part in answer:
-                        said.append(part)
-                        size += len(part)
-                        if size > MAX_BODY:
-                            break
-                except httpx.TransportError as error:
-                    if answer.status == 200:
-                        raise self._cut() from error
-                finally:
-                    await answer.aclose()
-        except httpx.TransportError as error:
-            raise upstream_errors.from_transport(self.backend, error, self.outage) from error
-        except TimeoutError:
-            raise self._late(clock) from None
-        whole = said[0] if len(said) == 1 else b"".join(said)
-        if answer.status == 200:
-            self.outage.over()
-            if size > MAX_BODY:
-                raise UpstreamFailed(f"Backend '{self.backend}' sent an answer of over {MAX_BODY} bytes.")
-            return answer.headers, whole
-        raise self._read_error(self.backend, answer.status, answer.headers, whole[:MAX_ERROR], self.outage)
+        return self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
 
     async def parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
         """The answer's bytes as they come. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""

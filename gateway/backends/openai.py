@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import aclosing
 from typing import cast
 
@@ -11,7 +10,7 @@ import orjson
 
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
-from gateway.backends.exchange import Exchange
+from gateway.backends.exchange import Exchange, is_stream
 from gateway.backends.reading import Body, Events, Reading
 from gateway.policy.schema import Target, Timeouts
 from gateway.types import Call, Chunks
@@ -58,19 +57,19 @@ class OpenAIBackend:
         if self._hints:
             headers.update(call.hints)
         body = orjson.dumps(dialect.write_request(call.request, target.model))
-        if not call.request.stream:
-            told, whole = await self._exchange.whole(self._endpoints[dialect.PATH], headers, clock, body)
-            reading = self._reading(told, dialect, call)
-            for chunk in reading.feed(whole):
-                yield chunk
-            if reading.error is not None:
-                raise reading.error
-            for chunk in reading.finish():
-                yield chunk
-            return
-        answer = await self._exchange.send(self._endpoints[dialect.PATH], headers, clock, body)
+        endpoint = self._endpoints[dialect.PATH]
+        if call.request.stream:
+            answer = await self._exchange.send(endpoint, headers, clock, body)
+        else:
+            answer, whole = await self._exchange.whole(endpoint, headers, clock, body)
+            if whole is not None:
+                reading: Reading = Body(self.name, dialect)
+                reading.feed(whole)
+                for chunk in reading.finish():
+                    yield chunk
+                return
         try:
-            reading = self._reading(answer.headers, dialect, call)
+            reading = Events(self.name, dialect, call) if is_stream(answer) else Body(self.name, dialect)
             async with aclosing(self._exchange.parts(answer, clock)) as parts:
                 async for part in parts:
                     if reading.done:
@@ -90,10 +89,6 @@ class OpenAIBackend:
             clock.close()
             # Closing an answer that is not at its end tells the server to stop working on it.
             await answer.aclose()
-
-    def _reading(self, headers: Mapping[str, str], dialect: Dialect, call: Call) -> Reading:
-        streamed = headers.get("content-type", "").lower().startswith("text/event-stream")
-        return Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
 
     async def probe(self) -> None:
         clock = Clock(PROBE)

@@ -348,7 +348,7 @@ async def test_retry_after_is_honoured(upstream: FakeUpstream, backend: Anthropi
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(413, "request_too_large"), (400, "upstream_error"), (520, "upstream_error"), (301, "upstream_error")],
+    [(413, "request_too_large"), (400, "upstream_refused"), (520, "upstream_error"), (301, "upstream_error")],
 )
 async def test_errors_of_what_stands_in_front_of_the_api(
     upstream: FakeUpstream, backend: AnthropicBackend, status: int, code: str

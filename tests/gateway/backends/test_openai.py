@@ -316,12 +316,13 @@ async def test_after_done_the_connection_may_break(
     assert text(await ask(backend)) == "Hi"
 
 
+@pytest.mark.parametrize("streamed", [True, False])
 async def test_after_done_a_server_that_holds_on_is_not_waited_for(
-    upstream: FakeUpstream, backend: OpenAIBackend
+    upstream: FakeUpstream, backend: OpenAIBackend, streamed: bool
 ) -> None:
     upstream.scripts = [(*stream(*said("Hi"), whole=False), Do.HANG)]
     async with within(0.6):
-        assert text(await ask(backend)) == "Hi"
+        assert text(await ask(backend, a_call(stream=streamed))) == "Hi"
 
 
 async def test_close_delimited_answers_can_be_whole(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
@@ -788,21 +789,26 @@ async def test_the_longer_an_outage_the_longer_the_wait(
 
 
 @pytest.mark.parametrize("end", [Do.CLOSE, Do.HANG], ids=["cut", "stalled"])
+@pytest.mark.parametrize("streamed", [True, False])
 async def test_an_error_whose_body_never_comes_is_that_error_still(
-    upstream: FakeUpstream, backend: OpenAIBackend, end: Do
+    upstream: FakeUpstream, backend: OpenAIBackend, end: Do, streamed: bool
 ) -> None:
     upstream.scripts = [(head(429, {"content-length": "100", "retry-after": "9"}) + b'{"err', end)]
-    error = await failure(backend, a_call(timeouts={"first_token": "150ms"}))
+    async with within(0.6):
+        error = await failure(
+            backend, a_call(stream=streamed, timeouts={"first_token": "150ms", "idle": "150ms"})
+        )
     assert (error.status, error.retry_after) == (429, 9.0)
 
 
+@pytest.mark.parametrize("streamed", [True, False])
 async def test_an_endless_error_is_not_read_to_its_end(
-    upstream: FakeUpstream, backend: OpenAIBackend
+    upstream: FakeUpstream, backend: OpenAIBackend, streamed: bool
 ) -> None:
     opening = head(500, {"content-type": "text/html", "transfer-encoding": "chunked"})
     upstream.scripts = [(opening, *[b"%x\r\n%b\r\n" % (2**16, b"x" * 2**16)] * 10, Do.HANG)]
     async with within(1.0):
-        assert (await failure(backend)).status == 502
+        assert (await failure(backend, a_call(stream=streamed))).status == 502
 
 
 async def test_nobody_there(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
