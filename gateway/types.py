@@ -153,6 +153,8 @@ class Call:
     """On ``started``'s clock: past it the caller has no use for an answer."""
     local_only: bool = False
     """Only backends marked local may see the content."""
+    shadow: bool = False
+    """A copy, whose answer nobody waits for: it gets only what room there is to spare."""
     demand: Demand | None = None
     """Set by ``quota``."""
     candidates: tuple[Candidate, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gateway.admission.fair_queue import Terms
 from gateway.admission.pool import Place, Pool, Pools
 from gateway.admission.predictor import Forecast, check_in_time
-from gateway.admission.shedding import saturation_action, shed, terms
+from gateway.admission.shedding import saturation_action, shed, spare, terms
 from gateway.errors import Internal, Overloaded
 from gateway.policy.schema import EngineBackend, Tier
 from gateway.types import Call, Chunk, Chunks
@@ -83,7 +83,9 @@ def enter(call: Call, pools: Pools) -> Entry:
         rule = saturation_action(call.policy, name)
         stands = terms(call.policy, tier, rule)
         saturation = pool.saturation
-        if call.candidate.why == "primary":
+        if call.shadow:
+            spare(pool)
+        elif call.candidate.why == "primary":
             shed(rule, pool)
     if due is not None or not pool.has_room(cost, stands):
         if pool.queue.length(name) >= (pools.part(tier.max_queue) or 1):

@@ -242,8 +242,10 @@ class Pools:
         return self.of(name).load
 
     def has_room(self, name: str, tokens: int) -> bool:
-        """Would a request of so many tokens start at once?"""
-        return self.of(name).has_room(tokens)
+        """Would a request of so many tokens start at once? Not where an engine says that it has a line of its own."""
+        pool = self.of(name)
+        engine = pool.speeds.engine
+        return pool.has_room(tokens) and (engine is None or engine.saturation < 1.0)
 
     def tell(self, name: str, figures: EngineFigures | None) -> None:
         """What an engine says of itself, or that it says nothing."""

@@ -9,6 +9,8 @@ from gateway.policy.schema import OnSaturation, Policy, Tier
 
 _SHED = OnSaturation(action="shed", at=0.9)
 _WAIT = OnSaturation(action="wait", at=1.0)
+SPARE = 0.5
+"""Copies of calls get into a backend while less than this share of it is taken: they must not make callers wait."""
 
 
 def saturation_action(policy: Policy, tier_name: str) -> OnSaturation:
@@ -54,3 +56,9 @@ def shed(rule: OnSaturation, pool: Pool) -> None:
         f"{rule.at:.0%} on. Try again later.",
         retry_after=max(1.0, pool.drain_time(rule.at) or 0.0),
     )
+
+
+def spare(pool: Pool) -> None:
+    """Raise ``Overloaded`` if callers may need the pool's room themselves."""
+    if pool.saturation >= SPARE or pool.queue:
+        raise Overloaded(f"Backend '{pool.name}' has no room to spare for copies.", retry_after=1.0)

@@ -82,7 +82,7 @@ class Shadows:
 
 
 def copy_of(call: Call, model: str) -> Call:
-    """``call`` as ``model`` gets it: behind everybody else in the queue, and with nothing that the caller can see.
+    """``call`` as ``model`` gets it: behind everybody else, only where there is room to spare, and with nothing that the caller can see.
 
     What was found out about the content and the caller, such as ``local_only`` and the tenant, holds for it too.
     """
@@ -97,6 +97,7 @@ def copy_of(call: Call, model: str) -> Call:
         headers={"x-request-id": request_id},
         model=call.policy.resolve(model) or model,
         deadline=None,
+        shadow=True,
         candidates=(),
         candidate=None,
         hints={},

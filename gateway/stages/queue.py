@@ -46,7 +46,8 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
         )
 
     def refused(call: Call, error: Overloaded) -> None:
-        metrics.shed.labels(call.principal.tier, error.code or "").inc()
+        if not call.shadow:
+            metrics.shed.labels(call.principal.tier, error.code or "").inc()
         call.receipt.note("queue", refused=error.code, retry_after=error.retry_after)
 
     def stage(following: Handler) -> Handler:

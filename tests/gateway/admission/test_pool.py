@@ -239,6 +239,15 @@ def test_workers_share_the_limits() -> None:
     assert parts == [(3, 1), (3, 1), (2, 1), (2, 1)]
 
 
+def test_an_engine_with_a_line_of_its_own_has_no_room() -> None:
+    pools = Pools()
+    assert pools.has_room("up", 1)
+    pools.tell("up", EngineFigures(running=4, places=4))
+    assert not pools.has_room("up", 1)
+    pools.tell("up", EngineFigures(running=3, places=4))
+    assert pools.has_room("up", 1)
+
+
 def test_a_new_policy_keeps_what_is_in_flight() -> None:
     pools = Pools()
     pools.update(policy(backends=backends(max_concurrency=1)))

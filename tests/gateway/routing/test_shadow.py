@@ -110,6 +110,8 @@ def test_what_the_copy_is() -> None:
     assert (copy.request.messages, copy.request.params) == (call.request.messages, call.request.params)
     assert copy.headers == {"x-request-id": "req_test-shadow"}
     assert copy.local_only
+    assert copy.shadow
+    assert not call.shadow
     assert copy.principal.tenant == "acme"
     assert (copy.candidates, copy.candidate, copy.deadline) == ((), None, None)
     for name in ("receipt", "reply_headers", "spent", "hints", "headers"):

@@ -271,6 +271,20 @@ async def test_the_lowest_tier_is_shed_but_not_where_it_is_a_fallback() -> None:
 
 
 @in_virtual_time
+async def test_copies_get_only_the_room_that_is_to_spare() -> None:
+    gate = Gate({"max_concurrency": 2}, TIERS)
+    copy = replace(gate.call("enterprise"), shadow=True)
+    first = gate.start(replace(copy))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await gate.answer(replace(copy))
+    await first
+    assert not gate.figure("tollgate_shed_total", tier="enterprise", reason="overloaded")
+    assert len(await gate.answer(replace(copy))) == 11
+    assert gate.is_empty()
+
+
+@in_virtual_time
 async def test_an_engine_that_says_it_is_full_sheds_too() -> None:
     gate = Gate(limits={}, kind="engine", tiers=TIERS)
     gate.pools.tell("up", EngineFigures(running=4, places=16, kv_usage=0.95))
