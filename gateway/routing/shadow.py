@@ -82,7 +82,7 @@ class Shadows:
 
 
 def copy_of(call: Call, model: str) -> Call:
-    """``call`` as ``model`` gets it: behind everybody else, only where there is room to spare, and with nothing that the caller can see.
+    """``call`` as ``model`` gets it: behind everybody else, where there is room to spare, with nothing of the caller's.
 
     What was found out about the content and the caller, such as ``local_only`` and the tenant, holds for it too.
     """
