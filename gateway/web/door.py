@@ -17,6 +17,10 @@ from gateway.wire.front import ErrorWriter
 
 log = logging.getLogger(__name__)
 
+REQUEST_ID = (b"x-request-id",)
+ANTHROPIC_ID = (*REQUEST_ID, b"request-id")
+"""Anthropic's clients know it by the second name (https://platform.claude.com/docs/en/api/errors)."""
+
 
 class Door:
     """``current`` tells the policy generation in force now. Non-HTTP traffic is passed through untouched."""
@@ -46,14 +50,15 @@ class Door:
 
     async def _answer(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
         context.put(scope)
-        id_header = (b"x-request-id", context.request_id.encode())
+        names = ANTHROPIC_ID if scope["path"].startswith("/v1/messages") else REQUEST_ID
+        id_headers = [(name, context.request_id.encode()) for name in names]
         status = 0
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], id_header]
+                message["headers"] = [*message["headers"], *id_headers]
             await send(message)
 
         try:

@@ -58,6 +58,7 @@ async def post(gateway: Gateway, body: Any, path: str = "/v1/messages", **header
 async def test_a_whole_message(client: anthropic.AsyncAnthropic) -> None:
     message = await client.messages.create(model="fake", **ASK)
     assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "one two three"}]
+    assert (message._request_id or "").startswith("req_")
     assert (message.model, message.stop_reason) == ("fake", "end_turn")
     assert (message.usage.input_tokens, message.usage.output_tokens) == (1, 3)
 
