@@ -180,7 +180,10 @@ class Generations:
             quotas=quotas,
             ledger=ledger,
             handler=handler,
-            readiness=Readiness(backends),
+            # An engine's proof is a token that it decoded; others only show that they are there.
+            readiness=Readiness(
+                backends, proven=lambda name: self._revived(name) if name in engines else None
+            ),
             resources=frozenset(resource for resource in owned if resource is not None),
         )
         self._live.append(self._current)
@@ -252,8 +255,14 @@ class Generations:
             return self._current.engines[name]
         transport = (self._transport or AiohttpTransport)()
         return EngineState(
-            config.base_url, transport, lambda figures: self._pools.tell(name, figures)
+            config.base_url,
+            transport,
+            lambda figures: self._pools.tell(name, figures),
+            on_return=lambda: self._revived(name),
         ).start()
+
+    def _revived(self, backend: str) -> None:
+        self._switchboard[backend].breaker.proven()
 
     def _ledger(self, config: schema.Ledger) -> Ledger | None:
         if not config.enabled:

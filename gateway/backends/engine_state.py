@@ -33,12 +33,15 @@ class EngineState:
         transport: httpx.AsyncBaseTransport,
         tell: Callable[[EngineFigures], object],
         *,
+        on_return: Callable[[], object] = lambda: None,
         interval: float = 0.5,
         patience: float = 1.0,
     ) -> None:
+        """``on_return`` is called when an engine that was away answers again."""
         self._url = httpx.URL(base_url.rstrip("/") + "/v1/engine/state")
         self._transport = transport
         self._tell = tell
+        self._on_return = on_return
         self._interval = interval
         self._patience = patience
         self._task: asyncio.Task[None] | None = None
@@ -78,6 +81,8 @@ class EngineState:
                     )
                 away = True
             else:
+                if away:
+                    self._on_return()
                 away = False
                 self._tell(figures)
             await asyncio.sleep(self._interval)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError
@@ -30,8 +30,16 @@ class Verdict:
 class Readiness:
     """Asks all backends at once; askers that come within ``fresh`` seconds share one answer."""
 
-    def __init__(self, backends: Mapping[str, Backend], *, fresh: float = 1.0) -> None:
+    def __init__(
+        self,
+        backends: Mapping[str, Backend],
+        *,
+        fresh: float = 1.0,
+        proven: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        """``proven`` is told the name of each backend that has just given its proof."""
         self._backends = backends
+        self._proven = proven
         self._fresh = fresh
         self._asked = float("-inf")
         self._answer: asyncio.Task[Verdict] | None = None
@@ -57,6 +65,9 @@ class Readiness:
                 patience = PATIENCE
         for proof in silent:
             proof.cancel()
+        for name, proof in proofs.items():
+            if proof not in silent and proof.result() is None:
+                self._proven(name)
         errors = {name: proof.result() for name, proof in proofs.items() if proof not in silent}
         waits = [error.retry_after for error in errors.values() if error and error.retry_after]
         return Verdict(

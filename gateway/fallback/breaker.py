@@ -47,6 +47,11 @@ class Breaker:
         self._probe = Trial(self, limits)
         return self._probe
 
+    def proven(self) -> None:
+        """The backend has shown that it serves again: its probe need not wait for the end of the cooldown."""
+        if self._opened is not None:
+            self._opened = float("-inf")
+
     def _succeeded(self, trial: Trial) -> None:
         if trial is self._probe:
             self._probe = self._opened = None

@@ -118,6 +118,7 @@ def test_the_receipt_tells_what_happened(stack: Stack, client: openai.OpenAI) ->
     receipt = httpx.get(
         f"{stack.url}/v1/requests/{request_id}", headers={"authorization": f"Bearer {stack.key}"}
     ).json()
-    assert receipt["stages"]["route"]["backend"] == "bundled"
+    assert receipt["stages"]["route"]["candidates"] == ["bundled/demo"]
+    assert [attempt["outcome"] for attempt in receipt["stages"]["fallback"]["attempts"]] == ["ok"]
     assert receipt["stages"]["trace"]["status"] == 200
     assert receipt["stages"]["meter"]["completion_tokens"] > 0

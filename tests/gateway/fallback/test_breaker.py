@@ -147,3 +147,20 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
+
+
+def test_a_proof_of_life_ends_the_cooldown_but_not_the_rule_of_one_probe() -> None:
+    breaker = Breaker(lambda: 100.0)
+    limits = schema.Breaker(failures=1, cooldown="1h")  # type: ignore[arg-type]
+    breaker.proven()
+    assert breaker.closed, "nothing to do for one that is closed"
+    trial = breaker.admit(limits)
+    assert trial is not None
+    trial.failed()
+    assert breaker.admit(limits) is None
+    breaker.proven()
+    probe = breaker.admit(limits)
+    assert probe is not None
+    assert breaker.admit(limits) is None
+    probe.failed()
+    assert breaker.admit(limits) is None and breaker.wait() == 3600
