@@ -152,7 +152,7 @@ class PolicyWatcher:
         gone = await asyncio.to_thread(revoked, self._directory, self._env, policy.keys, sources)
         if await asyncio.to_thread(self._state) != state:
             return  # written to while it was read
-        if gone != self._revoked:
+        if gone is not None and gone != self._revoked:
             self._revoked = gone
             self._on_revoked(gone)
             if gone:

@@ -18,11 +18,11 @@ from gateway.policy.yaml_tree import Map
 
 def revoked(
     directory: Path, env: Mapping[str, str], keys: Iterable[Key], sources: Iterable[Path]
-) -> frozenset[str]:
-    """The ids of those ``keys`` whose hash stands in no file of the folder.
+) -> frozenset[str] | None:
+    """The ids of those ``keys`` whose hash stands in no file of the folder; None where the folder cannot tell.
 
     ``sources`` are the files that the keys' policy was read from. While one of them is missing, empty or cannot be
-    read, or no file has ``keys`` any more, that is a mishap and not a revocation, and nothing counts as gone. In a
+    read, or no file has ``keys`` any more, that is a mishap and not a revocation, nor does it bring a key back. In a
     file that is no valid YAML the hash may stand anywhere, in a comment too.
     """
     texts: list[str] = []
@@ -30,16 +30,16 @@ def revoked(
         folder = read_folder(directory, env)
         for source in sources:
             if not (directory / source.name).stat().st_size:
-                return frozenset()
+                return None
         if not folder.complete:
             broken = {problem.file for problem in folder.problems}
             texts = [_substituted(file.read_text("utf-8", "replace"), env).lower() for file in broken]
     except (PolicyError, OSError):
-        return frozenset()
+        return None
     written = set(_hashes(folder.root))
     # Whoever revokes the last key leaves an empty list behind.
     if find(folder.root, ("keys",)) is None and not any("keys:" in text for text in texts):
-        return frozenset()
+        return None
     return frozenset(
         key.id for key in keys if key.sha256 not in written and not any(key.sha256 in text for text in texts)
     )

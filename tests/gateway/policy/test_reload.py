@@ -241,6 +241,22 @@ async def test_mishaps_are_no_revocation(folder: Path) -> None:
         assert told == []
 
 
+async def test_a_mishap_does_not_bring_a_revoked_key_back(folder: Path) -> None:
+    keys, told = folder / "keys.yaml", list[frozenset[str]]()
+    keys.write_text(with_keys("a", "b"))
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL):
+        (folder / "gateway.yaml").write_text("version: [")
+        keys.write_text(with_keys("a"))
+        await until(lambda: told == [{"b"}])
+        keys.write_text("")
+        await several_polls()
+        keys.unlink()
+        await several_polls()
+        assert told == [{"b"}]
+        keys.write_text(with_keys("a", "b"))
+        await until(lambda: told[-1] == set())
+
+
 async def test_a_taker_that_fails_does_not_keep_a_revoked_key(folder: Path) -> None:
     told, taker = list[frozenset[str]](), Taker()
     (folder / "keys.yaml").write_text(with_keys("a", "b"))

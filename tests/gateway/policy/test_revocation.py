@@ -34,7 +34,7 @@ def test_what_stands_nowhere_is_gone(tmp_path: Path, text: str, gone: bool) -> N
     file.write_text(text)
     (tmp_path / "broken.yaml").write_text("version: {")
     key = Key.model_validate({"id": "a", "sha256": HASH})
-    assert revoked(tmp_path, {"HASH": HASH}, [key], [file]) == ({"a"} if gone else set())
+    assert (revoked(tmp_path, {"HASH": HASH}, [key], [file]) or set()) == ({"a"} if gone else set())
 
 
 def test_a_hash_of_digits_alone_is_text(tmp_path: Path) -> None:
