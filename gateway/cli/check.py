@@ -29,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        loaded = load_policy(arguments.policies, os.environ)
+        loaded = load_policy(arguments.policies, os.environ, with_files=True)
     except PolicyError as error:
         print(error)
         return 1

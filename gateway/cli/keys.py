@@ -103,6 +103,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def create(arguments: argparse.Namespace) -> None:
     patterns = [pattern for word in arguments.models for pattern in word.split(",") if pattern]
+    if not patterns:
+        raise Usage("--models: name at least one model or pattern; '*' is all of them")
     entry: dict[str, Any] = {"id": arguments.id or f"key-{secrets.token_hex(3)}"}
     key = make_key()
     entry |= {"sha256": hash_key(key), "tenant": arguments.tenant, "models": patterns}

@@ -32,10 +32,11 @@ class Loaded:
     sources: tuple[Path, ...]
 
 
-def load_policy(directory: Path, env: Mapping[str, str]) -> Loaded:
+def load_policy(directory: Path, env: Mapping[str, str], *, with_files: bool = False) -> Loaded:
     """Read all of a folder's ``*.yaml`` and ``*.yml`` files as one policy.
 
-    Top-level mappings and lists of several files are joined. Raises ``PolicyError`` with every problem found.
+    Top-level mappings and lists of several files are joined. ``with_files``: what the policy names beside it should
+    be there too. Raises ``PolicyError`` with every problem found.
     """
     folder = read_folder(directory, env)
     problems = list(folder.problems)
@@ -58,7 +59,7 @@ def load_policy(directory: Path, env: Mapping[str, str]) -> Loaded:
             if path not in silenced and (folder.complete or details["type"] != "missing" or len(path) > 1):
                 problems.append(Problem.at(place_of(folder.root, path), message, path))
     if folder.complete:
-        for finding in checks.check(content):
+        for finding in checks.check(content, directory if with_files else None):
             message = finding.message
             if finding.clash:
                 message += f" (the other is at {place_of(folder.root, finding.clash)})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -71,10 +72,25 @@ __all__ = [
 ]
 
 
+_DATABASE = re.compile(r"/?|/\d{1,5}", re.ASCII)
+
+
 def _store(text: str) -> str:
-    if text != "memory" and not re.fullmatch(r"rediss?://\S+", text):
+    if text != "memory" and not _is_redis(text):
         raise ValueError("should be 'memory' or the URL of a Redis server, such as redis://127.0.0.1:6379/0")
     return text
+
+
+def _is_redis(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            bool(re.fullmatch(r"rediss?://\S+", url))
+            and parts.port != 0
+            and bool(_DATABASE.fullmatch(parts.path))
+        )
+    except ValueError:
+        return False
 
 
 class Ledger(Frozen):

@@ -35,6 +35,16 @@ def test_a_good_folder_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
 
 
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gateway.yaml").write_text(GOOD + "jwt: [{issuer: i, audience: a, jwks: keys.json}]\n")
+    assert main(["check", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/gateway.yaml:8: jwt[0].jwks: there is no file '{tmp_path}/keys.json'"
+    ]
+    (tmp_path / "keys.json").write_text("{}")
+    assert main(["check", str(tmp_path)]) == 0
+
+
 def test_each_problem_is_a_line_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "gateway.yaml").write_text(
         GOOD.replace("two/v1", "two/v1, apikey: 1").replace("backend: two", "backend: tow")

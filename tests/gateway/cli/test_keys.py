@@ -109,6 +109,7 @@ def test_a_key_is_created_with_its_limits(run: Run, folder: Path) -> None:
         (["--usd-per-month", "nan"], 2, "--usd-per-month: "),
         (["--id", "bad id"], 2, "--id: 'bad id' is not a name"),
         (["--tenant", ""], 2, "--tenant: '' is not a name"),
+        (["--models", ""], 2, "--models: name at least one model or pattern"),
         (["--expires", "soon"], 2, "--expires: write a day, as 2027-01-01, or a span, as 90d"),
         (["--expires", "2020-01-01"], 2, "--expires: 2020-01-01 is not in the future"),
         (["--expires", "999999999d"], 2, "--expires: write a day"),

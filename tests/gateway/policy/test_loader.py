@@ -504,3 +504,24 @@ def test_a_key_set_that_is_not_there(write: Write) -> None:
     assert [finding.path for finding in check(content, folder)] == [("jwt", 0, "jwks")]
     (folder / "keys.json").write_text("{}")
     assert list(check(content, folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "good"),
+    [
+        ("redis://r", True),
+        ("rediss://user:word@r:6380/12", True),
+        ("redis://r/", True),
+        ("redis://r:99999", False),
+        ("redis://r:port", False),
+        ("redis://r:0", False),
+        ("redis://r/cache", False),
+        ("redis://", False),
+    ],
+)
+def test_the_url_of_a_store(write: Write, url: str, good: bool) -> None:
+    if good:
+        assert load_policy(write(a=BASE + f"store: {url}"), {}).policy.store == url
+    else:
+        with pytest.raises(PolicyError, match="should be 'memory' or the URL of a Redis server"):
+            load_policy(write(a=BASE + f"store: {url}"), {})
