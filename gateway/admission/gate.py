@@ -93,6 +93,8 @@ def enter(call: Call, pools: Pools) -> Entry:
         wait = pool.expected_wait_of_new(name, stands, call.principal.tenant, cost) or 0.0
         service = (pool.speeds.expected_service(demand) or 0.0) if demand is not None else 0.0
         left = None if due is None else due - now
+        if left is not None and 0 < left < service and not pool.load and pool.speeds.may_probe():
+            service = 0.0
         forecast = Forecast(wait * pool.speeds.delay(name), service)
         check_in_time(forecast, max_wait=tier.max_wait, left=left, backend=pool.name)
     place = pool.take(name, stands, call.principal.tenant, cost)

@@ -11,6 +11,8 @@ from gateway.types import Demand
 
 MEMORY = 30.0
 """Seconds without a finished request after which a speed is forgotten: it would keep out all who could correct it."""
+PROBE = 2.0
+"""Seconds without a finished request after which an idle backend is tried once, whatever was learned of it."""
 ENGINE_MEMORY = 5.0
 """Seconds for which the engine's own figures are believed."""
 
@@ -66,9 +68,13 @@ class Speeds:
 
     def _forget(self) -> None:
         self._learned: float | None = None
+        self._probed: float | None = None
+        self._forget_latency()
+        self.forget_throughput()
+
+    def _forget_latency(self) -> None:
         self._first_token = Average()
         self._token = Average()
-        self.forget_throughput()
 
     def forget_throughput(self) -> None:
         """The backend is another size now."""
@@ -87,6 +93,10 @@ class Speeds:
         came after ``first_token`` seconds, or unseen with the rest of a whole answer of ``completion`` tokens.
         """
         self._expire()
+        if self._probed is not None:
+            # It was tried because what was learned under load was in doubt.
+            self._probed = None
+            self._forget_latency()
         self._learned = self._clock()
         self._cost.add(cost)
         self._occupied.add(seconds * share)
@@ -96,6 +106,18 @@ class Speeds:
             self._token.add((seconds - first_token) / (completion - 1))
         elif first_token is None and completion > 0:
             self._token.add(max(0.0, seconds - self._first_token.value) / completion)
+
+    def may_probe(self) -> bool:
+        """Whether a request that seems to have too little time is to find out how fast the idle backend is now.
+
+        What was learned while it was overloaded would keep everyone out who could correct it.
+        """
+        now = self._clock()
+        since = self._learned if self._probed is None else self._probed
+        if since is None or now - since <= PROBE:
+            return False
+        self._probed = now
+        return True
 
     def learn_wait(self, tier: str, expected: float, waited: float) -> None:
         """What ``expected_wait`` had said, and what it came to: it does not know who else will come, and pass."""

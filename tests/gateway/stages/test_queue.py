@@ -244,6 +244,24 @@ async def test_an_idle_backend_is_too_slow_for_some() -> None:
 
 
 @in_virtual_time
+async def test_an_idle_backend_is_tried_again_after_it_was_slow() -> None:
+    gate = Gate(limits={}, tiers={"gold": {"sla": "1s"}}, model=Model(first=5.0))
+    demand = Demand(10, 10, 10)
+    await gate.answer(gate.call(demand=demand))
+    gate.model.first = 0.1
+    with pytest.raises(Overloaded):
+        await gate.answer(gate.call("gold", demand=demand))
+    await asyncio.sleep(2.5)
+    probe = gate.start(gate.call("gold", demand=demand))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):  # one is enough to find out
+        await gate.answer(gate.call("gold", demand=demand))
+    assert len(await probe) == 11
+    assert len(await gate.answer(gate.call("gold", demand=demand))) == 11
+    assert gate.is_empty()
+
+
+@in_virtual_time
 async def test_a_tiers_line_is_bounded() -> None:
     gate = Gate(tiers={"pro": {"max_queue": 2}})
     waiting = [gate.start(gate.call("pro")) for _ in range(3)]
