@@ -42,7 +42,8 @@ STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     + _chunked(
         _EVENT % (b'{"role":"assistant","content":""}', b"null"),
-        *[_EVENT % (b'{"content":" word"}', b"null")] * CHUNKS,
+        # No two alike in a row: LiteLLM takes that for a model that has gone astray.
+        *(_EVENT % (b'{"content":" word%d"}' % i, b"null") for i in range(CHUNKS)),
         _EVENT % (b"{}", b'"stop"'),
         _USAGE,
         b"data: [DONE]\n\n",
