@@ -23,6 +23,8 @@ class News:
     stop_sequence: str | None = None
     tollgate: Json = None
     usage: Usage | None = None
+    model: str = ""
+    """Who was said to answer."""
 
     def hear(self, chunk: Chunk) -> None:
         """Note what ``chunk`` tells beside its words."""
@@ -39,11 +41,12 @@ class News:
 
     def head(self, content: list[Json], usage: dict[str, Json]) -> dict[str, Json]:
         """The message, without why it ended."""
+        self.model = self._answering()
         return {
             "id": self.message_id or f"msg_{self.call.request_id}",
             "type": "message",
             "role": "assistant",
-            "model": self.call.candidate.model if self.call.candidate else self.call.model,
+            "model": self.model,
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
@@ -61,8 +64,14 @@ class News:
         return told
 
     def own_fields(self) -> dict[str, Json]:
-        """What Anthropic's API does not have: a guard's revocation."""
-        return {"tollgate": self.tollgate} if self.tollgate else {}
+        """What Anthropic's API does not have: a guard's revocation, and who took the answer over in the middle."""
+        told = dict(self.tollgate or {})
+        if self._answering() != self.model:
+            told["model"] = self._answering()
+        return {"tollgate": told} if told else {}
+
+    def _answering(self) -> str:
+        return self.call.candidate.model if self.call.candidate else self.call.model
 
     def expected_usage(self) -> dict[str, Json]:
         """The usage as the first event tells it, before anything is known."""

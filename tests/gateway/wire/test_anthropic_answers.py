@@ -384,6 +384,23 @@ def test_a_guards_revocation_reaches_the_client() -> None:
     assert whole(say("Bad"), last)["tollgate"] == revoked
 
 
+def test_who_took_over_in_the_middle_is_told_at_the_end() -> None:
+    call = a_call()
+    first, other = (Candidate(model, CANDIDATE.target, CANDIDATE.timeouts) for model in ("first", "other"))
+    call.candidate = first
+    events, answer = Events(call), Whole(call)
+    told = events.event(say("Hel"))
+    answer.add(say("Hel"))
+    call.candidate = other
+    answer.add(say("lo", finish="stop"))
+    told += events.event(say("lo", finish="stop")) + events.end()
+    started, *_, news, _ = [orjson.loads(data) for data in sse.EventReader().feed(told)]
+    assert started["message"]["model"] == "first"
+    assert news["tollgate"] == {"model": "other"}
+    assert orjson.loads(answer.body())["model"] == "other"
+    assert "tollgate" not in orjson.loads(answer.body())
+
+
 def test_a_stop_sequence_and_an_id_of_their_own_come_through() -> None:
     chunks = chunks_of(recorded("thinking.sse"))
     events = written(*chunks)
