@@ -18,6 +18,8 @@ class MemoryStore:
 
     async def put(self, key: str, value: bytes, ttl: float) -> None:
         self._drop(key)
+        # What orjson returns keeps the buffer that it was written in, of up to ten times its length.
+        value = bytes(memoryview(value))
         self._values[key] = (value, self._clock() + ttl)
         self._bytes += len(key) + len(value)
         while self._bytes > self._max_bytes:

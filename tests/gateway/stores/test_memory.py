@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Coroutine
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -79,3 +81,16 @@ async def test_what_is_too_large_is_not_kept() -> None:
     store = MemoryStore(max_bytes=10)
     await store.put("k", b"x" * 11, 60)
     assert await store.get("k") is None
+
+
+def test_it_takes_the_memory_that_it_counts() -> None:
+    """Values come from orjson, whose results keep more memory than they have bytes."""
+    store, written = MemoryStore(), {"text": "x" * 800}
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            at_once(store.put(f"key {number}", orjson.dumps(written), 60))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 200 * 2 * len(orjson.dumps(written))
