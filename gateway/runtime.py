@@ -245,6 +245,7 @@ class Generations:
                     probe_url=root + "/models",
                     transport=transport,
                     api_key=_secret(config.api_key),
+                    continues=config.continues,
                 )
 
     def _poller(self, name: str, config: schema.Backend) -> EngineState | None:

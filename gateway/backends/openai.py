@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 from typing import cast
 
 import httpx
@@ -24,7 +25,8 @@ class OpenAIBackend:
     """Forwards calls to ``base_url`` and reads what comes back, streamed or whole, as chunks.
 
     ``probe_url`` answers a GET with 200 when the server can serve. With ``hints`` the server is the bundled engine,
-    which is told a call's priority and the like. ``transport`` takes the place of the gateway's own connections.
+    which is told a call's priority and the like. Without ``continues`` it is not asked to go on from a last message
+    in words that it may not know. ``transport`` takes the place of the gateway's own connections.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class OpenAIBackend:
         transport: httpx.AsyncBaseTransport | None = None,
         api_key: str | None = None,
         hints: bool = False,
+        continues: bool = True,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
@@ -45,6 +48,7 @@ class OpenAIBackend:
         self._health = Endpoint("GET", probe_url)
         self._exchange = Exchange(name, transport)
         self._hints = hints
+        self._continues = continues
         self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
@@ -56,7 +60,10 @@ class OpenAIBackend:
         headers = {**self._post_headers, **call.headers}
         if self._hints:
             headers.update(call.hints)
-        body = orjson.dumps(dialect.write_request(call.request, target.model))
+        asked = call.request
+        if asked.continues and not self._continues:
+            asked = replace(asked, continues=False)
+        body = orjson.dumps(dialect.write_request(asked, target.model))
         endpoint = self._endpoints[dialect.PATH]
         if call.request.stream:
             answer = await self._exchange.send(endpoint, headers, clock, body)

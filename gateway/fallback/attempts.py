@@ -38,6 +38,14 @@ from gateway.observe.outcome import outcome_of
 from gateway.types import Call, Candidate, Spending, Usage
 
 LARGER = "larger_context"
+OUTCOMES = frozenset(
+    {
+        *("ok", "deviated", "client_left", "internal_error", "deadline_exceeded", "rate_limit_exceeded"),
+        *("upstream_auth", "upstream_billing", "upstream_cut", "upstream_empty", "upstream_error"),
+        *("upstream_malformed", "upstream_refused", "upstream_timeout", "upstream_unavailable"),
+    }
+)
+"""What the metrics tell apart. A server can make up codes without end; the receipt has them as they are."""
 
 
 class Attempts:
@@ -138,7 +146,8 @@ class Attempts:
         attempt.facts["seconds"] = round(time.perf_counter() - attempt.began, 6)
         self._facts.append(attempt.facts)
         if attempt.admitted:
-            self._metrics.attempts.labels(attempt.facts["backend"], outcome).inc()
+            label = outcome if outcome in OUTCOMES else "rejected"
+            self._metrics.attempts.labels(attempt.facts["backend"], label).inc()
         self._account(attempt)
 
     def _account(self, attempt: Attempt) -> None:

@@ -985,3 +985,18 @@ async def test_any_httpx_transport_will_do() -> None:
     assert (await failure(backend)).code == "upstream_unavailable"
     assert str(seen[0].url) == "http://mock/v1/chat/completions"
     await backend.aclose()
+
+
+@pytest.mark.parametrize("continues", [True, False])
+async def test_only_a_server_that_can_is_asked_to_go_on(upstream: FakeUpstream, continues: bool) -> None:
+    backend = OpenAIBackend(
+        "up", base_url=upstream.base_url, probe_url=upstream.base_url + "/models", continues=continues
+    )
+    begun = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hel"})
+    async for _ in backend.stream(a_call(messages=begun, continues=True, stream=False), TARGET):
+        pass
+    sent = upstream.requests[0].json()
+    assert sent["messages"] == list(begun)
+    assert sent.get("continue_final_message", False) is continues
+    assert ("add_generation_prompt" in sent) is continues
+    await backend.aclose()
