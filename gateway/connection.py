@@ -8,7 +8,6 @@ plain call (``HANGUP`` in the scope), where ASGI would need a task for each requ
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -34,9 +33,6 @@ class Hangup:
         self.gone = True
         if self.call is not None:
             self.call()
-
-
-_LINE_BREAK = re.compile(rb"[\r\n\0]")
 
 
 class _Cycle(RequestResponseCycle):
@@ -82,16 +78,16 @@ class _Cycle(RequestResponseCycle):
             self.on_response()
 
     def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
-        lines = [STATUS_LINE[status]]
+        whole = STATUS_LINE[status]
         length = None
         for name, value in (*self.default_headers, *headers):
             if name == b"content-length":
                 length = int(value)
             elif name == b"connection" and value == b"close":
                 self.keep_alive = False
-            lines.append(b"%b: %b\r\n" % (name, value))
-        whole = b"".join(lines)
-        if whole.count(b"\r\n") != len(lines) or _LINE_BREAK.search(whole.replace(b"\r\n", b"")):
+            whole += name + b": " + value + b"\r\n"
+        lines = 1 + len(self.default_headers) + len(headers)
+        if whole.count(b"\n") != lines or whole.count(b"\r") != lines:
             raise RuntimeError("a header holds a line break")
         if not self.keep_alive and b"\r\nconnection: close\r\n" not in whole:
             whole += b"connection: close\r\n"

@@ -11,7 +11,6 @@ Failures are raised as httpx's errors, as everywhere in ``gateway.backends``.
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -27,7 +26,6 @@ first would meet a request on its way, which must then fail, as a POST is not to
 HIGH_WATER = 2**18
 """Bytes of an answer that wait to be read, above which the server is made to wait."""
 MAX_HEAD = 2**16
-_UNSENDABLE = re.compile(r"[\r\n\0]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, home: Callable[[_Connection], None]) -> None:
         self._home = home
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._error: httpx.TransportError | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -227,7 +225,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
+        self._waiter = self.loop.create_future()
         try:
             await self._waiter
         finally:
@@ -270,7 +268,7 @@ class Http1Client:
         a header that cannot be sent.
         """
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if _UNSENDABLE.search(lines.replace("\r\n", "")) or lines.count("\n") != len(headers):
+        if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
             raise ValueError("a header holds a line break")
         head = f"{method} {path} HTTP/1.1\r\nhost: {origin.host_header}\r\n{lines}"
         if body or method == "POST":
@@ -321,10 +319,11 @@ class Http1Client:
         if not connection.usable:
             self._open.discard(connection)
             return
-        connection.idle_since = asyncio.get_running_loop().time()
+        loop = connection.loop
+        connection.idle_since = loop.time()
         self._idle.setdefault(origin, deque()).append(connection)
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(self._keepalive, self._sweep)
+            self._sweeper = loop.call_later(self._keepalive, self._sweep)
 
     def _sweep(self) -> None:
         """Close what has rested too long; those that rest longest are at the left."""

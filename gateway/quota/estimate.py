@@ -148,8 +148,12 @@ class Estimator:
 
 def declared_cap(params: Mapping[str, Json]) -> int | None:
     """The largest of the caps on one answer that the caller declared."""
-    caps = [params.get("max_tokens"), params.get("max_completion_tokens")]
-    return max((cap for cap in caps if type(cap) is int and cap > 0), default=None)
+    largest = 0
+    for name in ("max_tokens", "max_completion_tokens"):
+        cap = params.get(name)
+        if type(cap) is int and cap > largest:
+            largest = cap
+    return largest or None
 
 
 def answers_wanted(request: ChatRequest) -> int:
