@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 class MemoryStore:
     """Keeps the newest ``max_bytes`` of keys and values; the oldest go first."""
 
-    def __init__(self, *, max_bytes: int = 64 * 2**20, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, max_bytes: int = 32 * 2**20, clock: Callable[[], float] = time.monotonic) -> None:
         self._values: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
         self._bytes = 0
         self._max_bytes = max_bytes
