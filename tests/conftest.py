@@ -32,6 +32,12 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def own_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test leaves a ledger or a key where the next `make serve` would find it."""
+    monkeypatch.setenv("TOLLGATE_STATE_DIR", str(tmp_path_factory.getbasetemp() / "state"))
+
+
 @pytest.fixture
 async def upstream() -> AsyncIterator[FakeUpstream]:
     async with FakeUpstream() as server:

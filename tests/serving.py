@@ -110,7 +110,7 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
     gateway = Gateway(url, port, folder, client)
     gateway.write(policy)
     config = uvicorn.Config(
-        build_app(Settings(policies=folder, **settings)),
+        build_app(Settings(**{"policies": folder, "state_dir": folder.parent / "state", **settings})),
         http=Connection,
         ws="none",
         lifespan="on",

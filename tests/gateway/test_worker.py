@@ -27,7 +27,7 @@ COMMAND = (sys.executable, "-m", "gateway.worker")
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "gateway.yaml").write_text(POLICY)
-    return Settings(policies=tmp_path, dev_key_sha256=hash_key("dev"))
+    return Settings(state_dir=tmp_path / "state", policies=tmp_path, dev_key_sha256=hash_key("dev"))
 
 
 @pytest.fixture
