@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 
 import httpx
@@ -13,14 +12,13 @@ from gateway.backends.anthropic_reading import Body, Events
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.exchange import Exchange
-from gateway.errors import GatewayError
-from gateway.policy.schema import Target, Timeouts
-from gateway.types import Call, Chunk, Chunks
+from gateway.backends.reading import Reading
+from gateway.policy.schema import Target
+from gateway.types import Call, Chunks
 from gateway.wire.anthropic import request_writer
 
 VERSION = "2023-06-01"
 """Not the newest: 2026-10-21 refuses ``temperature``, ``top_p`` and ``top_k``, which callers send."""
-PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
 
 
 class AnthropicBackend:
@@ -57,54 +55,26 @@ class AnthropicBackend:
         body = request_writer.write_request(call.request, target.model, max_tokens=self._max_tokens)
         clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
         headers = {**self._headers, "content-type": "application/json", **call.headers}
-        answer = await self._exchange.send(self._messages, headers, clock, orjson.dumps(body))
-        try:
-            streamed = answer.headers.get("content-type", "").lower().startswith("text/event-stream")
-            outage = self._exchange.outage
-            reading = Events(self.name, call, outage) if streamed else Body(self.name, outage)
-            async with aclosing(self._exchange.parts(answer, clock)) as parts:
-                async for part in parts:
-                    if reading.done:
-                        continue
-                    for chunk in _together(reading.feed(part)):
-                        clock.progress()
-                        yield chunk
-                    if reading.done:
-                        clock.ended()
-            for chunk in reading.finish():
+        outage = self._exchange.outage
+
+        def reading_of(streamed: bool) -> Reading:
+            return Events(self.name, call, outage) if streamed else Body(self.name, outage)
+
+        chunks = self._exchange.ask(
+            self._messages,
+            headers,
+            clock,
+            orjson.dumps(body),
+            at_once=not call.request.stream,
+            reading_of=reading_of,
+        )
+        async with aclosing(chunks):
+            async for chunk in chunks:
                 yield chunk
-        finally:
-            clock.close()
-            # Closing an answer that is not at its end tells the server to stop working on it.
-            await answer.aclose()
 
     async def probe(self) -> None:
         """Ask for the list of models, which costs nothing and needs a good key."""
-        clock = Clock(PROBE)
-        answer = await self._exchange.send(self._models, self._headers, clock)
-        try:
-            async with aclosing(self._exchange.parts(answer, clock)) as parts:
-                async for _ in parts:
-                    pass
-        finally:
-            await answer.aclose()
+        await self._exchange.prove(self._models, self._headers)
 
     async def aclose(self) -> None:
         await self._exchange.aclose()
-
-
-def _together(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """All but the last say that another follows; an error on the way comes after the chunks before it."""
-    held: Chunk | None = None
-    try:
-        for chunk in chunks:
-            if held is not None:
-                held.more = True
-                yield held
-            held = chunk
-    except GatewayError:
-        if held is not None:
-            yield held
-        raise
-    if held is not None:
-        yield held

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import orjson
 
 from gateway.backends import anthropic_errors
+from gateway.backends.reading import MAX_BODY
 from gateway.backends.upstream_errors import Outage
-from gateway.errors import UpstreamFailed
+from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, Chunk
 from gateway.wire import sse
 from gateway.wire.anthropic.answer_reader import MessageReader
 
-MAX_BODY = 64 * 2**20
-"""Bytes in a whole answer; more is not an answer."""
 _NONSENSE = (KeyError, TypeError, AttributeError, ValueError)
 
 
@@ -22,6 +21,8 @@ class Events:
     """A stream, which ends at ``message_stop`` and nowhere else."""
 
     def __init__(self, backend: str, call: Call, outage: Outage) -> None:
+        self.spoken = False
+        self.error: GatewayError | None = None
         self._backend = backend
         self._call = call
         self._outage = outage
@@ -33,18 +34,24 @@ class Events:
     def done(self) -> bool:
         return self._message.done
 
-    def feed(self, part: bytes) -> Iterable[Chunk]:
-        """The chunks that ``part`` completes. Raises ``GatewayError`` for an error in the stream."""
+    def feed(self, part: bytes) -> Sequence[Chunk]:
+        chunks: list[Chunk] = []
         try:
-            events = self._events.feed(part)
+            for data in self._events.feed(part):
+                if self._message.done:
+                    break
+                chunks += self._chunks(data)
         except sse.EventTooLarge as error:
-            raise UpstreamFailed(f"Backend '{self._backend}' sent {error}.") from error
-        for data in events:
-            if self._message.done:
-                return
-            yield from self._chunks(data)
+            self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
+        except GatewayError as error:
+            self.error = error
+        for chunk in chunks[:-1]:
+            chunk.more = True
+        # The role comes with the first of the content, so any delta is some of it.
+        self.spoken = self.spoken or any(chunk.delta is not None for chunk in chunks)
+        return chunks
 
-    def finish(self) -> Iterable[Chunk]:
+    def finish(self) -> Sequence[Chunk]:
         if not self._message.done:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' ended its stream before the answer was complete.",
@@ -82,19 +89,22 @@ class Body:
 
     def __init__(self, backend: str, outage: Outage) -> None:
         self.done = False
+        self.spoken = False
+        self.error: GatewayError | None = None
         self._backend = backend
         self._outage = outage
         self._parts: list[bytes] = []
         self._size = 0
 
-    def feed(self, part: bytes) -> Iterable[Chunk]:
+    def feed(self, part: bytes) -> Sequence[Chunk]:
         self._size += len(part)
         if self._size > MAX_BODY:
-            raise UpstreamFailed(f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.")
-        self._parts.append(part)
+            self.error = UpstreamFailed(f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.")
+        else:
+            self._parts.append(part)
         return ()
 
-    def finish(self) -> Iterable[Chunk]:
+    def finish(self) -> Sequence[Chunk]:
         try:
             raw = orjson.loads(b"".join(self._parts))
             if raw["type"] == "error":

@@ -10,17 +10,23 @@ import httpx
 from gateway.backends import upstream_errors
 from gateway.backends.client import Answer, Client, Endpoint
 from gateway.backends.clock import Clock
+from gateway.backends.reading import MAX_BODY, Reading
 from gateway.backends.upstream_errors import Outage
 from gateway.errors import DeadlineExceeded, GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
+from gateway.policy.schema import Timeouts
+from gateway.types import Chunks
 
 MAX_ERROR = 64 * 2**10
 """Bytes of an error's body that are read; no honest one is longer."""
 
-MAX_BODY = 64 * 2**20
-"""Bytes in a whole answer; more is not an answer."""
+PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
 
 ErrorReader = Callable[[str, int, Mapping[str, str], bytes, Outage], GatewayError]
 """From the backend's name, the status, headers and body of an answer other than 200."""
+
+
+ReadingOf = Callable[[bool], Reading]
+"""What reads an answer: given True, a stream, else a whole one."""
 
 
 def is_stream(answer: Answer) -> bool:
@@ -40,6 +46,61 @@ class Exchange:
         self.outage = Outage()
         self._client = Client(transport=transport)
         self._read_error = read_error
+
+    async def ask(
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        clock: Clock,
+        body: bytes,
+        *,
+        at_once: bool,
+        reading_of: ReadingOf,
+    ) -> Chunks:
+        """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all."""
+        if at_once:
+            answer, whole = await self.whole(endpoint, headers, clock, body)
+            if whole is not None:
+                reading = reading_of(False)
+                reading.feed(whole)
+                for chunk in reading.finish():
+                    yield chunk
+                return
+        else:
+            answer = await self.send(endpoint, headers, clock, body)
+        try:
+            reading = reading_of(is_stream(answer))
+            async with aclosing(self.parts(answer, clock)) as parts:
+                async for part in parts:
+                    if reading.done:
+                        continue
+                    chunks = reading.feed(part)
+                    if reading.spoken and chunks:
+                        clock.progress()
+                    for chunk in chunks:
+                        yield chunk
+                    if reading.error is not None:
+                        raise reading.error
+                    if reading.done:
+                        clock.ended()
+            for chunk in reading.finish():
+                yield chunk
+        finally:
+            clock.close()
+            # Closing an answer that is not at its end tells the server to stop working on it.
+            await answer.aclose()
+
+    async def prove(self, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
+        """Ask for what costs the server nothing: it serves if it answers with 200. Raises ``GatewayError``."""
+        clock = Clock(PROBE)
+        answer = await self.send(endpoint, headers, clock)
+        try:
+            async with aclosing(self.parts(answer, clock)) as parts:
+                async for _ in parts:
+                    pass
+        finally:
+            clock.close()
+            await answer.aclose()
 
     async def send(
         self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes = b""

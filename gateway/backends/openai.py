@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import replace
 from typing import cast
 
@@ -11,14 +10,12 @@ import orjson
 
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
-from gateway.backends.exchange import Exchange, is_stream
+from gateway.backends.exchange import Exchange
 from gateway.backends.reading import Body, Events, Reading
-from gateway.policy.schema import Target, Timeouts
+from gateway.policy.schema import Target
 from gateway.types import Call, Chunks
 from gateway.wire import openai_chat, openai_completions
 from gateway.wire.answer import Dialect
-
-PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
 
 
 class OpenAIBackend:
@@ -54,7 +51,7 @@ class OpenAIBackend:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._post_headers = {**self._headers, "content-type": "application/json"}
 
-    async def stream(self, call: Call, target: Target) -> Chunks:
+    def stream(self, call: Call, target: Target) -> Chunks:
         dialect = cast("Dialect", openai_completions if call.request.messages is None else openai_chat)
         clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
         headers = {**self._post_headers, **call.headers}
@@ -64,48 +61,21 @@ class OpenAIBackend:
         if asked.continues and not self._continues:
             asked = replace(asked, continues=False)
         body = orjson.dumps(dialect.write_request(asked, target.model))
-        endpoint = self._endpoints[dialect.PATH]
-        if call.request.stream:
-            answer = await self._exchange.send(endpoint, headers, clock, body)
-        else:
-            answer, whole = await self._exchange.whole(endpoint, headers, clock, body)
-            if whole is not None:
-                reading: Reading = Body(self.name, dialect)
-                reading.feed(whole)
-                for chunk in reading.finish():
-                    yield chunk
-                return
-        try:
-            reading = Events(self.name, dialect, call) if is_stream(answer) else Body(self.name, dialect)
-            async with aclosing(self._exchange.parts(answer, clock)) as parts:
-                async for part in parts:
-                    if reading.done:
-                        continue
-                    chunks = reading.feed(part)
-                    if reading.spoken and chunks:
-                        clock.progress()
-                    for chunk in chunks:
-                        yield chunk
-                    if reading.error is not None:
-                        raise reading.error
-                    if reading.done:
-                        clock.ended()
-            for chunk in reading.finish():
-                yield chunk
-        finally:
-            clock.close()
-            # Closing an answer that is not at its end tells the server to stop working on it.
-            await answer.aclose()
+
+        def reading_of(streamed: bool) -> Reading:
+            return Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
+
+        return self._exchange.ask(
+            self._endpoints[dialect.PATH],
+            headers,
+            clock,
+            body,
+            at_once=not call.request.stream,
+            reading_of=reading_of,
+        )
 
     async def probe(self) -> None:
-        clock = Clock(PROBE)
-        answer = await self._exchange.send(self._health, self._headers, clock)
-        try:
-            async with aclosing(self._exchange.parts(answer, clock)) as parts:
-                async for _ in parts:
-                    pass
-        finally:
-            await answer.aclose()
+        await self._exchange.prove(self._health, self._headers)
 
     async def aclose(self) -> None:
         await self._exchange.aclose()

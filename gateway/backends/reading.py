@@ -20,8 +20,11 @@ _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 
 
 class Reading(Protocol):
-    done: bool
-    """The answer's end has been read; whatever follows is of no interest."""
+    @property
+    def done(self) -> bool:
+        """The answer's end has been read; whatever follows is of no interest."""
+        ...
+
     spoken: bool
     """Something of the answer itself has come: a role alone is no first token."""
     error: GatewayError | None

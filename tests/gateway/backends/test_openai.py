@@ -953,7 +953,7 @@ async def test_a_probe_does_not_wait_for_ever(
     upstream: FakeUpstream, backend: OpenAIBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = a_call(timeouts={"first_token": "100ms", "total": "100ms"}).policy.models["m"].timeouts
-    monkeypatch.setattr("gateway.backends.openai.PROBE", limits)
+    monkeypatch.setattr("gateway.backends.exchange.PROBE", limits)
     upstream.health = (Do.HANG,)
     async with within(0.5):
         with pytest.raises(errors.UpstreamTimeout):
