@@ -18,10 +18,7 @@ import aiohttp
 import httpx
 import yarl
 
-KEEPALIVE = 4.0
-"""Seconds an idle connection is kept: less than the 5 after which uvicorn and Node close theirs. The server closing
-first would meet a request on its way, which must then fail, as a POST is not to be sent twice.
-"""
+from gateway.backends.http1 import KEEPALIVE
 
 
 def proxy_for(url: str) -> str | None:

@@ -49,6 +49,16 @@ def children(parent: int, *words: str) -> list[int]:
     return found
 
 
+def stop(process: subprocess.Popen[str]) -> None:
+    """In good order, or else by force."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 @dataclass
 class Stack:
     """A running gateway and engine, and how to reach them."""
@@ -116,12 +126,7 @@ def serve(folder: Path, *, model: str = "demo") -> Iterator[Stack]:
         stack.wait_ready()
         yield stack
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process)
         reader.join(5)
         if process.stdout:
             process.stdout.close()

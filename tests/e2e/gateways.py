@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.e2e.conftest import free_port
+from tests.e2e.conftest import free_port, stop
 
 
 @contextmanager
@@ -33,6 +32,7 @@ def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: st
         stderr=subprocess.STDOUT,
         env={**os.environ, "TOLLGATE_STATE_DIR": str(folder / "state"), **env},
         start_new_session=True,
+        text=True,
     )
     url = f"http://127.0.0.1:{port}"
     try:
@@ -49,10 +49,5 @@ def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: st
             raise AssertionError("the gateway is not ready:\n" + log.read())
         yield url
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process)
         log.close()

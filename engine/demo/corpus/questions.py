@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.demo.corpus import facts
+import engine.demo.corpus.facts as facts
 
 
 @dataclass(frozen=True, slots=True)
