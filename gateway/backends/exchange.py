@@ -33,6 +33,16 @@ def is_stream(answer: Answer) -> bool:
     return answer.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
+def late(backend: str, clock: Clock) -> GatewayError:
+    """The error for a wait that ``clock`` has ended."""
+    if clock.past_deadline:
+        return DeadlineExceeded(
+            f"Backend '{backend}' had not finished the answer when this request's deadline passed. Try again "
+            "with a longer one, or with a smaller max_tokens."
+        )
+    return UpstreamTimeout(f"Backend '{backend}' {clock.verdict()}.")
+
+
 class Exchange:
     """Sends a backend's requests. ``read_error`` knows in what words its server complains."""
 
@@ -112,7 +122,7 @@ class Exchange:
         except httpx.TransportError as error:
             raise upstream_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
-            raise self._late(clock) from None
+            raise late(self.backend, clock) from None
         if answer.status == 200:
             self.outage.over()
             return answer
@@ -131,7 +141,7 @@ class Exchange:
         except httpx.TransportError as error:
             raise upstream_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
-            raise self._late(clock) from None
+            raise late(self.backend, clock) from None
         raise await self._refusal(answer, clock)
 
     async def _body(self, answer: Answer) -> bytes:
@@ -180,7 +190,7 @@ class Exchange:
                 raise self._cut() from error
         except TimeoutError:
             if not clock.is_over:
-                raise self._late(clock) from None
+                raise late(self.backend, clock) from None
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -189,11 +199,3 @@ class Exchange:
         return UpstreamFailed(
             f"Backend '{self.backend}' broke off in the middle of its answer.", code="upstream_cut"
         )
-
-    def _late(self, clock: Clock) -> GatewayError:
-        if clock.past_deadline:
-            return DeadlineExceeded(
-                f"Backend '{self.backend}' had not finished the answer when this request's deadline passed. Try again "
-                "with a longer one, or with a smaller max_tokens."
-            )
-        return UpstreamTimeout(f"Backend '{self.backend}' {clock.verdict()}.")

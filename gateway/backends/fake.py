@@ -7,6 +7,8 @@ import re
 
 import orjson
 
+from gateway.backends.clock import Clock
+from gateway.backends.exchange import late
 from gateway.backends.upstream_errors import Outage, from_response
 from gateway.errors import UpstreamFailed
 from gateway.policy import schema
@@ -24,7 +26,8 @@ class FakeBackend:
     async def stream(self, call: Call, target: schema.Target) -> Chunks:
         asked = _last_words(call)
         reply = next((entry for entry in self._config.script if entry.match in asked), None)
-        await asyncio.sleep(self._config.first_token_delay)
+        clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
+        await self._pause(self._config.first_token_delay, clock)
         if reply is None or reply.status >= 400:
             status = 404 if reply is None else reply.status
             message = "no entry of the script matches" if reply is None else reply.reply or "scripted error"
@@ -38,8 +41,10 @@ class FakeBackend:
                 raise self._cut()
             for index in range(call.request.n):
                 yield Chunk(index=index, delta={"content": piece} if number else _opening(piece))
+            if call.request.stream:
+                clock.progress()
             if number:
-                await asyncio.sleep(self._config.token_delay)
+                await self._pause(self._config.token_delay, clock)
         if len(said) == reply.cut_after:
             raise self._cut()
         usage = Usage(prompt=len(asked.split()), completion=len(said) * call.request.n)
@@ -47,6 +52,16 @@ class FakeBackend:
         for index in range(call.request.n):
             last = index == call.request.n - 1
             yield Chunk(index=index, delta={}, finish_reason=reason, usage=usage if last else None)
+
+    async def _pause(self, seconds: float, clock: Clock) -> None:
+        """Silence, within the limits that a server's would have. Raises ``GatewayError``."""
+        try:
+            async with clock:
+                await asyncio.sleep(seconds)
+        except TimeoutError:
+            raise late(self.name, clock) from None
+        finally:
+            clock.close()
 
     def _cut(self) -> UpstreamFailed:
         return UpstreamFailed(

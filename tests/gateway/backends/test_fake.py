@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -112,3 +113,20 @@ async def test_it_is_always_ready() -> None:
     backend = scripted({"reply": "x"})
     await backend.probe()
     await backend.aclose()
+
+
+async def test_it_keeps_to_the_time_limits_of_a_server() -> None:
+    slow = scripted({"reply": "a b c"}, first_token_delay="200ms")
+    with pytest.raises(errors.UpstreamTimeout, match="sent nothing within"):
+        await ask(slow, timeouts={"first_token": "20ms"})
+    assert text(await ask(slow, timeouts={"first_token": "20ms"}, stream=False)) == "a b c", (
+        "it comes at once"
+    )
+    halting = scripted({"reply": "a b c"}, token_delay="200ms")
+    with pytest.raises(errors.UpstreamTimeout, match="stalled"):
+        await ask(halting, timeouts={"idle": "20ms"})
+    call = a_call()
+    call.deadline = time.perf_counter() + 0.02
+    with pytest.raises(errors.DeadlineExceeded):
+        async for _ in slow.stream(call, TARGET):
+            pass
