@@ -6,6 +6,7 @@
     │   │   └── UnknownModel   404  no such model, or not for this key
     │   ├── MethodNotAllowed   405
     │   ├── BodyTooLarge       413
+    │   ├── Blocked            400  a guard of ours refused the content
     │   └── Rejected           4xx  the model's server refused the request; its own words are passed on
     │       ├── ContentPolicy       it refused the content
     │       └── ContextTooLong      the prompt does not fit its model
@@ -13,6 +14,7 @@
     ├── Forbidden              403  a good key, in the wrong place
     ├── RateLimited            429  too many requests or tokens, here or upstream
     │   └── BudgetSpent        429  the money for the day or month is spent
+    ├── GuardUnavailable       503  a guard could not judge the content, and lets nothing pass then
     ├── Overloaded             503  not admitted: it would wait too long
     ├── Upstream                    the model's server failed us
     │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
@@ -92,6 +94,12 @@ class BodyTooLarge(BadRequest):
     code = "request_too_large"
 
 
+class Blocked(BadRequest):
+    """Names the guard and what it found, never the words themselves."""
+
+    code = "content_filter"
+
+
 class Rejected(BadRequest):
     """A client error that the model's server found; status, type and code are that server's."""
 
@@ -134,6 +142,12 @@ class BudgetSpent(RateLimited):
     type = "insufficient_quota"
     code = "insufficient_quota"
     retryable = False
+
+
+class GuardUnavailable(GatewayError):
+    status = 503
+    code = "guard_unavailable"
+    retryable = True
 
 
 class Overloaded(GatewayError):

@@ -237,6 +237,8 @@ class Generations:
                     api_key=_secret(config.api_key),
                     max_tokens=config.max_tokens,
                 )
+            case schema.SidecarBackend():
+                raise RuntimeError(f"backend '{name}': the sidecar is not wired yet")
             case schema.OpenAIBackend():
                 root = config.base_url.rstrip("/")
                 return OpenAIBackend(

@@ -50,6 +50,8 @@ class ChatRequest:
     params: Mapping[str, Json] = field(default_factory=dict)
     continues: bool = False
     """The last message, or the prompt's end, is a partial answer: go on from there without repeating it."""
+    embeds: bool = False
+    """The prompts' embeddings are wanted. The answer has one chunk a prompt: ``{"embedding": …}`` as its delta."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Chunk:
     """News for a client that waits, such as its place in the queue; no part of the answer."""
     more: bool = False
     """Another chunk follows at once: both may leave in one write."""
+    revocation: Mapping[str, Json] | None = None
+    """On the last chunk of an answer that a guard cut: what is told to the caller as ``tollgate``."""
 
 
 @dataclass(slots=True)
@@ -151,6 +155,10 @@ class Call:
     """The public model to be asked: what the request's name means, until routing or a fallback puts another there."""
     deadline: float | None = None
     """On ``started``'s clock: past it the caller has no use for an answer."""
+    cache_control: str = ""
+    """The caller's own header."""
+    cached: str | None = None
+    """``exact`` or ``semantic``: the answer is given again, and nothing was spent on it. Set by ``cache``."""
     local_only: bool = False
     """Only backends marked local may see the content."""
     shadow: bool = False

@@ -22,6 +22,21 @@ from gateway.policy.schema.backends import (
     FakeBackend,
     FakeReply,
     OpenAIBackend,
+    SidecarBackend,
+)
+from gateway.policy.schema.caches import Caches, ExactCache, SemanticCache
+from gateway.policy.schema.guards import (
+    AnyGuard,
+    Classifier,
+    Guard,
+    Guards,
+    InjectionGuard,
+    LengthGuard,
+    PiiGuard,
+    SecretsGuard,
+    Sidecar,
+    TopicsGuard,
+    ToxicityGuard,
 )
 from gateway.policy.schema.models import (
     Complexity,
@@ -42,31 +57,45 @@ __all__ = [
     "Algorithm",
     "AnthropicBackend",
     "AnyBackend",
+    "AnyGuard",
     "Backend",
     "Breaker",
     "Budget",
+    "Caches",
+    "Classifier",
     "Complexity",
     "EngineBackend",
     "Escalate",
+    "ExactCache",
     "FakeBackend",
     "FakeReply",
+    "Guard",
+    "InjectionGuard",
     "Jwt",
     "Key",
     "Ledger",
+    "LengthGuard",
     "Model",
     "OnSaturation",
     "OpenAIBackend",
+    "PiiGuard",
     "Policy",
     "Price",
     "Quotas",
     "Retry",
+    "SecretsGuard",
     "Select",
+    "SemanticCache",
     "Shadow",
+    "Sidecar",
+    "SidecarBackend",
     "Step",
     "Target",
     "Tenant",
     "Tier",
     "Timeouts",
+    "TopicsGuard",
+    "ToxicityGuard",
     "When",
     "parse_duration",
 ]
@@ -115,6 +144,9 @@ class Policy(Frozen):
     """By a target's model name, or by ``backend/model`` where backends differ."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose ``X-Forwarded-For`` is believed."""
+    guards: Guards = Field(default={})
+    caches: Caches = Caches()
+    sidecar: Sidecar = Sidecar()
     ledger: Ledger = Ledger()
     store: Annotated[str, AfterValidator(_store)] = "memory"
     """Where workers and replicas share state: ``memory`` is this process alone."""

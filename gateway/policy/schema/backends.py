@@ -107,6 +107,14 @@ class FakeBackend(AnyBackend):
     local: bool = True
 
 
+class SidecarBackend(AnyBackend):
+    """The sidecar's own embedder, for ``/v1/embeddings``."""
+
+    kind: Literal["sidecar"]
+    local: bool = True
+
+
 Backend = Annotated[
-    EngineBackend | OpenAIBackend | AnthropicBackend | FakeBackend, Field(discriminator="kind")
+    EngineBackend | OpenAIBackend | AnthropicBackend | FakeBackend | SidecarBackend,
+    Field(discriminator="kind"),
 ]

@@ -1,0 +1,60 @@
+"""``caches``: when an answer may be given again."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from gateway.policy.schema.values import Count, Duration, Frozen, Share, Timeout
+
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?(B|KiB|MiB|GiB|KB|MB|GB)", re.ASCII)
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_size(value: object) -> int:
+    """Bytes in ``512KiB``, ``256MiB`` or ``1GiB``; raises ValueError on anything else."""
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or (size := round(float(match[1]) * _UNITS[match[2]])) < 1:
+        raise ValueError("write a size as a number with its unit: 512KiB, 256MiB or 1GiB")
+    return size
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+class AnyCache(Frozen):
+    ttl: Timeout = 3600.0
+    max_bytes: Size = 256 * 2**20
+    """In memory; a Redis store has bounds of its own."""
+    max_entry: Size = 2**20
+    """Longer answers are not kept."""
+    per: Literal["tenant", "key"] = "tenant"
+    """Who shares answers: a tenant's keys, or nobody but the key itself."""
+
+
+class ExactCache(AnyCache):
+    """The same request again gets the same answer."""
+
+    single_flight: bool = True
+    """Equal requests under way at once share one call upstream."""
+
+
+class SemanticCache(AnyCache):
+    """A question that means the same gets the same answer."""
+
+    mode: Literal["on", "shadow", "off"] = "on"
+    """``shadow`` only reports what it would have served."""
+    error_budget: Share = 0.05
+    """Share of its answers that may be for another question; the verifier's threshold follows from it."""
+    threshold: Share = 0.0
+    """Questions less alike than this (cosine) are never considered."""
+    max_entries: Count = 100_000
+    time_sensitive_ttl: Duration = 0.0
+    """For questions whose answer changes with the time; 0 is not at all."""
+
+
+class Caches(Frozen):
+    exact: ExactCache | None = None
+    semantic: SemanticCache | None = None

@@ -1,0 +1,203 @@
+"""``guards``: what is looked for in requests and answers, and what becomes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from gateway.policy.schema.values import Count, Frozen, Name, Share, Text, Timeout
+
+Direction = Literal["input", "output"]
+Action = Literal["block", "redact", "mask", "local", "flag"]
+Check = Literal["fast", "model"]
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+
+
+class Classifier(Frozen):
+    """A text classification model of the transformers library, in place of the one that comes with the gateway."""
+
+    model: Text
+    """A local folder, or a hub id."""
+    unsafe: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """Its labels that count; their probabilities are added up."""
+
+
+class AnyGuard(Frozen):
+    """What every kind of guard has."""
+
+    actions: ClassVar[Mapping[Direction, tuple[Action, ...]]] = {
+        "input": ("block", "flag"),
+        "output": ("block", "flag"),
+    }
+    on: Annotated[tuple[Direction, ...], Field(min_length=1)] = ("input",)
+    action: Action = "block"
+    tenants: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    """Glob patterns of the tenants it looks after."""
+    stream: Literal["hold", "windowed", "optimistic"] = "windowed"
+    """What a client sees of a streamed answer before the guard has judged it."""
+    window: Annotated[int, Field(strict=True, ge=16, le=100_000)] = 256
+    """Characters that ``windowed`` holds back, and by which successive scans overlap."""
+    interval: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 64
+    """New characters after which the answer is scanned again."""
+    on_error: Literal["block", "allow"] = "block"
+    """When a text could not be judged."""
+    timeout: Timeout = 2.0
+    """For one judgement."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> AnyGuard:
+        for direction in self.on:
+            possible = self.actions[direction]
+            if self.action not in possible:
+                raise ValueError(
+                    f"'action: {self.action}' cannot be taken on {direction}; write one of {', '.join(possible)}"
+                )
+        if "output" in self.on and self.action in ("redact", "mask") and self.stream == "optimistic":
+            raise ValueError(
+                f"'action: {self.action}' cannot change what has been sent; write 'stream: windowed' or 'stream: hold'"
+            )
+        return self
+
+
+_EVERY: Mapping[Direction, tuple[Action, ...]] = {
+    "input": ("block", "redact", "mask", "local", "flag"),
+    "output": ("block", "redact", "mask", "flag"),
+}
+
+
+class PiiGuard(AnyGuard):
+    """Personal data. ``mask`` puts placeholders upstream and gives the caller the originals back."""
+
+    actions = _EVERY
+    kind: Literal["pii"]
+    action: Action = "mask"
+    entities: Annotated[tuple[Text, ...], Field(min_length=1)] = (
+        "EMAIL_ADDRESS",
+        "PHONE_NUMBER",
+        "CREDIT_CARD",
+        "IBAN_CODE",
+        "US_SSN",
+        "IP_ADDRESS",
+    )
+    """Presidio's names. PERSON, LOCATION, ORGANIZATION and the like need a spaCy model, see ``sidecar``."""
+    languages: Annotated[tuple[Annotated[str, Field(pattern="^[a-z]{2}$")], ...], Field(min_length=1)] = (
+        "en",
+    )
+    threshold: Share = 0.5
+    checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
+    """``fast`` finds what patterns and checksums can find; ``model`` is Presidio, for the entities that need it."""
+
+
+class SecretsGuard(AnyGuard):
+    """Credentials: providers' keys, private keys, tokens."""
+
+    actions = _EVERY
+    kind: Literal["secrets"]
+    action: Action = "redact"
+
+
+class InjectionGuard(AnyGuard):
+    """Text that tries to turn the model against its instructions, in messages, tool results and documents."""
+
+    actions: ClassVar[Mapping[Direction, tuple[Action, ...]]] = {
+        "input": ("block", "local", "flag"),
+        "output": ("block", "flag"),
+    }
+    kind: Literal["injection"]
+    threshold: Share = 0.5
+    checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
+    classifier: Classifier | None = None
+    judge: Name | None = None
+    """A public model that answers as Llama Guard does; it decides what the others leave open."""
+
+
+ToxicityCategory = Literal["hate", "harassment", "violence", "sexual", "self_harm"]
+
+
+class ToxicityGuard(AnyGuard):
+    """Hate, harassment, violence, sexual content, self-harm."""
+
+    actions: ClassVar[Mapping[Direction, tuple[Action, ...]]] = {
+        "input": ("block", "local", "flag"),
+        "output": ("block", "flag"),
+    }
+    kind: Literal["toxicity"]
+    threshold: Share = 0.5
+    categories: dict[ToxicityCategory, Share] = Field(default={})
+    """Thresholds of their own; a category that is not named has ``threshold``."""
+    checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
+    classifier: Classifier | None = None
+    judge: Name | None = None
+
+
+class TopicsGuard(AnyGuard):
+    """Words and patterns that are not to be spoken of."""
+
+    actions: ClassVar[Mapping[Direction, tuple[Action, ...]]] = {
+        "input": ("block", "redact", "local", "flag"),
+        "output": ("block", "redact", "flag"),
+    }
+    kind: Literal["topics"]
+    words: tuple[Text, ...] = ()
+    """Whole words or phrases, in any case."""
+    patterns: tuple[Pattern, ...] = ()
+    """Regular expressions, as Python has them."""
+
+    @model_validator(mode="after")
+    def _something(self) -> TopicsGuard:
+        if not self.words and not self.patterns:
+            raise ValueError("should have 'words' or 'patterns'")
+        return self
+
+
+class LengthGuard(AnyGuard):
+    """A limit on the characters of a request's texts together, or of an answer."""
+
+    kind: Literal["length"]
+    max_characters: Count
+
+
+GUARD_KINDS = ("pii", "secrets", "injection", "toxicity", "topics", "length")
+
+
+def _named(value: Any) -> Any:
+    """A guard that is called by its kind need not say its kind."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: {"kind": name, **guard} if name in GUARD_KINDS and isinstance(guard, dict) else guard
+        for name, guard in value.items()
+    }
+
+
+Guard = Annotated[
+    PiiGuard | SecretsGuard | InjectionGuard | ToxicityGuard | TopicsGuard | LengthGuard,
+    Field(discriminator="kind"),
+]
+Guards = Annotated[dict[Name, Guard], BeforeValidator(_named)]
+
+
+class Sidecar(Frozen):
+    """The process that runs the small models for guards and the semantic cache."""
+
+    embedder: Text = "builtin"
+    """A sentence-transformers folder or hub id; ``builtin`` is all-MiniLM-L6-v2, which the shipped heads need."""
+    spacy: dict[Annotated[str, Field(pattern="^[a-z]{2}$")], Text] = Field(default={})
+    """The spaCy model of a language, for names and places: ``{en: en_core_web_lg}``."""
+    threads: Count = 1
+    max_queue: Count = 256
+    """Texts that may wait; beyond that a guard's ``on_error`` applies."""
+    max_batch: Count = 16
