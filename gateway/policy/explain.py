@@ -6,7 +6,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.policy.fields import kind_of, locate, models_in
 from gateway.policy.problems import KeyPath, listed, suggestion
-from gateway.policy.schema import Backend
+from gateway.policy.schema import Backend, Guard
 
 _PLAIN_WORDS = {
     "missing": "is required, and missing",
@@ -31,10 +31,11 @@ def explain(details: ErrorDetails) -> tuple[KeyPath, str]:
         case "union_tag_not_found":
             if not isinstance(details["input"], dict):
                 return path, _PLAIN_WORDS["model_type"]
-            return (*path, "kind"), f"is required, and missing; write one of {listed(_kinds())}"
+            return (*path, "kind"), f"is required, and missing; write one of {listed(_kinds(path))}"
         case "union_tag_invalid":
             tag = str(context.get("tag"))
-            return (*path, "kind"), f"'{tag}' is no kind of backend{suggestion(tag, _kinds())}"
+            what = str(path[0]).removesuffix("s")
+            return (*path, "kind"), f"'{tag}' is no kind of {what}{suggestion(tag, _kinds(path))}"
         case "value_error":
             return path, str(context.get("error"))
         case _ if details["input"] is None and details["type"] != "missing":
@@ -44,5 +45,6 @@ def explain(details: ErrorDetails) -> tuple[KeyPath, str]:
             return path, _PLAIN_WORDS.get(known, message[:1].lower() + message[1:])
 
 
-def _kinds() -> tuple[str, ...]:
-    return tuple(kind for model in models_in(Backend) if (kind := kind_of(model)))
+def _kinds(path: KeyPath) -> tuple[str, ...]:
+    union = Guard if path[0] == "guards" else Backend
+    return tuple(kind for model in models_in(union) if (kind := kind_of(model)))

@@ -23,7 +23,14 @@ def _pattern(text: str) -> str:
     return text
 
 
+def _language(text: str) -> str:
+    if not re.fullmatch("[a-z]{2}", text):
+        raise ValueError(f"'{text[:40]}' should be a language's two letters, such as en or de")
+    return text
+
+
 Pattern = Annotated[str, AfterValidator(_pattern)]
+Language = Annotated[str, AfterValidator(_language)]
 
 
 class Classifier(Frozen):
@@ -93,9 +100,7 @@ class PiiGuard(AnyGuard):
         "IP_ADDRESS",
     )
     """Presidio's names. PERSON, LOCATION, ORGANIZATION and the like need a spaCy model, see ``sidecar``."""
-    languages: Annotated[tuple[Annotated[str, Field(pattern="^[a-z]{2}$")], ...], Field(min_length=1)] = (
-        "en",
-    )
+    languages: Annotated[tuple[Language, ...], Field(min_length=1)] = ("en",)
     threshold: Share = 0.5
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
     """``fast`` finds what patterns and checksums can find; ``model`` is Presidio, for the entities that need it."""
@@ -195,7 +200,7 @@ class Sidecar(Frozen):
 
     embedder: Text = "builtin"
     """A sentence-transformers folder or hub id; ``builtin`` is all-MiniLM-L6-v2, which the shipped heads need."""
-    spacy: dict[Annotated[str, Field(pattern="^[a-z]{2}$")], Text] = Field(default={})
+    spacy: dict[Language, Text] = Field(default={})
     """The spaCy model of a language, for names and places: ``{en: en_core_web_lg}``."""
     threads: Count = 1
     max_queue: Count = 256

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from gateway.policy.fields import keys, kind_of, models_in
 from gateway.policy.loader import load_policy
-from gateway.policy.schema import Backend
+from gateway.policy.schema import Backend, Guard
 from gateway.policy.yaml_tree import typed
 
 POLICIES = Path(__file__).parents[3] / "policies"
@@ -20,11 +20,14 @@ README = (POLICIES / "README.md").read_text()
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-KINDS = {kind for model in models_in(Backend) if (kind := kind_of(model))}
+KINDS = {
+    section: {kind for model in models_in(union) if (kind := kind_of(model))}
+    for section, union in (("backends.", Backend), ("guards.", Guard))
+}
 
 
 def documented() -> dict[tuple[str | None, str], str]:
-    """(kind of backend, key path) → default, from the README's tables."""
+    """(kind of backend or guard, key path) → default, from the README's tables."""
     found: dict[tuple[str | None, str], str] = {}
     kind = None
     for line in README.splitlines():
@@ -38,18 +41,18 @@ def documented() -> dict[tuple[str | None, str], str]:
 
 
 def in_schema() -> dict[tuple[str | None, str], Any]:
-    """(kind of backend, key path) → default, ``...`` where one is required. What all kinds share stands under None."""
+    """(kind of backend or guard, key path) → default, ``...`` where one is required. What all share stands under None."""
     found: dict[tuple[str | None, str], Any] = {}
     kind = None
     for path, owner in keys():
-        kind = kind_of(owner) or (kind if path.startswith("backends.<name>.") else None)
+        kind = kind_of(owner) or (kind if path.startswith(("backends.<name>.", "guards.<name>.")) else None)
         field = owner.model_fields[path.rpartition(".")[2]]
         found[kind, path] = ... if field.is_required() else field.default
-    shared = [path for kind, path in documented() if kind is None and path.startswith("backends.")]
-    for path in shared:
-        defaults = [found.pop((kind, path)) for kind in KINDS]
-        assert all(default == defaults[0] for default in defaults), path
-        found[None, path] = defaults[0]
+    for section, kinds in KINDS.items():
+        for path in [path for kind, path in documented() if kind is None and path.startswith(section)]:
+            defaults = [found.pop((kind, path)) for kind in kinds]
+            assert all(default == defaults[0] for default in defaults), path
+            found[None, path] = defaults[0]
     return found
 
 
