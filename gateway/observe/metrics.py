@@ -18,6 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.multiprocess import MultiProcessCollector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
@@ -138,6 +139,12 @@ class Metrics:
             "tollgate_cost_dollars_total",
             "US dollars by the price table.",
             ["tenant", "model"],
+        )
+        self.loop_lag = Histogram(
+            "tollgate_event_loop_lag_seconds",
+            "By how much a timer of a worker's event loop came late.",
+            buckets=_LAGS,
+            registry=here,
         )
         self.policy_generation = Gauge(
             "tollgate_policy_generation",
