@@ -1,5 +1,5 @@
 # Three images from one file:
-#   gateway      the API gateway; no torch
+#   gateway      the API gateway, with the sidecar for guards and the semantic cache
 #   engine       the bundled engine on the CPU
 #   engine-gpu   the same for NVIDIA GPUs
 #
@@ -8,7 +8,8 @@
 #
 # Build arguments:
 #   TORCH_INDEX   where torch comes from; empty is the ordinary index, whose torch for Linux is the CUDA build. That
-#                 one runs on CPUs too, but with it the engine's image has several GB instead of one.
+#                 one runs on CPUs too, but with it an image has several GB instead of one.
+#   EXTRAS        of the gateway: "guards", or empty for an image without torch and without the sidecar
 #   PYTHON_IMAGE  the base, any Debian-based image with Python 3.11 or later and pip
 #   PIP_*         pip's own settings for the time of the build (PIP_INDEX_URL is a mirror); not kept in the image
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
@@ -31,11 +32,15 @@ WORKDIR /build
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 
 FROM builder AS gateway-dependencies
+ARG TORCH_INDEX= EXTRAS=guards
 # There is no source here yet, so this installs an empty package and all that it depends on.
-RUN pip --python /opt/tollgate/bin/python install --constraint constraints.txt . \
+RUN if [ -n "$TORCH_INDEX" ] && [ -n "$EXTRAS" ]; then \
+        pip --python /opt/tollgate/bin/python install --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' constraints.txt)"; \
+    fi \
+    && pip --python /opt/tollgate/bin/python install --constraint constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
     && pip --python /opt/tollgate/bin/python uninstall --yes tollgate
 
-FROM gateway-dependencies AS engine-dependencies
+FROM builder AS engine-dependencies
 ARG TORCH_INDEX=
 RUN if [ -n "$TORCH_INDEX" ]; then \
         pip --python /opt/tollgate/bin/python install --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' constraints.txt)"; \
