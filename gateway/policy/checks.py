@@ -9,24 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from gateway.policy.guard_checks import guard_findings
 from gateway.policy.keys import DEFAULT_TIER
-from gateway.policy.problems import KeyPath, suggestion
+from gateway.policy.problems import Finding, KeyPath, suggestion
 from gateway.policy.schema import EngineBackend, Model
 
 _GLOB = frozenset("*?[")
 _OWN_OPTIONS = {"--model": "model", "--host": "base_url", "--port": "base_url"}
-
-
-class Finding(NamedTuple):
-    path: KeyPath
-    message: str
-    clash: KeyPath | None = None
-    """The other place, where two collide."""
 
 
 def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Finding]:
@@ -40,6 +34,7 @@ def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Fi
     yield from _keys(content)
     yield from _issuers(content, folder)
     yield from _launches(content)
+    yield from guard_findings(content)
 
 
 def aliases_of(models: Mapping[str, Any]) -> Iterator[str]:

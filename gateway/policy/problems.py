@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NamedTuple
 
 KeyPath = tuple[str | int, ...]
 """Where a value stands in a policy: mapping keys and list positions, outermost first."""
@@ -36,6 +37,15 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.message}"
+
+
+class Finding(NamedTuple):
+    """A mistake, before it is known in which file it stands."""
+
+    path: KeyPath
+    message: str
+    clash: KeyPath | None = None
+    """The other place, where two collide."""
 
 
 class PolicyError(Exception):

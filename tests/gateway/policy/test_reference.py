@@ -41,7 +41,7 @@ def documented() -> dict[tuple[str | None, str], str]:
 
 
 def in_schema() -> dict[tuple[str | None, str], Any]:
-    """(kind of backend or guard, key path) → default, ``...`` where one is required. What all share stands under None."""
+    """(kind of backend or guard, key path) → default, ``...`` where required. What all share stands under None."""
     found: dict[tuple[str | None, str], Any] = {}
     kind = None
     for path, owner in keys():

@@ -1,0 +1,94 @@
+"""What is wrong between guards, caches, the sidecar and the rest of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.policy.problems import Finding, suggestion
+
+_LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
+
+
+def guard_findings(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """Reads the plain content, sound or not."""
+    guards = {name: _with_kind(name, guard) for name, guard in _entries(content, "guards")}
+    yield from _judges(content, guards)
+    yield from _foreign_embedder(content, guards)
+    yield from _nowhere_local(content, guards)
+    yield from _no_embeddings(content)
+
+
+def _judges(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
+    models = dict(_entries(content, "models"))
+    for name, guard in guards.items():
+        judge = guard.get("judge")
+        if not isinstance(judge, str):
+            continue
+        path = ("guards", name, "judge")
+        if judge not in models:
+            yield Finding(path, f"no model is named '{judge}'{suggestion(judge, tuple(models))}")
+        elif models[judge].get("cascade"):
+            yield Finding(path, f"'{judge}' is a cascade; name a model with targets")
+
+
+def _foreign_embedder(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
+    sidecar = content.get("sidecar")
+    embedder = sidecar.get("embedder", "builtin") if isinstance(sidecar, dict) else "builtin"
+    if embedder == "builtin":
+        return
+    for name, guard in guards.items():
+        uses_head = guard.get("kind") in ("injection", "toxicity") and "model" in _checks(guard)
+        if uses_head and not guard.get("classifier"):
+            message = (
+                "was trained for 'sidecar.embedder: builtin'; name a 'classifier', or write 'checks: [fast]'"
+            )
+            yield Finding(("guards", name), message)
+    caches = content.get("caches")
+    semantic = caches.get("semantic") if isinstance(caches, dict) else None
+    if isinstance(semantic, dict) and semantic.get("mode", "on") != "off":
+        message = "its verifier was trained for 'sidecar.embedder: builtin'; leave that key out, or write 'mode: off'"
+        yield Finding(("caches", "semantic"), message)
+
+
+def _nowhere_local(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
+    backends = [backend for _, backend in _entries(content, "backends")]
+    if any(backend.get("local", backend.get("kind") in _LOCAL_BY_DEFAULT) for backend in backends):
+        return
+    for name, guard in guards.items():
+        if guard.get("action") == "local":
+            message = "no backend is local, so that every such request would be refused; mark one with 'local: true'"
+            yield Finding(("guards", name, "action"), message)
+
+
+def _no_embeddings(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """A cascade asks for answers, which an embedder does not give."""
+    models = dict(_entries(content, "models"))
+    embedders = {name for name, backend in _entries(content, "backends") if backend.get("kind") == "sidecar"}
+    for name, model in models.items():
+        steps = model.get("cascade")
+        for index, step in enumerate(steps if isinstance(steps, list) else ()):
+            word = step.get("model") if isinstance(step, dict) else None
+            targets = models.get(str(word), {}).get("targets")
+            of_step = targets if isinstance(targets, list) else ()
+            if any(isinstance(target, dict) and target.get("backend") in embedders for target in of_step):
+                yield Finding(
+                    ("models", name, "cascade", index, "model"),
+                    f"'{word}' only makes embeddings; it cannot answer",
+                )
+
+
+def _with_kind(name: str, guard: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": name, **guard}
+
+
+def _checks(guard: Mapping[str, Any]) -> list[Any]:
+    checks = guard.get("checks", ["fast", "model"])
+    return checks if isinstance(checks, list) else []
+
+
+def _entries(content: Mapping[str, Any], key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    section = content.get(key)
+    for name, value in section.items() if isinstance(section, dict) else ():
+        if isinstance(value, dict):
+            yield name, value

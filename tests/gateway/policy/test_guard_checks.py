@@ -1,0 +1,73 @@
+"""What a policy says of guards, caches and the sidecar has to fit the rest of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.policy.checks import check
+
+BASE = """
+version: 1
+backends:
+  far: {kind: openai, base_url: http://far.test/v1}
+  near: {kind: fake, script: [{reply: x}]}
+  vectors: {kind: sidecar}
+models:
+  m: {targets: [{backend: far, model: x}]}
+  both: {cascade: [{model: m}, {model: m}]}
+  embed: {targets: [{backend: vectors, model: x}]}
+"""
+
+
+def findings(more: str, *, without: str | None = None) -> list[str]:
+    content: dict[str, Any] = yaml.safe_load(BASE)
+    if without:
+        del content["backends"][without]
+    content.update(yaml.safe_load(more))
+    return [f"{'.'.join(map(str, found.path))}: {found.message}" for found in check(content)]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("guards: {toxicity: {judge: mm}}", "guards.toxicity.judge: no model is named 'mm'; did you mean"),
+        ("guards: {injection: {judge: both}}", "guards.injection.judge: 'both' is a cascade"),
+        ("{sidecar: {embedder: x}, guards: {toxicity: {}}}", "guards.toxicity: was trained for"),
+        (
+            "{sidecar: {embedder: x}, caches: {semantic: {ttl: 1h}}}",
+            "caches.semantic: its verifier was trained",
+        ),
+        (
+            "models: {embed: {targets: [{backend: vectors, model: x}]}, c: {cascade: [{model: embed}]}}",
+            "models.c.cascade.0.model: 'embed' only makes embeddings",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said(more: str, said: str) -> None:
+    (found,) = findings(more)
+    assert found.startswith(said)
+
+
+def test_keeping_local_needs_a_local_backend() -> None:
+    far = "backends: {far: {kind: openai, base_url: 'http://far.test/v1'}}"
+    far_only = f"{{guards: {{pii: {{action: local}}}}, {far}, models: {{}}}}"
+    (found,) = findings(far_only)
+    assert found.startswith("guards.pii.action: no backend is local")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "guards: {toxicity: {judge: m}, pii: {action: local}}",
+        "{sidecar: {embedder: x}, guards: {toxicity: {checks: [fast]}}}",
+        "{sidecar: {embedder: x}, guards: {injection: {classifier: {model: y, unsafe: [z]}}}}",
+        "{sidecar: {embedder: x}, caches: {semantic: {mode: 'off'}, exact: {}}}",
+        "guards: [1]",
+        "{guards: {a: 3, toxicity: {judge: [1], checks: fast}}, caches: 7, sidecar: [x]}",
+    ],
+)
+def test_the_rest_is_let_be(more: str) -> None:
+    assert findings(more) == []
