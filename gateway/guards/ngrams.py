@@ -1,0 +1,87 @@
+"""A linear model over words and letters, in plain Python: the fast tier of a scanner that weighs the wording."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+_TOKEN = re.compile(r"(?:[^\W_]|[@$]|[!*|](?=[^\W\d_]))+(?:['’][^\W\d_]+)?")
+_LEET = str.maketrans("01345789@$!|*", "oieastbgasii*", "*")
+_REPEATED = re.compile(r"([^\W\d_])\1{2,}")
+_LOOKALIKES = str.maketrans("асеіорхуАВЕІКМНОРСТХ’", "aceiopxyabeikmhopctx'")
+_PIECE = 400
+"""Characters that are weighed together. One bad sentence must not drown in a long text."""
+
+GROUP = "\N{SECTION SIGN}"
+"""Stands for whoever is spoken of, so that what is said of one group is known of all."""
+_GROUPS = frozenset(
+    """
+    woman women girl girls female females lady ladies wife wives men male males feminist feminists
+    gay gays lesbian lesbians homosexual homosexuals bisexual bisexuals queer queers lgbt lgbtq
+    trans transgender transsexual transsexuals transgenders nonbinary
+    black blacks white whites african africans asian asians hispanic hispanics latino latinos latina latinas
+    mexican mexicans chinese indian indians arab arabs pakistani pakistanis turk turks roma gypsy gypsies
+    native natives indigenous aboriginal aborigines jew jews jewish muslim muslims islamic islam christian
+    christians catholic catholics hindu hindus sikh sikhs buddhist buddhists atheist atheists
+    immigrant immigrants migrant migrants refugee refugees foreigner foreigners foreign
+    disabled disability disabilities handicapped autistic deaf blind
+    """.split()
+)
+_PEOPLE = frozenset(
+    "people person persons folk folks man men woman women guy guys girl girls community communities".split()
+)
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text in small letters: leet speech, letters set apart and look-alikes undone, groups masked."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text).translate(_LOOKALIKES)
+        text = "".join(character for character in text if not unicodedata.combining(character))
+    words: list[str] = []
+    letters: list[str] = []
+    for word in _TOKEN.findall(_REPEATED.sub(r"\1", text.lower())):
+        if len(word) == 1:
+            letters.append(word)
+            continue
+        if letters:
+            _spelled(letters, words)
+            letters = []
+        if not word.isalpha():
+            plain = word.translate(_LEET)
+            if not word.isdigit() and plain.replace("'", "").isalpha():
+                word = plain
+        if word in _GROUPS:
+            word = GROUP
+        if words and words[-1] == GROUP and (word == GROUP or word in _PEOPLE):
+            continue
+        words.append(word)
+    if letters:
+        _spelled(letters, words)
+    return words
+
+
+def _spelled(letters: Sequence[str], words: list[str]) -> None:
+    """Three letters or more that stand alone are one word: ``h a t e``."""
+    if len(letters) < 3:
+        words.extend(letters)
+        return
+    first = 1 if letters[0] == "i" and len(letters) > 3 else 0
+    words.extend(letters[:first])
+    word = "".join(letters[first:]).translate(_LEET)
+    words.append(GROUP if word in _GROUPS else word)
+
+
+def features(text: str) -> set[str]:
+    """Words, pairs and triples of them, and runs of five letters across their borders."""
+    words = tokens(text)
+    found = set(words)
+    found.update(map(" ".join, zip(words, words[1:], strict=False)))
+    found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
+    run = "".join(words)
+    found.update([run[start : start + 5] for start in range(len(run) - 4)])
+    return found
