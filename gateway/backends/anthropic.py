@@ -13,6 +13,7 @@ from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.exchange import Exchange
 from gateway.backends.reading import Reading
+from gateway.errors import BadRequest
 from gateway.policy.schema import Target
 from gateway.types import Call, Chunks
 from gateway.wire.anthropic import request_writer
@@ -52,6 +53,13 @@ class AnthropicBackend:
 
     async def stream(self, call: Call, target: Target) -> Chunks:
         """Raises ``BadRequest``, too, for what this provider has no equivalent of."""
+        if call.request.embeds:
+            raise BadRequest(
+                f"Backend '{self.name}' is Anthropic's API, which has no embeddings. Ask for a model whose backend is "
+                "an embedder.",
+                param="model",
+                code="unsupported_parameter",
+            )
         body = request_writer.write_request(call.request, target.model, max_tokens=self._max_tokens)
         clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
         headers = {**self._headers, "content-type": "application/json", **call.headers}

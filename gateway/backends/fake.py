@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import struct
+from collections.abc import Iterator
+from random import Random
 
 import orjson
 
 from gateway.backends.clock import Clock
 from gateway.backends.exchange import late
 from gateway.backends.upstream_errors import Outage, from_response
-from gateway.errors import UpstreamFailed
+from gateway.errors import BadRequest, UpstreamFailed
 from gateway.policy import schema
-from gateway.types import Call, Chunk, Chunks, Usage
+from gateway.types import Call, ChatRequest, Chunk, Chunks, Usage
+from gateway.wire import openai_embeddings
 
 
 class FakeBackend:
-    """Answers from a script. A word with the space after it is a chunk, and counts as a token."""
+    """Answers from a script. A word with the space after it is a chunk, and counts as a token.
+
+    Where embeddings are wanted the script decides on errors only, and equal inputs have equal vectors.
+    """
 
     def __init__(self, name: str, config: schema.FakeBackend) -> None:
         self.name = name
@@ -33,6 +41,11 @@ class FakeBackend:
             message = "no entry of the script matches" if reply is None else reply.reply or "scripted error"
             body = orjson.dumps({"error": {"message": message}})
             raise from_response(self.name, status, {}, body, self._outage)
+        if call.request.embeds:
+            for chunk in _vectors(call.request):
+                yield chunk
+                await asyncio.sleep(0)
+            return
         pieces = re.findall(r"\s*\S+\s*?(?=\s|$)|\s+$", reply.reply)
         limit = call.request.params.get("max_completion_tokens") or call.request.params.get("max_tokens")
         said = pieces if limit is None else pieces[:limit]
@@ -87,3 +100,31 @@ def _last_words(call: Call) -> str:
     if isinstance(last, list):
         return " ".join(str(part.get("text", "")) for part in last)
     return str(last or "")
+
+
+DIMENSIONS, MOST_DIMENSIONS = 8, 1024
+
+
+def _vectors(request: ChatRequest) -> Iterator[Chunk]:
+    inputs = openai_embeddings.inputs_of(request)
+    tokens = sum(len(one.split()) if isinstance(one, str) else len(one) for one in inputs)
+    size = request.params.get("dimensions") or DIMENSIONS
+    if size > MOST_DIMENSIONS:
+        raise BadRequest(
+            f"A scripted backend makes vectors of up to {MOST_DIMENSIONS} dimensions. Ask for fewer.",
+            param="dimensions",
+            code="invalid_value",
+        )
+    for index, one in enumerate(inputs):
+        last = index == len(inputs) - 1
+        random = Random(str(one))
+        numbers = [random.gauss(0, 1) for _ in range(size)]
+        length = math.hypot(*numbers)
+        vector = struct.pack(f"<{size}f", *(number / length for number in numbers))
+        yield Chunk(
+            index=index,
+            delta={"embedding": openai_embeddings.write_vector(vector, request.params)},
+            finish_reason="stop",
+            usage=Usage(tokens, 0) if last else None,
+            more=not last,
+        )

@@ -11,11 +11,15 @@ import orjson
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.exchange import Exchange
-from gateway.backends.reading import Body, Events, Reading
+from gateway.backends.reading import Body, Dialect, Events, Reading
+from gateway.errors import BadRequest
 from gateway.policy.schema import Target
-from gateway.types import Call, Chunks
-from gateway.wire import openai_chat, openai_completions
-from gateway.wire.answer import Dialect
+from gateway.types import Call, ChatRequest, Chunks
+from gateway.wire import openai_chat, openai_completions, openai_embeddings
+
+_CHAT, _COMPLETIONS, _EMBEDDINGS = (
+    cast("Dialect", module) for module in (openai_chat, openai_completions, openai_embeddings)
+)
 
 
 class OpenAIBackend:
@@ -40,7 +44,8 @@ class OpenAIBackend:
         self.name = name
         base_url = base_url.rstrip("/")
         self._endpoints = {
-            path: Endpoint("POST", base_url + path) for path in (openai_chat.PATH, openai_completions.PATH)
+            dialect.PATH: Endpoint("POST", base_url + dialect.PATH)
+            for dialect in (_CHAT, _COMPLETIONS, _EMBEDDINGS)
         }
         self._health = Endpoint("GET", probe_url)
         self._exchange = Exchange(name, transport)
@@ -52,7 +57,15 @@ class OpenAIBackend:
         self._post_headers = {**self._headers, "content-type": "application/json"}
 
     def stream(self, call: Call, target: Target) -> Chunks:
-        dialect = cast("Dialect", openai_completions if call.request.messages is None else openai_chat)
+        """Raises ``BadRequest`` at once for embeddings of the bundled engine, which has none."""
+        dialect = _dialect(call.request)
+        if self._hints and dialect is _EMBEDDINGS:
+            raise BadRequest(
+                f"Backend '{self.name}' is the bundled engine, which does not make embeddings. Ask for a model whose "
+                "backend is an embedder, such as one of kind 'sidecar'.",
+                param="model",
+                code="unsupported_parameter",
+            )
         clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
         headers = {**self._post_headers, **call.headers}
         if self._hints:
@@ -79,3 +92,9 @@ class OpenAIBackend:
 
     async def aclose(self) -> None:
         await self._exchange.aclose()
+
+
+def _dialect(request: ChatRequest) -> Dialect:
+    if request.messages is not None:
+        return _CHAT
+    return _EMBEDDINGS if request.embeds else _COMPLETIONS

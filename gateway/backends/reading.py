@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,13 +10,23 @@ import orjson
 
 from gateway.backends.upstream_errors import from_event
 from gateway.errors import GatewayError, UpstreamFailed
-from gateway.types import Call, Chunk, Json
+from gateway.types import Call, ChatRequest, Chunk, Json
 from gateway.wire import sse
-from gateway.wire.answer import Dialect
 
 MAX_BODY = 64 * 2**20
 """Bytes in a whole answer; more is not an answer."""
 _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
+
+
+class Dialect(Protocol):
+    """The side of a dialect that faces the model's server; its module is the implementation."""
+
+    PATH: str
+    """Below the server's base URL."""
+
+    def write_request(self, request: ChatRequest, model: str) -> dict[str, Json]: ...
+    def read_answer(self, raw: Mapping[str, Json]) -> Iterator[Chunk]: ...
+    def read_event(self, raw: Mapping[str, Json]) -> Iterator[Chunk]: ...
 
 
 class Reading(Protocol):

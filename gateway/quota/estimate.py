@@ -113,6 +113,8 @@ class Estimator:
         learned = self._prompts.get(name) or self._prompts.get(("", call.model)) or _UNKNOWN
         prompt = exact + (learned.tokens(text) if text else 0)
         least = min(prompt, exact + (_UNKNOWN.tokens(text) if text else 0))
+        if request.embeds:
+            return Estimate(prompt, 0, 0, call.model, text, prompts, None, least)
         answers = answers_wanted(request) * prompts
         cap = declared_cap(request.params)
         cap = None if cap is None else cap * answers
@@ -176,7 +178,7 @@ def measure(request: ChatRequest) -> tuple[int, float, int]:
     if isinstance(prompt, str):
         return 1, _text(prompt) + 1, 0
     if not isinstance(prompt, Sequence) or not prompt:
-        return 1, 1.0, 0
+        return 1, 0.0, 0
     if isinstance(prompt[0], int):
         return 1, 0.0, len(prompt)
     if isinstance(prompt[0], str):

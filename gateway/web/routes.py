@@ -14,6 +14,7 @@ from gateway.wire import openai_chat, openai_completions
 from gateway.wire.answer import Dialect
 from gateway.wire.anthropic.errors import error_body as anthropic_error
 from gateway.wire.anthropic.front import AnthropicFront
+from gateway.wire.embeddings_front import EmbeddingsFront
 from gateway.wire.front import ErrorWriter, OpenAIFront, openai_error
 
 PUBLIC = ("/healthz", "/readyz", "/metrics")
@@ -32,6 +33,7 @@ def build(metrics: Metrics, *, max_body: int) -> list[Route]:
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/embeddings", Generate(EmbeddingsFront(), max_body=max_body), methods=["POST"]),
         Route("/v1/messages", Generate(AnthropicFront(), max_body=max_body), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(max_body=max_body), methods=["POST"]),
         Route("/v1/models", models.list_models),

@@ -1,0 +1,49 @@
+"""What a caller of ``/v1/embeddings`` gets: all vectors in one body."""
+
+from __future__ import annotations
+
+import orjson
+
+from gateway.errors import Internal
+from gateway.types import Call, ChatRequest, Chunk, Usage
+from gateway.wire import openai_embeddings
+from gateway.wire.front import BodyWriter, EventWriter
+
+
+class EmbeddingsFront:
+    """OpenAI's dialect of embeddings, which are never streamed."""
+
+    def read_request(self, data: bytes) -> ChatRequest:
+        return openai_embeddings.read_request(data)
+
+    def events(self, call: Call) -> EventWriter:
+        raise Internal("A request for embeddings got as far as a stream.")
+
+    def whole(self, call: Call) -> BodyWriter:
+        return Vectors(call)
+
+
+class Vectors:
+    """Collects the chunks of one answer. Each vector is written at once, so that no long piece of work is left."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._written: dict[int, bytes] = {}
+        self._usage: Usage | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.delta is not None and "embedding" in chunk.delta:
+            vector = {"object": "embedding", "index": chunk.index, "embedding": chunk.delta["embedding"]}
+            self._written[chunk.index] = orjson.dumps(vector)
+
+    def body(self) -> bytes:
+        call = self._call
+        tokens = self._usage.prompt if self._usage is not None else call.demand.prompt if call.demand else 0
+        rest = {
+            "model": call.candidate.model if call.candidate else call.model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        data = b",".join(self._written[index] for index in sorted(self._written))
+        return b'{"object":"list","data":[' + data + b"]," + orjson.dumps(rest)[1:]

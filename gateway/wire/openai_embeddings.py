@@ -1,0 +1,101 @@
+"""OpenAI's Embeddings, both ways (https://platform.openai.com/docs/api-reference/embeddings).
+
+A vector travels as the delta of a chunk of its own, as its server wrote it: a list of numbers, or little-endian
+float32 in base64. The SDKs ask for the latter.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from struct import Struct
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gateway.errors import BadRequest
+from gateway.types import ChatRequest, Chunk, Json
+from gateway.wire import body
+from gateway.wire.answer import read_usage
+from gateway.wire.openai_chat import Lenient
+from gateway.wire.openai_completions import Tokens
+
+PATH = "/embeddings"
+MOST = 2048
+"""Inputs in one request."""
+
+
+class EmbeddingsBody(Lenient):
+    model: Annotated[str, Field(min_length=1)]
+    input: (
+        str
+        | Annotated[list[str], Field(min_length=1, max_length=MOST)]
+        | Tokens
+        | Annotated[list[Tokens], Field(min_length=1, max_length=MOST)]
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: str | None = None
+    stream: bool | None = None
+
+
+_OWN = frozenset({"model", "input", "stream", "stream_options"})
+
+
+def read_request(data: bytes) -> ChatRequest:
+    """Raises ``BadRequest``."""
+    raw = body.read_json(data)
+    known = body.check(EmbeddingsBody, raw)
+    if known.stream:
+        raise BadRequest(
+            "Embeddings come all at once and cannot be streamed. Leave 'stream' out.",
+            param="stream",
+            code="unsupported_parameter",
+        )
+    return ChatRequest(
+        model=known.model,
+        prompt=raw["input"],
+        params={name: value for name, value in raw.items() if name not in _OWN},
+        embeds=True,
+    )
+
+
+def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
+    """The body to send upstream."""
+    return {**request.params, "model": model, "input": request.prompt}
+
+
+def read_answer(raw: Mapping[str, Json]) -> Iterator[Chunk]:
+    """A chunk a vector, the usage on the last. Raises ``KeyError``, ``TypeError``, ``AttributeError`` on nonsense."""
+    usage = read_usage(raw.get("usage"))
+    vectors = raw["data"]
+    last = len(vectors) - 1
+    for place, one in enumerate(vectors):
+        index, vector = one.get("index", place), one["embedding"]
+        if type(index) is not int or not isinstance(vector, str | list) or not vector:
+            raise TypeError("not an embedding")
+        yield Chunk(
+            index=index,
+            delta={"embedding": vector},
+            finish_reason="stop",
+            usage=usage if place == last else None,
+            more=place < last,
+        )
+
+
+def read_event(raw: Mapping[str, Json]) -> Iterator[Chunk]:
+    """No server streams embeddings."""
+    raise TypeError("not an embedding")
+
+
+def write_vector(vector: bytes, params: Mapping[str, Json]) -> Json:
+    """Little-endian float32 as the request's ``encoding_format`` has it."""
+    if params.get("encoding_format") == "base64":
+        return b64encode(vector).decode()
+    return list(Struct(f"<{len(vector) // 4}f").unpack(vector))
+
+
+def inputs_of(request: ChatRequest) -> list[str | list[int]]:
+    """Each text, or list of token ids, of which a vector is wanted."""
+    given = request.prompt
+    return given if isinstance(given, list) and not isinstance(given[0], int) else [given]

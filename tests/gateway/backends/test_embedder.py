@@ -1,0 +1,195 @@
+"""Embeddings from each kind of backend: the sidecar's embedder, a server, a script, and those that have none."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from base64 import b64decode
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+
+from gateway import errors
+from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.embedder import SLICE, EmbedderBackend
+from gateway.backends.fake import FakeBackend
+from gateway.backends.openai import OpenAIBackend
+from gateway.policy import schema
+from gateway.sidecar.api import Sidecar, SidecarBusy, SidecarDown, SidecarError, SidecarLoading
+from gateway.types import Backend, Call, Chunk, Usage
+from tests.fakes import TARGET, FakeUpstream, a_call, reply, within
+
+pytestmark = pytest.mark.anyio
+
+
+def wanted(*inputs: Any, timeouts: dict[str, str] | None = None, **params: Any) -> Call:
+    prompt = inputs[0] if len(inputs) == 1 else list(inputs)
+    return a_call(stream=False, prompt=prompt, embeds=True, params=params, timeouts=timeouts)
+
+
+async def ask(backend: Backend, call: Call) -> list[Chunk]:
+    async with aclosing(backend.stream(call, TARGET)) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+class Lengths:
+    """A sidecar whose vectors are a text's length, and 1."""
+
+    def __init__(self, error: SidecarError | None = None, delay: float = 0.0) -> None:
+        self.asked: list[int] = []
+        self._error = error
+        self._delay = delay
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        self.asked.append(len(texts))
+        await asyncio.sleep(self._delay)
+        if self._error is not None:
+            raise self._error
+        return [array("f", (len(text), 1)).tobytes() for text in texts]
+
+
+def embedder(sidecar: Lengths) -> EmbedderBackend:
+    return EmbedderBackend("embedder", cast("Sidecar", sidecar))
+
+
+# The sidecar's embedder
+
+
+async def test_a_vector_for_each_text() -> None:
+    chunks = await ask(embedder(Lengths()), wanted("a", "bcd"))
+    assert chunks == [
+        Chunk(index=0, delta={"embedding": [1.0, 1.0]}, finish_reason="stop", more=True),
+        Chunk(index=1, delta={"embedding": [3.0, 1.0]}, finish_reason="stop"),
+    ]
+
+
+async def test_base64_is_little_endian_float32() -> None:
+    [chunk] = await ask(embedder(Lengths()), wanted("abc", encoding_format="base64"))
+    assert b64decode((chunk.delta or {})["embedding"]) == b"\x00\x00\x40\x40\x00\x00\x80\x3f"
+
+
+async def test_many_texts_go_in_slices() -> None:
+    sidecar = Lengths()
+    chunks = await ask(embedder(sidecar), wanted(*("x" * n for n in range(2 * SLICE + 3))))
+    assert sidecar.asked == [SLICE, SLICE, 3]
+    assert [(chunk.index, (chunk.delta or {})["embedding"][0]) for chunk in chunks] == [
+        (n, float(n)) for n in range(2 * SLICE + 3)
+    ]
+    assert [chunk.more for chunk in chunks].count(False) == 1
+
+
+@pytest.mark.parametrize("inputs", [[[1, 2]], [[1], [2]]])
+async def test_token_ids_are_refused(inputs: list[Any]) -> None:
+    with pytest.raises(errors.BadRequest, match="token ids") as caught:
+        await ask(embedder(Lengths()), wanted(*inputs))
+    assert (caught.value.param, caught.value.code) == ("input", "unsupported_parameter")
+
+
+async def test_other_dimensions_are_refused() -> None:
+    assert await ask(embedder(Lengths()), wanted("a", dimensions=2))
+    sidecar = Lengths()
+    with pytest.raises(errors.BadRequest, match="2 dimensions") as caught:
+        await ask(embedder(sidecar), wanted(*"a" * 2 * SLICE, dimensions=3))
+    assert caught.value.param == "dimensions"
+    assert sidecar.asked == [SLICE]
+
+
+async def test_it_does_not_chat() -> None:
+    with pytest.raises(errors.BadRequest, match="/v1/embeddings"):
+        await ask(embedder(Lengths()), a_call())
+    with pytest.raises(errors.BadRequest, match="/v1/embeddings"):
+        await ask(embedder(Lengths()), a_call(prompt="Once"))
+
+
+@pytest.mark.parametrize("kind", [SidecarDown, SidecarLoading, SidecarBusy])
+async def test_an_absent_sidecar_is_an_unavailable_upstream(kind: type[SidecarError]) -> None:
+    backend = embedder(Lengths(kind("whatever")))
+    for asking in (ask(backend, wanted("a")), backend.probe()):
+        with pytest.raises(errors.UpstreamUnavailable) as caught:
+            await asking
+        assert caught.value.retry_after
+        assert "whatever" not in caught.value.message
+
+
+async def test_a_failing_sidecar_is_a_failed_upstream() -> None:
+    with pytest.raises(errors.UpstreamFailed):
+        await ask(embedder(Lengths(SidecarError("no"))), wanted("a"))
+
+
+@pytest.mark.parametrize(
+    "timeouts", [{"first_token": "50ms"}, {"total": "50ms"}], ids=["first token", "total"]
+)
+async def test_its_time_is_bounded(timeouts: dict[str, str]) -> None:
+    async with within(1):
+        with pytest.raises(errors.UpstreamTimeout):
+            await ask(embedder(Lengths(delay=5)), wanted("a", timeouts=timeouts))
+
+
+async def test_it_proves_itself_by_work() -> None:
+    sidecar = Lengths()
+    await embedder(sidecar).probe()
+    assert sidecar.asked == [1]
+
+
+# The others
+
+
+async def test_a_server_is_asked_for_embeddings(upstream: FakeUpstream) -> None:
+    data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]
+    answer = {"object": "list", "data": data, "model": "e", "usage": {"prompt_tokens": 2, "total_tokens": 2}}
+    upstream.scripts = [reply(answer)]
+    backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
+    chunks = await ask(backend, wanted("a b", dimensions=2))
+    await backend.aclose()
+    assert chunks == [
+        Chunk(delta={"embedding": [0.5, 0.25]}, finish_reason="stop", usage=Usage(prompt=2, completion=0))
+    ]
+    assert upstream.requests[0].path == "/v1/embeddings"
+    assert upstream.requests[0].json() == {"model": "upstream-model", "input": "a b", "dimensions": 2}
+
+
+@pytest.mark.parametrize(
+    "answer", [{"data": []}, {"data": [{"embedding": 3}]}, {"choices": []}], ids=["empty", "odd", "chat"]
+)
+async def test_a_server_that_answers_nonsense_has_failed(upstream: FakeUpstream, answer: Any) -> None:
+    upstream.scripts = [reply(answer)]
+    backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
+    with pytest.raises(errors.UpstreamFailed):
+        await ask(backend, wanted("a"))
+    await backend.aclose()
+
+
+async def test_who_has_no_embeddings_says_so_and_lets_another_try(upstream: FakeUpstream) -> None:
+    url = upstream.base_url
+    engine = OpenAIBackend("engine", base_url=url, probe_url=url, hints=True)
+    claude = AnthropicBackend("claude", base_url=url, max_tokens=16)
+    for backend in (engine, claude):
+        with pytest.raises(errors.BadRequest, match="embedder") as caught:
+            await ask(backend, wanted("a"))
+        assert caught.value.code == "unsupported_parameter"
+        await backend.aclose()
+    assert upstream.requests == []
+
+
+def scripted(*script: dict[str, Any]) -> FakeBackend:
+    return FakeBackend("up", schema.FakeBackend.model_validate({"kind": "fake", "script": script}))
+
+
+async def test_scripted_vectors_are_the_same_every_time() -> None:
+    backend = scripted({"reply": "words"})
+    first, second = [await ask(backend, wanted("one two", "three", "one two")) for _ in range(2)]
+    assert first == second
+    vectors = [(chunk.delta or {})["embedding"] for chunk in first]
+    assert vectors[0] == vectors[2] != vectors[1]
+    assert [sum(number**2 for number in vector) for vector in vectors] == pytest.approx([1, 1, 1])
+    assert first[-1].usage == Usage(5, 0)
+    assert len((await ask(backend, wanted("a", dimensions=3)))[0].delta["embedding"]) == 3  # type: ignore[index]
+
+
+async def test_scripted_errors_and_bounds() -> None:
+    with pytest.raises(errors.UpstreamUnavailable):
+        await ask(scripted({"match": "fail", "reply": "no", "status": 503}), wanted("fail"))
+    with pytest.raises(errors.BadRequest, match="1024"):
+        await ask(scripted({"reply": "words"}), wanted("a", dimensions=10**9))
