@@ -19,7 +19,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_LOOKS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_SCANS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
@@ -145,6 +147,59 @@ class Metrics:
             "By how much a timer of a worker's event loop came late.",
             buckets=_LAGS,
             registry=here,
+        )
+        self.cache = make.counter(
+            "tollgate_cache_requests_total",
+            "What each cache (exact, semantic) did for a request: hit, miss, bypass, shared …; kept, or why not.",
+            ["cache", "result"],
+        )
+        self.cache_seconds = make.histogram(
+            "tollgate_cache_seconds",
+            "To look for an answer, in the exact or the semantic cache.",
+            ["cache"],
+            _LOOKS,
+        )
+        self.guard_scans = make.counter(
+            "tollgate_guard_scans_total",
+            "Scans of texts: clean, found, open (left to the next tier), or unscanned.",
+            ["guard", "tier", "outcome"],
+        )
+        self.guard_seconds = make.histogram(
+            "tollgate_guard_scan_seconds",
+            "How long a scan took.",
+            ["guard", "tier"],
+            _SCANS,
+        )
+        self.guard_hits = make.counter(
+            "tollgate_guard_hits_total",
+            "What guards found and acted on.",
+            ["guard", "direction", "action"],
+        )
+        self.guard_unscanned = make.counter(
+            "tollgate_guard_unscanned_total",
+            "Texts that could not be judged.",
+            ["guard", "direction"],
+        )
+        self.guard_streams = make.counter(
+            "tollgate_guard_answers_total",
+            "Answers that a guard looked after; with the cuts, the abort rate.",
+            ["guard"],
+        )
+        self.guard_cuts = make.counter(
+            "tollgate_guard_cuts_total",
+            "Answers that a guard cut.",
+            ["guard"],
+        )
+        self.guard_time_to_cut = make.histogram(
+            "tollgate_guard_time_to_cut_seconds",
+            "From the arrival of the first unsafe character to the cut.",
+            ["guard"],
+            _GAPS,
+        )
+        self.guard_leaked = make.counter(
+            "tollgate_guard_leaked_characters_total",
+            "Characters that had been sent, from the first unsafe one on, when an answer was cut.",
+            ["guard"],
         )
         self.policy_generation = Gauge(
             "tollgate_policy_generation",
