@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: the async backend, and a real Redis server."""
+"""Fixtures that all tests share: the async backend, a real Redis server, and a real sidecar."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.fakes import FakeUpstream
+from tests.sidecars import SidecarProcess
 
 # The same examples every time, and no deadline: a busy machine must not turn a good test red.
 settings.register_profile("tollgate", derandomize=True, deadline=None, database=None)
@@ -115,3 +117,29 @@ def own_redis(redis_program: str, tmp_path: Path) -> Iterator[RedisServer]:
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def sidecar_folder() -> Iterator[Path]:
+    """A socket's path has about a hundred characters at most, and those of pytest's folders are long."""
+    with tempfile.TemporaryDirectory(prefix="tg-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def sidecar(sidecar_folder: Path) -> Iterator[SidecarProcess]:
+    """One with every model, for the whole session; keep to partitions of your own, and do not kill it."""
+    process = SidecarProcess(sidecar_folder, entities=True, index=True)
+    process.start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def own_sidecar() -> Iterator[SidecarProcess]:
+    """One for this test alone, with the embedder and an index in memory, to be killed at will."""
+    with tempfile.TemporaryDirectory(prefix="tg-") as folder:
+        process = SidecarProcess(Path(folder), index=True)
+        process.start()
+        yield process
+        process.kill()

@@ -1,0 +1,236 @@
+"""A worker's side of the socket: one connection, many requests under way at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gateway.guards.finding import Finding
+from gateway.sidecar.api import Hit, Look, Scored, SidecarBusy, SidecarDown, SidecarError
+from gateway.sidecar.protocol import (
+    HELLO,
+    MAX_FRAME,
+    Frame,
+    FrameReader,
+    ProtocolError,
+    encode,
+    greeted,
+    raise_failure,
+)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+_CONNECT_TIMEOUT = 1.0
+
+
+class Operations:
+    """The sidecar's operations as requests and answers; how they travel is the subclass's."""
+
+    async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
+        raise NotImplementedError
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        if not texts:
+            return []
+        payload = (await self._ask("embed", {"texts": list(texts)})).payload
+        size, left = divmod(len(payload), len(texts))
+        if left or not size:
+            raise SidecarError("the sidecar answered with embeddings of different lengths")
+        return [payload[at : at + size] for at in range(0, len(payload), size)]
+
+    async def score(self, head: str, texts: Sequence[str]) -> list[list[Scored]]:
+        return _scored(await self._ask("score", {"head": head, "texts": list(texts)}))
+
+    async def classify(self, model: str, texts: Sequence[str]) -> list[list[Scored]]:
+        return _scored(await self._ask("classify", {"model": model, "texts": list(texts)}))
+
+    async def entities(
+        self, texts: Sequence[str], *, language: str, entities: Sequence[str]
+    ) -> list[list[Finding]]:
+        arguments = {"texts": list(texts), "language": language, "entities": list(entities)}
+        found = (await self._ask("entities", arguments)).header["found"]
+        return [[Finding(*finding) for finding in of_text] for of_text in found]
+
+    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> Look:
+        header, payload = await self._ask(
+            "look_up", {"partition": partition, "question": question, "budget": budget, "floor": floor}
+        )
+        hit = None if header["hit"] is None else Hit(payload, *header["hit"])
+        return Look(hit, header["reason"], header["similarity"])
+
+    async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
+        arguments = {"partition": partition, "question": question, "key": key, "ttl": ttl}
+        await self._ask("remember", arguments, payload)
+
+    async def forget(self, partition: str, key: str) -> None:
+        await self._ask("forget", {"partition": partition, "key": key})
+
+    async def status(self) -> Mapping[str, Any]:
+        header, _ = await self._ask("status", {})
+        return {name: value for name, value in header.items() if name != "id"}
+
+
+def _scored(frame: Frame) -> list[list[Scored]]:
+    return [[Scored(*window) for window in windows] for windows in frame.header["scores"]]
+
+
+class Absent(Operations):
+    """Stands where a gateway has no sidecar: whatever it is asked, it says what to do about that."""
+
+    async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
+        raise SidecarDown(
+            "this gateway runs without a sidecar; start it with 'tollgate serve', which brings one"
+        )
+
+    async def aclose(self) -> None:
+        pass
+
+
+class SidecarClient(Operations):
+    """Connects when it is first asked, and again when it is asked after a break.
+
+    Nothing is asked twice: what was under way when the connection broke fails with ``SidecarDown`` at once. After a
+    failed attempt to connect, requests fail at once for a pause that grows from 50 to 500 ms.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._link: _Link | None = None
+        self._connecting: asyncio.Task[_Link] | None = None
+        self._pause = _FIRST_PAUSE
+        self._not_before = 0.0
+        self._closed = False
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._link is not None:
+            self._link.end(SidecarDown("the gateway is shutting down"))
+
+    async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
+        link = self._link
+        if link is None or link.ended:
+            link = await self._connect()
+        return await link.ask(op, arguments, payload)
+
+    async def _connect(self) -> _Link:
+        if self._closed:
+            raise SidecarDown("the gateway is shutting down")
+        if self._connecting is None:
+            if self._clock() < self._not_before:
+                raise SidecarDown(
+                    f"the sidecar cannot be reached at {self._path}; it is tried again in a moment"
+                )
+            self._connecting = asyncio.create_task(self._open(), name="connect to the sidecar")
+            self._connecting.add_done_callback(self._opened)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled():  # by aclose, not the caller by whoever waits for it
+                raise SidecarDown("the gateway is shutting down") from None
+            raise
+
+    async def _open(self) -> _Link:
+        link = _Link()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                await loop.create_unix_connection(lambda: link, str(self._path))
+                await link.greeted
+        except (OSError, TimeoutError, SidecarDown) as error:
+            link.end(SidecarDown("the connection was given up"))
+            self._not_before = self._clock() + self._pause
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            why = str(error) or "it does not answer"
+            raise SidecarDown(f"the sidecar cannot be reached at {self._path}: {why}") from None
+        self._pause = _FIRST_PAUSE
+        self._link = link
+        return link
+
+    def _opened(self, task: asyncio.Task[_Link]) -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; perhaps nobody waits any more
+
+
+class _Link(asyncio.Protocol):
+    """One connection, from its greeting to its end."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameReader()
+        self._waiting: dict[int, asyncio.Future[Frame]] = {}
+        self._asked = 0
+
+    async def ask(self, op: str, arguments: Mapping[str, Any], payload: bytes) -> Frame:
+        transport = self._transport
+        if self.ended or transport is None:
+            raise SidecarDown("the sidecar went away")
+        self._asked = number = self._asked + 1
+        frame = encode({"id": number, "op": op, **arguments}, payload)
+        if transport.get_write_buffer_size() + len(frame) > 2 * MAX_FRAME:
+            raise SidecarBusy("the sidecar does not read what it is sent")
+        answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answered
+        transport.write(frame)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            if not self.ended:
+                transport.write(encode({"cancel": number}))
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    def end(self, error: SidecarError) -> None:
+        """Whoever still waits is told ``error``."""
+        self.ended = True
+        if self._transport is not None:
+            self._transport.abort()
+        if not self.greeted.done():
+            self.greeted.set_exception(error)
+            with suppress(SidecarError):
+                self.greeted.exception()
+        waiting, self._waiting = self._waiting, {}
+        for answered in waiting.values():
+            if not answered.done():
+                answered.set_exception(error)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a stream was expected")
+        self._transport = transport
+        transport.write(encode(HELLO))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._frames.feed(data):
+                self._take(frame)
+        except ProtocolError as error:
+            self.end(SidecarDown(str(error)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(SidecarDown("the sidecar went away"))
+
+    def _take(self, frame: Frame) -> None:
+        if not self.greeted.done():
+            greeted(frame.header)
+            self.greeted.set_result(None)
+            return
+        answered = self._waiting.get(frame.header.get("id", 0))
+        if answered is None or answered.done():  # cancelled meanwhile
+            return
+        try:
+            raise_failure(frame.header)
+        except SidecarError as error:
+            answered.set_exception(error)
+        else:
+            answered.set_result(frame)

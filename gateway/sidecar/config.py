@@ -1,0 +1,51 @@
+"""What the sidecar's process is to do, as the supervisor tells it in an environment variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+CONFIG = "TOLLGATE_SIDECAR_CONFIG"
+"""The variable that holds it, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarConfig:
+    """Two that are equal need no restart."""
+
+    socket: str
+    embedder: str | None = "builtin"
+    """None: no embeddings, and so no heads and no index."""
+    entities: bool = False
+    """Whether Presidio is wanted."""
+    index: bool = False
+    """Whether there is a semantic cache."""
+    classifiers: tuple[str, ...] = ()
+    spacy: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    max_queue: int = 256
+    max_batch: int = 16
+    max_windows: int = 64
+    """Of one text; a longer text is not judged at all rather than judged in part."""
+    heads: str | None = None
+    """The folder of the heads; None: those that are shipped."""
+    redis: str | None = None
+    """Where the semantic cache is kept; None: in memory."""
+    index_bytes: int = 256 * 2**20
+    index_entries: int = 100_000
+
+    def heads_folder(self) -> Path:
+        return Path(self.heads) if self.heads else Path(__file__).with_name("heads")
+
+    def to_json(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> SidecarConfig:
+        """Raises ValueError or TypeError."""
+        fields: dict[str, Any] = orjson.loads(text)
+        return cls(**{**fields, "classifiers": tuple(fields.get("classifiers", ()))})

@@ -1,0 +1,136 @@
+"""all-MiniLM-L6-v2 (BERT, 6 layers of 384) as the packaged weights have it, written out for one CPU core.
+
+Texts are laid end to end instead of padded: linear layers see all tokens as rows, attention each text by itself. Where
+the CPU multiplies int8 fast, linear layers are int8.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+LAYERS, WIDTH, HEADS, MAX_TOKENS = 6, 384, 12, 256
+POOLS = (*(f"mean{layer}" for layer in range(LAYERS + 1)), f"max{LAYERS}")
+
+Linear = Callable[[Tensor], Tensor]
+
+
+def exact(weight: Tensor, bias: Tensor) -> Linear:
+    return lambda x: F.linear(x, weight, bias)
+
+
+def int8(weight: Tensor, bias: Tensor) -> Linear:
+    """A scale for each output channel and each token: what a text gives does not depend on its company in a batch."""
+    by_channel = weight.abs().amax(1) / 127
+    packed = (weight / by_channel[:, None]).round().to(torch.int8).t().contiguous()
+
+    def apply(x: Tensor) -> Tensor:
+        by_token = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True).mul_(1 / 127).clamp_(min=1e-12)
+        product = torch._int_mm((x / by_token).round_().to(torch.int8), packed)
+        return torch.addcmul(bias, product.float().mul_(by_token), by_channel)
+
+    return apply
+
+
+class MiniLM:
+    """Weights of a folder with ``model.safetensors`` and ``tokenizer.json``. Raises OSError or RuntimeError."""
+
+    def __init__(self, folder: Path, *, linear: Callable[[Tensor, Tensor], Linear] | None = None) -> None:
+        """``linear`` None: the faster of ``exact`` and ``int8`` on this machine."""
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        weights = {
+            name.removeprefix("bert."): value
+            for name, value in load_file(folder / "model.safetensors").items()
+        }
+        make = linear or fastest(weights["encoder.layer.0.intermediate.dense.weight"])
+        self.quantized = make is int8
+
+        def dense(*names: str) -> Linear:
+            parts = [(weights[f"{name}.weight"].float(), weights[f"{name}.bias"].float()) for name in names]
+            return make(torch.cat([weight for weight, _ in parts]), torch.cat([bias for _, bias in parts]))
+
+        def norm(name: str) -> Linear:
+            weight, bias = (
+                weights[f"{name}.LayerNorm.weight"].float(),
+                weights[f"{name}.LayerNorm.bias"].float(),
+            )
+            return lambda x: F.layer_norm(x, (WIDTH,), weight, bias, 1e-12)
+
+        self._words = weights["embeddings.word_embeddings.weight"].float()
+        kinds = weights["embeddings.token_type_embeddings.weight"][0]
+        self._places = (weights["embeddings.position_embeddings.weight"] + kinds).float()
+        self._norm = norm("embeddings")
+        self._layers = [
+            (
+                dense(*(f"{at}.attention.self.{part}" for part in ("query", "key", "value"))),
+                dense(f"{at}.attention.output.dense"),
+                norm(f"{at}.attention.output"),
+                dense(f"{at}.intermediate.dense"),
+                dense(f"{at}.output.dense"),
+                norm(f"{at}.output"),
+            )
+            for at in (f"encoder.layer.{number}" for number in range(LAYERS))
+        ]
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """``[texts, POOLS, WIDTH]``; of a longer text the first ``MAX_TOKENS`` tokens."""
+        rows = [_truncated(one.ids) for one in self.tokenizer.encode_batch_fast(list(texts))]
+        lengths = [len(row) for row in rows]
+        with torch.inference_mode():
+            ids = torch.tensor([token for row in rows for token in row])
+            places = torch.cat([self._places[:length] for length in lengths])
+            x = self._norm(self._words[ids] + places)
+            pooled = [_means(x, lengths)]
+            for qkv, out, attention_norm, up, down, output_norm in self._layers:
+                x = attention_norm(x + out(_attention(qkv(x), lengths)))
+                x = output_norm(x + down(F.gelu(up(x))))
+                pooled.append(_means(x, lengths))
+            pooled.append(torch.stack([part.amax(0) for part in x.split(lengths)]))
+            return torch.stack(pooled, 1)
+
+
+def _attention(qkv: Tensor, lengths: Sequence[int]) -> Tensor:
+    parts = []
+    for part in qkv.split(list(lengths)):
+        q, k, v = part.view(-1, 3, HEADS, WIDTH // HEADS).permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
+        parts.append(F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).reshape(-1, WIDTH))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _means(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    return torch.stack([part.mean(0) for part in x.split(list(lengths))])
+
+
+def _truncated(ids: list[int]) -> list[int]:
+    return ids if len(ids) <= MAX_TOKENS else [*ids[: MAX_TOKENS - 1], ids[-1]]
+
+
+def fastest(weight: Tensor) -> Callable[[Tensor, Tensor], Linear]:
+    """``int8`` where it is clearly faster on this machine, which it is not without VNNI or its like."""
+    weight, bias = weight.float(), torch.zeros(len(weight))
+    x = torch.randn(128, weight.shape[1], generator=torch.Generator().manual_seed(0))
+    try:
+        quick = int8(weight, bias)
+        return int8 if _seconds(quick, x) < 0.8 * _seconds(exact(weight, bias), x) else exact
+    except RuntimeError:
+        return exact
+
+
+def _seconds(linear: Linear, x: Tensor) -> float:
+    def once() -> float:
+        started = time.perf_counter()
+        linear(x)
+        return time.perf_counter() - started
+
+    with torch.inference_mode():
+        return min(once() for _ in range(8))

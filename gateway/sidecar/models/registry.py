@@ -1,0 +1,303 @@
+"""Which models the process has, and what they do for a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from gateway.guards.finding import Finding
+from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
+from gateway.sidecar.batcher import Batcher
+from gateway.sidecar.config import SidecarConfig
+from gateway.sidecar.server import Answer
+
+if TYPE_CHECKING:
+    from gateway.sidecar.models.classifier import TextClassifier
+    from gateway.sidecar.models.embedder import Embedder, Floats
+    from gateway.sidecar.models.entities import Entities
+    from gateway.sidecar.models.heads import Head
+    from gateway.sidecar.models.index import Index
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+_ADVICE = "install the sidecar's packages with: pip install 'tollgate[guards]'"
+_MOST_TEXTS = 1024
+"""Of one request."""
+
+
+class Slot(Generic[T]):
+    """A model that is being loaded, is there, or could not be loaded."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = "loading"
+        self._value: T | None = None
+
+    def fill(self, value: T) -> None:
+        self._value = value
+        self.state = "ready"
+
+    def fail(self, why: str) -> None:
+        self.state = f"failed: {why}"
+
+    def get(self) -> T:
+        """Raises ``SidecarLoading``."""
+        if self._value is None:
+            loading = self.state == "loading"
+            raise SidecarLoading(f"'{self.name}' is {'still being loaded' if loading else self.state}")
+        return self._value
+
+
+class Lane:
+    """A thread for blocking work, with a bound on how much of it may wait."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self.waiting = 0
+        self._most = most
+
+    async def run(self, weight: int, work: Callable[..., V], *arguments: Any) -> V:
+        """Raises ``SidecarBusy``, and what ``work`` raises. What is cancelled before its turn is not done."""
+        if self.waiting + weight > self._most:
+            raise SidecarBusy(f"{self.waiting} texts wait already, and {self._most} are the most")
+        self.waiting += weight
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+        finally:
+            self.waiting -= weight
+
+
+class Registry:
+    """Loads what ``config`` names, in the background, and answers requests with what is there."""
+
+    def __init__(self, config: SidecarConfig) -> None:
+        self._config = config
+        self._slots: dict[str, Slot[Any]] = {}
+        self._embedder: Slot[Embedder] | None = self._slot("embedder") if config.embedder else None
+        self._entities: Slot[Entities] | None = self._slot("entities") if config.entities else None
+        self._index: Slot[Index] | None = self._slot("index") if config.index else None
+        self._classifiers: dict[str, Slot[TextClassifier]] = {
+            name: self._slot(name) for name in config.classifiers
+        }
+        self._heads: dict[str, Head] = {}
+        self._models = Lane("models", config.max_queue)
+        """One forward pass at a time: torch has threads of its own for what is parallel in it."""
+        self._presidio = Lane("presidio", config.max_queue)
+        self._small = Lane("small", 4 * config.max_queue)
+        """Tokenizing, heads: what must not wait behind a forward pass."""
+        self._encodings: Batcher[Floats] = Batcher(
+            lambda texts: self._embedding().encode(texts),
+            self._models.thread,
+            max_batch=config.max_batch,
+            max_queue=config.max_queue,
+        )
+        self._classified: dict[str, Batcher[Mapping[str, float]]] = {
+            name: Batcher(
+                lambda texts, slot=slot: slot.get().classify(texts),  # type: ignore[misc]
+                self._models.thread,
+                max_batch=config.max_batch,
+                max_queue=config.max_queue,
+            )
+            for name, slot in self._classifiers.items()
+        }
+        self._loading: asyncio.Task[None] | None = None
+        self._ops: Mapping[str, Callable[..., Awaitable[Answer]]] = {
+            "embed": self._op_embed,
+            "score": self._op_score,
+            "classify": self._op_classify,
+            "entities": self._op_entities,
+            "look_up": self._op_look_up,
+            "remember": self._op_remember,
+            "forget": self._op_forget,
+            "status": self._op_status,
+        }
+
+    def start(self) -> None:
+        self._loading = asyncio.create_task(self._load(), name="load models")
+
+    async def aclose(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+        for batcher in (self._encodings, *self._classified.values()):
+            await batcher.aclose()
+        for lane in (self._models, self._presidio, self._small):
+            lane.thread.shutdown(wait=False, cancel_futures=True)
+
+    async def handle(self, op: str, arguments: Mapping[str, Any], payload: bytes) -> Answer:
+        """Answer a request. Raises ``SidecarError``."""
+        if op not in self._ops:
+            raise SidecarError(f"the sidecar knows no '{op}'")
+        if payload:
+            arguments = {**arguments, "payload": payload}
+        return await self._ops[op](**arguments)
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        """Sentence embeddings."""
+        embedder = self._embedding()
+        _bounded(texts)
+        parts = await self._small.run(len(texts), lambda: [embedder.beginning(text) for text in texts])
+        return [embedder.sentence(encoding) for encoding in await self._encodings.get(parts)]
+
+    def _slot(self, name: str) -> Slot[Any]:
+        self._slots[name] = slot = Slot[Any](name)
+        return slot
+
+    async def _load(self) -> None:
+        await self._fill(self._embedder, self._load_embedder)
+        for name, slot in self._classifiers.items():
+            await self._fill(slot, lambda name=name: _load_classifier(name))  # type: ignore[misc]
+        await self._fill(self._index, self._load_index)
+        await self._fill(self._entities, self._load_entities)
+        if all(slot.state == "ready" for slot in self._slots.values()):
+            log.info("ready: %s", ", ".join(self._slots) or "nothing to load")
+
+    async def _fill(self, slot: Slot[T] | None, load: Callable[[], T]) -> None:
+        if slot is None:
+            return
+        try:
+            slot.fill(await asyncio.to_thread(load))
+            return
+        except ImportError as error:
+            slot.fail(f"{error}; {_ADVICE}")
+        except Exception as error:  # a foreign model's libraries raise what they like
+            slot.fail(str(error).strip().partition("\n")[0] or type(error).__name__)
+        log.error("'%s' cannot be used: %s", slot.name, slot.state.removeprefix("failed: "))
+
+    def _load_embedder(self) -> Embedder:
+        from gateway.sidecar.models import embedder, heads
+
+        _set_threads(self._config.threads)
+        loaded = embedder.load(self._config.embedder or "builtin")
+        loaded.encode(["A first text takes longer than all others."])
+        for path in sorted(self._config.heads_folder().glob("*.npz")):
+            try:
+                self._heads[path.stem] = heads.Head.load(path)
+            except (OSError, KeyError, ValueError) as error:
+                log.error("%s is no head: %s", path, error)
+        return loaded
+
+    def _load_entities(self) -> Entities:
+        from gateway.sidecar.models.entities import Entities
+
+        return Entities(self._config.spacy)
+
+    def _load_index(self) -> Index:
+        from gateway.sidecar.models.index import Index
+
+        config = self._config
+        return Index(self.embed, config.redis, config.index_bytes, config.index_entries)
+
+    def _embedding(self) -> Embedder:
+        return _wanted(self._embedder, "an embedder").get()
+
+    async def _op_embed(self, texts: Sequence[str]) -> Answer:
+        return {}, b"".join(await self.embed(texts))
+
+    async def _op_score(self, head: str, texts: Sequence[str]) -> Answer:
+        from gateway.sidecar.models.heads import vectors
+
+        embedder = self._embedding()
+        judge = self._heads.get(head)
+        if judge is None:
+            raise SidecarError(f"there is no head '{head}'; there are: {', '.join(self._heads) or 'none'}")
+        if not set(judge.pools) <= set(embedder.pools):
+            raise SidecarError(f"the head '{head}' needs the embedder 'builtin'")
+
+        async def judged(parts: list[str]) -> list[dict[str, float]]:
+            encodings = await self._encodings.get(parts)
+            scores = await self._small.run(
+                1, lambda: judge(vectors(encodings, embedder.pools, judge.pools)).tolist()
+            )
+            return [dict(zip(judge.labels, row, strict=True)) for row in scores]
+
+        return await self._by_window(texts, embedder.windows, judged)
+
+    async def _op_classify(self, model: str, texts: Sequence[str]) -> Answer:
+        slot = self._classifiers.get(model)
+        if slot is None:
+            raise SidecarError(f"no guard of the policy has the classifier '{model}'")
+        return await self._by_window(texts, slot.get().windows, self._classified[model].get)
+
+    async def _by_window(
+        self,
+        texts: Sequence[str],
+        windows: Callable[[str, int], list[tuple[int, int]]],
+        judged: Callable[[list[str]], Awaitable[Sequence[Mapping[str, float]]]],
+    ) -> Answer:
+        _bounded(texts)
+        most = self._config.max_windows
+        spans = await self._small.run(len(texts), lambda: [windows(text, most) for text in texts])
+        parts = [text[start:end] for text, ranges in zip(texts, spans, strict=True) for start, end in ranges]
+        scores = iter(await judged(parts)) if parts else iter(())
+        return {"scores": [[(start, end, next(scores)) for start, end in ranges] for ranges in spans]}, b""
+
+    async def _op_entities(self, texts: Sequence[str], language: str, entities: Sequence[str]) -> Answer:
+        finder = _wanted(self._entities, "Presidio").get()
+        _bounded(texts)
+
+        def find(text: str) -> list[Finding]:
+            return finder.find(text, language, entities)
+
+        found = [await self._presidio.run(1, find, text) for text in texts]
+        return {"found": [[(f.label, f.start, f.end, f.score) for f in of_text] for of_text in found]}, b""
+
+    async def _op_look_up(self, partition: str, question: str, budget: float, floor: float) -> Answer:
+        index = _wanted(self._index, "a semantic cache").get()
+        look = await index.look_up(partition, question, budget=budget, floor=floor)
+        hit = look.hit
+        return {
+            "hit": None if hit is None else (hit.similarity, hit.confidence, hit.age),
+            "reason": look.reason,
+            "similarity": look.similarity,
+        }, b"" if hit is None else hit.payload
+
+    async def _op_remember(
+        self, partition: str, question: str, key: str, ttl: float, payload: bytes = b""
+    ) -> Answer:
+        index = _wanted(self._index, "a semantic cache").get()
+        await index.remember(partition, question, payload, key=key, ttl=ttl)
+        return {}, b""
+
+    async def _op_forget(self, partition: str, key: str) -> Answer:
+        await _wanted(self._index, "a semantic cache").get().forget(partition, key)
+        return {}, b""
+
+    async def _op_status(self) -> Answer:
+        return {
+            "models": {name: slot.state for name, slot in self._slots.items()},
+            "heads": list(self._heads),
+            "queue": len(self._encodings)
+            + self._presidio.waiting
+            + sum(len(batcher) for batcher in self._classified.values()),
+            "batches": self._encodings.batches,
+            "encoded": self._encodings.computed,
+        }, b""
+
+
+def _wanted(slot: Slot[T] | None, what: str) -> Slot[T]:
+    if slot is None:
+        raise SidecarError(f"this sidecar was started without {what}, as the policy had no use for one")
+    return slot
+
+
+def _bounded(texts: Sequence[str]) -> None:
+    if len(texts) > _MOST_TEXTS:
+        raise SidecarBusy(f"{len(texts)} texts at once, where {_MOST_TEXTS} are the most")
+
+
+def _load_classifier(name: str) -> TextClassifier:
+    from gateway.sidecar.models.classifier import TextClassifier
+
+    return TextClassifier(name)
+
+
+def _set_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)

@@ -1,0 +1,66 @@
+"""Whether a policy needs the sidecar, and for what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.policy.schema import Policy, SemanticCache, SidecarBackend
+from gateway.policy.schema.guards import InjectionGuard, PiiGuard, ToxicityGuard
+from gateway.sidecar.config import SidecarConfig
+
+
+def needs_sidecar(policy: Policy) -> bool:
+    """A cascade by complexity alone is no need: it has a judge of its own."""
+    return _needs_embedder(policy) or _needs_entities(policy) or bool(_classifiers(policy))
+
+
+def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
+    """What its process is to do for ``policy``."""
+    given = policy.sidecar
+    semantic = _semantic(policy)
+    kept = {"index_bytes": semantic.max_bytes, "index_entries": semantic.max_entries} if semantic else {}
+    return SidecarConfig(
+        socket=str(socket),
+        embedder=given.embedder if _needs_embedder(policy) else None,
+        entities=_needs_entities(policy),
+        index=semantic is not None,
+        classifiers=_classifiers(policy),
+        spacy=given.spacy,
+        threads=given.threads,
+        max_queue=given.max_queue,
+        max_batch=given.max_batch,
+        redis=policy.store if semantic and policy.store != "memory" else None,
+        **kept,
+    )
+
+
+def _needs_embedder(policy: Policy) -> bool:
+    return (
+        _semantic(policy) is not None
+        or any(isinstance(backend, SidecarBackend) for backend in policy.backends.values())
+        or any(
+            isinstance(guard, InjectionGuard | ToxicityGuard)
+            and "model" in guard.checks
+            and guard.classifier is None
+            for guard in policy.guards.values()
+        )
+    )
+
+
+def _needs_entities(policy: Policy) -> bool:
+    return any(isinstance(guard, PiiGuard) and "model" in guard.checks for guard in policy.guards.values())
+
+
+def _classifiers(policy: Policy) -> tuple[str, ...]:
+    guards = policy.guards.values()
+    named = {
+        guard.classifier.model
+        for guard in guards
+        if isinstance(guard, InjectionGuard | ToxicityGuard) and "model" in guard.checks and guard.classifier
+    }
+    return tuple(sorted(named))
+
+
+def _semantic(policy: Policy) -> SemanticCache | None:
+    semantic = policy.caches.semantic
+    return semantic if semantic is not None and semantic.mode != "off" else None

@@ -1,0 +1,119 @@
+"""The sidecar's side of the socket. It knows requests and their cancellation, nothing of models."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gateway.sidecar.api import SidecarBusy, SidecarError
+from gateway.sidecar.protocol import (
+    HELLO,
+    MAX_FRAME,
+    Frame,
+    FrameReader,
+    ProtocolError,
+    encode,
+    failure,
+    greeted,
+)
+
+log = logging.getLogger(__name__)
+
+Answer = tuple[Mapping[str, Any], bytes]
+Handler = Callable[[str, Mapping[str, Any], bytes], Awaitable[Answer]]
+"""Takes an operation, its arguments and its payload. Raises ``SidecarError``."""
+
+_MOST_UNDER_WAY = 4096
+"""Requests of one connection."""
+
+
+async def serve(path: Path, handler: Handler) -> asyncio.Server:
+    """Listen at ``path``, for this user alone."""
+    path.unlink(missing_ok=True)  # noqa: ASYNC240
+    before = os.umask(0o077)
+    try:
+        return await asyncio.get_running_loop().create_unix_server(lambda: _Connection(handler), str(path))
+    finally:
+        os.umask(before)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._frames = FrameReader()
+        self._greeted = False
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a stream was expected")
+        self._transport = transport
+        transport.write(encode(HELLO))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._frames.feed(data):
+                self._take(frame)
+        except ProtocolError as error:
+            log.error("a gateway worker's connection is closed: %s", error)
+            self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._end()
+
+    def _take(self, frame: Frame) -> None:
+        header = frame.header
+        if not self._greeted:
+            greeted(header)
+            self._greeted = True
+        elif (cancelled := header.get("cancel")) is not None:
+            if task := self._under_way.get(cancelled):
+                task.cancel()
+        else:
+            number, op = header.pop("id", None), header.pop("op", None)
+            if not isinstance(number, int) or not isinstance(op, str) or number in self._under_way:
+                raise ProtocolError("a request without a number or an operation of its own")
+            if len(self._under_way) >= _MOST_UNDER_WAY:
+                self._say(number, failure(SidecarBusy(f"{_MOST_UNDER_WAY} requests are under way already")))
+                return
+            self._under_way[number] = asyncio.create_task(self._answer(number, op, frame))
+
+    async def _answer(self, number: int, op: str, frame: Frame) -> None:
+        try:
+            header, payload = await self._handler(op, frame.header, frame.payload)
+            self._say(number, header, payload)
+        except SidecarError as error:
+            self._say(number, failure(error))
+        except Exception as error:
+            # Its message could quote the text, so that only its kind and place are told.
+            place = error.__traceback__
+            while place is not None and place.tb_next is not None:
+                place = place.tb_next
+            where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "an unknown place"
+            log.error("'%s' failed: %s at %s", op, type(error).__name__, where)
+            self._say(number, failure(SidecarError(f"'{op}' failed ({type(error).__name__})")))
+        finally:
+            self._under_way.pop(number, None)
+
+    def _say(self, number: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size() > 2 * MAX_FRAME:
+            log.error("a gateway worker does not read its answers; its connection is closed")
+            self._end()
+            return
+        self._transport.write(encode({"id": number, **header}, payload))
+
+    def _end(self) -> None:
+        if self._transport is not None:
+            with suppress(OSError):
+                self._transport.abort()
+        for task in self._under_way.values():
+            task.cancel()
