@@ -1,0 +1,196 @@
+"""The caches of one policy generation: what is looked for where, and what is worth keeping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, Self
+
+import orjson
+
+from gateway.caching.answers import Answer, Recording, unpack
+from gateway.caching.exact import Answers, MemoryAnswers, RedisAnswers
+from gateway.caching.flight import Flights
+from gateway.caching.key import Fingerprints, Partition, cache_key, partition
+from gateway.caching.semantic import Facts, Semantic
+from gateway.policy.schema import ExactCache, Policy, Target, Timeouts
+from gateway.sidecar.api import Sidecar
+from gateway.types import Call, Candidate
+
+DEGRADED = frozenset({"fallback", "downgrade"})
+"""Why somebody else answered than the one who was asked."""
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class Entry:
+    """Where the answer to one request is kept, or would be."""
+
+    __slots__ = ("asked", "key")
+
+    def __init__(self, key: str, asked: Partition | None) -> None:
+        self.key = key
+        self.asked = asked
+
+
+class Caches:
+    """``open`` makes the first and, from the one before, each that follows."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        answers: Answers | None,
+        semantic: Semantic | None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.exact: ExactCache | None = policy.caches.exact if answers is not None else None
+        self.answers = answers
+        self.semantic = semantic
+        self.flights = Flights()
+        self._policy = policy
+        self._fingerprints = Fingerprints(policy)
+        self._candidates: dict[tuple[str, str, str], Candidate] = {}
+        self._clock = clock
+
+    @classmethod
+    def open(
+        cls,
+        policy: Policy,
+        *,
+        is_time_sensitive: Callable[[str], bool],
+        sidecar: Sidecar | None = None,
+        before: Caches | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
+        """``before`` is the generation in force until now: its answers live on where the store is the same.
+
+        Connects, and starts what runs in the background, at the first need only.
+        """
+        config = policy.caches
+        semantic = None
+        if config.semantic is not None and config.semantic.mode != "off" and sidecar is not None:
+            semantic = Semantic(config.semantic, sidecar, is_time_sensitive)
+        return cls(policy, _answers(policy, before), semantic, clock=clock)
+
+    @property
+    def resources(self) -> tuple[Closable, ...]:
+        """To be closed once no generation in use has them."""
+        return tuple(one for one in (self.flights, self.semantic, self.answers) if one is not None)
+
+    @property
+    def enabled(self) -> bool:
+        return self.answers is not None or self.semantic is not None
+
+    @property
+    def store(self) -> str:
+        return self._policy.store
+
+    def entry(self, call: Call) -> Entry | None:
+        """None where ``call`` is nothing that any cache could keep the answer to."""
+        fingerprint = self._fingerprints.of(call.model, call.principal.tenant)
+        try:
+            asked = None
+            if self.semantic is not None:
+                asked = partition(call, fingerprint, self.semantic.config.per)
+            if self.exact is None and asked is None:
+                return None
+            per = (
+                self.exact.per
+                if self.exact is not None
+                else self.semantic.config.per
+                if self.semantic
+                else "tenant"
+            )
+            return Entry(cache_key(call, fingerprint, per), asked)
+        except orjson.JSONEncodeError:
+            return None
+
+    async def find(self, entry: Entry, *, max_age: float | None) -> tuple[Answer, float] | None:
+        """The answer to this very request, and its age in seconds."""
+        if self.answers is None or self.exact is None:
+            return None
+        packed = await self.answers.get(entry.key)
+        if packed is None or (answer := unpack(packed)) is None:
+            return None
+        age = max(0.0, self._clock() - answer.stored)
+        oldest = self.exact.ttl if max_age is None else min(max_age, self.exact.ttl)
+        return (answer, age) if age <= oldest else None
+
+    async def find_alike(self, asked: Partition, facts: Facts, *, max_age: float | None) -> Answer | None:
+        """The answer to a question that means the same. ``facts`` are told what was found."""
+        if self.semantic is None:
+            return None
+        look = await self.semantic.look_up(asked, facts, max_age=max_age)
+        return unpack(look.hit.payload) if look is not None and look.hit is not None else None
+
+    def answered_by(self, answer: Answer) -> Candidate:
+        """The candidate that gave ``answer``."""
+        who = (answer.model, answer.backend, answer.target_model)
+        known = self._candidates.get(who)
+        if known is None:
+            model = self._policy.models.get(answer.model)
+            timeouts = model.timeouts if model is not None else Timeouts()
+            target = Target(backend=answer.backend, model=answer.target_model)
+            known = self._candidates[who] = Candidate(answer.model, target, timeouts, "cache")
+        return known
+
+    def keep(self, call: Call, entry: Entry, recording: Recording) -> str:
+        """Keep a whole answer, and return ``kept``, or why it is not."""
+        candidate = call.candidate
+        if not recording.is_whole(call.request):
+            return "incomplete"
+        if candidate is None or self._is_degraded(call, candidate):
+            return "degraded"
+        try:
+            packed = recording.pack(candidate, self._clock())
+        except orjson.JSONEncodeError:
+            return "not_json"
+        kept = False
+        if self.answers is not None and self.exact is not None and len(packed) <= self.exact.max_entry:
+            self.answers.put(entry.key, packed, self.exact.ttl)
+            kept = True
+        if (
+            self.semantic is not None
+            and entry.asked is not None
+            and recording.stopped()
+            and not recording.tools
+        ):
+            kept = self.semantic.remember(entry.asked, entry.key, packed) or kept
+        return "kept" if kept else "not_kept"
+
+    def evict(self, entry: Entry) -> None:
+        """An answer to this request was found to be bad: whatever is kept must go."""
+        if self.answers is not None:
+            self.answers.evict(entry.key)
+        if self.semantic is not None and entry.asked is not None:
+            self.semantic.forget(entry.asked, entry.key)
+
+    @property
+    def max_entry(self) -> int:
+        """The longest answer that any of them keeps."""
+        exact = self.exact.max_entry if self.exact is not None else 0
+        return max(exact, self.semantic.config.max_entry if self.semantic is not None else 0)
+
+    def _is_degraded(self, call: Call, candidate: Candidate) -> bool:
+        """Whether somebody answered who stands in for what the name means."""
+        if candidate.why in DEGRADED or candidate.model not in self._fingerprints.own_models(call.model):
+            return True
+        # A cascade whose last step fails gives what an earlier one had said, good enough or not.
+        steps = call.receipt.notes.get("cascade", {}).get("steps") or [{}]
+        return bool(steps[-1].get("verdict") == "failed")
+
+
+def _answers(policy: Policy, before: Caches | None) -> Answers | None:
+    config = policy.caches.exact
+    if config is None:
+        return None
+    kept = before.answers if before is not None and before.store == policy.store else None
+    if policy.store != "memory":
+        return kept or RedisAnswers(policy.store)
+    if isinstance(kept, MemoryAnswers):
+        kept.resize(config.max_bytes)
+        return kept
+    return MemoryAnswers(config.max_bytes)

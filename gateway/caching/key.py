@@ -1,0 +1,220 @@
+"""Which requests have the same answer: a hash of all that shapes it, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple
+
+import orjson
+
+from gateway.policy.schema import (
+    AnthropicBackend,
+    AnyBackend,
+    EngineBackend,
+    FakeBackend,
+    OpenAIBackend,
+    Policy,
+)
+from gateway.types import Call, ChatRequest, Json
+
+VERSION = 1
+"""Of what is hashed, and of how answers are written: entries of another are never found."""
+
+LONGEST_QUESTION = 2000
+"""Characters; no embedding of a longer text tells what it asks."""
+
+IGNORED = frozenset(
+    {
+        *("stream", "stream_options", "n", "model", "messages", "prompt"),
+        *("user", "metadata", "safety_identifier", "user_profile_id", "workspace_id"),
+        *("store", "service_tier", "inference_geo", "speed"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),
+    }
+)
+"""Parameters about who asks, how fast, what the provider keeps, and how it is sent; or which have a field of their own
+here. Of OpenAI (https://platform.openai.com/docs/api-reference/chat/create) and Anthropic
+(https://platform.claude.com/docs/en/api/messages)."""
+
+_DEFAULTS: Mapping[str, Json] = {
+    "best_of": 1,
+    "echo": False,
+    "frequency_penalty": 0,
+    "logit_bias": {},
+    "logprobs": False,
+    "presence_penalty": 0,
+    "response_format": {"type": "text"},
+}
+"""Spelled out, they say what is said by leaving them out, to every server. Those of ``temperature``, ``top_p`` and
+``max_tokens`` are the model's own; and every null is a default."""
+
+_Per = Literal["tenant", "key"]
+
+
+class Partition(NamedTuple):
+    """A question, and all else that answers to it have in common."""
+
+    name: str
+    question: str
+
+
+class Fingerprints:
+    """What of one policy shapes answers, for each model and tenant. Computed once for each of them."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._known: dict[tuple[str, str], str] = {}
+        self._own: dict[str, frozenset[str]] = {}
+
+    def of(self, model: str, tenant: str) -> str:
+        """Two policies with the same fingerprint give the same answers to ``tenant``'s questions to ``model``.
+
+        It covers the model's targets, its cascade's steps and larger models with theirs, those targets' backends, and
+        every guard that looks after the tenant. It leaves out time limits, retries, prices, queues, and the weights and
+        regions by which a target is chosen: they say how often each answers, not what. Fallbacks are left out as their
+        answers are never kept.
+        """
+        known = self._known.get((model, tenant))
+        if known is None:
+            known = self._known[model, tenant] = _digest(self._parts(model, tenant))
+        return known
+
+    def own_models(self, model: str) -> frozenset[str]:
+        """The models whose answers are what ``model`` means: itself, a cascade's steps, and larger ones."""
+        known = self._own.get(model)
+        if known is None:
+            known = self._own[model] = frozenset(self._reached([model]))
+        return known
+
+    def _parts(self, model: str, tenant: str) -> Json:
+        policy = self._policy
+        guards = {
+            name: guard.model_dump(mode="json")
+            for name, guard in policy.guards.items()
+            if any(fnmatchcase(tenant, pattern) for pattern in guard.tenants)
+        }
+        judges = [guard["judge"] for guard in guards.values() if guard.get("judge")]
+        reached = [model, *judges]
+        models = {name: _model(policy, name) for name in self._reached(reached)}
+        backends = {target[0] for one in models.values() for target in one["targets"]}
+        known = policy.tenants.get(tenant)
+        return {
+            "version": VERSION,
+            "models": models,
+            "backends": {
+                name: _backend(policy.backends[name]) for name in backends if name in policy.backends
+            },
+            "guards": list(guards.items()),
+            "sidecar": [policy.sidecar.embedder, policy.sidecar.spacy] if guards else None,
+            "local_only": known.local_only if known is not None else False,
+        }
+
+    def _reached(self, names: Iterable[str]) -> list[str]:
+        reached: dict[str, None] = {}
+        waiting = list(names)
+        for name in waiting:  # grows while it is read
+            known = self._policy.resolve(name)
+            if known is None or known in reached:
+                continue
+            reached[known] = None
+            model = self._policy.models[known]
+            waiting += [step.model for step in model.cascade]
+            waiting += [model.larger_context] if model.larger_context else []
+        return list(reached)
+
+
+def cache_key(call: Call, fingerprint: str, per: _Per = "tenant") -> str:
+    """Hex digits; equal for requests that differ in nothing that shapes the answer.
+
+    The order of an object's names does not matter; ``1`` and ``1.0`` may differ. Raises ``orjson.JSONEncodeError`` on
+    what is no JSON.
+    """
+    request = call.request
+    return _digest([request.messages, *_rest(call, request, fingerprint, per)])
+
+
+def partition(call: Call, fingerprint: str, per: _Per = "tenant") -> Partition | None:
+    """Where to look for a question that means the same; None where it is no single question in plain text."""
+    request = call.request
+    if not request.messages or request.n != 1 or request.embeds or request.continues:
+        return None
+    last = request.messages[-1]
+    if last.get("role") != "user":
+        return None
+    question = _plain(last.get("content"))
+    if not question or len(question) > LONGEST_QUESTION or question.isspace():
+        return None
+    before = [*request.messages[:-1], {**last, "content": None}]
+    return Partition(_digest(["semantic", before, *_rest(call, request, fingerprint, per)]), question)
+
+
+def _rest(call: Call, request: ChatRequest, fingerprint: str, per: _Per) -> list[Json]:
+    who = call.principal
+    return [
+        [who.tenant, who.key_id] if per == "key" else [who.tenant],
+        fingerprint,
+        call.model,
+        request.prompt,
+        request.n,
+        [request.continues, request.embeds, call.local_only],
+        {name: value for name, value in request.params.items() if not _is_left_out(name, value)},
+    ]
+
+
+def _is_left_out(name: str, value: Json) -> bool:
+    if value is None or name in IGNORED:
+        return True
+    # ``False == 0`` in Python, and of ``logprobs`` the one is a default and the other is not.
+    default = _DEFAULTS.get(name)
+    return default is not None and value == default and isinstance(value, bool) == isinstance(default, bool)
+
+
+def _plain(content: Json) -> str | None:
+    """The text of a message that is text alone."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return None
+    texts: list[str] = []
+    for part in content:
+        if not isinstance(part, dict) or part.keys() != {"type", "text"} or part["type"] != "text":
+            return None
+        if not isinstance(part["text"], str):
+            return None
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _digest(value: Json) -> str:
+    return sha256(orjson.dumps(value, default=_plain_object, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _plain_object(value: object) -> Json:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def _model(policy: Policy, name: str) -> dict[str, Any]:
+    model = policy.models[name]
+    return {
+        "targets": sorted([target.backend, target.model] for target in model.targets),
+        "cascade": [step.model_dump(mode="json") for step in model.cascade],
+        "context": model.context,
+        "larger_context": model.larger_context,
+    }
+
+
+def _backend(backend: AnyBackend) -> Json:
+    match backend:
+        case EngineBackend():
+            return ["engine", backend.base_url, backend.model, backend.args, backend.local]
+        case OpenAIBackend():
+            return ["openai", backend.base_url, backend.local]
+        case AnthropicBackend():
+            return ["anthropic", backend.base_url, backend.max_tokens, backend.local]
+        case FakeBackend():
+            script = [reply.model_dump(mode="json") for reply in backend.script]
+            return ["fake", script, backend.local]
+    return [type(backend).__name__, backend.local]

@@ -1,0 +1,134 @@
+"""Answers to questions that mean the same. The questions, the index and the answers are in the sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from gateway.caching.key import Partition
+from gateway.policy.schema import SemanticCache
+from gateway.sidecar.api import Look, Sidecar, SidecarError
+from gateway.types import Json
+
+log = logging.getLogger(__name__)
+
+SECONDS_TO_LOOK = 0.1
+"""A sidecar that is slower than this is not waited for."""
+SECONDS_TO_REMEMBER = 5.0
+ATTEMPTS_TO_FORGET = 30
+SECONDS_BETWEEN = 1.0
+MOST_WAITING = 64
+"""Answers on their way to the sidecar; beyond that they are not kept."""
+SECONDS_TO_FLUSH = 1.0
+
+Facts = dict[str, Json]
+"""For the receipt; questions are never among them."""
+
+
+class Semantic:
+    """One policy's. What it tells the sidecar is told in the background, in the order in which it came."""
+
+    def __init__(
+        self, config: SemanticCache, sidecar: Sidecar, is_time_sensitive: Callable[[str], bool]
+    ) -> None:
+        self.config = config
+        self._sidecar = sidecar
+        self._is_time_sensitive = is_time_sensitive
+        self._last: dict[str, asyncio.Task[None]] = {}
+        """The latest task of each partition."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def lifetime(self, question: str) -> float:
+        """Seconds for which an answer to ``question`` is good; 0 where it is to be neither looked for nor kept."""
+        ttl = self.config.ttl
+        return min(ttl, self.config.time_sensitive_ttl) if self._is_time_sensitive(question) else ttl
+
+    async def look_up(self, asked: Partition, facts: Facts, *, max_age: float | None) -> Look | None:
+        """What the sidecar found, and ``facts`` about it; None where it could not be asked."""
+        lifetime = self.lifetime(asked.question)
+        if not lifetime:
+            facts["semantic"] = "time_sensitive"
+            return None
+        budget, floor = self.config.error_budget, self.config.threshold
+        try:
+            async with asyncio.timeout(SECONDS_TO_LOOK):
+                look = await self._sidecar.look_up(asked.name, asked.question, budget=budget, floor=floor)
+        except TimeoutError:
+            facts["semantic"] = "timeout"
+            return None
+        except SidecarError as error:
+            facts["semantic"] = type(error).__name__
+            return None
+        oldest = lifetime if max_age is None else min(max_age, lifetime)
+        if look.hit is not None and look.hit.age > oldest:
+            look = Look(None, "too_old", look.similarity)
+        facts["semantic"] = look.reason
+        if look.similarity is not None:
+            facts["similarity"] = round(look.similarity, 4)
+        if look.hit is not None:
+            facts["confidence"] = round(look.hit.confidence, 4)
+            facts["age"] = round(look.hit.age, 1)
+        return look
+
+    def remember(self, asked: Partition, key: str, payload: bytes) -> bool:
+        """``key`` is the exact cache's. False where it is not to be kept, or cannot be now."""
+        lifetime = self.lifetime(asked.question)
+        if not lifetime or len(payload) > self.config.max_entry or len(self._tasks) >= MOST_WAITING:
+            return False
+
+        async def tell() -> None:
+            await self._sidecar.remember(asked.name, asked.question, payload, key=key, ttl=lifetime)
+
+        self._later(asked.name, tell, SECONDS_TO_REMEMBER)
+        return True
+
+    def forget(self, asked: Partition, key: str) -> None:
+        """A cut answer: whatever is there under ``key`` must go."""
+
+        async def tell() -> None:
+            # It may be restarting, and what it keeps in Redis would outlive that.
+            for _ in range(ATTEMPTS_TO_FORGET - 1):
+                try:
+                    return await self._sidecar.forget(asked.name, key)
+                except SidecarError:
+                    await asyncio.sleep(SECONDS_BETWEEN)
+            await self._sidecar.forget(asked.name, key)
+
+        self._later(asked.name, tell, ATTEMPTS_TO_FORGET * (SECONDS_BETWEEN + SECONDS_TO_REMEMBER))
+
+    async def aclose(self) -> None:
+        """What is on its way has a second to get there."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=SECONDS_TO_FLUSH)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _later(self, partition: str, tell: Callable[[], Awaitable[None]], seconds: float) -> None:
+        before = self._last.get(partition)
+
+        async def run() -> None:
+            if before is not None:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([before])
+            try:
+                async with asyncio.timeout(seconds):
+                    await tell()
+            except (SidecarError, TimeoutError) as error:
+                log.warning(
+                    "cache: the sidecar was not told of an answer: %s", str(error) or "it is too slow"
+                )
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._last[partition] = task
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if self._last.get(partition) is task:
+                del self._last[partition]
+
+        task.add_done_callback(ended)
