@@ -47,7 +47,9 @@ class Tally:
                 self.characters += size
 
     def bill(self, call: Call, error: BaseException | None) -> Bill:
-        """``error`` is what ended the request, None for a good end."""
+        """``error`` is what ended the request, None for a good end. What a cache gave costs nothing."""
+        if call.cached is not None:
+            return Bill(NOTHING, 0, False, ())
         usage, estimated = self._usage(call, error)
         spent = call.spent
         if not spent and call.target is not None and usage is not NOTHING:

@@ -44,14 +44,14 @@ def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
                 if reservation is not None:
                     tokens = usage.prompt + usage.completion
                     quotas.settle(reservation, tokens=tokens, nanodollars=bill.nanodollars)
-                if ended is None and not bill.estimated:
+                if ended is None and not bill.estimated and call.cached is None:
                     quotas.estimator.learn(call, usage)
                 call.receipt.note(
                     "quota",
                     reserved_tokens=tokens_of(demand) if demand is not None else 0,
                     used_tokens=usage.prompt + usage.completion,
                     cost_usd=bill.nanodollars / NANO,
-                    source="estimated" if bill.estimated else "backend",
+                    source="cache" if call.cached else "estimated" if bill.estimated else "backend",
                 )
                 if bill.unpriced:
                     call.receipt.note("quota", unpriced=list(bill.unpriced))
