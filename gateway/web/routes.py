@@ -10,6 +10,7 @@ from gateway.observe.metrics import Metrics
 from gateway.web.endpoints import health, models, requests
 from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
+from gateway.web.endpoints.moderations import Moderations
 from gateway.wire import openai_chat, openai_completions
 from gateway.wire.answer import Dialect
 from gateway.wire.anthropic.errors import error_body as anthropic_error
@@ -34,6 +35,7 @@ def build(metrics: Metrics, *, max_body: int) -> list[Route]:
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/embeddings", Generate(EmbeddingsFront(), max_body=max_body), methods=["POST"]),
+        Route("/v1/moderations", Moderations(max_body=max_body), methods=["POST"]),
         Route("/v1/messages", Generate(AnthropicFront(), max_body=max_body), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(max_body=max_body), methods=["POST"]),
         Route("/v1/models", models.list_models),

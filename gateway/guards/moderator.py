@@ -1,0 +1,228 @@
+"""What the toxicity guard makes of a text, told in OpenAI's categories, whether or not anything is found."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gateway.errors import GuardUnavailable
+from gateway.guards.finding import Unscanned
+from gateway.guards.tiers import Fast, Judge
+from gateway.policy.schema import AnyGuard, ToxicityGuard
+from gateway.sidecar.api import Scored, Sidecar, SidecarError
+from gateway.types import Call, Chunk, Chunks, Json, Usage
+
+MODEL = "tollgate-toxicity"
+CATEGORIES = (
+    "harassment",
+    "harassment/threatening",
+    "hate",
+    "hate/threatening",
+    "illicit",
+    "illicit/violent",
+    "self-harm",
+    "self-harm/intent",
+    "self-harm/instructions",
+    "sexual",
+    "sexual/minors",
+    "violence",
+    "violence/graphic",
+)
+"""Those of omni-moderation-latest. What the guard cannot tell is never flagged, and has the score 0."""
+_CATEGORY: Mapping[str, str] = {
+    **{label: label for label in ("hate", "harassment", "violence", "sexual")},
+    "self_harm": "self-harm",
+    # All that a classifier of the operator's own tells.
+    "toxicity": "harassment",
+    # A judge's hazards.
+    "violent_crimes": "violence",
+    "non_violent_crimes": "illicit",
+    "indiscriminate_weapons": "illicit/violent",
+    "sex_crimes": "sexual",
+    "child_sexual_exploitation": "sexual/minors",
+}
+_TEXT_ONLY = {category: ["text"] for category in CATEGORIES}
+
+PIECE, OVERLAP = 1000, 100
+"""Characters that are judged at once: about what the model reads at once, and a fast check does in 2 ms."""
+SLICE = 16
+"""Pieces that are given to the sidecar at once."""
+_UNCLEAR = math.log(4)
+"""Log-odds on either side of a threshold between which the judge is asked, as the guard itself does."""
+_DEFAULT = ToxicityGuard(kind="toxicity", on_error="allow")
+
+Scores = dict[str, float]
+"""Probability by the guard's own labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opinion:
+    scores: Scores
+    unsafe: frozenset[str]
+    """Labels that are flagged."""
+    tier: str
+
+
+class Moderator:
+    """One policy's. ``guards`` and ``judges`` are by name; ``fast`` is the toxicity guard's fast check.
+
+    A tenant's texts are judged by the first toxicity guard that looks after the tenant, in either direction, and its
+    thresholds; where there is none, by one with the schema's defaults. Its model, where it has one, judges every
+    text: scores are wanted for the clear cases, too. Where that cannot be had, ``on_error: allow`` leaves it to the
+    fast check.
+    """
+
+    def __init__(
+        self,
+        guards: Mapping[str, AnyGuard],
+        fast: Fast,
+        sidecar: Sidecar,
+        judges: Mapping[str, Judge] | None = None,
+    ) -> None:
+        self._guards = [(name, one) for name, one in guards.items() if isinstance(one, ToxicityGuard)]
+        self._fast = fast
+        self._sidecar = sidecar
+        self._judges = judges or {}
+
+    async def handle(self, call: Call) -> Chunks:
+        """A ``Handler``: for each text of ``call.request.params["input"]`` a chunk with ``{"moderation": result}``.
+
+        Raises ``GuardUnavailable``.
+        """
+        name, guard = self._guard_of(call.principal.tenant)
+        texts: Sequence[str] = call.request.params["input"]
+        opinions = await self._judged(texts, guard, self._judges.get(name or ""))
+        flagged = sum(1 for one in opinions if one.unsafe)
+        tiers = sorted({one.tier for one in opinions})
+        call.receipt.note("moderation", guard=name, texts=len(texts), flagged=flagged, tiers=tiers)
+        for index, opinion in enumerate(opinions):
+            last = index == len(opinions) - 1
+            yield Chunk(
+                index=index,
+                delta={"moderation": _result(opinion)},
+                finish_reason="stop",
+                usage=Usage(0, 0) if last else None,
+                more=not last,
+            )
+
+    def _guard_of(self, tenant: str) -> tuple[str | None, ToxicityGuard]:
+        for name, guard in self._guards:
+            if any(fnmatchcase(tenant, pattern) for pattern in guard.tenants):
+                return name, guard
+        return None, _DEFAULT
+
+    async def _judged(
+        self, texts: Sequence[str], guard: ToxicityGuard, judge: Judge | None
+    ) -> list[_Opinion]:
+        try:
+            scores, tier = await self._scored(texts, guard)
+            opinions = [_opinion(one, guard, tier) for one in scores]
+            if judge is not None:
+                await self._ask(judge, texts, guard, opinions)
+        except (SidecarError, Unscanned, TimeoutError) as error:
+            if guard.on_error == "block" or "fast" not in guard.checks:
+                raise GuardUnavailable(
+                    "The toxicity guard cannot judge this now. Try again in a moment.", retry_after=1.0
+                ) from error
+            return [_opinion(one, guard, "fast") for one in await self._quick(texts)]
+        return opinions
+
+    async def _scored(self, texts: Sequence[str], guard: ToxicityGuard) -> tuple[list[Scores], str]:
+        if "model" not in guard.checks and guard.classifier is None:
+            return await self._quick(texts), "fast"
+        owners, pieces = _pieces(texts)
+        scores: list[Scores] = [{} for _ in texts]
+        for start in range(0, len(pieces), SLICE):
+            async with asyncio.timeout(guard.timeout):
+                scored = await self._windows(pieces[start : start + SLICE], guard)
+            for owner, windows in zip(owners[start:], scored, strict=False):
+                for window in windows:
+                    _raise(scores[owner], window.scores)
+        return scores, "model"
+
+    async def _windows(self, pieces: Sequence[str], guard: ToxicityGuard) -> list[list[Scored]]:
+        if guard.classifier is None:
+            return await self._sidecar.score("toxicity", pieces)
+        unsafe = frozenset(guard.classifier.unsafe)
+        return [
+            [
+                window._replace(
+                    scores={"toxicity": min(1.0, sum(window.scores.get(one, 0.0) for one in unsafe))}
+                )
+                for window in windows
+            ]
+            for windows in await self._sidecar.classify(guard.classifier.model, pieces)
+        ]
+
+    async def _quick(self, texts: Sequence[str]) -> list[Scores]:
+        scores: list[Scores] = [{} for _ in texts]
+        for owner, piece in zip(*_pieces(texts), strict=True):
+            _raise(scores[owner], self._fast(piece))
+            await asyncio.sleep(0)
+        return scores
+
+    async def _ask(
+        self, judge: Judge, texts: Sequence[str], guard: ToxicityGuard, opinions: list[_Opinion]
+    ) -> None:
+        """Put the judge's opinion in the place of those that are not clear."""
+        asked = [i for i, one in enumerate(opinions) if abs(_margin(one.scores, guard)) < _UNCLEAR]
+        if not asked:
+            return
+        async with asyncio.timeout(guard.timeout):
+            verdicts = await judge.judge([texts[i] for i in asked], "user")
+        for i, verdict in zip(asked, verdicts, strict=True):
+            unsafe = frozenset(finding.label for finding in verdict.findings)
+            scores = {**opinions[i].scores}
+            _raise(scores, dict.fromkeys(unsafe, verdict.score))
+            opinions[i] = _Opinion(scores, unsafe, verdict.tier)
+
+
+def _pieces(texts: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Texts cut so that each piece can be judged at once, and whose they are."""
+    owners: list[int] = []
+    pieces: list[str] = []
+    for owner, text in enumerate(texts):
+        for start in range(0, max(1, len(text) - OVERLAP), PIECE - OVERLAP):
+            owners.append(owner)
+            pieces.append(text[start : start + PIECE])
+    return owners, pieces
+
+
+def _raise(scores: Scores, more: Mapping[str, float]) -> None:
+    for label, score in more.items():
+        scores[label] = max(scores.get(label, 0.0), score)
+
+
+def _threshold(label: str, guard: ToxicityGuard) -> float:
+    return dict[str, float](guard.categories).get(label, guard.threshold)  # type: ignore[arg-type]
+
+
+def _opinion(scores: Scores, guard: ToxicityGuard, tier: str) -> _Opinion:
+    unsafe = frozenset(label for label, score in scores.items() if score >= _threshold(label, guard))
+    return _Opinion(scores, unsafe, tier)
+
+
+def _margin(scores: Scores, guard: ToxicityGuard) -> float:
+    """How far above its threshold the surest label lies, in log-odds."""
+    margins = (_log_odds(score) - _log_odds(_threshold(label, guard)) for label, score in scores.items())
+    return max(margins, default=-math.inf)
+
+
+def _log_odds(probability: float) -> float:
+    bounded = min(max(probability, 1e-9), 1 - 1e-9)
+    return math.log(bounded / (1 - bounded))
+
+
+def _result(opinion: _Opinion) -> dict[str, Json]:
+    scores = dict.fromkeys(CATEGORIES, 0.0)
+    _raise(scores, {_CATEGORY[label]: s for label, s in opinion.scores.items() if label in _CATEGORY})
+    unsafe = {_CATEGORY.get(label) for label in opinion.unsafe}
+    return {
+        "flagged": bool(opinion.unsafe),
+        "categories": {category: category in unsafe for category in CATEGORIES},
+        "category_scores": scores,
+        "category_applied_input_types": _TEXT_ONLY,
+    }

@@ -1,0 +1,62 @@
+"""``/v1/moderations``: what the toxicity guard makes of texts, in OpenAI's shape."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import GatewayError
+from gateway.guards.moderator import MODEL
+from gateway.types import Call, ChatRequest, Receipt
+from gateway.web.body import ClientLeft, WhileConnected, read_body
+from gateway.web.context import Context
+from gateway.web.responses import send_body
+from gateway.wire import openai_moderations
+
+
+class Moderations:
+    """https://platform.openai.com/docs/api-reference/moderations. A request counts for the caller's limits, its
+    tokens do not.
+    """
+
+    def __init__(self, *, max_body: int) -> None:
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = Context.of(scope)
+        try:
+            texts = openai_moderations.read_request(await read_body(scope, receive, self._max_body))
+            call = _call(context, texts, scope)
+            try:
+                async with (
+                    WhileConnected(scope, receive),
+                    aclosing(context.runtime.moderator(call)) as chunks,
+                ):
+                    results = [chunk.delta["moderation"] async for chunk in chunks if chunk.delta is not None]
+                    body = openai_moderations.write_answer(context.request_id, MODEL, results)
+                    headers = [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
+                    await send_body(send, body, headers=headers)
+            except GatewayError as error:
+                error.headers = {**call.reply_headers, **error.headers}
+                raise
+        except ClientLeft:
+            return
+
+
+def _call(context: Context, texts: list[str], scope: Scope) -> Call:
+    """The texts travel as a parameter: as a prompt they would count as tokens."""
+    headers = dict(scope["headers"])
+    return Call(
+        request_id=context.request_id,
+        principal=context.caller(),
+        request=ChatRequest(MODEL, prompt=[], params={"input": texts}, embeds=True),
+        policy=context.runtime.policy,
+        receipt=Receipt(context.request_id, time.time()),
+        started=context.started,
+        headers={
+            "traceparent": headers.get(b"traceparent", b"").decode("latin-1"),
+            "x-request-id": context.request_id,
+        },
+    )
