@@ -1,0 +1,58 @@
+"""Web addresses, with a scheme or ``www``, and host names under the common top-level domains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gateway.guards.finding import Finding
+from gateway.guards.patterns.pattern import Pattern
+
+_WHOLE = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?:https?|ftps?|wss?)://[\w\[]|www\d?\.(?=[\w-]{1,63}\.))[^\s<>\"`{}|\\^]{2,2000}",
+    re.IGNORECASE,
+)
+_BARE = re.compile(
+    r"\.(?:com|org|net|edu|gov|info|biz|io|dev|app|co\.uk|org\.uk|ac\.uk|com\.(?:au|br|mx|tr|cn|ar))"
+    r"(?![\w@]|\.\w|-\w)(?::\d{1,5}(?!\d))?(?:[/?#][^\s<>\"`{}|\\^]{0,500})?"
+)
+_HOST = re.compile(
+    r"(?<![\w@.-])(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.){0,6}[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\Z"
+)
+_HINTS = ("://", "www", "WWW", ".")
+
+
+def find(text: str) -> Iterator[Finding]:
+    if "." not in text and "://" not in text:
+        return
+    done = 0
+    if "://" in text or "www" in text or "WWW" in text:
+        for match in _WHOLE.finditer(text):
+            done = _trimmed(text, match.start(), match.end())
+            yield Finding("URL", match.start(), done, 1.0)
+    for match in _BARE.finditer(text):
+        host = _HOST.search(text, max(0, match.start() - 128), match.start())
+        if host and host.start() >= 0 and not _inside_a_scheme(text, host.start()):
+            yield Finding("URL", host.start(), _trimmed(text, match.start() + 2, match.end()), 0.6)
+
+
+def _inside_a_scheme(text: str, start: int) -> bool:
+    return text[max(0, start - 1) : start] in ("/", ":")
+
+
+def _trimmed(text: str, start: int, end: int) -> int:
+    """Without the punctuation of the sentence around it."""
+    while end > start:
+        last = text[end - 1]
+        if last in ".,;:!?'*_~’”»" or (last in ")]" and _unopened(text, start, end, last)):
+            end -= 1
+        else:
+            break
+    return end
+
+
+def _unopened(text: str, start: int, end: int, bracket: str) -> bool:
+    return text.count("(["[bracket == "]"], start, end) < text.count(bracket, start, end)
+
+
+URL = Pattern("URL", 512, find)

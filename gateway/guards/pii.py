@@ -1,0 +1,119 @@
+"""Personal data: patterns in this very process, and Presidio in the sidecar for what patterns cannot find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.guards.patterns import PATTERNS
+from gateway.guards.recognizers import NAMES, RECOGNIZERS
+from gateway.policy.schema.guards import PiiGuard
+from gateway.policy.schema.guards import Sidecar as SidecarPolicy
+from gateway.sidecar.api import Sidecar, SidecarError
+
+
+class Pii:
+    """The ``Scanner`` of one ``pii`` guard. ``sidecar`` is asked only for entities that have no pattern here."""
+
+    origins: frozenset[Origin] = frozenset({"system", "user", "assistant", "tool", "answer"})
+
+    def __init__(self, config: PiiGuard, sidecar: Sidecar | None) -> None:
+        fast, model = "fast" in config.checks, "model" in config.checks
+        self._patterns = tuple(PATTERNS[entity] for entity in config.entities if fast and entity in PATTERNS)
+        self._asked = tuple(
+            entity for entity in config.entities if model and not (fast and entity in PATTERNS)
+        )
+        # Numbers are the same in all languages; names and dates are not.
+        self._named = tuple(entity for entity in self._asked if entity in NAMES or entity == "DATE_TIME")
+        self._order = {entity: place for place, entity in enumerate(config.entities)}
+        self._languages = config.languages
+        self._threshold = config.threshold
+        self._sidecar = sidecar
+        self.longest = max((pattern.longest for pattern in self._patterns), default=0)
+
+    def quick(self, text: str, origin: Origin) -> Verdict | None:
+        if self._asked:
+            return None
+        return self._verdict(self._matches(text), "fast")
+
+    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+        if self._sidecar is None:
+            raise Unscanned("there is no sidecar to look for " + ", ".join(self._asked))
+        first, *others = self._languages
+        questions = [(first, self._asked), *((language, self._named) for language in others if self._named)]
+        try:
+            found = await asyncio.gather(
+                *(
+                    self._sidecar.entities(texts, language=language, entities=entities)
+                    for language, entities in questions
+                )
+            )
+        except SidecarError as error:
+            raise Unscanned(f"{type(error).__name__}: {error}") from error
+        verdicts = []
+        for index, text in enumerate(texts):
+            if index:
+                await asyncio.sleep(0)
+            findings = [*self._matches(text), *(finding for each in found for finding in each[index])]
+            verdicts.append(self._verdict(findings, "model"))
+        return verdicts
+
+    def _matches(self, text: str) -> Iterator[Finding]:
+        for pattern in self._patterns:
+            yield from pattern.find(text)
+
+    def _verdict(self, findings: Iterable[Finding], tier: str) -> Verdict:
+        candidates = list(findings)
+        if not candidates:
+            return Verdict(tier=tier)
+        certain = [finding for finding in candidates if finding.score >= self._threshold]
+        best = max(finding.score for finding in candidates)
+        return Verdict(tuple(apart(certain, self._order)), best, tier)
+
+
+def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding]:
+    """Those that stay where findings overlap, in the text's order.
+
+    The higher score stays; then what comes first in ``order``; then the longer one.
+    """
+    ranked = sorted(
+        (finding for finding in findings if finding.end > finding.start),
+        key=lambda it: (-it.score, order.get(it.label, len(order)), it.start - it.end, it.start),
+    )
+    kept: list[Finding] = []
+    for finding in ranked:
+        if all(finding.end <= other.start or other.end <= finding.start for other in kept):
+            kept.append(finding)
+    kept.sort(key=lambda it: it.start)
+    return kept
+
+
+def unknown_entities(config: PiiGuard, sidecar: SidecarPolicy) -> list[str]:
+    """What is wrong with the guard's entities: one message for each that nothing here can find."""
+    problems = []
+    for entity in config.entities:
+        problem = _problem(entity, config, sidecar)
+        if problem:
+            problems.append(f"{entity}: {problem}")
+    return problems
+
+
+def _problem(entity: str, config: PiiGuard, sidecar: SidecarPolicy) -> str | None:
+    pattern = entity in PATTERNS
+    if pattern and "fast" in config.checks:
+        return None
+    if not pattern and entity not in NAMES and entity not in RECOGNIZERS:
+        return (
+            "nobody here can find it; the names are Presidio's, see the guards in the reference of policies"
+        )
+    if "model" not in config.checks:
+        return "only the model tier can find it; add 'model' to 'checks'"
+    if entity in NAMES:
+        for language in config.languages:
+            if language not in sidecar.spacy:
+                return (
+                    f"it takes a spaCy model to find it in {language!r}; "
+                    f"name one under 'sidecar', as in 'spacy: {{{language}: …}}'"
+                )
+    return None
