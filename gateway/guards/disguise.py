@@ -1,0 +1,142 @@
+"""Text as a model would understand it: what was written so as to slip past a filter is written plainly again."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import re
+import unicodedata
+from collections.abc import Container, Iterator
+
+MAX_READINGS = 6
+"""Of one text, besides the plain one."""
+MAX_DECODED = 2_000
+"""Characters of one reading."""
+
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
+    "\u2060\u2061\u2062\u2063\u2064\u2066\u2067\u2068\u2069\u206a\u206b\u206c\u206d\u206e\u206f\u3164\ufeff\uffa0"
+)
+_GONE: dict[int, str | None] = {
+    **dict.fromkeys(map(ord, _INVISIBLE), None),
+    **dict.fromkeys((*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), 0xE0001, 0xE007F), None),
+    **{code: chr(code - 0xE0000) for code in range(0xE0020, 0xE007F)},
+}
+"""Variation selectors too; tag characters, which are unseen copies of ASCII, become what they copy."""
+
+# The confusables that attacks use most: https://www.unicode.org/reports/tr39/
+_FOREIGN = str.maketrans(
+    "аеорсухіјѕԁһӏԝ" + "АВЕКМНОРСТУХІЈЅ" + "αινορτυχ" + "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "aeopcyxijsdhlw" + "ABEKMHOPCTYXIJS" + "aivoptux" + "ABEZHIKMNOPTYX",
+)
+_ALIKE = str.maketrans("ɑɡɩɪɴʀʏʟıȷ’‘ʼ“”‐–", "agiinrylij'''\"\"--")
+_LEET = str.maketrans("013457@$!|", "oieastasil")
+
+_NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f]")
+_LATIN = re.compile("[A-Za-z]")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_LEET_SIGN = re.compile(r"[013457@$!|]+[A-Za-z]")
+_LEET_WORD = re.compile(r"(?<![\w@$|])(?=[\w@$!|]*(?:[A-Za-z][013457@$!|]+[A-Za-z]|\b[013457@$]+[A-Za-z]{2}))[\w@$!|]+")
+_SPACED = re.compile(r"(?<!\w)(?:[A-Za-z][ .\-_*]{1,3}){5,}[A-Za-z](?!\w)")
+_GAP = re.compile(r"[ .\-_*]{2,}")
+_BASE64 = re.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{16,}={0,2}(?![A-Za-z0-9+/_=-])")
+_HEX = re.compile(r"(?<![0-9A-Fa-f])(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ ,:]?){12,}(?![0-9A-Fa-f])")
+_HEX_MARK = re.compile(r"0x|\\x|[ ,:]")
+_SHIFTED = re.compile(r"\brot-?13\b|\bcipher|\bvtaber\b|\bvafgehpgvbaf\b", re.IGNORECASE)
+_REVERSED = re.compile(r"\breversed?\b|\bbackwards?\b|\bsnoitcurtsni\b|\berongi\b|\btpmorp\b", re.IGNORECASE)
+_READABLE = re.compile(r"[A-Za-z]{2,}[ ,.:;!?'\"\n-]+[A-Za-z]+")
+
+
+def plain(text: str) -> str:
+    """``text`` in compatibility form, without what cannot be seen, and with lookalikes as what they look like.
+
+    Cyrillic and Greek words stay as they are in texts that are mainly in these. To do it twice changes nothing.
+    """
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text.translate(_GONE)).translate(_GONE).translate(_ALIKE)
+    foreign = len(_NOT_LATIN.findall(text))
+    if foreign:
+        mainly_latin = len(_LATIN.findall(text)) > foreign
+        text = _LETTERS.sub(lambda word: _latin(word[0], mainly_latin), text)
+    return unicodedata.normalize("NFKC", text)
+
+
+def _latin(word: str, mainly_latin: bool) -> str:
+    """A word that mixes alphabets, or in a Latin text could be Latin letters altogether, in Latin letters."""
+    if word.isascii() or not _NOT_LATIN.search(word):
+        return word
+    changed = word.translate(_FOREIGN)
+    if _LATIN.search(word) or (mainly_latin and not _NOT_LATIN.search(changed)):
+        return changed
+    return word
+
+
+def readings(text: str, words: Container[str]) -> Iterator[str]:
+    """Other ways to read ``text``, which is plain: leet and spaced letters as words, and what is decoded from
+    base64, hex, ROT13 and reversal. At most ``MAX_READINGS``. ``words`` are known ones, to find where words end.
+    """
+    found = 0
+    for reading in _all_readings(text, words):
+        yield reading
+        found += 1
+        if found == MAX_READINGS:
+            return
+
+
+def _all_readings(text: str, words: Container[str]) -> Iterator[str]:
+    spelled = text
+    if _SPACED.search(spelled):
+        spelled = _SPACED.sub(lambda run: _joined(run[0], words), spelled)
+    if _LEET_SIGN.search(spelled):
+        spelled = _LEET_WORD.sub(lambda word: word[0].translate(_LEET), spelled)
+    if spelled != text:
+        yield spelled
+    for run in _HEX.finditer(text):
+        digits = _HEX_MARK.sub("", run[0])
+        yield from _readable(bytes.fromhex(digits[: len(digits) // 2 * 2]))
+    for run in _BASE64.finditer(text):
+        body = run[0].rstrip("=").translate({ord("-"): "+", ord("_"): "/"})
+        try:
+            yield from _readable(base64.b64decode(body[: len(body) - (len(body) % 4 == 1)] + "=="))
+        except (binascii.Error, ValueError):
+            continue
+    if _SHIFTED.search(text):
+        yield codecs.encode(text[:MAX_DECODED], "rot13")
+    if _REVERSED.search(text):
+        yield text[-MAX_DECODED:][::-1]
+
+
+def _readable(data: bytes) -> Iterator[str]:
+    try:
+        decoded = data[: MAX_DECODED * 2].decode("utf-8", "strict" if len(data) <= MAX_DECODED else "ignore")
+    except UnicodeDecodeError:
+        return
+    if decoded.isprintable() or "\n" in decoded:
+        decoded = plain(decoded[:MAX_DECODED])
+        if _READABLE.search(decoded):
+            yield decoded
+
+
+def _joined(run: str, words: Container[str]) -> str:
+    """Letters with gaps as words: where the gaps between words are no wider, words end where a known one does."""
+    parts = _GAP.split(run)
+    if len(parts) > 1 and len(parts) < len(run) / 4:
+        return " ".join("".join(filter(str.isalpha, part)) for part in parts)
+    letters = "".join(filter(str.isalpha, run))[:MAX_DECODED]
+    # best[i]: the fewest pieces of the first i letters, and where the last of them begins; a letter alone costs more.
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    lower = letters.lower()
+    for end in range(1, len(letters) + 1):
+        cost, begin = best[end - 1][0] + 2, end - 1
+        for start in range(max(0, end - 16), end - 1):
+            if lower[start:end] in words and best[start][0] + 1 < cost:
+                cost, begin = best[start][0] + 1, start
+        best.append((cost, begin))
+    pieces, end = [], len(letters)
+    while end:
+        start = best[end][1]
+        pieces.append(letters[start:end])
+        end = start
+    return " ".join(reversed(pieces))
