@@ -43,12 +43,15 @@ class Settings:
     """A copy of the last policy that worked: a worker that starts while the folder is broken takes it."""
     worker: int = 1
     """Which worker this process is, from 1."""
+    sidecar: Path | None = None
+    """The socket of the sidecar, which is there or not as the policy wants it; None: nobody starts one."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
         """Raises SettingsError. A variable set to nothing counts as unset."""
         default = cls()
         state_dir, last_good = env.get("TOLLGATE_STATE_DIR"), env.get("TOLLGATE_LAST_GOOD")
+        sidecar = env.get("TOLLGATE_SIDECAR")
         return cls(
             policies=Path(env.get("TOLLGATE_POLICIES") or default.policies),
             host=env.get("TOLLGATE_HOST") or default.host,
@@ -66,6 +69,7 @@ class Settings:
             dev_key_sha256=_sha256(env, "TOLLGATE_DEV_KEY_SHA256"),
             last_good=Path(last_good) if last_good else None,
             worker=_integer(env, "TOLLGATE_WORKER", default.worker, 1, 1024),
+            sidecar=Path(sidecar) if sidecar else None,
         )
 
     def to_env(self) -> dict[str, str]:
@@ -83,6 +87,7 @@ class Settings:
             "TOLLGATE_DEV_KEY_SHA256": self.dev_key_sha256 or "",
             "TOLLGATE_LAST_GOOD": os.fspath(self.last_good) if self.last_good else "",
             "TOLLGATE_WORKER": str(self.worker),
+            "TOLLGATE_SIDECAR": os.fspath(self.sidecar) if self.sidecar else "",
         }
 
 

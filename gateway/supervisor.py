@@ -1,7 +1,7 @@
-"""``tollgate serve``: the process that owns the listening socket and keeps workers and engines running.
+"""``tollgate serve``: the process that owns the listening socket and keeps workers, engines and the sidecar running.
 
 It serves no request itself. Shutdown goes from the front to the back: nothing new is accepted, the workers finish
-what they have, then the engines are stopped.
+what they have, then the engines and the sidecar are stopped.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher
 from gateway.settings import SOCKET_FD, Settings
+from gateway.sidecar.config import CONFIG, SidecarConfig
+from gateway.sidecar.need import needs_sidecar, sidecar_config
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,8 @@ class Supervisor:
     def __init__(self, *, env: Mapping[str, str], on_line: OnLine, drain_timeout: float) -> None:
         self.workers: list[Child] = []
         self.engines: dict[str, Child] = {}
+        self.sidecar: Child | None = None
+        self._sidecar_config: SidecarConfig | None = None
         self._env = dict(env)
         self._on_line = on_line
         self._grace = drain_timeout + _SLACK
@@ -104,17 +108,39 @@ class Supervisor:
                     self.engines[name] = engine
                     engine.start()
 
+    async def run_sidecar(self, wanted: SidecarConfig | None, env: Mapping[str, str]) -> None:
+        """Have it run as ``wanted`` says, or not at all; one that is as wanted already is left alone."""
+        async with self._changing:
+            if wanted == self._sidecar_config:
+                return
+            if self.sidecar is not None:
+                log.info("stopping %s", self.sidecar.name)
+                await self.sidecar.stop(self._grace)
+                self.sidecar = self._sidecar_config = None
+            if wanted is not None and not self._closing:
+                self._sidecar_config = wanted
+                self.sidecar = Child(
+                    "sidecar",
+                    (sys.executable, "-m", "gateway.sidecar.worker"),
+                    env={**self._env, **env, CONFIG: wanted.to_json()},
+                    on_line=self._on_line,
+                )
+                self.sidecar.start()
+
     async def shut_down(self) -> None:
-        """Let the workers finish, then stop the engines."""
+        """Let the workers finish, then stop the engines and the sidecar."""
         self._closing = True
         await asyncio.gather(*(worker.stop(self._grace) for worker in self.workers))
         await self.run_engines({})
+        await self.run_sidecar(None, {})
 
     def kill(self) -> None:
         """End everything at once."""
         self._closing = True
         for child in (*self.workers, *self.engines.values()):
             child.kill()
+        if self.sidecar is not None:
+            self.sidecar.kill()
 
     async def _stop_engine(self, name: str) -> None:
         engine = self.engines[name]
@@ -172,6 +198,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
     signals = _Signals()
     with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch:
         last_good = LastGood(Path(scratch))
+        sidecar = Path(scratch) / "sidecar.sock"
 
         async def take_up(loaded: Loaded) -> None:
             if not loaded.policy.keys and not loaded.policy.jwt and settings.dev_key_sha256 is None:
@@ -181,12 +208,14 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
                 )
             await asyncio.to_thread(last_good.keep, loaded, env)
             await supervisor.run_engines(launches(loaded))
+            wanted = sidecar_config(loaded.policy, sidecar) if needs_sidecar(loaded.policy) else None
+            await supervisor.run_sidecar(wanted, settings.to_env())
 
         try:
             async with PolicyWatcher(settings.policies, take_up, env=env) as watcher:
                 shared = _shared_metrics(Path(scratch)) if settings.workers > 1 else {}
                 for number in range(1, settings.workers + 1):
-                    own = replace(settings, worker=number, last_good=last_good.path)
+                    own = replace(settings, worker=number, last_good=last_good.path, sidecar=sidecar)
                     supervisor.start_worker(
                         "gateway" if settings.workers == 1 else f"gateway {number}",
                         (sys.executable, "-m", "gateway.worker"),

@@ -18,7 +18,7 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
     """What its process is to do for ``policy``."""
     given = policy.sidecar
     semantic = _semantic(policy)
-    kept = {"index_bytes": semantic.max_bytes, "index_entries": semantic.max_entries} if semantic else {}
+    kept = semantic or SemanticCache()
     return SidecarConfig(
         socket=str(socket),
         embedder=given.embedder if _needs_embedder(policy) else None,
@@ -30,7 +30,8 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
         max_queue=given.max_queue,
         max_batch=given.max_batch,
         redis=policy.store if semantic and policy.store != "memory" else None,
-        **kept,
+        index_bytes=kept.max_bytes,
+        index_entries=kept.max_entries,
     )
 
 

@@ -40,6 +40,7 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         dev_key_sha256=st.sampled_from([None, "a" * 64]),
         last_good=st.sampled_from([None, Path("/tmp/x")]),
         worker=st.integers(1, 64),
+        sidecar=st.sampled_from([None, Path("/tmp/s")]),
     )
 )
 def test_settings_survive_the_environment(settings: Settings) -> None:

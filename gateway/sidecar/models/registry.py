@@ -244,7 +244,10 @@ class Registry:
         def find(text: str) -> list[Finding]:
             return finder.find(text, language, entities)
 
-        found = [await self._presidio.run(1, find, text) for text in texts]
+        try:
+            found = [await self._presidio.run(1, find, text) for text in texts]
+        except ValueError as error:  # an entity that cannot be found
+            raise SidecarError(str(error)) from None
         return {"found": [[(f.label, f.start, f.end, f.score) for f in of_text] for of_text in found]}, b""
 
     async def _op_look_up(self, partition: str, question: str, budget: float, floor: float) -> Answer:
