@@ -38,9 +38,18 @@ class EmbedderBackend:
         clock = Clock(call.timeouts, deadline=call.deadline)
         vectors: list[bytes] = []
         try:
-            for start in range(0, len(texts), SLICE):
-                async with clock:
-                    vectors += await self._sidecar.embed(texts[start : start + SLICE])
+            size = SLICE
+            while len(vectors) < len(texts):
+                asked = texts[len(vectors) : len(vectors) + size]
+                try:
+                    async with clock:
+                        vectors += await self._sidecar.embed(asked)
+                except SidecarBusy:
+                    # There may be room for fewer; a small queue never has any for so many.
+                    if len(asked) == 1:
+                        raise
+                    size = len(asked) // 2
+                    continue
                 clock.progress()
                 self._check_dimensions(params.get("dimensions"), vectors[0])
         except SidecarError as error:

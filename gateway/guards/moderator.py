@@ -131,7 +131,7 @@ class Moderator:
         return opinions
 
     async def _scored(self, texts: Sequence[str], guard: ToxicityGuard) -> tuple[list[Scores], str]:
-        if "model" not in guard.checks and guard.classifier is None:
+        if "model" not in guard.checks:
             return await self._quick(texts), "fast"
         owners, pieces = _pieces(texts)
         scores: list[Scores] = [{} for _ in texts]

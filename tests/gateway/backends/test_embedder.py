@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from array import array
 from base64 import b64decode
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from gateway.policy import schema
 from gateway.sidecar.api import Sidecar, SidecarBusy, SidecarDown, SidecarError, SidecarLoading
 from gateway.types import Backend, Call, Chunk, Usage
 from tests.fakes import TARGET, FakeUpstream, a_call, reply, within
+from tests.sidecars import SidecarProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +34,10 @@ def wanted(*inputs: Any, timeouts: dict[str, str] | None = None, **params: Any) 
 async def ask(backend: Backend, call: Call) -> list[Chunk]:
     async with aclosing(backend.stream(call, TARGET)) as chunks:
         return [chunk async for chunk in chunks]
+
+
+def cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
 
 
 class Lengths:
@@ -125,6 +131,43 @@ async def test_its_time_is_bounded(timeouts: dict[str, str]) -> None:
     async with within(1):
         with pytest.raises(errors.UpstreamTimeout):
             await ask(embedder(Lengths(delay=5)), wanted("a", timeouts=timeouts))
+
+
+async def test_a_queue_that_is_nearly_full_is_given_fewer_at_once() -> None:
+    class Crowded(Lengths):
+        async def embed(self, texts: Sequence[str]) -> list[bytes]:
+            if len(texts) > 3:
+                self.asked.append(0)
+                raise SidecarBusy("full")
+            return await super().embed(texts)
+
+    sidecar = Crowded()
+    chunks = await ask(embedder(sidecar), wanted(*("x" * n for n in range(5))))
+    assert [(chunk.delta or {})["embedding"][0] for chunk in chunks] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert sidecar.asked == [0, 2, 2, 1]
+
+
+async def test_the_real_one(sidecar: SidecarProcess) -> None:
+    texts = [
+        "A cat sleeps.",
+        "A kitten is asleep.",
+        "Shares fell on Monday.",
+        *(f"number {n}" for n in range(20)),
+    ]
+    client = sidecar.client()
+    backend = EmbedderBackend("embedder", client)
+    await backend.probe()
+    chunks = await ask(backend, wanted(*texts))
+    [packed] = await ask(backend, wanted(texts[0], encoding_format="base64", dimensions=384))
+    with pytest.raises(errors.BadRequest, match="384 dimensions"):
+        await ask(backend, wanted("a", dimensions=256))
+    await client.aclose()
+    vectors = [(chunk.delta or {})["embedding"] for chunk in chunks]
+    assert [len(vector) for vector in vectors] == [384] * len(texts)
+    assert all(math.hypot(*vector) == pytest.approx(1, abs=1e-3) for vector in vectors)
+    assert cosine(vectors[0], vectors[1]) > cosine(vectors[0], vectors[2]) + 0.3
+    decoded = array("f", b64decode((packed.delta or {})["embedding"]))
+    assert [*decoded] == pytest.approx(vectors[0], abs=0.02)
 
 
 async def test_it_proves_itself_by_work() -> None:

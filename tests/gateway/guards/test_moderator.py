@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import GuardUnavailable
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
-from gateway.guards.moderator import CATEGORIES, PIECE, SLICE, Moderator
+from gateway.guards.moderator import CATEGORIES, OVERLAP, PIECE, SLICE, Moderator, _pieces
 from gateway.guards.tiers import Judge
 from gateway.policy.schema import Policy
 from gateway.sidecar.api import Scored, Sidecar, SidecarDown, SidecarError
@@ -161,6 +164,17 @@ async def test_a_word_is_found_wherever_it_stands_in_a_long_text() -> None:
         text = "a " * (at // 2) + "vermin" + " a" * ((4 * PIECE - at) // 2)
         for rules in (guarded(g={"checks": ["fast"]}), policy()):
             assert flags((await results(moderator(rules), text, "a"))[0]) == {"hate"}
+
+
+@given(st.lists(st.integers(0, 4 * PIECE), min_size=1, max_size=4))
+def test_pieces_cover_their_texts_and_overlap(sizes: list[int]) -> None:
+    texts = ["".join(chr(33 + at % 90) for at in range(size)) for size in sizes]
+    owners, pieces = _pieces(texts)
+    assert all(len(piece) <= PIECE for piece in pieces)
+    for number, text in enumerate(texts):
+        mine = [piece for owner, piece in zip(owners, pieces, strict=True) if owner == number]
+        assert text == mine[0] + "".join(piece[OVERLAP:] for piece in mine[1:])
+        assert all(one[-OVERLAP:] == other[:OVERLAP] for one, other in pairwise(mine))
 
 
 async def test_the_sidecar_is_given_a_few_pieces_at_once() -> None:
