@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from gateway.guards.finding import Finding
+from collections.abc import Sequence
+
+from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.policy.schema.guards import LengthGuard
 
 
 class Length:
-    """Counts, and so needs no text. Whoever has the texts adds their lengths up."""
+    """Whoever has the texts adds their lengths up and asks ``exceeds``. As a ``Scanner`` it looks at no text."""
+
+    origins: frozenset[Origin] = frozenset()
+    longest = 0
 
     def __init__(self, config: LengthGuard) -> None:
         self.max_characters = config.max_characters
@@ -15,3 +20,9 @@ class Length:
     def exceeds(self, count: int) -> Finding | None:
         """What is beyond the limit, where ``count`` characters are."""
         return Finding("length", self.max_characters, count) if count > self.max_characters else None
+
+    def quick(self, text: str, origin: Origin) -> Verdict:
+        return Verdict()
+
+    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+        return [Verdict() for _ in texts]

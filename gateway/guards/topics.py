@@ -11,7 +11,10 @@ from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.guards.pii import apart
 from gateway.policy.schema.guards import TopicsGuard
 
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 """Thai, Lao, Burmese, Khmer, kana and Chinese characters: no spaces between words, so each sign is a word."""
 _WORD = re.compile(
     rf"[{_UNSPACED}]|[^\W{_UNSPACED}\u0300-\u036f][^\W{_UNSPACED}]*(?:[\u0300-\u036f]+[^\W{_UNSPACED}]*)*|\S"
@@ -100,7 +103,7 @@ def unbounded(pattern: str) -> str | None:
     A repetition inside a repetition, as in ``(a+)+``, is what does it. Such a pattern can be written without.
     """
     try:
-        from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
+        from re import _parser  # type: ignore[attr-defined]
     except ImportError:
         return None
     if _nested(_parser.parse(pattern), within=False):

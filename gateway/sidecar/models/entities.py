@@ -107,7 +107,7 @@ class _Pipelines(SpacyNlpEngine):
     def __init__(self, pipelines: dict[str, Language]) -> None:
         labels = NerModelConfiguration(labels_to_ignore=_IGNORED)
         super().__init__(models=[{"lang_code": "xx", "model_name": "blank"}], ner_model_configuration=labels)
-        self.nlp: dict[str, Language] = pipelines
+        self.nlp: dict[str, Language] = pipelines  # type: ignore[assignment]  # None in Presidio until loaded
 
     def load(self) -> None:
         pass
