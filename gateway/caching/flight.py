@@ -228,7 +228,8 @@ class Flights:
         self._flights: dict[Hashable, Flight] = {}
         self._all: set[Flight] = set()
 
-    def __len__(self) -> int:
+    @property
+    def under_way(self) -> int:
         return len(self._all)
 
     def find(self, key: Hashable) -> Flight | None:
