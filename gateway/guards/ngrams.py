@@ -6,7 +6,8 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -14,13 +15,19 @@ _TOKEN = re.compile(r"(?:[^\W_]|[@$]|[!*|](?=[^\W\d_]))+(?:['’][^\W\d_]+)?")
 _LEET = str.maketrans("01345789@$!|*", "oieastbgasii*", "*")
 _REPEATED = re.compile(r"([^\W\d_])\1{2,}")
 _LOOKALIKES = str.maketrans("асеіорхуАВЕІКМНОРСТХ’", "aceiopxyabeikmhopctx'")
-_PIECE = 400
-"""Characters that are weighed together. One bad sentence must not drown in a long text."""
+PIECE, OVERLAP = 500, 100
+"""Characters that are weighed together, and by which such pieces overlap: one bad sentence must not drown in a long
+text, nor be cut in two."""
+STEP = PIECE - OVERLAP
+SMOOTHING = 50
+"""Added to the number of features, so that two words alone do not weigh too much."""
 
 GROUP = "\N{SECTION SIGN}"
 """Stands for whoever is spoken of, so that what is said of one group is known of all."""
 _GROUPS = frozenset(
-    """
+    re.findall(
+        r"\w+",
+        """
     woman women girl girls female females lady ladies wife wives men male males feminist feminists
     gay gays lesbian lesbians homosexual homosexuals bisexual bisexuals queer queers lgbt lgbtq
     trans transgender transsexual transsexuals transgenders nonbinary
@@ -30,10 +37,14 @@ _GROUPS = frozenset(
     christians catholic catholics hindu hindus sikh sikhs buddhist buddhists atheist atheists
     immigrant immigrants migrant migrants refugee refugees foreigner foreigners foreign
     disabled disability disabilities handicapped autistic deaf blind
-    """.split()
+    """,
+    )
 )
 _PEOPLE = frozenset(
-    "people person persons folk folks man men woman women guy guys girl girls community communities".split()
+    re.findall(
+        r"\w+",
+        "people person persons folk folks man men woman women guy guys girl girls community communities",
+    )
 )
 
 
@@ -80,8 +91,52 @@ def features(text: str) -> set[str]:
     """Words, pairs and triples of them, and runs of five letters across their borders."""
     words = tokens(text)
     found = set(words)
-    found.update(map(" ".join, zip(words, words[1:], strict=False)))
+    found.update(map(" ".join, pairwise(words)))
     found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
     run = "".join(words)
     found.update([run[start : start + 5] for start in range(len(run) - 4)])
     return found
+
+
+class Ngrams:
+    """Log-odds by label as a weighted sum of a text's features, divided by the root of their number."""
+
+    def __init__(
+        self, labels: Sequence[str], bias: Sequence[float], weights: Mapping[str, Sequence[float]]
+    ) -> None:
+        """``weights`` has, for each feature, a label's index and the weight, and so on in turn."""
+        self.labels = tuple(labels)
+        self._bias = tuple(bias)
+        self._weights = {
+            feature: tuple((int(each[at]), each[at + 1]) for at in range(0, len(each), 2))
+            for feature, each in weights.items()
+        }
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Raises OSError, ValueError or KeyError if the file is not there or is no such model."""
+        model = json.loads(path.read_text(encoding="utf-8"))
+        return cls(model["labels"], model["bias"], model["weights"])
+
+    def log_odds(self, text: str) -> list[float]:
+        """In the order of ``labels``; of a long text, the highest that any part of it reaches."""
+        highest = self._piece(text[:PIECE])
+        for start in range(STEP, len(text) - OVERLAP, STEP):
+            highest = list(map(max, highest, self._piece(text[start : start + PIECE])))
+        return highest
+
+    def probabilities(self, text: str) -> dict[str, float]:
+        return {
+            label: 1 / (1 + math.exp(-odds))
+            for label, odds in zip(self.labels, self.log_odds(text), strict=True)
+        }
+
+    def _piece(self, text: str) -> list[float]:
+        found = features(text)
+        sums = [0.0] * len(self.labels)
+        weights = self._weights
+        for feature in found & weights.keys():
+            for label, weight in weights[feature]:
+                sums[label] += weight
+        root = math.sqrt(len(found) + SMOOTHING)
+        return [bias + total / root for bias, total in zip(self._bias, sums, strict=True)]

@@ -1,0 +1,114 @@
+"""Toxicity: hate, harassment, violence, sexual content, self-harm. Trained by ``scripts/train_toxicity.py``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.guards.finding import Origin, Scanner
+from gateway.guards.ngrams import Ngrams
+from gateway.guards.tiers import Judge, Model, Tiered
+from gateway.policy.schema.guards import Classifier, ToxicityGuard
+from gateway.sidecar.api import Scored, Sidecar
+
+CATEGORIES = ("hate", "harassment", "violence", "sexual", "self_harm")
+ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
+UNSAFE = "unsafe"
+"""The one label of a classifier that takes the head's place."""
+
+_WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
+
+
+class Weights(NamedTuple):
+    """What training gave: the fast tier, and how the head's log-odds and the fast tier's become one score."""
+
+    fast: Ngrams
+    head: float
+    """What the head's log-odds count for."""
+    ngrams: float
+    offset: float
+    clear: tuple[float, float]
+    """Between these probabilities the fast tier leaves the decision to the head."""
+
+    def combine(self, scores: Mapping[str, float], text: str) -> dict[str, float]:
+        """Probabilities by category, from the head's for a window and the window's text."""
+        return {
+            label: _probability(self.head * _log_odds(scores[label]) + self.ngrams * odds + self.offset)
+            for label, odds in zip(self.fast.labels, self.fast.log_odds(text), strict=True)
+        }
+
+
+@cache
+def weights() -> Weights:
+    """Raises OSError, ValueError or KeyError if the installation is damaged."""
+    tuned = json.loads(_WEIGHTS.read_text(encoding="utf-8"))
+    low, high = tuned["clear"]
+    return Weights(Ngrams.load(_WEIGHTS), tuned["head"], tuned["ngrams"], tuned["offset"], (low, high))
+
+
+def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
+    """The scanner of a policy's guard. Of the categories, each is found from its own threshold on."""
+    thresholds = {label: config.categories.get(label, config.threshold) for label in config.categories} | {
+        label: config.threshold for label in (*CATEGORIES, UNSAFE) if label not in config.categories
+    }
+    model: Model | None = None
+    if "model" in config.checks:
+        model = scorer(sidecar) if config.classifier is None else classifier(sidecar, config.classifier)
+    fast = weights()
+    return Tiered(
+        origins=ORIGINS,
+        thresholds=thresholds,
+        fast=fast.fast.probabilities if "fast" in config.checks else None,
+        clear=fast.clear,
+        model=model,
+        judge=judge,
+    )
+
+
+def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]:
+    """Probabilities of all categories for each window of each text: the head's and the fast tier's made one.
+
+    Raises ``SidecarError``.
+    """
+    combine = weights().combine
+
+    async def score(texts: Sequence[str]) -> list[list[Scored]]:
+        combined = []
+        for text, windows in zip(texts, await sidecar.score("toxicity", texts), strict=True):
+            parts = []
+            for start, end, scores in windows:
+                parts.append(Scored(start, end, combine(scores, text[start:end])))
+                await asyncio.sleep(0)
+            combined.append(parts)
+        return combined
+
+    return score
+
+
+def classifier(sidecar: Sidecar, config: Classifier) -> Model:
+    """The policy's own model, whose unsafe labels count together."""
+
+    async def score(texts: Sequence[str]) -> list[list[Scored]]:
+        return [
+            [
+                Scored(start, end, {UNSAFE: min(1.0, sum(scores.get(label, 0.0) for label in config.unsafe))})
+                for start, end, scores in windows
+            ]
+            for windows in await sidecar.classify(config.model, texts)
+        ]
+
+    return score
+
+
+def _log_odds(probability: float) -> float:
+    bounded = min(max(probability, 1e-7), 1 - 1e-7)
+    return math.log(bounded / (1 - bounded))
+
+
+def _probability(log_odds: float) -> float:
+    return 1 / (1 + math.exp(-log_odds))
