@@ -53,7 +53,7 @@ class BuiltIn:
     def __init__(self) -> None:
         from gateway.sidecar.models.minilm import MAX_TOKENS, POOLS, MiniLM
 
-        self.pools = POOLS
+        self.pools: tuple[str, ...] = POOLS
         self.model = MiniLM(builtin_folder())
         self._size = MAX_TOKENS - 2
 
@@ -83,7 +83,7 @@ class BuiltIn:
 class Foreign:
     """Any model of the sentence-transformers library, by folder or hub id."""
 
-    pools = ("sentence",)
+    pools: tuple[str, ...] = ("sentence",)
 
     def __init__(self, name: str) -> None:
         from sentence_transformers import SentenceTransformer

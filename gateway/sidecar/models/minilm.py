@@ -94,20 +94,20 @@ class MiniLM:
                 x = attention_norm(x + out(_attention(qkv(x), lengths)))
                 x = output_norm(x + down(F.gelu(up(x))))
                 pooled.append(_means(x, lengths))
-            pooled.append(torch.stack([part.amax(0) for part in x.split(lengths)]))
+            pooled.append(torch.stack([part.amax(0) for part in x.split_with_sizes(lengths)]))
             return torch.stack(pooled, 1)
 
 
 def _attention(qkv: Tensor, lengths: Sequence[int]) -> Tensor:
     parts = []
-    for part in qkv.split(list(lengths)):
+    for part in qkv.split_with_sizes(lengths):
         q, k, v = part.view(-1, 3, HEADS, WIDTH // HEADS).permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
         parts.append(F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).reshape(-1, WIDTH))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _means(x: Tensor, lengths: Sequence[int]) -> Tensor:
-    return torch.stack([part.mean(0) for part in x.split(list(lengths))])
+    return torch.stack([part.mean(0) for part in x.split_with_sizes(lengths)])
 
 
 def _truncated(ids: list[int]) -> list[int]:

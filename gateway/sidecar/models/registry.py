@@ -124,7 +124,8 @@ class Registry:
     async def aclose(self) -> None:
         if self._loading is not None:
             self._loading.cancel()
-        for batcher in (self._encodings, *self._classified.values()):
+        batchers: list[Batcher[Any]] = [self._encodings, *self._classified.values()]
+        for batcher in batchers:
             await batcher.aclose()
         for lane in (self._models, self._presidio, self._small):
             lane.thread.shutdown(wait=False, cancel_futures=True)

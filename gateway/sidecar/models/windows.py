@@ -38,17 +38,22 @@ def windows(
         return [(0, length)]
     starts = [at for at in range(len(tokens)) if at == 0 or words[at] is None or words[at] != words[at - 1]]
     borders = frozenset(starts)
+
+    def cut(begin: int) -> int:
+        return next((at for at in range(begin + size, begin, -1) if at in borders), begin + size)
+
     spans: list[Span] = []
-    begin = 0
-    while True:
-        end = begin + size
-        if end >= len(tokens):
-            spans.append((tokens[begin][0], length))
-            break
-        end = next((at for at in range(end, begin, -1) if at in borders), end)
+    begin = end = 0
+    while begin + size < len(tokens):
+        before, end = end, cut(begin)
+        if end <= before:  # the next word is too long to stand beside what is repeated
+            begin, end = before, cut(before)
+            if begin + size >= len(tokens):
+                break
         spans.append((tokens[begin][0] if begin else 0, tokens[end - 1][1]))
         if len(spans) == most:
             raise TooLong(most)
         wanted = max(end - overlap, begin + 1)
         begin = next((at for at in range(wanted, end) if at in borders), end)
+    spans.append((tokens[begin][0], length))
     return spans
