@@ -138,7 +138,12 @@ def test_what_does(other: dict[str, Any]) -> None:
 
 
 def test_all_of_those_differ_from_each_other() -> None:
-    others = [{"prompt": "Hello"}, {"prompt": ["Hello"]}, {"prompt": "Hello", "embeds": True}, {"n": 2}]
+    others: list[dict[str, Any]] = [
+        {"prompt": "Hello"},
+        {"prompt": ["Hello"]},
+        {"prompt": "Hello", "embeds": True},
+        {"n": 2},
+    ]
     assert len({key(asked(**other)) for other in others}) == len(others)
 
 
