@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Self
 
 from gateway.errors import GuardUnavailable
+from gateway.guards import toxicity
 from gateway.guards.finding import Unscanned
-from gateway.guards.tiers import Fast, Judge
+from gateway.guards.tiers import Fast, Judge, Model
 from gateway.policy.schema import AnyGuard, ToxicityGuard
-from gateway.sidecar.api import Scored, Sidecar, SidecarError
+from gateway.sidecar.api import Sidecar, SidecarError
 from gateway.types import Call, Chunk, Chunks, Json, Usage
 
 MODEL = "tollgate-toxicity"
@@ -36,7 +38,7 @@ _CATEGORY: Mapping[str, str] = {
     **{label: label for label in ("hate", "harassment", "violence", "sexual")},
     "self_harm": "self-harm",
     # All that a classifier of the operator's own tells.
-    "toxicity": "harassment",
+    toxicity.UNSAFE: "harassment",
     # A judge's hazards.
     "violent_crimes": "violence",
     "non_violent_crimes": "illicit",
@@ -67,7 +69,7 @@ class _Opinion:
 
 
 class Moderator:
-    """One policy's. ``guards`` and ``judges`` are by name; ``fast`` is the toxicity guard's fast check.
+    """One policy's. ``guards`` and ``judges`` are by name; ``fast`` and ``model`` are the toxicity guard's own tiers.
 
     A tenant's texts are judged by the first toxicity guard that looks after the tenant, in either direction, and its
     thresholds; where there is none, by one with the schema's defaults. Its model, where it has one, judges every
@@ -79,13 +81,25 @@ class Moderator:
         self,
         guards: Mapping[str, AnyGuard],
         fast: Fast,
-        sidecar: Sidecar,
+        model: Callable[[ToxicityGuard], Model],
         judges: Mapping[str, Judge] | None = None,
     ) -> None:
         self._guards = [(name, one) for name, one in guards.items() if isinstance(one, ToxicityGuard)]
         self._fast = fast
-        self._sidecar = sidecar
+        self._model = model
         self._judges = judges or {}
+
+    @classmethod
+    def of(
+        cls, guards: Mapping[str, AnyGuard], sidecar: Sidecar, judges: Mapping[str, Judge] | None = None
+    ) -> Self:
+        """With what comes with the gateway. Raises OSError, ValueError or KeyError if the installation is damaged."""
+
+        def model(guard: ToxicityGuard) -> Model:
+            own = guard.classifier
+            return toxicity.scorer(sidecar) if own is None else toxicity.classifier(sidecar, own)
+
+        return cls(guards, toxicity.weights().fast.probabilities, model, judges)
 
     async def handle(self, call: Call) -> Chunks:
         """A ``Handler``: for each text of ``call.request.params["input"]`` a chunk with ``{"moderation": result}``.
@@ -133,29 +147,16 @@ class Moderator:
     async def _scored(self, texts: Sequence[str], guard: ToxicityGuard) -> tuple[list[Scores], str]:
         if "model" not in guard.checks:
             return await self._quick(texts), "fast"
+        model = self._model(guard)
         owners, pieces = _pieces(texts)
         scores: list[Scores] = [{} for _ in texts]
         for start in range(0, len(pieces), SLICE):
             async with asyncio.timeout(guard.timeout):
-                scored = await self._windows(pieces[start : start + SLICE], guard)
-            for owner, windows in zip(owners[start:], scored, strict=False):
+                scored = await model(pieces[start : start + SLICE])
+            for owner, windows in zip(owners[start : start + SLICE], scored, strict=True):
                 for window in windows:
                     _raise(scores[owner], window.scores)
         return scores, "model"
-
-    async def _windows(self, pieces: Sequence[str], guard: ToxicityGuard) -> list[list[Scored]]:
-        if guard.classifier is None:
-            return await self._sidecar.score("toxicity", pieces)
-        unsafe = frozenset(guard.classifier.unsafe)
-        return [
-            [
-                window._replace(
-                    scores={"toxicity": min(1.0, sum(window.scores.get(one, 0.0) for one in unsafe))}
-                )
-                for window in windows
-            ]
-            for windows in await self._sidecar.classify(guard.classifier.model, pieces)
-        ]
 
     async def _quick(self, texts: Sequence[str]) -> list[Scores]:
         scores: list[Scores] = [{} for _ in texts]

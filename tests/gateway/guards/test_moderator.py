@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import GuardUnavailable
+from gateway.guards import tiers, toxicity
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
 from gateway.guards.moderator import CATEGORIES, OVERLAP, PIECE, SLICE, Moderator, _pieces
 from gateway.guards.tiers import Judge
-from gateway.policy.schema import Policy
+from gateway.policy.schema import Policy, ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar, SidecarDown, SidecarError
 from gateway.types import Call, Principal, Usage
 from tests.fakes import a_call, policy
@@ -41,15 +42,14 @@ def fast(text: str) -> dict[str, float]:
 
 
 class Model:
-    """A sidecar that is sure of its words, and less sure where it reads ``perhaps``."""
+    """A model that is sure of its words, and less sure where it reads ``perhaps``."""
 
     def __init__(self, error: SidecarError | None = None, delay: float = 0.0) -> None:
         self.asked: list[int] = []
         self._error = error
         self._delay = delay
 
-    async def score(self, head: str, texts: Sequence[str]) -> list[list[Scored]]:
-        assert head == "toxicity"
+    async def score(self, texts: Sequence[str]) -> list[list[Scored]]:
         self.asked.append(len(texts))
         await asyncio.sleep(self._delay)
         if self._error is not None:
@@ -88,7 +88,14 @@ def guarded(**guards: Any) -> Policy:
 
 
 def moderator(policy_: Policy, sidecar: Model | None = None, **judges: Judge) -> Moderator:
-    return Moderator(policy_.guards, fast, cast("Sidecar", sidecar or Model()), judges)
+    model = sidecar or Model()
+
+    def of(guard: ToxicityGuard) -> tiers.Model:
+        if guard.classifier is None:
+            return model.score
+        return toxicity.classifier(cast("Sidecar", model), guard.classifier)
+
+    return Moderator(policy_.guards, fast, of, judges)
 
 
 def a_moderation(*texts: str, tenant: str = "acme") -> Call:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +18,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
 from gateway.runtime import Runtime
-from gateway.sidecar.api import Sidecar, SidecarDown
+from gateway.sidecar.api import Scored, SidecarDown
 from gateway.stages.meter import meter
 from gateway.stages.quota import quota
 from gateway.stages.trace import trace
@@ -35,18 +35,13 @@ pytestmark = pytest.mark.anyio
 HATE = {"hate": 0.9, "harassment": 0.2, "violence": 0.1, "sexual": 0.0, "self_harm": 0.0}
 
 
-class NoSidecar:
-    async def score(self, head: str, texts: Any) -> Any:
-        raise SidecarDown("none")
-
-
 class Served:
     """The endpoint, with what the composition root puts around it."""
 
     def __init__(self, **rules: Any) -> None:
         self.metrics, self.receipts, self.quotas = Metrics(), Receipts(MemoryStore()), Quotas("memory")
         rules_ = policy(**rules)
-        moderator = Moderator(rules_.guards, self._fast, cast("Sidecar", NoSidecar()))
+        moderator = Moderator(rules_.guards, self._fast, lambda guard: self._gone)
         handler: Handler = moderator.handle
         for stage in (quota(self.quotas), meter(self.metrics), trace(self.receipts)):
             handler = stage(handler)
@@ -73,6 +68,10 @@ class Served:
     @staticmethod
     def _fast(text: str) -> dict[str, float]:
         return HATE if "vermin" in text else dict.fromkeys(HATE, 0.01)
+
+    @staticmethod
+    async def _gone(texts: Sequence[str]) -> list[list[Scored]]:
+        raise SidecarDown("none")
 
     async def aclose(self) -> None:
         await self.sdk.close()
