@@ -123,12 +123,15 @@ class Whole:
         self._choices: dict[int, Choice] = {}
         self._usage: Usage | None = None
         self._envelope: dict[str, Json] = {}
+        self._revocation: Mapping[str, Json] | None = None
 
     def add(self, chunk: Chunk) -> None:
         if chunk.envelope:
             self._envelope.update(chunk.envelope)
         if chunk.usage is not None:
             self._usage = chunk.usage
+        if chunk.revocation is not None:
+            self._revocation = chunk.revocation
         if chunk.delta is None:
             return
         choice = self._choices.get(chunk.index)
@@ -147,6 +150,7 @@ class Whole:
                     self._dialect.whole_choice(index, self._choices[index]) for index in sorted(self._choices)
                 ],
                 "usage": write_usage(self._usage) if self._usage else None,
+                **({} if self._revocation is None else {"tollgate": self._revocation}),
             }
         )
 
@@ -176,9 +180,11 @@ class Events:
         if chunk.delta is None:
             return b""
         event = self._start + orjson.dumps(self._dialect.event_choice(chunk)) + self._tail
-        if not chunk.envelope or chunk.envelope.keys() <= _SHARED:
+        if chunk.revocation is None and (not chunk.envelope or chunk.envelope.keys() <= _SHARED):
             return event
         own = {name: value for name, value in chunk.envelope.items() if name not in _SHARED}
+        if chunk.revocation is not None:
+            own["tollgate"] = chunk.revocation
         # Fields of this event alone, such as a provider's filter verdicts or timings, follow those that all share.
         return event[:-3] + b"," + orjson.dumps(own)[1:] + b"\n\n"
 

@@ -32,6 +32,8 @@ class News:
             self.usage = chunk.usage
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
+        if chunk.revocation is not None:
+            self.tollgate = chunk.revocation
         if not chunk.envelope:
             return
         told = str(chunk.envelope.get("id") or "")

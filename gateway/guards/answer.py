@@ -1,0 +1,430 @@
+"""An answer under guard: what of it may leave, and when it is to be cut.
+
+Nothing of a text leaves before all guards that hold or keep a window have cleared it; optimistic ones scan beside.
+What a client can have seen of something that a guard blocks, counted from its first character:
+
+- ``hold``: nothing;
+- ``windowed``: nothing, of whatever is no longer than the window;
+- ``optimistic``: itself, at most ``interval`` characters after it, and what arrived while the scan ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gateway.guards.deltas import CONTENT, readable, said, single
+from gateway.guards.finding import Finding, Origin, Unscanned
+from gateway.guards.guards import Guard
+from gateway.guards.inspection import PIECE, Inspection, at_once
+from gateway.guards.logprobs import spell
+from gateway.guards.texts import Path, put
+from gateway.guards.window import Lane, Mode, Watch
+from gateway.observe.metrics import Metrics
+from gateway.types import Call, Chunk, Json, Usage
+
+ORIGIN: Origin = "answer"
+_SHARED = ("id", "created", "system_fingerprint")
+"""What the last chunk tells in common with those before it."""
+_LARGE = 64
+"""Characters of a chunk that is not held as a whole until its last may leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Why and where an answer ends."""
+
+    guard: Guard
+    reason: str
+    choice: int
+    channel: str
+    place: int
+    """Of the first unsafe character, in the text as the client would have it."""
+    leaked: int
+    seconds: float
+    """Since that character arrived."""
+
+
+@dataclass(slots=True)
+class _Held:
+    chunk: Chunk
+    pieces: list[tuple[Lane, Path, str, int]]
+    """Its texts, with the places where they end."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    queue: deque[_Held] = field(default_factory=deque)
+    current: Lane | None = None
+    """The text that grew last."""
+    characters: int = 0
+    last: bool = False
+    """No more text is expected."""
+    finished: bool = False
+    """The client knows that it has ended."""
+
+    def turn(self, lane: Lane) -> list[Lane]:
+        """``lane`` grows now; those that are over. Thoughts are over where content begins, and a call where the next one does.
+
+        Else the end of each would hold back all that follows it. Should a server speak by turns after all, each
+        part was judged by itself once, and from then on the text waits for the end of the answer.
+        """
+        before, self.current = self.current, lane
+        if lane.over:
+            lane.over = False
+            lane.resumed = True
+        if before is None or before.resumed:
+            return []
+        before.over = True
+        return [before]
+
+    def is_judged(self) -> bool:
+        return all(watch.final == lane.end for lane in self.lanes.values() for watch in lane.watches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """A stretch of a text before a guard."""
+
+    choice: int
+    lane: Lane
+    watch: Watch
+    text: str
+    start: int
+    end: int
+    last: bool
+
+
+class Answer:
+    """``wake`` is called when there is something to ``scan`` for, though no chunk has come."""
+
+    def __init__(
+        self,
+        call: Call,
+        guards: Sequence[Guard],
+        metrics: Metrics,
+        wake: Callable[..., None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.cut: Cut | None = None
+        self.scanned = False
+        """To the end, by every guard."""
+        self._call = call
+        self._metrics = metrics
+        self._wake = wake
+        self._clock = clock
+        self._streams = call.request.stream
+        self._inspections = [Inspection(guard, "output", metrics) for guard in guards]
+        self._limits = [one for one in self._inspections if one.guard.limit is not None]
+        self._exceeded: set[tuple[str, int]] = set()
+        self._watched = [(one, self._mode(one)) for one in self._inspections if one.guard.limit is None]
+        self._optimistic = any(mode == "optimistic" for _, mode in self._watched)
+        self.holds = any(self._mode(one) == "hold" for one in self._inspections)
+        self._choices: dict[int, _Choice] = {}
+        self._passing: list[Chunk] = []
+        self._stale: dict[tuple[int, str], Lane] = {}
+        """Texts that may be due for a scan."""
+        self._running: dict[Inspection, tuple[asyncio.Task[Sequence[Finding]], _Scan]] = {}
+        self._left_out: set[str] = set()
+        self._usage: Usage | None = None
+        self._envelope: Mapping[str, Json] = {}
+        for inspection in self._inspections:
+            metrics.guard_streams.labels(inspection.guard.name).inc()
+
+    def _mode(self, inspection: Inspection) -> Mode:
+        return inspection.guard.config.stream if self._streams else "hold"
+
+    @property
+    def is_holding(self) -> bool:
+        return any(choice.queue for choice in self._choices.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is held, and no scan is under way."""
+        return not (self._running or self._stale or self.is_holding)
+
+    def feed(self, chunk: Chunk) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.envelope:
+            self._envelope = chunk.envelope
+        if chunk.delta is None:
+            self._passing.append(chunk)
+            return
+        delta, left_out = readable(chunk.delta)
+        if delta is not chunk.delta:
+            chunk = replace(chunk, delta=delta)
+            self._left_out |= left_out
+        texts = said(delta)
+        if chunk.logprobs is not None and not spell(
+            chunk.logprobs, {channel: text for channel, _, text in texts}
+        ):
+            chunk = replace(chunk, logprobs=None)
+        choice = self._choices.get(chunk.index)
+        if choice is None:
+            choice = self._choices[chunk.index] = _Choice()
+        pieces = []
+        now = self._clock() if texts else 0.0
+        for channel, path, text in texts:
+            lane = choice.lanes.get(channel)
+            if lane is None:
+                lane = choice.lanes[channel] = Lane(channel, [Watch(*one) for one in self._watched])
+            if lane is not choice.current:
+                for one in choice.turn(lane):
+                    self._stale[chunk.index, one.channel] = one
+            lane.add(text, now)
+            pieces.append((lane, path, text, lane.end))
+            self._stale[chunk.index, channel] = lane
+            choice.characters += len(text)
+            if self._limits:
+                self._measure(chunk.index, choice, lane)
+        if chunk.finish_reason is not None:
+            choice.last = True
+            self._stale.update(((chunk.index, channel), lane) for channel, lane in choice.lanes.items())
+            if pieces and self._optimistic:  # the text need not wait for the last scan; the end must
+                rest = Chunk(chunk.index, {}, chunk.finish_reason, usage=chunk.usage, envelope=chunk.envelope)
+                choice.queue.append(_Held(replace(chunk, finish_reason=None, usage=None), pieces))
+                chunk, pieces = rest, []
+        choice.queue.append(_Held(chunk, pieces))
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        for index, choice in self._choices.items():
+            choice.last = True
+            self._stale.update(((index, channel), lane) for channel, lane in choice.lanes.items())
+
+    async def scan(self) -> None:
+        """Whatever is due; sets ``cut``."""
+        self._collect()
+        waiting = []
+        stale, self._stale = self._stale, {}
+        for (index, channel), lane in stale.items():
+            complete = self._choices[index].last
+            for watch in lane.watches:
+                last = complete or (lane.over and watch.mode != "hold")
+                if self.cut is not None:
+                    return
+                if not watch.is_due(lane.end, last=last):
+                    continue
+                if watch.inspection in self._running:
+                    self._stale[index, channel] = lane
+                    continue
+                start = watch.start
+                scan = _Scan(index, lane, watch, lane.text(start), start, lane.end, last)
+                if not self._look(scan):
+                    if watch.mode == "optimistic":
+                        task = asyncio.create_task(self._decide(scan))
+                        task.add_done_callback(self._wake)
+                        self._running[watch.inspection] = (task, scan)
+                    else:
+                        waiting.append(scan)
+        if waiting and self.cut is None:
+            await at_once(*(self._settle(scan) for scan in waiting))
+        for lane in stale.values():
+            lane.forget()
+
+    def release(self) -> Iterator[Chunk]:
+        """What may leave now, in order. What was cut in the meantime stays."""
+        out = [_Held(chunk, []) for chunk in self._passing]
+        self._passing = []
+        for choice in self._choices.values():
+            if choice.queue:
+                out += self._free(choice)
+        for number, held in enumerate(out, 1):
+            if self._running:
+                self._collect()
+            if self.cut is not None:
+                return
+            chunk = self._rendered(held)
+            chunk.more = number < len(out)
+            if chunk.finish_reason is not None:
+                self._choices[chunk.index].finished = True
+            yield chunk
+
+    def last_words(self) -> list[Chunk]:
+        """The end of an answer that was cut."""
+        cut = self.cut
+        if cut is None:
+            return []
+        told: dict[str, Json] = {
+            "revoked": True,
+            "reason": cut.reason,
+            "guard": cut.guard.name,
+            "from": cut.place,
+            "choice": cut.choice,
+            "request_id": self._call.request_id,
+        }
+        if cut.channel != CONTENT:
+            told["channel"] = cut.channel
+        open_ = [index for index, choice in self._choices.items() if not choice.finished]
+        others = [index for index in sorted(open_) if index != cut.choice]
+        shared = {name: value for name, value in self._envelope.items() if name in _SHARED}
+        last = [
+            Chunk(index, {}, "content_filter", envelope=shared, more=True) for index in (*others, cut.choice)
+        ]
+        last[-1] = replace(last[-1], more=False, usage=self._usage, revocation=told)
+        return last
+
+    async def aclose(self) -> None:
+        """End the scans that are under way."""
+        tasks = [task for task, _ in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def note(self) -> None:
+        """In the receipt; an answer that was not scanned to its end is never said to be."""
+        unscanned = any(inspection.unscanned for inspection in self._inspections)
+        self._call.receipt.note(
+            "guard_output",
+            guards={one.guard.name: {**one.facts(), "stream": self._mode(one)} for one in self._inspections},
+            scanned=self.scanned and not unscanned and self.cut is None,
+        )
+        if self._left_out:
+            self._call.receipt.note("guard_output", left_out=sorted(self._left_out)[:16])
+        if self.cut is not None:
+            self._call.receipt.note(
+                "guard_output",
+                cut={
+                    "guard": self.cut.guard.name,
+                    "reason": self.cut.reason,
+                    "choice": self.cut.choice,
+                    "channel": self.cut.channel,
+                    "from": self.cut.place,
+                    "leaked": self.cut.leaked,
+                    "seconds": round(self.cut.seconds, 6),
+                },
+            )
+
+    def _look(self, scan: _Scan) -> bool:
+        """Whether the fast tier has settled it."""
+        if len(scan.text) > PIECE:
+            return False
+        try:
+            verdict = scan.watch.inspection.quick(scan.text, ORIGIN)
+        except Unscanned as error:
+            self._missed(scan, error)
+            return True
+        if verdict is None:
+            return False
+        self._judged(scan, verdict.findings)
+        return True
+
+    async def _decide(self, scan: _Scan) -> Sequence[Finding]:
+        if len(scan.text) > PIECE:
+            return await scan.watch.inspection.judge(scan.text, ORIGIN)
+        return (await scan.watch.inspection.thorough([scan.text], ORIGIN))[0].findings
+
+    async def _settle(self, scan: _Scan) -> None:
+        try:
+            findings = await self._decide(scan)
+        except Unscanned as error:
+            self._missed(scan, error)
+        else:
+            self._judged(scan, findings)
+
+    def _collect(self) -> None:
+        """Hear the scans beside the stream that have ended."""
+        for inspection, (task, scan) in list(self._running.items()):
+            if not task.done():
+                continue
+            del self._running[inspection]
+            self._stale[scan.choice, scan.lane.channel] = scan.lane
+            try:
+                findings = task.result()
+            except Unscanned as error:
+                self._missed(scan, error)
+            else:
+                self._judged(scan, findings)
+
+    def _judged(self, scan: _Scan, findings: Sequence[Finding]) -> None:
+        watch = scan.watch
+        certain = watch.decided(findings, scan.start, scan.end, last=scan.last) if findings else ()
+        watch.scan_ended(scan.end, last=scan.last)
+        if not certain:
+            return
+        watch.inspection.found(watch.fresh(certain))
+        action = watch.inspection.guard.config.action
+        if action == "block":
+            first = min(finding.start for finding in certain)
+            self._cut(watch.inspection, "content_filter", scan.choice, scan.lane, first)
+        elif watch.inspection.guard.edits:
+            scan.lane.replace(certain)
+
+    def _missed(self, scan: _Scan, error: Unscanned) -> None:
+        inspection = scan.watch.inspection
+        inspection.missed(str(error))
+        if inspection.guard.config.on_error == "block":
+            self._cut(inspection, "guard_unavailable", scan.choice, scan.lane, scan.watch.cleared)
+        else:
+            scan.watch.scan_ended(scan.end, last=scan.last)
+
+    def _measure(self, index: int, choice: _Choice, lane: Lane) -> None:
+        for inspection in self._limits:
+            over = choice.characters - (inspection.guard.limit or 0)
+            if over > 0 and (inspection.guard.name, index) not in self._exceeded:
+                self._exceeded.add((inspection.guard.name, index))
+                inspection.found([Finding("LENGTH", lane.end - over, lane.end)])
+                if inspection.guard.config.action == "block":
+                    self._cut(inspection, "content_filter", index, lane, lane.end - over)
+
+    def _cut(self, inspection: Inspection, reason: str, index: int, lane: Lane, place: int) -> None:
+        if self.cut is not None:
+            return
+        name = inspection.guard.name
+        leaked = max(lane.released - place, 0)
+        arrived = lane.arrived(place)
+        seconds = self._clock() - arrived if arrived is not None else 0.0
+        self.cut = Cut(inspection.guard, reason, index, lane.channel, lane.seen_at(place), leaked, seconds)
+        self._metrics.guard_cuts.labels(name).inc()
+        self._metrics.guard_time_to_cut.labels(name).observe(seconds)
+        self._metrics.guard_leaked.labels(name).inc(leaked)
+
+    def _free(self, choice: _Choice) -> Iterator[_Held]:
+        """Takes from the choice's queue what may leave."""
+        if self.holds and not choice.last:
+            return
+        queue = choice.queue
+        while queue:
+            held = queue[0]
+            if held.chunk.finish_reason is not None and not choice.is_judged():
+                return
+            if all(lane.free() >= end for lane, _, _, end in held.pieces):
+                yield queue.popleft()
+                continue
+            if len(held.pieces) == 1 and len(held.pieces[0][2]) > _LARGE:
+                part = self._split(held)
+                if part is not None:
+                    yield part
+            return
+
+    def _split(self, held: _Held) -> _Held | None:
+        """The part of a large chunk that may leave; ``held`` becomes the rest."""
+        lane, path, text, end = held.pieces[0]
+        free = lane.free() - (end - len(text))
+        if free <= 0:
+            return None
+        chunk = held.chunk
+        part = replace(chunk, delta=put(chunk.delta, path, text[:free]), finish_reason=None, logprobs=None)
+        part.usage = None
+        rest = single(lane.channel, text[free:])
+        held.chunk = replace(chunk, delta=rest, logprobs=None)
+        rest_path = said(rest)[0].path
+        held.pieces = [(lane, rest_path, text[free:], end)]
+        return _Held(part, [(lane, path, text[:free], end - len(text) + free)])
+
+    def _rendered(self, held: _Held) -> Chunk:
+        chunk = held.chunk
+        delta = chunk.delta
+        for lane, path, text, _ in held.pieces:
+            fresh = lane.leave(text)
+            if fresh != text:
+                delta = put(delta, path, fresh)
+        if delta is chunk.delta:
+            return chunk
+        return replace(chunk, delta=delta, logprobs=None)

@@ -1,0 +1,127 @@
+"""The texts in a delta of an answer: all that a client may see or act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gateway.guards.texts import Path
+from gateway.types import Json
+
+Channel = str
+"""Which of a choice's texts: ``content``, ``reasoning``, ``tool_calls[0].function.arguments`` …"""
+
+CONTENT: Channel = "content"
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_FUNCTION = ("name", "arguments", "input")
+_KNOWN = frozenset((*_TEXTS, "role", "tool_calls", "function_call"))
+_CALL = frozenset(("index", "id", "type", "function", "custom"))
+
+
+class Said(NamedTuple):
+    channel: Channel
+    path: Path
+    text: str
+
+
+def said(delta: Mapping[str, Json]) -> list[Said]:
+    """The texts in ``delta``, but for empty ones."""
+    content = delta.get("content")
+    if len(delta) == 1 and content is not None:  # nearly all of them
+        return [Said(CONTENT, ("content",), content)] if content and isinstance(content, str) else []
+    return [*_said(delta)]
+
+
+def _said(delta: Mapping[str, Json]) -> Iterator[Said]:
+    # Thoughts come before what they lead to.
+    for name in ("reasoning_content", "reasoning", "content", "refusal"):
+        text = delta.get(name)
+        if isinstance(text, str) and text:
+            yield Said(name, (name,), text)
+    for place, call in enumerate(delta.get("tool_calls") or ()):
+        number = call.get("index", place)
+        for kind in ("function", "custom"):
+            for name, text in _named(call.get(kind)):
+                path = ("tool_calls", place, kind, name)
+                yield Said(f"tool_calls[{number}].{kind}.{name}", path, text)
+    for name, text in _named(delta.get("function_call")):
+        yield Said(f"function_call.{name}", ("function_call", name), text)
+
+
+def _named(function: Json) -> Iterator[tuple[str, str]]:
+    if isinstance(function, Mapping):
+        for name in _FUNCTION:
+            text = function.get(name)
+            if isinstance(text, str) and text:
+                yield name, text
+
+
+def single(channel: Channel, text: str) -> dict[str, Json]:
+    """The delta that says ``text`` and nothing else."""
+    head, _, name = channel.rpartition(".")
+    if not head:
+        return {channel: text}
+    if head == "function_call":
+        return {head: {name: text}}
+    number, _, kind = head.removeprefix("tool_calls[").partition("].")
+    return {"tool_calls": [{"index": int(number), kind: {name: text}}]}
+
+
+def readable(delta: Mapping[str, Json]) -> tuple[Mapping[str, Json], frozenset[str]]:
+    """``delta`` without what cannot be scanned, and the names of what was left out.
+
+    A content in parts, as some servers send it, becomes the text of its parts.
+    """
+    if len(delta) == 1 and isinstance(delta.get("content"), str):  # nearly all of them
+        return delta, frozenset()
+    content = delta.get("content")
+    calls = delta.get("tool_calls")
+    if (
+        delta.keys() <= _KNOWN
+        and not isinstance(content, list)
+        and not calls
+        and not delta.get("function_call")
+        and all(delta.get(name) is None or isinstance(delta[name], str) for name in _TEXTS)
+    ):
+        return delta, frozenset()
+    left_out = {name for name in delta.keys() - _KNOWN if delta[name] is not None}
+    fresh: dict[str, Any] = {}
+    for name, value in delta.items():
+        if name == "tool_calls":
+            fresh[name] = [_call(call) for call in value or ()]
+        elif name == "function_call":
+            fresh[name] = _function(value)
+        elif name == "content" and isinstance(value, list):
+            fresh.update(_parts(value, left_out))
+        elif name == "role" or (name in _TEXTS and (value is None or isinstance(value, str))):
+            fresh[name] = value
+        elif name in _TEXTS:
+            left_out.add(name)
+    return fresh, frozenset(left_out)
+
+
+def _call(call: Mapping[str, Json]) -> dict[str, Json]:
+    kept = {name: value for name, value in call.items() if name in _CALL}
+    return kept | {kind: _function(call[kind]) for kind in ("function", "custom") if kind in call}
+
+
+def _function(function: Json) -> Json:
+    if not isinstance(function, Mapping):
+        return None
+    return {name: function[name] for name in _FUNCTION if isinstance(function.get(name), str)}
+
+
+def _parts(parts: list[Json], left_out: set[str]) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        thought = part.get("thinking") if isinstance(part, Mapping) else None
+        if isinstance(thought, list):
+            thought = "".join(str(one.get("text") or "") for one in thought if isinstance(one, Mapping))
+        if isinstance(text, str):
+            said["content"] = said.get("content", "") + text
+        elif isinstance(thought, str):
+            said["reasoning_content"] = said.get("reasoning_content", "") + thought
+        else:
+            left_out.add("parts")
+    return said

@@ -1,0 +1,136 @@
+"""Changes to a text: which characters go, and what stands in their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_UNFIT = re.compile(r"[^A-Z0-9_]")
+
+
+def shown(label: str) -> str:
+    """A label as it stands in a text in place of what was found."""
+    return _UNFIT.sub("_", label.upper())
+
+
+class Edit(NamedTuple):
+    """``[start, end)`` is to be replaced by a name for what was found there."""
+
+    start: int
+    end: int
+    label: str
+    size: int
+    """Characters of the finding that gave the label; where findings overlap, the longest names them all."""
+    reversible: bool = False
+
+
+def merged(edits: Iterable[Edit]) -> list[Edit]:
+    """In order and without overlaps: those that overlap become one that covers them all."""
+    whole: list[Edit] = []
+    for edit in sorted(edits):
+        if whole and edit.start < whole[-1].end:
+            last = whole[-1]
+            named = edit if edit.size > last.size else last
+            whole[-1] = named._replace(start=last.start, end=max(last.end, edit.end))
+        else:
+            whole.append(edit)
+    return whole
+
+
+def applied(text: str, edits: Iterable[Edit], words: Iterable[str]) -> str:
+    """``text`` with each edit (in order, without overlaps) replaced by its word."""
+    parts: list[str] = []
+    place = 0
+    for edit, word in zip(edits, words, strict=True):
+        parts += (text[place : edit.start], word)
+        place = edit.end
+    return "".join((*parts, text[place:]))
+
+
+class Offsets:
+    """Where the characters of a text are after parts of it were replaced."""
+
+    __slots__ = ("_replaced",)
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[int, int, int]] = []
+
+    def replace(self, start: int, end: int, length: int) -> None:
+        """``[start, end)`` became ``length`` characters. To be told in order."""
+        self._replaced.append((start, end, length))
+
+    def of(self, place: int) -> int:
+        """Where ``place`` is now; within what was replaced, where the replacement begins."""
+        moved = place
+        for start, end, length in self._replaced:
+            if start >= place:
+                break
+            moved += length - (end - start) if end <= place else start - place
+        return moved
+
+
+_NOTABLE = re.compile(r'\\(?:u[0-9a-fA-F]{0,4}|.)?|"', re.DOTALL)
+_STRUCTURE = frozenset("{}[],: \t\r\n")
+
+
+class JsonPlace:
+    """Follows JSON text that comes in pieces, so that what is put into it leaves it JSON."""
+
+    __slots__ = ("_left", "in_string")
+
+    def __init__(self) -> None:
+        self.in_string = False
+        self._left = 0
+        """Characters of an escape sequence that are still to come."""
+
+    def pass_over(self, text: str) -> None:
+        start = 0
+        while self._left and start < len(text):
+            self._escape(text[start])
+            start += 1
+        for match in _NOTABLE.finditer(text, start):
+            if match[0] == '"':
+                self.in_string = not self.in_string
+            elif match.end() == len(text):
+                self._left = 1
+                for character in match[0][1:]:
+                    self._escape(character)
+
+    def _escape(self, character: str) -> None:
+        # No hexadecimal digit is a "u": where one comes it follows the backslash, and four digits follow it.
+        self._left = 4 if character == "u" else self._left - 1
+
+    def cut(self, text: str, word: str) -> str:
+        """What is left of ``text`` when it is taken out, with ``word`` in its place if that is not empty.
+
+        Quotation marks and structure stay; so does each escape sequence that is only half inside.
+        """
+        kept = []
+        start = 0
+        while self._left and start < len(text):
+            kept.append(text[start])
+            self._escape(text[start])
+            start += 1
+        swallowed = ""
+        for character in text[start:]:
+            if self._left:
+                swallowed += character
+                self._escape(character)
+                if not self._left:
+                    swallowed = ""
+            elif character == "\\":
+                swallowed = character
+                self._left = 1
+            elif character == '"':
+                if self.in_string:
+                    kept.append(word)
+                    word = ""
+                kept.append(character)
+                self.in_string = not self.in_string
+            elif not self.in_string and character in _STRUCTURE:
+                kept.append(character)
+            elif word:
+                kept.append(word if self.in_string else f'"{word}"')
+                word = ""
+        return "".join(kept) + (word if self.in_string else "") + swallowed

@@ -1,0 +1,66 @@
+"""The guards of a policy, and which of them look after whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gateway.guards.finding import Scanner
+from gateway.policy.schema import Policy
+from gateway.policy.schema.guards import AnyGuard, LengthGuard
+
+_REMEMBERED = 10_000
+"""Tenants; those of tokens need not be in the policy."""
+
+
+class Guard:
+    """One guard: what its operator wants, and who looks."""
+
+    __slots__ = ("config", "limit", "name", "scanner", "window")
+
+    def __init__(self, name: str, config: AnyGuard, scanner: Scanner) -> None:
+        self.name = name
+        self.config = config
+        self.scanner = scanner
+        self.window = max(config.window, scanner.longest)
+        self.limit = config.max_characters if isinstance(config, LengthGuard) else None
+        """Characters that all texts may have together: counted, not scanned."""
+
+    @property
+    def edits(self) -> bool:
+        """Whether it changes texts."""
+        return self.config.action in ("redact", "mask")
+
+
+@dataclass(frozen=True, slots=True)
+class Applicable:
+    """The guards of one tenant, in the policy's order."""
+
+    input: tuple[Guard, ...] = ()
+    output: tuple[Guard, ...] = ()
+
+
+class Guards:
+    """``scanners`` has one for each guard of ``policy``, by the guard's name."""
+
+    def __init__(self, policy: Policy, scanners: Mapping[str, Scanner]) -> None:
+        self._all = [Guard(name, config, scanners[name]) for name, config in policy.guards.items()]
+        self._known: dict[str, Applicable] = {}
+
+    def of(self, tenant: str) -> Applicable:
+        """Looked up once a tenant."""
+        known = self._known.get(tenant)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            mine = [
+                guard
+                for guard in self._all
+                if any(fnmatchcase(tenant, pattern) for pattern in guard.config.tenants)
+            ]
+            known = self._known[tenant] = Applicable(
+                tuple(guard for guard in mine if "input" in guard.config.on),
+                tuple(guard for guard in mine if "output" in guard.config.on),
+            )
+        return known

@@ -1,0 +1,235 @@
+"""One guard at work on one request: its scans in two tiers, bounded in time, and what is told of them afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, Literal, NamedTuple
+
+from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.guards.guards import Guard
+from gateway.observe.metrics import Metrics
+from gateway.types import Json
+
+log = logging.getLogger(__name__)
+
+PIECE = 4000
+"""Characters that are scanned at once; a longer text is cut, and others may run between its pieces."""
+_TIERS = ("none", "fast", "model", "judge")
+
+
+class Inspection:
+    """``direction`` is ``input`` or ``output``."""
+
+    def __init__(self, guard: Guard, direction: Literal["input", "output"], metrics: Metrics) -> None:
+        self.guard = guard
+        self.unscanned = ""
+        """Why a text could not be judged; empty where all were."""
+        self._direction = direction
+        self._metrics = metrics
+        self._labels: dict[str, int] = {}
+        self._acted = False
+        self._tier = "none"
+        self._score = 0.0
+        self._scans = 0
+        self._seconds = 0.0
+
+    def quick(self, text: str, origin: Origin) -> Verdict | None:
+        """The fast tier's verdict on at most a ``PIECE``. None where it has none. Raises ``Unscanned``."""
+        began = time.perf_counter()
+        try:
+            verdict = self.guard.scanner.quick(text, origin)
+        except Exception as error:
+            raise self._failed("fast", began, error) from None
+        if verdict is None:
+            self._timed("fast", began, "open")
+        else:
+            self._timed(verdict.tier, began, "found" if verdict.findings else "clean")
+            self._hear(verdict)
+        return verdict
+
+    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+        """What the fast tier left open. Raises ``Unscanned``."""
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(self.guard.config.timeout):
+                verdicts = await self.guard.scanner.thorough(texts, origin)
+            if len(verdicts) != len(texts):
+                raise Unscanned("not every text has a verdict")
+        except Exception as error:
+            raise self._failed("model", began, error) from None
+        found = any(verdict.findings for verdict in verdicts)
+        self._timed(verdicts[0].tier if verdicts else "model", began, "found" if found else "clean")
+        for verdict in verdicts:
+            self._hear(verdict)
+        return verdicts
+
+    async def judge(self, text: str, origin: Origin) -> Sequence[Finding]:
+        """A text of any length, in both tiers. Raises ``Unscanned``."""
+        judgement = Judgement(self, [(text, origin)])
+        await judgement.look()
+        await judgement.decide()
+        return judgement.findings[0]
+
+    def found(self, findings: Sequence[Finding]) -> None:
+        """Count what is acted on."""
+        self._acted = self._acted or bool(findings)
+        for finding in findings:
+            self._labels[finding.label] = self._labels.get(finding.label, 0) + 1
+        if findings:
+            labels = (self.guard.name, self._direction, self.guard.config.action)
+            self._metrics.guard_hits.labels(*labels).inc(len(findings))
+
+    def missed(self, reason: str) -> None:
+        """A text was not judged."""
+        self.unscanned = self.unscanned or reason
+        self._metrics.guard_unscanned.labels(self.guard.name, self._direction).inc()
+
+    def facts(self) -> dict[str, Json]:
+        """For the receipt: never a text."""
+        facts: dict[str, Json] = {
+            "direction": self._direction,
+            "action": self.guard.config.action if self._acted else "pass",
+            "labels": dict(self._labels),
+            "tier": self._tier,
+            "score": round(self._score, 3),
+            "scans": self._scans,
+            "seconds": round(self._seconds, 6),
+        }
+        return {**facts, "unscanned": self.unscanned} if self.unscanned else facts
+
+    def _hear(self, verdict: Verdict) -> None:
+        self._score = max(self._score, verdict.score, *(finding.score for finding in verdict.findings), 0.0)
+        if verdict.tier not in _TIERS or _TIERS.index(verdict.tier) > _TIERS.index(self._tier):
+            self._tier = verdict.tier if verdict.tier in _TIERS else "model"
+
+    def _timed(self, tier: str, began: float, outcome: str) -> None:
+        seconds = time.perf_counter() - began
+        self._scans += 1
+        self._seconds += seconds
+        self._metrics.guard_scans.labels(self.guard.name, tier, outcome).inc()
+        self._metrics.guard_seconds.labels(self.guard.name, tier).observe(seconds)
+
+    def _failed(self, tier: str, began: float, error: Exception) -> Unscanned:
+        self._timed(tier, began, "unscanned")
+        if isinstance(error, TimeoutError):
+            return Unscanned(f"no verdict within {self.guard.config.timeout:g} s")
+        if isinstance(error, Unscanned):
+            log.warning("guard '%s' could not judge a text: %s", self.guard.name, error)
+            return Unscanned("unavailable")
+        # What a bug says of itself may hold the text that it fell over.
+        log.error("guard '%s' failed with %s", self.guard.name, type(error).__name__)
+        return Unscanned("failed")
+
+
+class _Piece(NamedTuple):
+    text: int
+    """Which of the texts it is of."""
+    start: int
+    border: int
+    """Where the next piece takes over: what begins past it is the next one's to tell."""
+    words: str
+
+
+class Judgement:
+    """Several texts before one guard: first the fast tier for all of them, then the rest in one call an origin."""
+
+    def __init__(self, inspection: Inspection, texts: Sequence[tuple[str, Origin]]) -> None:
+        self.inspection = inspection
+        self._texts = texts
+        self._overlap = inspection.guard.window
+        self._found: list[list[Finding]] = [[] for _ in texts]
+        self._open: dict[Origin, list[_Piece]] = {}
+
+    async def look(self) -> bool:
+        """Whether the fast tier found something. Raises ``Unscanned``."""
+        budget = PIECE
+        for number, (text, origin) in enumerate(self._texts):
+            for piece in _pieces(number, text, self._overlap):
+                if budget < len(piece.words):
+                    await asyncio.sleep(0)
+                    budget = PIECE
+                budget -= len(piece.words)
+                verdict = self.inspection.quick(piece.words, origin)
+                if verdict is None:
+                    self._open.setdefault(origin, []).append(piece)
+                else:
+                    self._take(piece, verdict)
+        return any(self._found)
+
+    async def decide(self) -> None:
+        """Raises ``Unscanned``."""
+        if len(self._open) == 1:
+            for origin, pieces in self._open.items():
+                await self._ask(origin, pieces)
+        elif self._open:
+            await at_once(*(self._ask(origin, pieces) for origin, pieces in self._open.items()))
+        self._open = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the fast tier left something to decide."""
+        return bool(self._open)
+
+    def give_up(self) -> None:
+        self._open = {}
+
+    @property
+    def findings(self) -> list[tuple[Finding, ...]]:
+        """For each text, what was found in it so far."""
+        return [_without_overlaps(found) if found else () for found in self._found]
+
+    async def _ask(self, origin: Origin, pieces: list[_Piece]) -> None:
+        verdicts = await self.inspection.thorough([piece.words for piece in pieces], origin)
+        for piece, verdict in zip(pieces, verdicts, strict=True):
+            self._take(piece, verdict)
+
+    def _take(self, piece: _Piece, verdict: Verdict) -> None:
+        exact = self.inspection.guard.scanner.longest > 0
+        behind = piece.start + self._overlap if piece.start else 0
+        for finding in verdict.findings:
+            start, end = piece.start + finding.start, piece.start + finding.end
+            # Past its borders a piece lacks the surroundings; its neighbour has them. Not so where spans are
+            # those of a model's own windows: they are taken as they come.
+            if not exact or behind <= start < piece.border:
+                self._found[piece.text].append(Finding(finding.label, start, end, finding.score))
+
+
+async def at_once(*work: Coroutine[Any, Any, None]) -> None:
+    """Side by side; the first that fails ends the others, and its own error is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _pieces(number: int, text: str, overlap: int) -> list[_Piece]:
+    if len(text) <= PIECE:
+        return [_Piece(number, 0, len(text) + 1, text)]
+    # The first half of the overlap is what the piece before decides, the second is what it decides it by.
+    step = max(PIECE, 4 * overlap) - 2 * overlap
+    pieces = []
+    start = 0
+    while start + step + 2 * overlap < len(text):
+        end = start + step + 2 * overlap
+        pieces.append(_Piece(number, start, end - overlap, text[start:end]))
+        start += step
+    return [*pieces, _Piece(number, start, len(text) + 1, text[start:])]
+
+
+def _without_overlaps(findings: list[Finding]) -> tuple[Finding, ...]:
+    whole: list[Finding] = []
+    for finding in sorted(findings, key=lambda one: (one.start, one.end)):
+        if whole and finding.start < whole[-1].end:
+            last = whole[-1]
+            named = finding if finding.end - finding.start > last.end - last.start else last
+            score = max(finding.score, last.score)
+            whole[-1] = Finding(named.label, last.start, max(last.end, finding.end), score)
+        else:
+            whole.append(finding)
+    return tuple(whole)

@@ -1,0 +1,166 @@
+"""Originals for placeholders, and back again in an answer that may cut a placeholder anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from gateway.guards.deltas import CONTENT, Channel, readable, said, single
+from gateway.guards.edits import Edit, Offsets, applied, shown
+from gateway.guards.texts import Text, leaf_spans, put, rewritten
+from gateway.types import ChatRequest, Chunk
+
+_PLACEHOLDER = re.compile(r"<[A-Z0-9_]+_\d+>")
+
+
+class Masks:
+    """The placeholders of one request: ``<EMAIL_ADDRESS_1>`` for the first address in it, wherever it stands."""
+
+    def __init__(self, texts: Iterable[Text]) -> None:
+        self._taken = {match for text in texts for match in _PLACEHOLDER.findall(text.text)}
+        self._by_original: dict[tuple[str, str], str] = {}
+        self._count: dict[str, int] = {}
+
+    @property
+    def originals(self) -> dict[str, str]:
+        """By placeholder."""
+        return {placeholder: original for (_, original), placeholder in self._by_original.items()}
+
+    def edited(self, text: Text, edits: list[Edit]) -> str:
+        """What takes the place of ``text``; ``edits`` are in order and without overlaps."""
+        if text.kind != "json":
+            return self._edited(text.text, edits, is_name=text.kind == "name")
+        fresh: dict[int, str] = {}
+        for number, (start, end) in enumerate(leaf_spans(text.document)):
+            within = [
+                edit._replace(start=max(edit.start, start) - start, end=min(edit.end, end) - start)
+                for edit in edits
+                if edit.start < end and edit.end > start
+            ]
+            if within:
+                fresh[number] = self._edited(text.text[start:end], within, is_name=False)
+        return rewritten(text.document, fresh)
+
+    def _edited(self, text: str, edits: list[Edit], *, is_name: bool) -> str:
+        words = []
+        for edit in edits:
+            label = shown(edit.label)
+            if (
+                is_name
+            ):  # https://platform.openai.com/docs/api-reference/chat: letters, digits, _ and - at most
+                words.append(label)
+            elif edit.reversible:
+                words.append(self._placeholder(label, text[edit.start : edit.end]))
+            else:
+                words.append(f"[{label}]")
+        return applied(text, edits, words)
+
+    def _placeholder(self, label: str, original: str) -> str:
+        known = self._by_original.get((label, original))
+        while known is None:
+            number = self._count[label] = self._count.get(label, 0) + 1
+            known = f"<{label}_{number}>"
+            if known in self._taken:
+                known = None
+        self._by_original[label, original] = known
+        return known
+
+
+class Filling:
+    """Puts the originals into one text of an answer, as it comes."""
+
+    __slots__ = ("_fill", "_originals", "_pattern", "_place", "held", "offsets")
+
+    def __init__(self, originals: Mapping[str, str], pattern: re.Pattern[str]) -> None:
+        self.held = ""
+        """What may be the beginning of a placeholder."""
+        self.offsets = Offsets()
+        self._originals = originals
+        self._pattern = pattern
+        self._place = 0
+
+    def feed(self, text: str) -> str:
+        if not self.held and "<" not in text:
+            self._place += len(text)
+            return text
+        text = self.held + text
+        start = text.rfind("<")
+        tail = text[start:] if start >= 0 else ""
+        if tail and any(len(tail) < len(one) and one.startswith(tail) for one in self._originals):
+            self.held = tail
+            text = text[:start]
+        else:
+            self.held = ""
+        for match in self._pattern.finditer(text):
+            place = self._place + match.start()
+            self.offsets.replace(place, self._place + match.end(), len(self._originals[match[0]]))
+        self._place += len(text)
+        return self._pattern.sub(lambda match: self._originals[match[0]], text)
+
+    def end(self) -> str:
+        held, self.held = self.held, ""
+        self._place += len(held)
+        return held
+
+
+class Unmasking:
+    """Puts a request's originals back into its answer. Only its own placeholders are filled."""
+
+    def __init__(self, originals: Mapping[str, str], request: ChatRequest) -> None:
+        self._plain = dict(originals)
+        self._escaped = {
+            placeholder: orjson.dumps(original).decode()[1:-1] for placeholder, original in originals.items()
+        }
+        self._pattern = re.compile("|".join(map(re.escape, originals)))
+        form = request.params.get("response_format")
+        kind = form.get("type") if isinstance(form, Mapping) else None
+        self._speaks_json = kind in ("json_object", "json_schema")
+        self._fillings: dict[int, dict[Channel, Filling]] = {}
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        """What can be passed on now."""
+        if chunk.delta is None:
+            return [chunk]
+        fillings = self._fillings.setdefault(chunk.index, {})
+        delta: Any = chunk.delta
+        if isinstance(delta.get("content"), list):
+            delta, _ = readable(delta)
+        for channel, path, text in said(delta):
+            filling = fillings.get(channel) or self._open(fillings, channel)
+            fresh = filling.feed(text)
+            if chunk.finish_reason is not None:
+                fresh += filling.end()
+            if fresh != text:
+                delta = put(delta, path, fresh)
+        before = self.end(chunk.index) if chunk.finish_reason is not None else []
+        if chunk.revocation is not None:
+            chunk.revocation = self._moved(chunk.revocation, fillings)
+        if delta is not chunk.delta:
+            chunk = replace(chunk, delta=delta, logprobs=None)
+        return [*before, chunk]
+
+    def end(self, index: int | None = None) -> list[Chunk]:
+        """What is still held of one choice, or of all."""
+        rest = []
+        for number, fillings in self._fillings.items():
+            if index is None or number == index:
+                for channel, filling in fillings.items():
+                    if filling.held:
+                        rest.append(Chunk(number, single(channel, filling.end()), more=True))
+        return rest
+
+    def _open(self, fillings: dict[Channel, Filling], channel: Channel) -> Filling:
+        escaped = channel.endswith("arguments") or (self._speaks_json and channel == CONTENT)
+        fillings[channel] = filling = Filling(self._escaped if escaped else self._plain, self._pattern)
+        return filling
+
+    def _moved(self, revocation: Mapping[str, Any], fillings: dict[Channel, Filling]) -> Mapping[str, Any]:
+        filling = fillings.get(revocation.get("channel", CONTENT))
+        place = revocation.get("from")
+        if filling is None or not isinstance(place, int):
+            return revocation
+        return {**revocation, "from": filling.offsets.of(place)}

@@ -1,0 +1,146 @@
+"""A request before the input guards: refused, changed, kept at home, or let through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from gateway.errors import BadRequest, Blocked, GuardUnavailable
+from gateway.guards.edits import Edit, merged
+from gateway.guards.finding import Finding, Unscanned
+from gateway.guards.guards import Guard
+from gateway.guards.inspection import Inspection, Judgement, at_once
+from gateway.guards.mask import Masks
+from gateway.guards.texts import Path, Texts, replaced
+from gateway.observe.metrics import Metrics
+from gateway.types import Call
+
+TOKEN_IDS = "token_ids"
+
+
+class Screening:
+    """All guards scan the request as it came; then the strictest of what they found is done."""
+
+    def __init__(self, call: Call, guards: Sequence[Guard], metrics: Metrics) -> None:
+        self._call = call
+        self._texts = Texts.of(call.request)
+        self._inspections = [Inspection(guard, "input", metrics) for guard in guards]
+        self._judgements: list[tuple[Judgement, list[int]]] = []
+        """With the numbers of the texts that each is about."""
+
+    async def run(self) -> dict[str, str]:
+        """The originals of the placeholders that are in the request from now on.
+
+        Raises ``Blocked``, ``GuardUnavailable``, and ``BadRequest`` for a prompt that cannot be read.
+        """
+        try:
+            self._readable()
+            self._count()
+            for inspection in self._inspections:
+                if inspection.guard.limit is None:
+                    await self._look(inspection)
+            self._refuse()  # what the fast tier refuses needs no slower opinion
+            await at_once(
+                *(self._decide(judgement) for judgement, _ in self._judgements if judgement.is_open)
+            )
+            self._refuse()
+            return self._change()
+        finally:
+            self._note()
+
+    def _readable(self) -> None:
+        """Pictures and the like are for models to judge; a prompt of token ids is text that hides."""
+        if TOKEN_IDS not in self._texts.unread:
+            return
+        for inspection in self._inspections:
+            inspection.missed(TOKEN_IDS)
+            guard = inspection.guard
+            if guard.config.action != "flag" and guard.config.on_error == "block":
+                raise BadRequest(
+                    f"The guard '{guard.name}' cannot read token ids. Send the prompt as text.",
+                    param="prompt",
+                )
+
+    def _count(self) -> None:
+        total = sum(len(text.text) for text in self._texts.texts)
+        for inspection in self._inspections:
+            limit = inspection.guard.limit
+            if limit is not None and total > limit:
+                inspection.found([Finding("LENGTH", limit, total)])
+                if inspection.guard.config.action == "block":
+                    raise Blocked(
+                        f"The texts of this request have {total} characters. The guard '{inspection.guard.name}' "
+                        f"allows {limit}."
+                    )
+
+    async def _look(self, inspection: Inspection) -> None:
+        origins = inspection.guard.scanner.origins
+        mine = [number for number, text in enumerate(self._texts.texts) if text.origin in origins]
+        if not mine:
+            return
+        texts = self._texts.texts
+        judgement = Judgement(inspection, [(texts[number].text, texts[number].origin) for number in mine])
+        self._judgements.append((judgement, mine))
+        try:
+            await judgement.look()
+        except Unscanned as error:
+            self._missed(judgement, error)
+        await asyncio.sleep(0)
+
+    async def _decide(self, judgement: Judgement) -> None:
+        try:
+            await judgement.decide()
+        except Unscanned as error:
+            self._missed(judgement, error)
+
+    def _missed(self, judgement: Judgement, error: Unscanned) -> None:
+        judgement.give_up()
+        guard = judgement.inspection.guard
+        judgement.inspection.missed(str(error))
+        if guard.config.on_error == "block":
+            raise GuardUnavailable(
+                f"The guard '{guard.name}' could not judge this request ({error}). Try again in a moment.",
+                retry_after=max(guard.config.timeout, 1.0),
+            ) from None
+
+    def _refuse(self) -> None:
+        for judgement, _ in self._judgements:
+            inspection = judgement.inspection
+            if inspection.guard.config.action == "block":
+                found = [finding for findings in judgement.findings for finding in findings]
+                if found:
+                    inspection.found(found)
+                    labels = ", ".join(dict.fromkeys(finding.label for finding in found))
+                    raise Blocked(f"The guard '{inspection.guard.name}' refused this request for {labels}.")
+
+    def _change(self) -> dict[str, str]:
+        edits: dict[int, list[Edit]] = {}
+        for judgement, numbers in self._judgements:
+            inspection = judgement.inspection
+            action = inspection.guard.config.action
+            for number, findings in zip(numbers, judgement.findings, strict=True):
+                inspection.found(findings)
+                if findings and action == "local":
+                    self._call.local_only = True
+                elif findings and inspection.guard.edits:
+                    edits.setdefault(number, []).extend(
+                        Edit(one.start, one.end, one.label, one.end - one.start, action == "mask")
+                        for one in findings
+                    )
+        if not edits:
+            return {}
+        masks = Masks(self._texts.texts)
+        fresh: dict[Path, str] = {}
+        for number in sorted(edits):
+            text = self._texts.texts[number]
+            fresh[text.path] = masks.edited(text, merged(edits[number]))
+        self._call.request = replaced(self._call.request, fresh)
+        return masks.originals
+
+    def _note(self) -> None:
+        self._call.receipt.note(
+            "guard_input",
+            guards={inspection.guard.name: inspection.facts() for inspection in self._inspections},
+            scanned=not any(inspection.unscanned for inspection in self._inspections),
+            unread=list(dict.fromkeys(self._texts.unread))[:16],
+        )

@@ -1,0 +1,189 @@
+"""Where the texts of a request are, whose words they are, and how they are replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from gateway.guards.finding import Origin
+from gateway.types import ChatRequest, Json
+
+Path = tuple[str | int, ...]
+Kind = Literal["text", "json", "name"]
+
+_ORIGINS: Mapping[str, Origin] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_SPOKEN = ("refusal", "reasoning_content", "reasoning")
+
+
+@dataclass(slots=True)
+class Text:
+    """One text of a request.
+
+    Of ``json``, the arguments of a tool call, the values are read, a line each; what is put into them leaves them
+    JSON. A ``name`` may not hold all characters.
+    """
+
+    path: Path
+    text: str
+    origin: Origin
+    kind: Kind = "text"
+    document: Json = None
+    """Of ``json``."""
+
+
+@dataclass(slots=True)
+class Texts:
+    """All that a request says, in the order of its messages."""
+
+    texts: list[Text] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """What is no text: ``image_url``, ``input_audio``, ``token_ids`` …"""
+
+    @classmethod
+    def of(cls, request: ChatRequest) -> Texts:
+        texts = cls()
+        for i, message in enumerate(request.messages or ()):
+            texts._message(("messages", i), message)
+        if request.prompt is not None:
+            texts._prompt(request.prompt)
+        params = request.params
+        for name in ("suffix", "user"):
+            texts._add(("params", name), params.get(name), "user")
+        prediction = params.get("prediction")
+        if isinstance(prediction, Mapping):
+            texts._content(("params", "prediction", "content"), prediction.get("content"), "user")
+        return texts
+
+    def _add(self, path: Path, text: Json, origin: Origin, kind: Kind = "text") -> None:
+        if isinstance(text, str) and text:
+            self.texts.append(Text(path, text, origin, kind))
+
+    def _message(self, path: Path, message: Mapping[str, Json]) -> None:
+        origin = _ORIGINS.get(str(message.get("role")), "user")
+        self._add((*path, "name"), message.get("name"), origin, "name")
+        self._content((*path, "content"), message.get("content"), origin)
+        for name in _SPOKEN:
+            self._add((*path, name), message.get(name), origin)
+        calls = message.get("tool_calls")
+        for i, call in enumerate(calls if isinstance(calls, list) else ()):
+            for kind in ("function", "custom"):
+                self._call((*path, "tool_calls", i, kind), call.get(kind), origin)
+        self._call((*path, "function_call"), message.get("function_call"), origin)
+        if message.get("audio") is not None:
+            self.unread.append("audio")
+
+    def _content(self, path: Path, content: Json, origin: Origin) -> None:
+        if not isinstance(content, list):
+            self._add(path, content, origin)
+            return
+        for i, part in enumerate(content):
+            if not isinstance(part, Mapping):
+                self._add((*path, i), part, origin)
+                continue
+            names = [name for name in ("text", "refusal", "thinking") if isinstance(part.get(name), str)]
+            for name in names:
+                self._add((*path, i, name), part[name], origin)
+            if not names:
+                self.unread.append(str(part.get("type"))[:40])
+
+    def _call(self, path: Path, function: Json, origin: Origin) -> None:
+        if not isinstance(function, Mapping):
+            return
+        self._add((*path, "name"), function.get("name"), origin, "name")
+        self._add((*path, "input"), function.get("input"), origin)
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str) or not arguments:
+            return
+        try:
+            document = json.loads(arguments)
+            said = "\n".join(_words(value) for value in _leaves(document))
+        except (ValueError, RecursionError):
+            self._add((*path, "arguments"), arguments, origin)
+            return
+        self.texts.append(Text((*path, "arguments"), said, origin, "json", document))
+
+    def _prompt(self, prompt: Json) -> None:
+        if isinstance(prompt, str):
+            self._add(("prompt",), prompt, "user")
+            return
+        for i, one in enumerate(prompt):
+            self._add(("prompt", i), one, "user")
+        if not all(isinstance(one, str) for one in prompt):
+            self.unread.append("token_ids")
+
+
+def replaced(request: ChatRequest, texts: Mapping[Path, str]) -> ChatRequest:
+    """``request`` with other texts at these places; nothing of the old one is changed."""
+    fresh: dict[str, Json] = {}
+    for path, text in texts.items():
+        name = str(path[0])
+        fresh[name] = put(fresh.get(name, getattr(request, name)), path[1:], text)
+    return replace(request, **fresh)
+
+
+def put(tree: Json, path: Path, value: Json) -> Json:
+    """A copy of ``tree`` with ``value`` at ``path``; what does not lie on the path is shared."""
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if isinstance(tree, Mapping):
+        return {**tree, step: put(tree[str(step)], rest, value)}
+    copy = list(tree)
+    copy[int(step)] = put(copy[int(step)], rest, value)
+    return tuple(copy) if isinstance(tree, tuple) else copy
+
+
+def _leaves(document: Json) -> Iterator[Json]:
+    """Keys and values, in order."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield key
+            yield from _leaves(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _leaves(value)
+    else:
+        yield document
+
+
+def _words(leaf: Json) -> str:
+    return leaf if isinstance(leaf, str) else json.dumps(leaf)
+
+
+def rewritten(document: Json, edit: Mapping[int, str]) -> str:
+    """The JSON text of ``document`` with other words for some of its leaves, by their numbers."""
+    number = -1
+
+    def leaf(value: Json) -> Json:
+        nonlocal number
+        number += 1
+        return edit.get(number, value)
+
+    def walk(value: Json) -> Json:
+        if isinstance(value, dict):
+            return {leaf(key): walk(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [walk(one) for one in value]
+        return leaf(value)
+
+    return json.dumps(walk(document), ensure_ascii=False, separators=(",", ":"))
+
+
+def leaf_spans(document: Json) -> list[tuple[int, int]]:
+    """Where the leaves are in the text that is read of ``document``."""
+    spans = []
+    place = 0
+    for value in _leaves(document):
+        end = place + len(_words(value))
+        spans.append((place, end))
+        place = end + 1
+    return spans
