@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 from typing import cast
 
@@ -78,7 +80,7 @@ class OpenAIBackend:
         def reading_of(streamed: bool) -> Reading:
             return Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
 
-        return self._exchange.ask(
+        chunks = self._exchange.ask(
             self._endpoints[dialect.PATH],
             headers,
             clock,
@@ -86,6 +88,7 @@ class OpenAIBackend:
             at_once=not call.request.stream,
             reading_of=reading_of,
         )
+        return _in_turns(chunks) if dialect is _EMBEDDINGS else chunks
 
     async def probe(self) -> None:
         await self._exchange.prove(self._health, self._headers)
@@ -98,3 +101,14 @@ def _dialect(request: ChatRequest) -> Dialect:
     if request.messages is not None:
         return _CHAT
     return _EMBEDDINGS if request.embeds else _COMPLETIONS
+
+
+async def _in_turns(chunks: Chunks) -> Chunks:
+    """Lets others run now and then: thousands of vectors may have come at once, and each has yet to be written."""
+    number = 0
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            yield chunk
+            number += 1
+            if number % 16 == 0:
+                await asyncio.sleep(0)

@@ -193,6 +193,28 @@ async def test_a_server_is_asked_for_embeddings(upstream: FakeUpstream) -> None:
     assert upstream.requests[0].json() == {"model": "upstream-model", "input": "a b", "dimensions": 2}
 
 
+async def test_others_run_between_many_vectors(upstream: FakeUpstream) -> None:
+    data = [{"object": "embedding", "index": n, "embedding": [float(n)]} for n in range(500)]
+    upstream.scripts = [reply({"data": data})]
+    backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    between = []
+    async with aclosing(backend.stream(wanted("a"), TARGET)) as chunks:
+        async for _ in chunks:
+            between.append(turns)
+    task.cancel()
+    await backend.aclose()
+    assert max(between.count(turn) for turn in between) <= 16
+
+
 @pytest.mark.parametrize(
     "answer", [{"data": []}, {"data": [{"embedding": 3}]}, {"choices": []}], ids=["empty", "odd", "chat"]
 )
