@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gateway.guards.finding import Finding
 from gateway.sidecar.api import Hit, Look, Scored, SidecarBusy, SidecarDown, SidecarError
@@ -109,8 +109,10 @@ class SidecarClient(Operations):
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
+            await asyncio.wait([self._connecting])
         if self._link is not None:
             self._link.end(SidecarDown("the gateway is shutting down"))
+            await self._link.gone.wait()
 
     async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
         link = self._link
@@ -149,6 +151,9 @@ class SidecarClient(Operations):
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
             why = str(error) or "it does not answer"
             raise SidecarDown(f"the sidecar cannot be reached at {self._path}: {why}") from None
+        except asyncio.CancelledError:
+            link.end(SidecarDown("the gateway is shutting down"))
+            raise
         self._pause = _FIRST_PAUSE
         self._link = link
         return link
@@ -164,6 +169,8 @@ class _Link(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.ended = False
+        self.gone = asyncio.Event()
+        """Its socket is closed."""
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader()
@@ -205,10 +212,8 @@ class _Link(asyncio.Protocol):
                 answered.set_exception(error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a stream was expected")
-        self._transport = transport
-        transport.write(encode(HELLO))
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(encode(HELLO))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -219,6 +224,7 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.end(SidecarDown("the sidecar went away"))
+        self.gone.set()
 
     def _take(self, frame: Frame) -> None:
         if not self.greeted.done():

@@ -8,7 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gateway.sidecar.api import SidecarBusy, SidecarError
 from gateway.sidecar.protocol import (
@@ -51,10 +51,8 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a stream was expected")
-        self._transport = transport
-        transport.write(encode(HELLO))
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(encode(HELLO))
 
     def data_received(self, data: bytes) -> None:
         try:
