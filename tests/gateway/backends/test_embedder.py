@@ -206,10 +206,8 @@ async def test_others_run_between_many_vectors(upstream: FakeUpstream) -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    between = []
     async with aclosing(backend.stream(wanted("a"), TARGET)) as chunks:
-        async for _ in chunks:
-            between.append(turns)
+        between = [turns async for _ in chunks]
     task.cancel()
     await backend.aclose()
     assert max(between.count(turn) for turn in between) <= 16
