@@ -102,13 +102,18 @@ class Ngrams:
     """Log-odds by label as a weighted sum of a text's features, divided by the root of their number."""
 
     def __init__(
-        self, labels: Sequence[str], bias: Sequence[float], weights: Mapping[str, Sequence[float]]
+        self,
+        labels: Sequence[str],
+        bias: Sequence[float],
+        weights: Mapping[str, Sequence[int]],
+        *,
+        scale: float = 1.0,
     ) -> None:
-        """``weights`` has, for each feature, a label's index and the weight, and so on in turn."""
+        """``weights`` has, for each feature, a label's index and the weight times ``scale``, and so on in turn."""
         self.labels = tuple(labels)
         self._bias = tuple(bias)
         self._weights = {
-            feature: tuple((int(each[at]), each[at + 1]) for at in range(0, len(each), 2))
+            feature: tuple((each[at], each[at + 1] / scale) for at in range(0, len(each), 2))
             for feature, each in weights.items()
         }
 
@@ -116,7 +121,7 @@ class Ngrams:
     def load(cls, path: Path) -> Self:
         """Raises OSError, ValueError or KeyError if the file is not there or is no such model."""
         model = json.loads(path.read_text(encoding="utf-8"))
-        return cls(model["labels"], model["bias"], model["weights"])
+        return cls(model["labels"], model["bias"], model["weights"], scale=model["scale"])
 
     def log_odds(self, text: str) -> list[float]:
         """In the order of ``labels``; of a long text, the highest that any part of it reaches."""
