@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from gateway.backends.clock import Clock
@@ -71,10 +72,10 @@ class EmbedderBackend:
                 await asyncio.sleep(0)
 
     async def probe(self) -> None:
-        """Embed a word, which is what there is to prove."""
+        """Embed a word that was never seen before: what it has seen the sidecar may know by heart."""
         try:
             async with asyncio.timeout(PROBE):
-                await self._sidecar.embed(["ready"])
+                await self._sidecar.embed([f"ready {time.monotonic_ns()}"])
         except SidecarError as error:
             raise self._translated(error) from error
         except TimeoutError:

@@ -45,11 +45,13 @@ class Lengths:
 
     def __init__(self, error: SidecarError | None = None, delay: float = 0.0) -> None:
         self.asked: list[int] = []
+        self.texts: set[str] = set()
         self._error = error
         self._delay = delay
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         self.asked.append(len(texts))
+        self.texts.update(texts)
         await asyncio.sleep(self._delay)
         if self._error is not None:
             raise self._error
@@ -172,8 +174,11 @@ async def test_the_real_one(sidecar: SidecarProcess) -> None:
 
 async def test_it_proves_itself_by_work() -> None:
     sidecar = Lengths()
-    await embedder(sidecar).probe()
-    assert sidecar.asked == [1]
+    backend = embedder(sidecar)
+    await backend.probe()
+    await backend.probe()
+    assert sidecar.asked == [1, 1]
+    assert len(sidecar.texts) == 2
 
 
 # The others
