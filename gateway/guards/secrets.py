@@ -43,7 +43,11 @@ FORMS: tuple[Form, ...] = (
     _form("gitlab_token", "gl", r"gl(?:agent|cbt|dt|ffct|ft|imt|oas|pat|ptt|rt|soat)-[A-Za-z0-9_.=-]{20,100}"),
     _form("slack_token", "xox", r"xox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{10,200}"),
     _form("slack_token", "xapp-", r"xapp-\d-[A-Z0-9]{8,20}-\d{8,20}-[a-f0-9]{32,64}"),
-    _form("slack_webhook", "hooks.slack.com", r"hooks\.slack\.com/(?:services|workflows)/T[A-Z0-9]{6,12}/[A-Z0-9]{6,14}/[A-Za-z0-9]{16,32}"),
+    _form(
+        "slack_webhook",
+        "hooks.slack.com",
+        r"hooks\.slack\.com/(?:services|workflows)/T[A-Z0-9]{6,12}/[A-Z0-9]{6,14}/[A-Za-z0-9]{16,32}",
+    ),
     _form("stripe_key", "_live_", r"(?:sk|rk)_live_[A-Za-z0-9]{16,247}"),
     _form("stripe_key", "_test_", r"(?:sk|rk)_test_[A-Za-z0-9]{16,247}"),
     _form("stripe_key", "whsec_", r"whsec_[A-Za-z0-9+/]{32,64}={0,2}"),

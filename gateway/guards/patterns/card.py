@@ -27,13 +27,15 @@ _ISSUERS = re.compile(
     r"|(?:60|65|81|82|508)\d{13,14}\Z"  # RuPay
 )
 _CONTEXT = Context(
-    (
-        r"card(?!i)", "credit", "debit", r"visa\b", "master ?card", r"amex\b", "american express", "discover", r"diners",
-        r"maestro", r"jcb\b", r"cc\b", r"pan\b", "kredit", "karten", "carte", "tarjeta", "carta", r"cartão", "cartao",
-        "kaart", "kort", "karta", "kart", "карт", "billing", "payment", "charge",
-    ),
-    ("order", "invoice", "tracking", "serial", "imei", "isbn", "ean", "upc", "ticket", "timestamp", "transaction id"),
-)  # fmt: skip
+    r"""
+    card(?!i) credit debit visa\b master\s?card amex\b american\sexpress discover diners maestro jcb\b
+    cc\b pan\b kredit karten carte tarjeta carta cartão cartao kaart kort karta kart карт billing payment
+    charge
+    """,
+    r"""
+    order invoice tracking serial imei isbn ean upc ticket timestamp transaction\sid
+    """,
+)
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 

@@ -16,15 +16,15 @@ _V4 = re.compile(
 )
 _V6 = re.compile(r":(?<![A-Za-z0-9_]{5}:)[0-9A-Fa-f:.]{1,39}", re.ASCII)
 _V4_CONTEXT = Context(
-    (
-        r"ips?\b", r"ipv4", "address", "host", "server", r"dns\b", "ping", "subnet", "gateway", "client", r"ssh\b", "router",
-        "network", "localhost", "proxy", "firewall", "remote", "resolver", "connect", "block",
-    ),
-    (
-        r"v(?:er(?:sion)?)?\.?s?\b", "version", "release", "build", "upgrade", "update", "firmware", "section", "chapter", "§",
-        "clause", "paragraph", "python", "chrome", "windows", "driver", "patch", "kernel", "figure", "table",
-    ),
-)  # fmt: skip
+    r"""
+    ips?\b ipv4 address host server dns\b ping subnet gateway client ssh\b router network localhost proxy
+    firewall remote resolver connect block
+    """,
+    r"""
+    v(?:er(?:sion)?)?\.?s?\b version release build upgrade update firmware section chapter § clause
+    paragraph python chrome windows driver patch kernel figure table
+    """,
+)
 
 
 def find_ip(text: str) -> Iterator[Finding]:

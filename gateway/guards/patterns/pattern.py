@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gateway.guards.finding import Finding
@@ -30,14 +30,13 @@ class Context:
     """Characters before a match that are looked at."""
     AFTER = 12
 
-    def __init__(self, words: Sequence[str], against: Sequence[str] = (), after: Sequence[str] = ()) -> None:
+    def __init__(self, words: str, against: str = "", after: str = "") -> None:
+        """Each is a list of regular expressions with white space between; ``after`` may follow the match."""
+        for_it, against_it, behind = ("|".join(each.split()) or "(?!)" for each in (words, against, after))
         self._before = re.compile(
-            rf"(?:(?<!\w)|(?<=_))(?:(?P<word>{'|'.join(words)})|(?P<against>{'|'.join(against) or '(?!)'}))",
-            re.IGNORECASE,
+            rf"(?:(?<!\w)|(?<=_))(?:(?P<word>{for_it})|(?P<against>{against_it}))", re.IGNORECASE
         )
-        self._after = (
-            re.compile(rf"[\s\\,;()\-]{{0,4}}(?:{'|'.join(after)})(?!\w)", re.IGNORECASE) if after else None
-        )
+        self._after = re.compile(rf"[\s\\,;()\-]{{0,4}}(?:{behind})(?!\w)", re.IGNORECASE) if after else None
 
     def __call__(self, text: str, start: int, end: int) -> int:
         """1 where the words speak for it, -1 where they speak against it, 0 where they say nothing."""

@@ -31,26 +31,27 @@ _SHAPES = re.compile(
     r"|0[1-9]\d{1,4}[ \-/]\d{5,8}\Z"
 )
 _CONTEXT = Context(
-    (
-        "phone", "telephone", r"tele?\b", r"tel\.", "mobile", r"cell\b", "cellphone", r"call(?:ed|ing|s|er|back)?\b", r"fax\b", "dial",
-        r"desk\b", r"office(?: phone| no\.?| number)?[:\s]{0,3}\Z", "whatsapp", r"sms\b", "texts? me", "text", "messages?", "contact", "reach", "ring", "hotline", "helpline",
-        "answering", "voicemail", "landline", "pager", "handset", r"registered (?:number |no\.? )?\Z",
-        "telefon", "telefoon", "telefono", "teléfono", "telefone", "téléphone", "téléphoner", "handy", "anruf", "rufnummer", "mobil",
-        "portable", "appel", "móvil", "movil", "celular", "llam", "cellulare", "chiama", "telemóvel", "lig(?:a|ue)", "mobiel",
-        r"bel\b", "komórk", "dzwo", "puhelin", "gsm", "телефон", r"тел\b", "моб", "звон", "電話", "电话", "전화",
-    ),
-    (
-        "order", "invoice", "tracking", "serial", "isbn", "issn", "account", "ticket", "case", "card", r"cc\b", "zip", "postal",
-        "postcode", r"ssn\b", "social security", "licen[sc]e", "passport", "version", "sku", "part", "model", "receipt", "reference",
-        r"ref\b", r"id\b", "iban", "routing", "population", "total", "amount", "price", "cost", "usd", "eur", "box", "patent", "doi",
-        "timestamp", "epoch", "build", "commit", "issue", "pages?", "lines?", "bytes", "rows", "nhs", r"ips?\b", "bestell",
-        "rechnung", "commande", "facture", "pedido", "factura",
-    ),
-    ("office", "fax", "mobile", "cell", "phone", "home", "work", "tel", "desk", "landline"),
-)  # fmt: skip
+    r"""
+    phone telephone tele?\b tel\. mobile cell\b cellphone call(?:ed|ing|s|er|back)?\b fax\b dial desk\b
+    office(?:\sphone|\sno\.?|\snumber)?[:\s]{0,3}\Z whatsapp sms\b texts?\sme text messages? contact
+    reach ring hotline helpline answering voicemail landline pager handset
+    registered\s(?:number\s|no\.?\s)?\Z telefon telefoon telefono teléfono telefone téléphone téléphoner
+    handy anruf rufnummer mobil portable appel móvil movil celular llam cellulare chiama telemóvel
+    lig(?:a|ue) mobiel bel\b komórk dzwo puhelin gsm телефон тел\b моб звон 電話 电话 전화
+    """,
+    r"""
+    order invoice tracking serial isbn issn account ticket case card cc\b zip postal postcode ssn\b
+    social\ssecurity licen[sc]e passport version sku part model receipt reference ref\b id\b iban routing
+    population total amount price cost usd eur box patent doi timestamp epoch build commit issue pages?
+    lines? bytes rows nhs ips?\b bestell rechnung commande facture pedido factura
+    """,
+    r"office fax mobile cell phone home work tel desk landline",
+)
 _DATE = re.compile(
     r"(?:19|20)\d\d([ .\-/])\d{1,2}\1\d{1,2}(?!\d)|\d{1,2}([ .\-/])\d{1,2}\2(?:19|20)\d\d(?!\d)", re.ASCII
 )
+_EPOCH = re.compile(r"1\d{9}(?:\d{3})?\Z", re.ASCII)
+"""Seconds or milliseconds since 1970."""
 _DECIMAL = re.compile(r"\d{1,3}(?:\.\d{3})+\Z|\d+\.\d+\Z", re.ASCII)
 
 
@@ -69,7 +70,7 @@ def find(text: str) -> Iterator[Finding]:
             continue
         context = _CONTEXT(text, start, end)
         shaped = _SHAPES.match(number) is not None
-        if not shaped and _DECIMAL.match(number):
+        if not shaped and (_DECIMAL.match(number) or _EPOCH.match(number)):
             continue
         if shaped:
             score = 0.9 if context > 0 or number[0] == "+" else 0.7 if context == 0 else 0.4

@@ -9,7 +9,9 @@ from gateway.guards.finding import Finding
 from gateway.guards.patterns.pattern import Context, Pattern
 
 _TEN = re.compile(r"\d(?<![\w.,+-]\d)\d\d([ -]?)\d{3}\1\d{4}(?![\w-]|[.,]\d)", re.ASCII)
-_NHS = Context(("nhs", "national health", "patient", "medical record"))
+_NHS = Context(
+    r"nhs national\shealth patient medical\srecord",
+)
 
 
 def find_nhs(text: str) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 
 from gateway.guards.finding import Finding
@@ -19,25 +20,24 @@ _BARE = re.compile(
 _HOST = re.compile(
     r"(?<![\w@.-])(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.){0,6}[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\Z"
 )
-_HINTS = ("://", "www", "WWW", ".")
 
 
 def find(text: str) -> Iterator[Finding]:
     if "." not in text and "://" not in text:
         return
-    done = 0
+    whole: deque[Finding] = deque()
     if "://" in text or "www" in text or "WWW" in text:
         for match in _WHOLE.finditer(text):
-            done = _trimmed(text, match.start(), match.end())
-            yield Finding("URL", match.start(), done, 1.0)
+            whole.append(Finding("URL", match.start(), _trimmed(text, match.start(), match.end()), 1.0))
+        yield from whole
     for match in _BARE.finditer(text):
         host = _HOST.search(text, max(0, match.start() - 128), match.start())
-        if host and host.start() >= 0 and not _inside_a_scheme(text, host.start()):
+        if host is None or text[host.start() - 1 : host.start()] in ("/", ":"):
+            continue
+        while whole and whole[0].end <= host.start():
+            whole.popleft()
+        if not whole or host.start() < whole[0].start:
             yield Finding("URL", host.start(), _trimmed(text, match.start() + 2, match.end()), 0.6)
-
-
-def _inside_a_scheme(text: str, start: int) -> bool:
-    return text[max(0, start - 1) : start] in ("/", ":")
 
 
 def _trimmed(text: str, start: int, end: int) -> int:

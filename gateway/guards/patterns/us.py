@@ -10,10 +10,12 @@ from gateway.guards.patterns.pattern import Context, Pattern
 
 _NINE = re.compile(r"\d(?<![\w.,+-]\d)\d\d([ -]?)\d\d\1\d{4}(?![\w-]|[.,]\d)", re.ASCII)
 _SSN = Context(
-    ("ssn", "ss#", r"soc(?:ial)?\.? ?sec", "social", r"tax(?:payer)? id", r"tin\b"),
-    ("order", "invoice", "tracking", "serial", "part", "model", "sku", "zip", "phone", "routing", "account"),
+    r"ssn ss# soc(?:ial)?\.?\s?sec social tax(?:payer)?\sid tin\b",
+    r"order invoice tracking serial part model sku zip phone routing account",
 )
-_ITIN = Context(("itin", r"individual tax", r"tax(?:payer)? id", r"tin\b"))
+_ITIN = Context(
+    r"itin individual\stax tax(?:payer)?\sid tin\b",
+)
 
 
 def find_ssn(text: str) -> Iterator[Finding]:
@@ -40,7 +42,9 @@ def find_itin(text: str) -> Iterator[Finding]:
 
 
 _PASSPORT = re.compile(r"\d(?<![\w.,+-]\d)\d{8}(?![\w-]|[.,]\d)|[A-Z](?<!\w[A-Z])\d{8}(?![\w-])", re.ASCII)
-_PASSPORTS = Context(("passport", "passeport", "pasaporte", "reisepass", "travel document"))
+_PASSPORTS = Context(
+    r"passport passeport pasaporte reisepass travel\sdocument",
+)
 
 
 def find_passport(text: str) -> Iterator[Finding]:
@@ -54,7 +58,7 @@ def find_passport(text: str) -> Iterator[Finding]:
 
 _LICENSE = re.compile(
     r"(?:driv(?:er|ing|ers)\S{0,2}\s{1,3}licen[sc]e|\bdl\b)[^\w\n]{0,3}(?:\s{0,2}\b(?:number|no|num|id|nr|is|was|my|it|and|the)\b|[\s.:#=,]){0,6}?"
-    r"(?P<number>(?=[A-Z0-9* -]{0,14}\d)[A-Z0-9*](?:[A-Z0-9*]|[ -](?=[A-Z0-9]{0,6}\d)){3,18}[A-Z0-9])(?!\w)",
+    r"(?P<number>(?=[A-Z*]{0,3}\d)[A-Z0-9*](?:[A-Z0-9*]|[ -](?=[A-Z0-9]{0,6}\d)){3,18}[A-Z0-9])(?!\w)",
     re.IGNORECASE | re.ASCII,
 )
 
