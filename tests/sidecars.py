@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class SidecarProcess:
-    def __init__(self, folder: Path, **config: Any) -> None:
+    def __init__(self, folder: Path, *, env: Mapping[str, str] | None = None, **config: Any) -> None:
         """``config`` as in ``SidecarConfig``; the path of ``folder`` must be short."""
         self.path = folder / "sidecar.sock"
         self.config = replace(SidecarConfig(socket=str(self.path)), **config)
         self.log = folder / "sidecar.log"
+        self._env = {**os.environ, **(env or {}), CONFIG: self.config.to_json(), "HF_HUB_OFFLINE": "1"}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -38,10 +40,9 @@ class SidecarProcess:
 
     def start(self, *, timeout: float = 60.0) -> None:
         """Returns when nothing is being loaded any more."""
-        environment = {**os.environ, CONFIG: self.config.to_json(), "HF_HUB_OFFLINE": "1"}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway.sidecar.worker"], cwd=ROOT, env=environment, stderr=log
+                [sys.executable, "-m", "gateway.sidecar.worker"], cwd=ROOT, env=self._env, stderr=log
             )
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self.process.poll() is None:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from gateway.sidecar.api import SidecarBusy, SidecarDown, SidecarError, SidecarLoading
 from gateway.sidecar.client import SidecarClient
-from tests.sidecars import SidecarProcess
+from gateway.sidecar.config import CONFIG, SidecarConfig
+from tests.sidecars import ROOT, SidecarProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -21,9 +32,53 @@ async def client(sidecar: SidecarProcess) -> AsyncIterator[SidecarClient]:
     await client.aclose()
 
 
+@pytest.fixture(scope="module")
+def small() -> Iterator[SidecarProcess]:
+    """With a head of its own, ``whole``, for a mean and a maximum; and with narrow bounds."""
+    with tempfile.TemporaryDirectory(prefix="tg-") as name:
+        folder = Path(name)
+        write_head(folder / "heads" / "whole.npz", ["mean2", "max6"])
+        write_head(folder / "heads" / "other.npz", ["mean6"])
+        write_head(folder / "heads" / "foreign.npz", ["mean12"])
+        (folder / "heads" / "broken.npz").write_bytes(b"no head")
+        process = SidecarProcess(folder, heads=str(folder / "heads"), max_queue=24, max_windows=4)
+        process.start()
+        yield process
+        process.kill()
+
+
+def write_head(path: Path, pools: list[str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    width = 384 * len(pools)
+    rng = np.random.default_rng(1)
+    np.savez(
+        path,
+        pools=np.array(pools),
+        labels=np.array(["one", "two"]),
+        mean=np.zeros(width, np.float16),
+        scale=np.ones(width, np.float16),
+        w0=rng.normal(0, 0.1, (width, 2)).astype(np.float16),
+        b0=np.zeros(2, np.float16),
+    )
+
+
+@pytest.fixture
+async def own(small: SidecarProcess) -> AsyncIterator[SidecarClient]:
+    client = small.client()
+    yield client
+    await client.aclose()
+
+
 def dot(a: bytes, b: bytes) -> float:
     one, other = (struct.unpack(f"<{len(x) // 4}f", x) for x in (a, b))
     return sum(x * y for x, y in zip(one, other, strict=True))
+
+
+async def settled(client: SidecarClient) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while (status := await client.status())["queue"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return dict(status)
 
 
 async def test_like_sentences_have_like_embeddings_of_length_one(client: SidecarClient) -> None:
@@ -33,16 +88,214 @@ async def test_like_sentences_have_like_embeddings_of_length_one(client: Sidecar
     assert dot(cat, kitten) > 0.6 > 0.3 > dot(cat, tax)
 
 
-async def test_company_in_a_batch_changes_nothing(client: SidecarClient) -> None:
+async def test_company_in_a_batch_changes_next_to_nothing(
+    sidecar: SidecarProcess, client: SidecarClient
+) -> None:
     texts = [f"Sentence number {n} " + "goes on " * n for n in range(12)]
-    together = await client.embed([f"{text}!" for text in texts])
-    alone = [(await client.embed([f"{text}!"]))[0] for text in texts]
-    assert together == alone
-    apart = await asyncio.gather(*(client.embed([text]) for text in texts))
-    assert min(dot(a[0], b) for a, b in zip(apart, together, strict=True)) > 0.8
+    alone = [(await client.embed([text]))[0] for text in texts]
+    # The same words but for the case, which the model does not see: no encoding of before will do.
+    together = await client.embed([text.upper() for text in texts])
+    assert min(dot(one, other) for one, other in zip(alone, together, strict=True)) > 0.9999
+
+
+async def test_a_long_text_has_the_embedding_of_its_beginning(client: SidecarClient) -> None:
+    words = "The river rises in the hills and runs north. " * 25
+    short, long = await client.embed([words, words + "Taxes are due in April. " * 300])
+    assert dot(short, long) > 0.97
+
+
+async def test_texts_of_all_callers_share_forward_passes(own: SidecarClient, small: SidecarProcess) -> None:
+    before = await settled(own)
+    other = small.client()
+    async with asyncio.TaskGroup() as group:
+        for n in range(10):
+            group.create_task(own.embed([f"shared by both {n}", f"of one alone {n}"]))
+            group.create_task(other.embed([f"shared by both {n}"]))
+    after = await settled(own)
+    await other.aclose()
+    assert after["encoded"] - before["encoded"] == 20
+    assert after["batches"] - before["batches"] <= 5
+
+
+async def test_embedding_and_all_heads_cost_one_pass(own: SidecarClient) -> None:
+    before = await settled(own)
+    text = "What is said of a text once need not be worked out again."
+    await own.embed([text])
+    for head in ("whole", "other"):
+        ((scored,),) = await own.score(head, [text])
+        assert (scored.start, scored.end) == (0, len(text))
+        assert set(scored.scores) == {"one", "two"}
+        assert all(0 < score < 1 for score in scored.scores.values())
+    after = await settled(own)
+    assert after["encoded"] - before["encoded"] == 1
+
+
+async def test_heads_that_cannot_judge_say_so(own: SidecarClient) -> None:
+    with pytest.raises(SidecarError, match="no head 'nosuch'; there are: foreign, other, whole"):
+        await own.score("nosuch", ["x"])
+    with pytest.raises(SidecarError, match="'foreign' needs the embedder 'builtin'"):
+        await own.score("foreign", ["x"])
+
+
+async def test_long_texts_are_judged_window_by_window(own: SidecarClient) -> None:
+    text = "Each of these sentences has ten words and a stop. " * 50
+    (windows,) = await own.score("whole", [text])
+    assert len(windows) == 3
+    assert (windows[0].start, windows[-1].end) == (0, len(text))
+    for before, after in pairwise(windows):
+        assert before.start < after.start < before.end < after.end
+        assert text[after.start - 1] == " " != text[after.start]
+
+
+async def test_a_text_too_long_to_be_judged_in_full_is_not_judged_in_part(own: SidecarClient) -> None:
+    for times in (300, 100_000):
+        with pytest.raises(SidecarError, match="too long to be judged in full"):
+            await own.score("whole", ["quite a few words " * times])
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n" * 500, "x" * 5000, "\ud800", "각" * 200, "😀" * 300, "\0"])
+async def test_odd_texts_are_judged_from_end_to_end(own: SidecarClient, text: str) -> None:
+    (windows,) = await own.score("whole", [text])
+    assert (windows[0].start, windows[-1].end) == (0, len(text))
+    assert len(await own.embed([text])) == 1
+
+
+async def test_a_full_queue_is_said_at_once(own: SidecarClient) -> None:
+    started = time.monotonic()
+    with pytest.raises(SidecarBusy, match="24 are the most"):
+        await own.embed([f"one of many {n}" for n in range(25)])
+    assert time.monotonic() - started < 1
+    assert len(await own.embed(["there is room again"])) == 1
+
+
+async def test_cancelled_work_is_not_done(own: SidecarClient) -> None:
+    before = await settled(own)
+    long = [f"{n} " + "words without an end " * 40 for n in range(20)]
+    task = asyncio.create_task(own.embed(long))
+    while not (await own.status())["queue"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    after = await settled(own)
+    assert after["encoded"] - before["encoded"] <= 8
+
+
+async def test_what_it_was_started_without_it_says(own: SidecarClient) -> None:
+    for asked in (
+        own.entities(["x"], language="en", entities=["PERSON"]),
+        own.look_up("p", "q", budget=0.05, floor=0),
+        own.classify("some/model", ["x"]),
+    ):
+        with pytest.raises(SidecarError, match=r"no use for|no guard of the policy"):
+            await asked
 
 
 async def test_status_tells_of_each_model(client: SidecarClient) -> None:
     status = await client.status()
     assert status["models"]["embedder"] == "ready"
-    assert status["queue"] == 0
+    assert "loading" not in status["models"].values()
+
+
+async def test_entities_come_from_presidio(client: SidecarClient) -> None:
+    asked = await client.entities(
+        ["Mail me at jo@example.com", ""], language="en", entities=["EMAIL_ADDRESS"]
+    )
+    assert [[(f.label, f.start, f.end) for f in found] for found in asked] == [
+        [("EMAIL_ADDRESS", 11, 25)],
+        [],
+    ]
+    with pytest.raises(SidecarError, match="NO_SUCH"):
+        await client.entities(["x"], language="en", entities=["NO_SUCH"])
+
+
+async def test_killed_in_the_middle_all_under_way_ends_at_once_and_it_works_again(
+    own_sidecar: SidecarProcess,
+) -> None:
+    client = own_sidecar.client()
+    await client.embed(["before"])
+    texts = ["words without an end " * 40 + str(n) for n in range(50)]
+    tasks = [asyncio.create_task(client.embed([text])) for text in texts]
+    while not (await client.status())["queue"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    own_sidecar.kill()
+    started = time.monotonic()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert time.monotonic() - started < 0.5
+    assert all(isinstance(end, SidecarDown | list) for end in ends)
+    assert sum(isinstance(end, SidecarDown) for end in ends) >= 40
+    await asyncio.to_thread(own_sidecar.start)
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                assert len(await client.embed(["after"])) == 1
+                break
+            except SidecarDown:  # the client's pause between attempts
+                await asyncio.sleep(0.05)
+    await client.aclose()
+
+
+async def test_while_models_load_it_answers_and_says_so() -> None:
+    with tempfile.TemporaryDirectory(prefix="tg-") as folder:
+        process = SidecarProcess(Path(folder))
+        starting = asyncio.create_task(asyncio.to_thread(process.start))
+        client = process.client()
+        loading = 0
+        while not starting.done():
+            try:
+                await client.embed(["x"])
+            except SidecarLoading as error:
+                assert "'embedder' is still being loaded" in str(error)
+                loading += 1
+            except SidecarDown:
+                pass
+            await asyncio.sleep(0.02)
+        await starting
+        assert loading
+        await client.aclose()
+        process.kill()
+
+
+async def test_without_its_packages_it_stays_and_says_what_to_install() -> None:
+    with tempfile.TemporaryDirectory(prefix="tg-") as folder:
+        hidden = Path(folder) / "torch"
+        hidden.mkdir()
+        (hidden / "__init__.py").write_text(
+            "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
+        )
+        process = SidecarProcess(Path(folder), env={"PYTHONPATH": folder})
+        await asyncio.to_thread(process.start)
+        client = process.client()
+        with pytest.raises(
+            SidecarLoading, match=r"No module named 'torch'; .*pip install 'tollgate\[guards\]'"
+        ):
+            await client.embed(["x"])
+        assert process.log.read_text().count("pip install") == 1
+        assert "Traceback" not in process.log.read_text()
+        await client.aclose()
+        process.kill()
+
+
+def test_sigterm_ends_it_and_its_socket() -> None:
+    with tempfile.TemporaryDirectory(prefix="tg-") as folder:
+        process = SidecarProcess(Path(folder), embedder=None)
+        process.start()
+        assert process.process is not None
+        process.process.terminate()
+        assert process.process.wait(5) == 0
+        assert not process.path.exists()
+
+
+@pytest.mark.parametrize("config", [None, "{", '{"socket": "/x", "surprise": 1}'])
+def test_started_by_hand_it_says_who_starts_it(config: str | None) -> None:
+    environment = {**os.environ, **({CONFIG: config} if config else {})}
+    command = [sys.executable, "-m", "gateway.sidecar.worker"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "started by 'tollgate serve'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_config_survives_its_json() -> None:
+    config = SidecarConfig(socket="/s", classifiers=("a", "b"), spacy={"en": "x"}, redis="redis://h/0")
+    assert SidecarConfig.from_json(config.to_json()) == config
