@@ -84,7 +84,7 @@ FORMS: tuple[Form, ...] = (
     _form(
         "connection_string",
         "://",
-        r"[a-z][a-z0-9+.-]{1,30}://[^\s:@/?#\"'<>`]{0,128}:(?P<secret>[^\s@/?#\"'<>`]{3,128})@[A-Za-z0-9_\[]",
+        r"[a-z][a-z0-9+.-]{1,30}://[^\s:@/?#\"'<>`]{0,128}:(?P<secret>[^\s@/?#\"'<>`]{3,128})@(?:\[|[A-Za-z0-9_]{1,255})",
     )
 )  # fmt: skip
 
@@ -95,7 +95,7 @@ _ENDS = re.compile(r"-----END (?:[A-Z0-9]{1,16} ){0,3}PRIVATE KEY(?: BLOCK)?----
 _BREAK = r"(?:\r?\n|\\r?\\n|\\n)"
 _LINE = re.compile(rf"[A-Za-z0-9+/]{{64}}(?:[A-Za-z0-9+/]{{6}})?{_BREAK}", re.ASCII)
 """Of base64, as PEM (RFC 7468) and OpenSSH break it."""
-_REST = re.compile(rf"[A-Za-z0-9+/=]{{0,70}}(?:{_BREAK}|\Z)", re.ASCII)
+_REST = re.compile(rf"[A-Za-z0-9+/=]{{0,70}}(?:{_BREAK}|\\?\Z)", re.ASCII)
 _FEWEST_LINES = 4
 
 _ASSIGNED = re.compile(

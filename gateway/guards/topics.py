@@ -78,14 +78,20 @@ class Topics:
     def _matched(self, text: str) -> Iterator[Finding]:
         step, length = self._window, len(text)
         for index, pattern in enumerate(self._patterns):
-            label = f"pattern:{index}"
+            first = last = 0
             for start in range(0, length, step):
                 end = min(start + 2 * step, length)
                 for match in pattern.finditer(text, start, end):
                     if match.start() >= start + step and end < length:
                         break  # the next stretch shows it whole
-                    if match.end() > match.start():
-                        yield Finding(label, match.start(), match.end())
+                    if match.start() >= last:
+                        if last > first:
+                            yield Finding(f"pattern:{index}", first, last)
+                        first = match.start()
+                    # One that is longer than a stretch goes on in the next.
+                    last = max(last, match.end())
+            if last > first:
+                yield Finding(f"pattern:{index}", first, last)
 
 
 def _key(word: str) -> str:

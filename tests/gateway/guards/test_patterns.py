@@ -173,7 +173,7 @@ def test_spans_are_within_any_text(text: str) -> None:
             assert 0 <= finding.score <= 1
 
 
-PIECES = ["1", "12", "555-0143", "a@b.", "@", "(", ")", ".", "-", " ", "::", "x.com", "https://", "4111", "DE89", "phone", "é", "٣"]  # fmt: skip
+PIECES = ["1", "12", "555-0143", "a@b.", *"@().- é٣", "::", "x.com", "https://", "4111", "DE89", "phone"]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
@@ -185,8 +185,8 @@ def test_spans_are_within_texts_of_the_right_parts(text: str) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["a", "1", "1 ", "a@", "a.", "a.a@", "1.", "1:", "f:", "(1)", "driver's license ", "0" * 63 + "@", "DE89", "a-", "x.com/",
-     "www.", "://a", "call 1 ", "AB12", "1-", "+1", "/", "passport 1234567890 "],
+    ["a", "1", "1 ", "a@", "a.", "a.a@", "1.", "1:", "f:", "(1)", "driver's license ", "0" * 63 + "@", "DE89",
+     "a-", "x.com/", "www.", "://a", "call 1 ", "AB12", "1-", "+1", "/", "passport 1234567890 "],
 )  # fmt: skip
 def test_time_grows_with_the_text(part: str) -> None:
     """Quadratic growth would take sixteen times as long for four times the text; and minutes."""

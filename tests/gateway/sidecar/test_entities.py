@@ -92,7 +92,8 @@ def test_names_by_a_model(make: Callable[..., Any], tmp_path: Path) -> None:
 
     pipeline = spacy.blank("en")
     pipeline.add_pipe("entity_ruler").add_patterns(
-        [{"label": "PERSON", "pattern": "Ann"}, {"label": "GPE", "pattern": "Oslo"}, {"label": "MONEY", "pattern": "five crowns"}]
+        [{"label": "PERSON", "pattern": "Ann"}, {"label": "GPE", "pattern": "Oslo"},
+         {"label": "MONEY", "pattern": "five crowns"}]
     )  # fmt: skip
     pipeline.to_disk(tmp_path / "names")
     entities = make({"en": str(tmp_path / "names")})
