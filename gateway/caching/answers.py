@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -44,7 +43,7 @@ class _Item:
             function = {"arguments": "".join([first, *self.more])}
             return {"tool_calls": [{"index": self.kind, "function": function}]}
         name = str(self.kind)
-        return {name: "".join([self.delta[name], *self.more])}
+        return {**self.delta, name: "".join([self.delta[name], *self.more])}
 
     def written(self) -> list[Json]:
         return [self.index, self.joined(), self.finish_reason, _concatenated(self.logprobs), self.envelope]
@@ -98,7 +97,7 @@ class Recording:
         if (
             item is not None
             and item.finish_reason is None
-            and (kind == item.kind if kind is not None else not delta)
+            and (kind == item.kind and _says_the_role(delta, item.delta) if kind is not None else not delta)
         ):
             if text:
                 item.more.append(text)
@@ -158,8 +157,7 @@ class Recording:
             last.envelope = {**last.envelope, **self._kept}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One that was kept."""
 
     stored: float
@@ -211,8 +209,10 @@ def choices_of(request: ChatRequest) -> int:
 
 
 def _text(delta: Mapping[str, Json]) -> tuple[str | int | None, str]:
-    """The one text that a delta adds to, and what it adds."""
+    """The one text that a delta adds to, and what it adds; it may tell the role as well."""
     if len(delta) != 1:
+        if len(delta) == 2 and "role" in delta and isinstance(text := delta.get("content"), str):
+            return "content", text
         return None, ""
     if (content := delta.get("content")).__class__ is str:  # nearly all of them
         return "content", content
@@ -226,6 +226,11 @@ def _text(delta: Mapping[str, Json]) -> tuple[str | int | None, str]:
             ):
                 return index, text
     return None, ""
+
+
+def _says_the_role(delta: Mapping[str, Json], before: Mapping[str, Json] | None) -> bool:
+    """Whether ``delta`` tells no other role than was told."""
+    return len(delta) == 1 or (before is not None and delta["role"] == before.get("role"))
 
 
 def _parts(delta: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:

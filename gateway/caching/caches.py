@@ -49,6 +49,8 @@ class Caches:
         self.exact: ExactCache | None = policy.caches.exact if answers is not None else None
         self.answers = answers
         self.semantic = semantic
+        self.asks_far = isinstance(answers, RedisAnswers)
+        """Whether a look for an answer takes a network's time."""
         self.flights = Flights()
         self._policy = policy
         self._fingerprints = Fingerprints(policy)

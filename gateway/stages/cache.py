@@ -11,7 +11,7 @@ from gateway.caching.control import Control, NotCached, control
 from gateway.caching.flight import AskYourself, Reader
 from gateway.caching.semantic import Facts
 from gateway.observe.metrics import Metrics
-from gateway.types import Call, Chunks, Handler, Stage
+from gateway.types import Call, Chunks, Handler, Json, Stage
 
 HEADER = "x-tollgate-cache"
 
@@ -67,11 +67,11 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
             if caches.exact is not None:
                 began = time.perf_counter()
                 found = await caches.find(entry, max_age=wanted.max_age)
-                metrics.cache_seconds.labels("exact").observe(time.perf_counter() - began)
+                if caches.asks_far:
+                    metrics.cache_seconds.labels("exact").observe(time.perf_counter() - began)
                 count("exact", "hit" if found is not None else "miss")
                 if found is not None:
-                    serve(call, found[0], "exact")
-                    call.receipt.note("cache", age=round(found[1], 1))
+                    serve(call, found[0], "exact", age=round(found[1], 1))
                     return found[0]
             if caches.semantic is None or entry.asked is None:
                 return None
@@ -90,10 +90,10 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
             serve(call, alike, "semantic")
             return alike
 
-        def serve(call: Call, found: Answer, name: str) -> None:
+        def serve(call: Call, found: Answer, name: str, **facts: Json) -> None:
             call.cached = name
             call.candidate = caches.answered_by(found)
-            told(call, name)
+            told(call, name, **facts)
 
         def board(call: Call, entry: Entry) -> Reader:
             """Read along where the same is under way already, or start it."""
@@ -139,9 +139,9 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
     return stage
 
 
-def told(call: Call, result: str) -> None:
+def told(call: Call, result: str, **facts: Json) -> None:
     call.reply_headers[HEADER] = result
-    call.receipt.note("cache", result=result)
+    call.receipt.note("cache", result=result, **facts)
 
 
 def not_cached() -> NotCached:
