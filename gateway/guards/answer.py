@@ -29,6 +29,8 @@ from gateway.types import Call, Chunk, Json, Usage
 ORIGIN: Origin = "answer"
 _SHARED = ("id", "created", "system_fingerprint")
 """What the last chunk tells in common with those before it."""
+PATIENCE = 0.25
+"""Seconds in which the character may come that tells whether a finding at the very end is one."""
 _LARGE = 64
 """Characters of a chunk that is not held as a whole until its last may leave."""
 
@@ -68,10 +70,11 @@ class _Choice:
     """The client knows that it has ended."""
 
     def turn(self, lane: Lane) -> list[Lane]:
-        """``lane`` grows now; those that are over. Thoughts are over where content begins, and a call where the next one does.
+        """``lane`` grows now; returns what is over with that.
 
-        Else the end of each would hold back all that follows it. Should a server speak by turns after all, each
-        part was judged by itself once, and from then on the text waits for the end of the answer.
+        Thoughts are over where content begins, and a call where the next one does: else the end of each would hold
+        back all that follows it. Should a server speak by turns after all, each part was judged by itself once, and
+        from then on the text waits for the end of the answer.
         """
         before, self.current = self.current, lane
         if lane.over:
@@ -271,6 +274,10 @@ class Answer:
 
     async def aclose(self) -> None:
         """End the scans that are under way."""
+        for choice in self._choices.values():
+            for lane in choice.lanes.values():
+                for watch in lane.watches:
+                    watch.settle()
         tasks = [task for task, _ in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -347,6 +354,8 @@ class Answer:
         certain = watch.decided(findings, scan.start, scan.end, last=scan.last) if findings else ()
         watch.scan_ended(scan.end, last=scan.last)
         if not certain:
+            if findings and watch.mode == "optimistic" and not scan.last:
+                watch.doubt = asyncio.get_running_loop().call_later(PATIENCE, self._silent, scan, findings)
             return
         watch.inspection.found(watch.fresh(certain))
         action = watch.inspection.guard.config.action
@@ -355,6 +364,12 @@ class Answer:
             self._cut(watch.inspection, "content_filter", scan.choice, scan.lane, first)
         elif watch.inspection.guard.edits:
             scan.lane.replace(certain)
+
+    def _silent(self, scan: _Scan, findings: Sequence[Finding]) -> None:
+        """Nothing came after what was in doubt: it is what it looks like."""
+        if self.cut is None and scan.lane.end == scan.end:
+            self._judged(replace(scan, last=True), findings)
+            self._wake()
 
     def _missed(self, scan: _Scan, error: Unscanned) -> None:
         inspection = scan.watch.inspection

@@ -8,6 +8,7 @@ nothing waits for it. One that holds scans once, at the end.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal
@@ -22,7 +23,7 @@ Mode = Literal["hold", "windowed", "optimistic"]
 class Watch:
     """One guard over one text."""
 
-    __slots__ = ("_counted", "cleared", "final", "inspection", "mode", "scanned", "window")
+    __slots__ = ("_counted", "cleared", "doubt", "final", "inspection", "mode", "scanned", "window")
 
     def __init__(self, inspection: Inspection, mode: Mode) -> None:
         self.inspection = inspection
@@ -34,11 +35,15 @@ class Watch:
         """All before it is judged for good."""
         self.final = 0
         """Where the last scan ended that knew the text's end."""
+        self.doubt: asyncio.TimerHandle | None = None
+        """Something was found at the very end of what had come: whether it is that, the next character tells."""
         self._counted = 0
 
     def is_due(self, end: int, *, last: bool) -> bool:
         if last:
             return self.final < end
+        if self.doubt is not None:
+            return end > self.scanned
         return self.mode != "hold" and end - self.scanned >= self.inspection.guard.config.interval
 
     @property
@@ -47,6 +52,7 @@ class Watch:
         return max(0, self.cleared - self.window)
 
     def scan_ended(self, end: int, *, last: bool) -> None:
+        self.settle()
         self.scanned = end
         if last:
             self.cleared = self.final = end
@@ -71,6 +77,12 @@ class Watch:
             if not old and (last or not open_):
                 certain.append(Finding(one.label, first, behind, one.score))
         return certain
+
+    def settle(self) -> None:
+        """There is no doubt any more."""
+        if self.doubt is not None:
+            self.doubt.cancel()
+            self.doubt = None
 
     def fresh(self, findings: Sequence[Finding]) -> list[Finding]:
         """Those that no earlier scan has told of."""
