@@ -1,0 +1,391 @@
+"""Trains the toxicity guard: ``python scripts/train_toxicity.py [--data FOLDER] [--cache FILE]``.
+
+Writes ``gateway/guards/data/toxicity.json`` (the fast tier, and how both tiers are made one), ``gateway/sidecar/heads/
+toxicity.npz`` (the head) and beside it ``toxicity.json`` with the figures of cross-validation, by which every choice
+here was made. What is shipped is trained on all rows. The cache keeps embeddings between runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from scipy import sparse  # noqa: E402
+from sklearn.feature_extraction.text import CountVectorizer  # noqa: E402
+from sklearn.linear_model import LogisticRegression  # noqa: E402
+from sklearn.metrics import roc_auc_score  # noqa: E402
+
+from gateway.guards.ngrams import SMOOTHING, Ngrams, features, tokens  # noqa: E402
+from gateway.guards.toxicity import CATEGORIES  # noqa: E402
+from gateway.sidecar.models.embedder import BuiltIn  # noqa: E402
+from scripts.toxicity_contrasts import contrasts  # noqa: E402
+
+FAST = ROOT / "gateway/guards/data/toxicity.json"
+HEAD = ROOT / "gateway/sidecar/heads/toxicity.npz"
+POOLS = ("mean1", "mean3", "mean4", "mean5", "mean6", "max6")
+HIDDEN, EPOCHS, DROPOUT, DECAY, RATE, BATCH = 64, 10, 0.5, 0.05, 2e-3, 128
+C, KEPT, SCALE = 100, 12_000, 100
+"""The inverse strength of regularisation; features that are kept; weights are written as integers of 1/SCALE."""
+WEIGHT = {
+    "hatecheck": 1.0,
+    "moderation": 2.0,
+    "xstest": 1.0,
+    "tweets": 0.2,  # labelled by the crowd, and "offensive" in most cases for a single word
+    "questions": 0.3,
+    "routing": 0.3,
+    "contrasts": 0.5,
+}
+SHARE_HEAD, SHARE_FAST, OFFSET = 0.8, 0.5, -0.5
+"""Log-odds of the guard: those of the head and of the fast tier, weighted, and an offset that keeps harmless prompts
+with harsh words below 0.5."""
+CLEAR = (0.01, 0.97)
+MOST_WINDOWS = 64
+FOLDS = 5
+MODERATION: Mapping[str, tuple[str, ...]] = {
+    "hate": ("H", "H2"),
+    "harassment": ("HR",),
+    "violence": ("V", "V2"),
+    "sexual": ("S", "S3"),
+    "self_harm": ("SH",),
+}
+UNKNOWN = float("nan")
+
+
+@dataclass(frozen=True)
+class Sample:
+    text: str
+    labels: Mapping[str, float]
+    """1 or 0; a category that is not named is not known."""
+    source: str
+    kind: str = ""
+    """What the set itself says of it: HateCheck's functionality, XSTest's label."""
+
+
+def samples(data: Path) -> list[Sample]:
+    def rows(name: str) -> list[dict[str, Any]]:
+        with (data / f"{name}.jsonl").open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    chance = random.Random(0)
+    none = dict.fromkeys(CATEGORIES, 0.0)
+    found = []
+    for row in rows("hatecheck"):
+        kind = row["functionality"]
+        if row["label"] == "hateful":
+            labels = {"hate": 1.0, "sexual": 0.0, "self_harm": 0.0}
+        elif kind in ("target_indiv_nh", "target_group_nh"):  # abuse, but not of a protected group
+            labels = {"hate": 0.0, "sexual": 0.0, "self_harm": 0.0}
+        else:
+            labels = none
+        found.append(Sample(row["text"], labels, "hatecheck", kind))
+    for row in rows("moderation"):
+        labels = {}
+        for category, names in MODERATION.items():
+            known = [row.get(name) for name in names]
+            if 1 in known or None not in known:
+                labels[category] = float(1 in known)
+        found.append(Sample(row["text"], labels, "moderation", "any" if 1 in labels.values() else ""))
+    found += [Sample(row["text"], _xstest(row), "xstest", row["label"]) for row in rows("xstest")]
+    for row in rows("offensive_tweets"):
+        if row["class"] == "hate":
+            found.append(Sample(row["text"], {"hate": 1.0}, "tweets"))
+        elif row["class"] == "neither":
+            found.append(Sample(row["text"], none, "tweets"))
+        elif row["hate"] == 0 and chance.random() < 0.2:
+            found.append(Sample(row["text"], {"self_harm": 0.0}, "tweets"))
+    questions = [text for row in rows("question_pairs") for text in (row["a"], row["b"])]
+    found += [Sample(text, none, "questions") for text in chance.sample(questions, 4000)]
+    found += [Sample(row["text"], none, "routing") for row in chance.sample(rows("routing"), 2000)]
+    found += [
+        Sample(
+            text, none if not labels else {name: float(value) for name, value in labels.items()}, "contrasts"
+        )
+        for text, labels in contrasts()
+    ]
+    return found
+
+
+def _xstest(row: Mapping[str, str]) -> Mapping[str, float]:
+    kind = row["type"]
+    if row["label"] == "safe":
+        return dict.fromkeys(CATEGORIES, 0.0)
+    if "discr" in kind:
+        return {"hate": 1.0, "violence": 0.0, "sexual": 0.0, "self_harm": 0.0}
+    if "privacy" in kind or "historical" in kind:
+        return {"sexual": 0.0, "self_harm": 0.0}
+    if re.search("suicid|myself|self.harm", row["text"], re.I):
+        return {"hate": 0.0, "sexual": 0.0, "self_harm": 1.0}
+    return {"hate": 0.0, "violence": 1.0}
+
+
+class Embeddings:
+    """Poolings by text, in float16. What is in the cache file is not computed again."""
+
+    def __init__(self, cache: Path | None) -> None:
+        self._cache = cache
+        self._embedder = BuiltIn()
+        self._known: dict[str, np.ndarray] = {}
+        if cache is not None and cache.exists():
+            with np.load(cache) as kept:
+                self._known = dict(zip(kept["keys"].tolist(), kept["values"], strict=True))
+
+    def windows(self, text: str) -> list[str]:
+        return [text[start:end] for start, end in self._embedder.windows(text, MOST_WINDOWS)]
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        keys = [sha1(text.encode()).hexdigest() for text in texts]
+        new = sorted(
+            {key: text for key, text in zip(keys, texts, strict=True) if key not in self._known}.items()
+        )
+        rows = [self._embedder.pools.index(name) for name in POOLS]
+        for start in range(0, len(new), 16):
+            part = new[start : start + 16]
+            encoded = self._embedder.encode([text for _, text in part])
+            for (key, _), encoding in zip(part, encoded, strict=True):
+                self._known[key] = encoding[rows].reshape(-1).astype(np.float16)
+        if new and self._cache is not None:
+            np.savez(self._cache, keys=np.array([*self._known]), values=np.stack([*self._known.values()]))
+        return np.stack([self._known[key] for key in keys]).astype(np.float32)
+
+
+def fit_fast(
+    counts: sparse.csr_matrix, names: np.ndarray, targets: np.ndarray, weight: np.ndarray
+) -> dict[str, Any]:
+    """The fast tier as ``Ngrams`` has it, and as it is written. ``counts`` has a row a text, a column a feature."""
+    sizes = np.asarray(counts.sum(1)).ravel()
+    often = np.asarray(counts.sum(0)).ravel()
+    names, counts, seen = names[often >= 2], counts[:, often >= 2], np.sqrt(often[often >= 2])
+    x = (sparse.diags(1 / np.sqrt(sizes + SMOOTHING)) @ counts).tocsr()
+    found, bias = np.zeros((len(CATEGORIES), x.shape[1])), []
+    for index in range(len(CATEGORIES)):
+        known = ~np.isnan(targets[:, index])
+        model = LogisticRegression(C=C, solver="liblinear", random_state=0)
+        model.fit(x[known], targets[known, index], sample_weight=weight[known])
+        found[index] = model.coef_[0]
+        bias.append(round(float(model.intercept_[0]), 3))
+    least = np.sort((np.abs(found) * seen).max(0))[-KEPT]
+    weights = {}
+    for column, name in enumerate(names):
+        if np.abs(found[:, column]).max() * seen[column] >= least:
+            kept = [
+                (i, round(SCALE * w))
+                for i, w in enumerate(found[:, column])
+                if abs(w) * seen[column] >= least / 3
+            ]
+            weights[name] = [value for pair in kept for value in pair]
+    return {"labels": CATEGORIES, "bias": bias, "scale": SCALE, "weights": weights}
+
+
+def fit_head(x: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:
+    """One hidden layer. The highest output is also held against whether any category applies, where that is known."""
+    torch.manual_seed(0)
+    mean, scale = x.mean(0), x.std(0) + 1e-6
+    inputs = torch.from_numpy((x - mean) / scale)
+    known = torch.from_numpy(~np.isnan(targets))
+    wanted = torch.from_numpy(np.nan_to_num(targets)).float()
+    by_row = torch.from_numpy(weight).float()
+    anything = wanted.max(1).values
+    sure = ((anything == 1) | known.all(1)).float() * by_row
+    net = torch.nn.Sequential(
+        torch.nn.Dropout(DROPOUT),
+        torch.nn.Linear(x.shape[1], HIDDEN),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(DROPOUT),
+        torch.nn.Linear(HIDDEN, len(CATEGORIES)),
+    )
+    loss = torch.nn.BCEWithLogitsLoss(reduction="none")
+    steps = len(x) // BATCH
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=EPOCHS * steps)
+    for _ in range(EPOCHS):
+        order = torch.randperm(len(x))
+        for step in range(steps):
+            rows = order[step * BATCH : (step + 1) * BATCH]
+            out = net(inputs[rows])
+            each = (loss(out, wanted[rows]) * known[rows]).sum(1) * by_row[rows]
+            whole = loss(out.max(1).values, anything[rows]) * sure[rows]
+            optimizer.zero_grad()
+            ((each + whole).sum() / BATCH).backward()
+            optimizer.step()
+            schedule.step()
+    first, last = net[1], net[4]
+    arrays = {"w0": first.weight.T, "b0": first.bias, "w1": last.weight.T, "b1": last.bias}
+    return {
+        "pools": np.array(POOLS),
+        "labels": np.array(CATEGORIES),
+        "mean": mean.astype(np.float16),
+        "scale": scale.astype(np.float16),
+        **{name: value.detach().numpy().astype(np.float16) for name, value in arrays.items()},
+    }
+
+
+def head_log_odds(head: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    value = {name: head[name].astype(np.float32) for name in ("mean", "scale", "w0", "b0", "w1", "b1")}
+    hidden = np.maximum((x - value["mean"]) / value["scale"] @ value["w0"] + value["b0"], 0)
+    return hidden @ value["w1"] + value["b1"]
+
+
+Scores = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Log-odds: of the fast tier by text and by window, and of the head by window."""
+
+
+class Corpus:
+    """All samples, and the windows of those that are longer than the embedder's input."""
+
+    def __init__(self, found: Sequence[Sample], embeddings: Embeddings) -> None:
+        self.samples = found
+        self.texts = [sample.text for sample in found]
+        self.source = np.array([sample.source for sample in found])
+        self.kind = np.array([sample.kind for sample in found])
+        self.targets = np.array([[s.labels.get(name, UNKNOWN) for name in CATEGORIES] for s in found])
+        self.weight = np.array([WEIGHT[sample.source] for sample in found])
+        vectorizer = CountVectorizer(analyzer=features, binary=True, dtype=np.float64)
+        self.counts = vectorizer.fit_transform(self.texts)
+        self.features = vectorizer.get_feature_names_out()
+        parts = [embeddings.windows(text) for text in self.texts]
+        self.windows = [window for part in parts for window in part]
+        self.owner = np.repeat(np.arange(len(found)), [len(part) for part in parts])
+        # All windows of a text have its labels, though one of them may have earned them for all.
+        self.window_weight = (self.weight / np.sqrt([len(part) for part in parts]))[self.owner]
+        self.x = embeddings(self.windows)
+
+    def train(self, rows: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        inside = rows[self.owner]
+        return (
+            fit_fast(self.counts[rows], self.features, self.targets[rows], self.weight[rows]),
+            fit_head(self.x[inside], self.targets[self.owner][inside], self.window_weight[inside]),
+        )
+
+    def scores(self, fast: Ngrams, head: Mapping[str, np.ndarray], rows: np.ndarray) -> Scores:
+        inside = np.flatnonzero(rows[self.owner])
+        return (
+            np.array([fast.log_odds(self.texts[index]) for index in np.flatnonzero(rows)]),
+            np.array([fast.log_odds(self.windows[index]) for index in inside]),
+            head_log_odds(head, self.x[inside]),
+        )
+
+    def cross_validated(self, group: np.ndarray) -> Scores:
+        """Scores of all texts by models that have seen none of their group. Contrasts are always in training."""
+        sizes = (len(group), len(self.owner), len(self.owner))
+        found = tuple(np.full((size, len(CATEGORIES)), UNKNOWN) for size in sizes)
+        for fold in range(FOLDS):
+            held = group == fold
+            fast, head = self.train(~held)
+            inside = held[self.owner]
+            scores = self.scores(ngrams(fast), head, held)
+            for whole, rows, part in zip(found, (held, inside, inside), scores, strict=True):
+                whole[rows] = part
+        return found[0], found[1], found[2]
+
+    def combined(self, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
+        """Of the fast tier, and of both tiers: the highest of a text's windows."""
+        quick, wording, head = scores
+        highest = np.full(quick.shape, -np.inf)
+        np.maximum.at(highest, self.owner, SHARE_FAST * wording + SHARE_HEAD * head + OFFSET)
+        return quick, highest
+
+
+def ngrams(fast: Mapping[str, Any]) -> Ngrams:
+    return Ngrams(fast["labels"], fast["bias"], fast["weights"], scale=fast["scale"])
+
+
+def figures(corpus: Corpus, quick: np.ndarray, both: np.ndarray) -> dict[str, float]:
+    """AUC of the model tier and of the fast one, and shares that the whole guard flags at 0.5."""
+    low, high = (np.log(bound / (1 - bound)) for bound in CLEAR)
+    decided = (quick.max(1) <= low) | (quick.max(1) >= high)
+    guard = np.where(decided, quick.max(1), both.max(1))
+    hatecheck, moderation = corpus.source == "hatecheck", corpus.source == "moderation"
+    hateful, unsafe = corpus.targets[:, 0] == 1, corpus.kind == "any"
+    found = {}
+    for name, scores in (("fast", quick), ("fast and head", both)):
+        found[f"HateCheck AUC, hate, {name}"] = _auc(hateful[hatecheck], scores[hatecheck, 0])
+        found[f"HateCheck AUC, any category, {name}"] = _auc(hateful[hatecheck], scores[hatecheck].max(1))
+        found[f"moderation AUC, any category, {name}"] = _auc(unsafe[moderation], scores[moderation].max(1))
+        for index, category in enumerate(CATEGORIES):
+            rows = moderation & ~np.isnan(corpus.targets[:, index])
+            found[f"moderation AUC, {category}, {name}"] = _auc(
+                corpus.targets[rows, index], scores[rows, index]
+            )
+    found["HateCheck AUC, whole guard"] = _auc(hateful[hatecheck], guard[hatecheck])
+    found["moderation AUC, whole guard"] = _auc(unsafe[moderation], guard[moderation])
+    shares = {
+        "HateCheck hateful": hatecheck & hateful,
+        "HateCheck non-hateful": hatecheck & ~hateful,
+        "moderation unsafe": moderation & unsafe,
+        "moderation safe": moderation & ~unsafe,
+        "XSTest safe": (corpus.source == "xstest") & (corpus.kind == "safe"),
+        "XSTest unsafe": (corpus.source == "xstest") & (corpus.kind == "unsafe"),
+        "questions": corpus.source == "questions",
+        "routing prompts": corpus.source == "routing",
+    }
+    for name, rows in shares.items():
+        found[f"{name}, flagged"] = round(float((guard[rows] >= 0).mean()), 4)
+        found[f"{name}, flagged by the fast tier alone"] = round(float((quick[rows].max(1) >= 0).mean()), 4)
+        found[f"{name}, decided by the fast tier"] = round(float(decided[rows].mean()), 4)
+    return found
+
+
+def _auc(truth: np.ndarray, scores: np.ndarray) -> float:
+    return round(float(roc_auc_score(truth, scores)), 4)
+
+
+def groups(corpus: Corpus) -> dict[str, np.ndarray]:
+    """Folds: by rows; by HateCheck's sentence patterns, whoever they are said of; by its functionalities."""
+
+    def folds(names: Sequence[str], seed: int) -> np.ndarray:
+        order = sorted(set(names))
+        random.Random(seed).shuffle(order)
+        fold = {name: index % FOLDS for index, name in enumerate(order)}
+        return np.array([fold[name] for name in names])
+
+    rows = folds([f"{sample.source} {sample.text}" for sample in corpus.samples], 0)
+    rows[corpus.source == "contrasts"] = -1
+    patterns, functions = rows.copy(), rows.copy()
+    at = corpus.source == "hatecheck"
+    patterns[at] = folds([" ".join(tokens(text)) for text in np.array(corpus.texts, object)[at]], 1)
+    functions[at] = folds(list(corpus.kind[at]), 2)
+    return {"random rows": rows, "patterns left out": patterns, "functionalities left out": functions}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--cache", type=Path, help="an .npz file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    corpus = Corpus(samples(arguments.data), Embeddings(arguments.cache))
+    report = {}
+    for name, group in groups(corpus).items():
+        report[name] = figures(corpus, *corpus.combined(corpus.cross_validated(group)))
+        print(name, json.dumps(report[name], indent=1), flush=True)  # noqa: T201
+    fast, head = corpus.train(np.ones(len(corpus.texts), bool))
+    both = {"head": SHARE_HEAD, "ngrams": SHARE_FAST, "offset": OFFSET, "clear": CLEAR}
+    FAST.parent.mkdir(exist_ok=True)
+    FAST.write_text(
+        json.dumps(both | fast, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
+    )
+    np.savez_compressed(HEAD, **head)
+    HEAD.with_suffix(".json").write_text(
+        json.dumps({"cross-validated": report}, indent=1) + "\n", encoding="utf-8"
+    )
+
+
+if __name__ == "__main__":
+    main()
