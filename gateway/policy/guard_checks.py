@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from pydantic import ValidationError
+
+from gateway.guards.pii import unknown_entities
+from gateway.guards.topics import unbounded
 from gateway.policy.problems import Finding, suggestion
+from gateway.policy.schema import PiiGuard, Sidecar, TopicsGuard
 
 _LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
 
 
 def guard_findings(content: Mapping[str, Any]) -> Iterator[Finding]:
     """Reads the plain content, sound or not."""
-    guards = {name: _with_kind(name, guard) for name, guard in _entries(content, "guards")}
+    guards = {name: _with_kind(name, guard) for name, guard in _mappings(content, "guards")}
     yield from _judges(content, guards)
+    yield from _entities(content, guards)
+    yield from _slow_patterns(guards)
     yield from _foreign_embedder(content, guards)
     yield from _nowhere_local(content, guards)
     yield from _no_embeddings(content)
 
 
 def _judges(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
-    models = dict(_entries(content, "models"))
+    models = dict(_mappings(content, "models"))
     for name, guard in guards.items():
         judge = guard.get("judge")
         if not isinstance(judge, str):
@@ -30,6 +38,26 @@ def _judges(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) ->
             yield Finding(path, f"no model is named '{judge}'{suggestion(judge, tuple(models))}")
         elif models[judge].get("cascade"):
             yield Finding(path, f"'{judge}' is a cascade; name a model with targets")
+
+
+def _entities(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
+    """Every entity can be found by somebody."""
+    with suppress(ValidationError):
+        sidecar = Sidecar.model_validate(content.get("sidecar") or {})
+        for name, guard in guards.items():
+            if guard.get("kind") == "pii":
+                with suppress(ValidationError):
+                    for problem in unknown_entities(PiiGuard.model_validate(guard), sidecar):
+                        yield Finding(("guards", name, "entities"), problem)
+
+
+def _slow_patterns(guards: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
+    for name, guard in guards.items():
+        if guard.get("kind") == "topics":
+            with suppress(ValidationError):
+                for index, pattern in enumerate(TopicsGuard.model_validate(guard).patterns):
+                    if problem := unbounded(pattern):
+                        yield Finding(("guards", name, "patterns", index), problem)
 
 
 def _foreign_embedder(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
@@ -52,7 +80,7 @@ def _foreign_embedder(content: Mapping[str, Any], guards: Mapping[str, dict[str,
 
 
 def _nowhere_local(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
-    backends = [backend for _, backend in _entries(content, "backends")]
+    backends = [backend for _, backend in _mappings(content, "backends")]
     if any(backend.get("local", backend.get("kind") in _LOCAL_BY_DEFAULT) for backend in backends):
         return
     for name, guard in guards.items():
@@ -63,8 +91,8 @@ def _nowhere_local(content: Mapping[str, Any], guards: Mapping[str, dict[str, An
 
 def _no_embeddings(content: Mapping[str, Any]) -> Iterator[Finding]:
     """A cascade asks for answers, which an embedder does not give."""
-    models = dict(_entries(content, "models"))
-    embedders = {name for name, backend in _entries(content, "backends") if backend.get("kind") == "sidecar"}
+    models = dict(_mappings(content, "models"))
+    embedders = {name for name, backend in _mappings(content, "backends") if backend.get("kind") == "sidecar"}
     for name, model in models.items():
         steps = model.get("cascade")
         for index, step in enumerate(steps if isinstance(steps, list) else ()):
@@ -87,7 +115,7 @@ def _checks(guard: Mapping[str, Any]) -> list[Any]:
     return checks if isinstance(checks, list) else []
 
 
-def _entries(content: Mapping[str, Any], key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _mappings(content: Mapping[str, Any], key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     section = content.get(key)
     for name, value in section.items() if isinstance(section, dict) else ():
         if isinstance(value, dict):

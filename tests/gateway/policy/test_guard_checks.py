@@ -35,6 +35,9 @@ def findings(more: str, *, without: str | None = None) -> list[str]:
     [
         ("guards: {toxicity: {judge: mm}}", "guards.toxicity.judge: no model is named 'mm'; did you mean"),
         ("guards: {injection: {judge: both}}", "guards.injection.judge: 'both' is a cascade"),
+        ("guards: {pii: {entities: [EMAIL]}}", "guards.pii.entities: EMAIL: nobody here can find it"),
+        ("guards: {pii: {entities: [PERSON]}}", "guards.pii.entities: PERSON: it takes a spaCy model"),
+        ("guards: {topics: {patterns: ['(a+)+b']}}", "guards.topics.patterns.0: has a repetition inside"),
         ("{sidecar: {embedder: x}, guards: {toxicity: {}}}", "guards.toxicity: was trained for"),
         (
             "{sidecar: {embedder: x}, caches: {semantic: {ttl: 1h}}}",
@@ -65,6 +68,7 @@ def test_keeping_local_needs_a_local_backend() -> None:
         "{sidecar: {embedder: x}, guards: {toxicity: {checks: [fast]}}}",
         "{sidecar: {embedder: x}, guards: {injection: {classifier: {model: y, unsafe: [z]}}}}",
         "{sidecar: {embedder: x}, caches: {semantic: {mode: 'off'}, exact: {}}}",
+        "{guards: {pii: {entities: [PERSON, EMAIL_ADDRESS]}}, sidecar: {spacy: {en: en_core_web_sm}}}",
         "guards: [1]",
         "{guards: {a: 3, toxicity: {judge: [1], checks: fast}}, caches: 7, sidecar: [x]}",
     ],
