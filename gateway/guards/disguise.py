@@ -8,6 +8,7 @@ import codecs
 import re
 import unicodedata
 from collections.abc import Container, Iterator
+from itertools import islice
 
 MAX_READINGS = 6
 """Of one text, besides the plain one."""
@@ -37,7 +38,9 @@ _NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f]")
 _LATIN = re.compile("[A-Za-z]")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _LEET_SIGN = re.compile(r"[013457@$!|]+[A-Za-z]")
-_LEET_WORD = re.compile(r"(?<![\w@$|])(?=[\w@$!|]*(?:[A-Za-z][013457@$!|]+[A-Za-z]|\b[013457@$]+[A-Za-z]{2}))[\w@$!|]+")
+_LEET_WORD = re.compile(
+    r"(?<![\w@$|])(?=[\w@$!|]*(?:[A-Za-z][013457@$!|]+[A-Za-z]|\b[013457@$]+[A-Za-z]{2}))[\w@$!|]{3,20}(?![\w@$|])"
+)
 _SPACED = re.compile(r"(?<!\w)(?:[A-Za-z][ .\-_*]{1,3}){5,}[A-Za-z](?!\w)")
 _GAP = re.compile(r"[ .\-_*]{2,}")
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{16,}={0,2}(?![A-Za-z0-9+/_=-])")
@@ -77,12 +80,7 @@ def readings(text: str, words: Container[str]) -> Iterator[str]:
     """Other ways to read ``text``, which is plain: leet and spaced letters as words, and what is decoded from
     base64, hex, ROT13 and reversal. At most ``MAX_READINGS``. ``words`` are known ones, to find where words end.
     """
-    found = 0
-    for reading in _all_readings(text, words):
-        yield reading
-        found += 1
-        if found == MAX_READINGS:
-            return
+    return islice(_all_readings(text, words), MAX_READINGS)
 
 
 def _all_readings(text: str, words: Container[str]) -> Iterator[str]:
@@ -90,7 +88,7 @@ def _all_readings(text: str, words: Container[str]) -> Iterator[str]:
     if _SPACED.search(spelled):
         spelled = _SPACED.sub(lambda run: _joined(run[0], words), spelled)
     if _LEET_SIGN.search(spelled):
-        spelled = _LEET_WORD.sub(lambda word: word[0].translate(_LEET), spelled)
+        spelled = _LEET_WORD.sub(lambda word: _spelled(word[0], words), spelled)
     if spelled != text:
         yield spelled
     for run in _HEX.finditer(text):
@@ -106,6 +104,14 @@ def _all_readings(text: str, words: Container[str]) -> Iterator[str]:
         yield codecs.encode(text[:MAX_DECODED], "rot13")
     if _REVERSED.search(text):
         yield text[-MAX_DECODED:][::-1]
+
+
+def _spelled(word: str, words: Container[str]) -> str:
+    """Leet for a known word is that word; ``1`` may be an i or an l."""
+    for letters in (word.translate(_LEET), word.replace("1", "l").translate(_LEET)):
+        if letters.lower() in words:
+            return letters
+    return word
 
 
 def _readable(data: bytes) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +50,10 @@ class Weights(NamedTuple):
     """Measures below this, or above ``high``, count as this: beyond what training saw nothing is known."""
     high: Sequence[float]
     bias: float
+    kinds: Mapping[str, Mapping[str, float]]
+    """For ``indirect`` and ``jailbreak``, what speaks for them once a text is an attack; ``""`` is the bias."""
+    stack: tuple[float, float, float]
+    """How the model tier's verdict is made: of the head's log-odds, of these, and a constant."""
 
 
 def words(text: str) -> list[str]:
@@ -59,7 +64,7 @@ def words(text: str) -> list[str]:
 def grams(tokens: Sequence[str]) -> set[str]:
     """The different words, pairs of words, and runs of three."""
     found = set(tokens)
-    found.update(map(" ".join, zip(tokens, tokens[1:], strict=False)))
+    found.update(map(" ".join, pairwise(tokens)))
     found.update(map(" ".join, zip(tokens, tokens[1:], tokens[2:], strict=False)))
     return found
 
@@ -107,9 +112,29 @@ class Wording:
         """Of the worst piece of ``text``, in any of its readings."""
         text = plain(text)
         worst = max(map(self._of_piece, pieces(text)))
-        for reading in readings(text, self._weights.grams):
+        for reading in self.readings(text):
             worst = max(worst, *map(self._of_piece, pieces(reading)))
         return worst
+
+    def readings(self, text: str) -> Iterator[str]:
+        """What else ``text``, which is plain, may say."""
+        return readings(text, self._weights.grams)
+
+    def stacked(self, probability: float, text: str) -> float:
+        """Log-odds of a window, from what the head says of it and what its wording says."""
+        head, own, constant = self._weights.stack
+        bounded = min(max(probability, 1e-6), 1 - 1e-6)
+        return head * math.log(bounded / (1 - bounded)) + own * self.log_odds(text) + constant
+
+    def kind(self, text: str) -> str:
+        """``indirect``, ``jailbreak`` or ``injection``: what ``text`` is if it is an attack."""
+        found = grams(words(plain(text[:PIECE])))
+        kind, best = "injection", 0.0
+        for name, weights in self._weights.kinds.items():
+            value = weights[""] + math.fsum(weights[gram] for gram in found & weights.keys())
+            if value > best:
+                kind, best = name, value
+        return kind
 
     def _of_piece(self, text: str) -> float:
         tokens = words(text)
