@@ -9,6 +9,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 def _groups(*lines: str) -> Mapping[str, str]:
     """Each word of a line, to the line's first."""
     return {word: line.split()[0] for line in lines for word in line.split()}
@@ -47,15 +51,15 @@ NEGATIONS = _words(
 )
 NEGATIVE_PREFIXES = ("un", "in", "im", "ir", "il", "dis", "non", "mis", "anti", "de", "a")
 
-_NUMBERS = (
+_NUMBERS = _listed(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
     " seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_ORDINALS = (
+)
+_TENS = _listed("twenty thirty forty fifty sixty seventy eighty ninety")
+_ORDINALS = _listed(
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth"
     " fifteenth sixteenth seventeenth eighteenth nineteenth"
-).split()
+)
 UNITS_OF_TEN = {word: value for value, word in enumerate(_NUMBERS)}
 TENS = {word: 10 * value for value, word in enumerate(_TENS, 2)}
 ORDINALS = {word: value for value, word in enumerate(_ORDINALS, 1)} | {
@@ -474,49 +478,97 @@ SYNONYMS = _groups(
     "spouse partner",
     "freshman fresher",
     "vs versus",
-    "favourite favorite",
+    "favourite favorite best",
     "colour color",
+    "below under",
+    "present gift",
+    "gasoline gas petrol",
+    "equipment tool",
+    "hereditary genetic",
+    "determine calculate compute",
+    "handle deal cope overcome",
+    "rotate spin",
+    "woman women female girl lady",
+    "man men male boy guy",
+    "effect impact implication affect consequence influence",
+    "greatest biggest largest",
+    "sign symptom",
+    "become get",
+    "child children kid",
+    "seen watch watched saw see",
+    "win won",
+    "built making made",
+    "necessary important",
+    "suitable appropriate",
+    "weird weirdest creepiest strangest",
+    "amazing awesome incredible terrific",
+    "identify recognize recognise",
+    "predict forecast",
+    "behaviour behavior",
+    "teach taught",
+    "invent inventor invention",
+    "change replace switch",
+    "rude disrespectful",
+    "difference compare comparison",
+    "receive recieve",
+    "doze nap",
+    "scared afraid frightened",
+    "flight fly flown",
+    "taller tall",
+    "stuff item object",
+    "english englis",
+    "definition define meaning",
+    "tv television",
+    "marry marriage married",
+    "food eat",
+    "advice suggestion recommendation suggest recommend",
+    "location place",
+    "wrong bad",
+    "rich wealth",
+    "abroad overseas",
+    "apply application",
+    "interview interviewing",
 )
 
 OPPOSITES = tuple(
-    (frozenset(left.split()), frozenset(right.split()))
+    (_words(left), _words(right))
     for left, right in (
         line.split(" / ")
         for line in (
             "safe safely safest safety / unsafe danger dangerous risky harm harmful hazardous",
             "before prior / after following",
-            "increas rais gain grow rise rose boost maximiz maximis / decreas reduc lower los lose drop shrink minimiz minimis cut fall declin",
+            "increase raise gain grow rise boost / decrease reduce lower lose drop shrink minimize cut fall",
             "more most / less least fewer fewest",
             "best / worst",
             "better / worse",
             "good great / bad poor terrible",
-            "benefit advantag pro upsid strength / drawback disadvantag con downsid risk harm weakness",
+            "benefit advantage pro upside strength / drawback disadvantage con downside risk harm weakness",
             "hot heat warm / cold cool",
             "start begin launch open / end finish stop quit close shut",
             "open unlock / close shut lock",
             "buy purchase / sell sold sale",
             "borrow / lend",
             "import / export",
-            "win won / los lose lost",
-            "love like / hate dislik",
-            "add append insert / remov delet subtract drop",
-            "install / uninstall remov",
-            "enabl allow permit / disabl prevent forbid block ban prohibit",
+            "win won / lose lost",
+            "love like / hate dislike",
+            "add append insert / remove delete subtract drop",
+            "install / uninstall remove",
+            "enable allow permit / disable prevent forbid block ban prohibit",
             "connect attach / disconnect detach",
             "encrypt encode / decrypt decode",
             "compress zip / decompress unzip extract expand",
             "upload / download",
             "push / pull",
-            "read / writ write",
-            "send / receiv receive",
-            "giv give given gave / receiv take taken took get",
+            "read / write",
+            "send / receive",
+            "give given gave / receive take taken took get",
             "ask / answer",
             "teach / learn",
             "hire / fire",
-            "accept / reject declin refus",
-            "approv / reject",
+            "accept / reject decline refuse",
+            "approve / reject",
             "succeed success / fail failure",
-            "create build / destroy delet",
+            "create build / destroy delete",
             "maximum max highest largest biggest longest tallest / minimum min lowest smallest shortest",
             "high highest / low lowest",
             "highest tallest / lowest shortest",
@@ -528,7 +580,7 @@ OPPOSITES = tuple(
             "long longer / short shorter",
             "fastest / slowest",
             "fast quick / slow",
-            "cheap cheapest / expensiv expensive",
+            "cheap cheapest / expensive",
             "rich wealthy / poor",
             "easy easiest / hard hardest difficult",
             "strong strongest / weak weakest",
@@ -570,7 +622,7 @@ OPPOSITES = tuple(
             "doctor / patient",
             "introvert / extrovert",
             "optimist / pessimist",
-            "positiv / negativ",
+            "positive / negative",
             "debit / credit",
             "asset / liability",
             "profit / loss",
@@ -581,7 +633,7 @@ OPPOSITES = tuple(
             "sunrise / sunset",
             "birth born / death died die",
             "alive / dead",
-            "arriv arrival / depart departure leav",
+            "arrive arrival / depart departure leave",
             "entrance enter / exit",
             "ascend / descend",
             "acid / base alkali",
@@ -711,8 +763,10 @@ STRICT_QUANTIFIERS = _groups(
 DIRECTED = _words(
     "to from into than by for over under of with on against before after in at versus without onto"
 )
-SYMMETRIC = _words(
-    "and or vs between difference differ compare comparison similar relation relationship versus both"
+SYMMETRIC = _words("and or vs versus a an the")
+"""What may stand between two things whose order does not matter."""
+MUTUAL = _words(
+    "difference differences differ different compare comparison similar similarity relation relationship"
 )
 
 
@@ -739,3 +793,19 @@ COMMON = _words(
     " faster fastest easy fluent fluency skills skill speaking english's year's iq u us ok diy faq"
 )
 """Words that some write with a capital, and that are no names."""
+
+SUFFIXES = frozenset(
+    _words(
+        "ion ation ional ational al er or ment it iv at l ist ic ical ar abl ibl ness ant ent anc enc s is iz ier iest"
+        " est n r th"
+    )
+    | {""}
+)
+"""Endings, as stemmed, that make another form of the same word."""
+GENERIC = _words(
+    "best good great top nice way method people person thing stuff start know use find work happen become really new"
+    " important main major real true actual currently currently today recommended various certain possible full well"
+    " make take look help ask see put keep come better amazing able successfully properly effectively ideal perfect"
+    " opinion idea favourite experience difference someone everyone anyone indian overall feel say call consider"
+)
+"""Words that may be there or not, or one for another, without making it another question."""

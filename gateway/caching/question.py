@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from gateway.caching import lexicon as words
 
-MAX_CHARACTERS = 4000
-"""Longer questions are compared by their beginning here; the caller refuses those that differ after it."""
+MAX_CHARACTERS = 1000
+"""Of a longer question the embedding sees but a part: such a one must be the same to the letter."""
 
 _TOKEN = re.compile(
     r"[a-z]\.(?:[a-z]\.)+"  # u.s.
@@ -23,6 +23,8 @@ _TOKEN = re.compile(
 )
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(.*)")
 _CLAUSE = re.compile(r"[.?!:;\"“”\n(]\s*$")
+
+_TITLE = re.compile(r"\b(?:dr|mr|mrs|ms|st|prof|vs)\. ?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,18 +56,18 @@ class Question:
 
 def stem(word: str) -> str:
     """A light stemmer: plural, past and progressive endings only, so that ``hopeful`` and ``hopeless`` stay apart."""
-    word = word.removesuffix("'s").removesuffix("’s")
-    if len(word) > 4 and word.endswith("ies"):
-        return word[:-3] + "y"
+    word = word.removesuffix("'s")
     if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
         word = word[:-2] if word.endswith(("ches", "shes", "xes", "sses")) else word[:-1]
     for ending in ("ing", "ed"):
-        if len(word) > len(ending) + 3 and word.endswith(ending) and not word.endswith("eed"):
+        if len(word) > len(ending) + 2 and word.endswith(ending) and not word.endswith("eed"):
             word = word[: -len(ending)]
             if word[-1] == word[-2] and word[-1] not in "lsz":
-                return word[:-1]
-            return word
-    return word[:-1] if len(word) > 4 and word.endswith("e") else word
+                word = word[:-1]
+            break
+    if len(word) > 3 and word.endswith(("e", "y", "i")):
+        word = word[:-2] if word.endswith("ie") else word[:-1]
+    return word
 
 
 _SYNONYMS = {stem(word): stem(group) for word, group in words.SYNONYMS.items()}
@@ -180,10 +182,13 @@ def _names(found: list[tuple[str, int]], text: str) -> frozenset[str]:
             and (token[1:] != token[1:].lower() or not headline)
             and not (headline and text.isupper())
             and start
-            and not _CLAUSE.search(text[max(0, start - 3) : start])
+            and not (_CLAUSE.search(text[max(0, start - 3) : start]) and not _TITLE.search(text[:start]))
         ):
             names.add(canonical(low))
     return frozenset(names)
+
+
+_BEFORE_UNIT = frozenset(("a", "an", "half", "degree", "degrees", "square", "cubic"))
 
 
 def _units(tokens: list[str]) -> frozenset[str]:
@@ -200,7 +205,7 @@ def _units(tokens: list[str]) -> frozenset[str]:
                 or known
                 or before in words.ASKS_UNIT
                 or before in words.TENS
-                or before in {"a", "half"}
+                or before in _BEFORE_UNIT
             ):
                 units.add(words.UNITS[token])
         elif token in {"am", "pm"} and before[:1].isdigit():

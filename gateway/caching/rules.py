@@ -7,7 +7,7 @@ costs a call upstream, and a wrong answer costs trust.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, pairwise
 
 from gateway.caching import lexicon as words
@@ -15,6 +15,14 @@ from gateway.caching.question import MAX_CHARACTERS, Question, canonical, read, 
 
 Rule = Callable[[Question, Question], bool]
 """True when the questions differ."""
+
+_KNOWN = frozenset(canonical(word) for word in words.TOPICS | words.LANGUAGES)
+_GENERIC = frozenset(canonical(word) for word in words.GENERIC)
+_OPPOSITES: dict[str, frozenset[str]] = {}
+for _left, _right in words.OPPOSITES:
+    for _these, _those in ((_left, _right), (_right, _left)):
+        for _root in map(stem, _these):
+            _OPPOSITES[_root] = _OPPOSITES.get(_root, frozenset()) | {stem(other) for other in _those}
 
 
 def refusal(a: str, b: str) -> str | None:
@@ -39,17 +47,14 @@ def number(a: Question, b: Question) -> bool:
     if only_a and only_b:
         return True
     # Saying the same number again is no difference, and nor is a "first" that goes without saying.
-    return (
-        bool((only_a | only_b) - set(words.SOFT_NUMBERS) - (set(a.numbers) & set(b.numbers)))
-        or a.codes != b.codes
-    )
+    beyond = (only_a | only_b) - set(words.SOFT_NUMBERS) - (set(a.numbers) & set(b.numbers))
+    return bool(beyond) or a.codes != b.codes
 
 
 def unit(a: Question, b: Question) -> bool:
+    """A currency that only one names may go without saying."""
     only_a, only_b = a.units - b.units, b.units - a.units
-    if only_a and only_b:
-        return True
-    return bool((only_a | only_b) - words.CURRENCIES)
+    return bool((only_a and only_b) or (only_a | only_b) - words.CURRENCIES)
 
 
 def date(a: Question, b: Question) -> bool:
@@ -58,19 +63,24 @@ def date(a: Question, b: Question) -> bool:
 
 def name(a: Question, b: Question) -> bool:
     """A name of one that the other does not have in any writing."""
-    return bool(unnamed(a, b) or unnamed(b, a))
+    only_a, only_b = unnamed(a, b), unnamed(b, a)
+    if only_a and only_b:
+        return True
+    return bool(only_a - _fuller(a, only_a) or only_b - _fuller(b, only_b))
 
 
 def unnamed(a: Question, b: Question) -> frozenset[str]:
     """Names in ``a`` that ``b`` does not have."""
     there = {canonical(token) for token in b.tokens}
     together = "".join(b.tokens)
-    missing = frozenset(name for name in a.names if name not in there and name not in together)
-    return missing - _fuller(a, missing, a.names - missing) if missing else missing
+    return frozenset(name for name in a.names if name not in there and name not in together)
 
 
-def _fuller(a: Question, missing: frozenset[str], shared: frozenset[str]) -> frozenset[str]:
+def _fuller(a: Question, missing: frozenset[str]) -> frozenset[str]:
     """Names that only make a shared one longer: a first name before a family name."""
+    if not missing:
+        return missing
+    shared = a.names - missing
     roots = [canonical(token) for token in a.tokens]
     return frozenset(
         one
@@ -89,24 +99,14 @@ def _prefixed(only: frozenset[str], others: frozenset[str]) -> bool:
     """``unsafe`` and ``safe``, ``hopeless`` and ``hopeful``."""
     for word in only:
         for prefix in words.NEGATIVE_PREFIXES:
-            if (
-                len(word) - len(prefix) >= 4
-                and word.startswith(prefix)
-                and word.removeprefix(prefix).lstrip("-") in others
-            ):
+            bare = word.removeprefix(prefix).lstrip("-")
+            if len(bare) >= 3 and bare != word and bare in others:
                 return True
         if word.endswith("less") and (word[:-4] in others or word[:-4] + "ful" in others):
             return True
+        if word.startswith("hyper") and "hypo" + word[5:] in others:
+            return True
     return False
-
-
-_KNOWN = frozenset(canonical(word) for word in words.TOPICS | words.LANGUAGES)
-_OPPOSITES: dict[str, frozenset[str]] = {}
-for _left, _right in words.OPPOSITES:
-    for _these, _those in ((_left, _right), (_right, _left)):
-        for _word in _these:
-            _root = stem(_word)
-            _OPPOSITES[_root] = _OPPOSITES.get(_root, frozenset()) | {stem(other) for other in _those}
 
 
 def opposite(a: Question, b: Question) -> bool:
@@ -116,27 +116,29 @@ def opposite(a: Question, b: Question) -> bool:
 
 def order(a: Question, b: Question) -> bool:
     """The same things, with their parts swapped: ``from A to B``, ``does A eat B``."""
+    permuted = Counter(a.tokens) == Counter(b.tokens)
+    if permuted and _digits(a) != _digits(b) and words.SYMMETRIC.isdisjoint(a.tokens):
+        return True
     shared = set(a.content) & set(b.content)
-    if len(shared) < 2 or a.tokens == b.tokens:
+    if len(shared) < 2 or a.tokens == b.tokens or not words.MUTUAL.isdisjoint(a.tokens):
         return False
     first_a, first_b = _places(a, shared), _places(b, shared)
-    whole = len(shared) == len(set(a.content)) == len(set(b.content))
-    joint = not words.SYMMETRIC.isdisjoint(a.tokens) and not words.SYMMETRIC.isdisjoint(b.tokens)
+    named = a.names | b.names
     for x, y in combinations(sorted(shared), 2):
         if (first_a[x] < first_a[y]) == (first_b[x] < first_b[y]):
             continue
         between_a, between_b = _between(a, first_a[x], first_a[y]), _between(b, first_b[x], first_b[y])
-        if between_a & between_b & words.DIRECTED:
+        if between_a <= words.SYMMETRIC and between_b <= words.SYMMETRIC:
+            continue
+        if permuted or between_a & between_b & words.DIRECTED:
             return True
-        if (
-            whole
-            and not joint
-            and (between_a and between_b)
-            and x in a.names | b.names
-            and y in a.names | b.names
-        ):
+        if between_a and between_b and x in named and y in named:
             return True
     return False
+
+
+def _digits(question: Question) -> list[str]:
+    return [token for token in question.tokens if token[0].isdigit()]
 
 
 def _places(question: Question, shared: set[str]) -> dict[str, int]:
@@ -164,7 +166,7 @@ def audience(a: Question, b: Question) -> bool:
 
 
 def question(a: Question, b: Question) -> bool:
-    """``why``, ``when``, ``where``, ``who`` and the quantities ask for different things; ``how`` and ``what`` may not."""
+    """``why``, ``when``, ``who`` and the quantities ask for different things; ``how`` and ``what`` may not."""
     if a.kind == b.kind:
         return False
     kinds = {a.kind, b.kind}
@@ -174,13 +176,55 @@ def question(a: Question, b: Question) -> bool:
     if measured:
         noun = words.MEASURED.get(measured[0].removeprefix("how "), frozenset())
         return len(measured) == 2 or (noun.isdisjoint(a.tokens) and noun.isdisjoint(b.tokens))
-    return kinds == {"where", "who"} or kinds == {"how", "who"} or kinds == {"how", "where"}
+    return kinds in ({"where", "who"}, {"how", "who"}, {"how", "where"})
 
 
 def quantifier(a: Question, b: Question) -> bool:
-    return words.same_group(a.tokens, words.STRICT_QUANTIFIERS) != words.same_group(
-        b.tokens, words.STRICT_QUANTIFIERS
-    )
+    strict = words.STRICT_QUANTIFIERS
+    return words.same_group(a.tokens, strict) != words.same_group(b.tokens, strict)
+
+
+def substitution(a: Question, b: Question) -> bool:
+    """The same frame around another thing: one word for one, or one stretch for one."""
+    alone_a, alone_b = unmatched(a, b), unmatched(b, a)
+    if not alone_a or not alone_b:
+        return False
+    if len(alone_a) == len(alone_b) == 1:
+        return True
+    shorter, longer = sorted((len(a.content), len(b.content)))
+    head = _common(a.content, b.content)
+    tail = min(shorter - head, _common(a.content[::-1], b.content[::-1]))
+    return head + tail > 0 and longer - head - tail <= 2
+
+
+def unmatched(a: Question, b: Question) -> list[str]:
+    """Content words of ``a`` that ``b`` says in no way; those that say little are left out."""
+    there = set(b.content)
+    return [
+        word
+        for word in dict.fromkeys(a.content)
+        if word not in there and word not in _GENERIC and not any(related(word, other) for other in there)
+    ]
+
+
+def related(one: str, other: str) -> bool:
+    """Forms of one word (``educate``, ``educational``), or one of them with a letter too many or two swapped."""
+    short, long = sorted((one, other), key=len)
+    same = _common(short, long)
+    if same >= 4 and short[same:] in words.SUFFIXES and long[same:] in words.SUFFIXES:
+        return True
+    if len(short) < 6 or len(long) - len(short) > 1 or short[:2] != long[:2]:
+        return False
+    if len(long) > len(short):
+        return long[:same] + long[same + 1 :] == short
+    swapped = long[:same] + long[same + 1 : same + 2] + long[same : same + 1] + long[same + 2 :]
+    return swapped == short
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How far two go together."""
+    shorter = min(len(one), len(other))
+    return next((at for at in range(shorter) if one[at] != other[at]), shorter)
 
 
 RULES: dict[str, Rule] = {
@@ -196,4 +240,5 @@ RULES: dict[str, Rule] = {
     "audience": audience,
     "question": question,
     "quantifier": quantifier,
+    "substitution": substitution,
 }

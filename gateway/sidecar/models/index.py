@@ -1,0 +1,149 @@
+"""The semantic cache: finds the nearest questions of a partition, and lets the verifier say which answer may serve."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from gateway.sidecar.api import Hit, Look
+from gateway.sidecar.models.alignment import Floats
+from gateway.sidecar.models.entries import Entries, Entry
+from gateway.sidecar.models.shared_index import Forgotten, Shared
+from gateway.sidecar.models.verifier import Verifier
+
+T = TypeVar("T")
+Embed = Callable[[Sequence[str]], Awaitable[list[bytes]]]
+"""Sentence embeddings: little-endian float32, of length 1."""
+
+CANDIDATES = 8
+LEAST_SIMILAR = 0.6
+"""Below it nothing was ever served: the verifier is spared."""
+
+
+class Index:
+    """``redis``: the URL of a server over which replicas share entries, and from which a restart has them back.
+
+    ``clock`` gives seconds since the epoch, as replicas compare what they say.
+    """
+
+    def __init__(
+        self,
+        embed: Embed,
+        redis: str | None,
+        max_bytes: int,
+        max_entries: int,
+        *,
+        verifier: Verifier | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._embed = embed
+        self._entries = Entries(max_bytes, max_entries)
+        self._verifier = verifier or Verifier.load()
+        self._clock = clock
+        self._shared = Shared(redis, max_entries=max_entries, clock=clock) if redis else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
+        """All that touches the entries runs on it, in order."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._entries.size
+
+    async def look_up(self, partition: str, question: str, *, budget: float, floor: float = 0.0) -> Look:
+        """Raises what ``embed`` raises. ``floor``: questions less alike (cosine) are never considered."""
+        vector = await self._vector(question)
+        news = await self._shared.news(partition) if self._shared is not None else ()
+        return await self._run(self._look_up, partition, question, vector, budget, floor, news)
+
+    async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
+        """Raises what ``embed`` raises. ``ttl`` in seconds."""
+        vector = await self._vector(question)
+        now = self._clock()
+        entry = Entry(partition, question, vector, payload, key, now, now + ttl)
+        await self._run(self._remember, entry)
+        if self._shared is not None:
+            await self._shared.tell(entry)
+
+    async def forget(self, partition: str, key: str) -> None:
+        """Here, and soon in all replicas."""
+        removed = await self._run(self._forget, partition, key)
+        if self._shared is not None:
+            await self._shared.forget(
+                partition, key, [entry.message for entry in removed if entry.message is not None]
+            )
+
+    async def aclose(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._shared is not None:
+            await self._shared.aclose()
+
+    async def _vector(self, question: str) -> Floats:
+        (found,) = await self._embed([question])
+        return np.frombuffer(found, dtype="<f4").astype(np.float32, copy=False)
+
+    async def _run(self, work: Callable[..., T], *arguments: object) -> T:
+        # Shielded: what was read from Redis must not be lost with a caller who hangs up.
+        return await asyncio.shield(
+            asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        )
+
+    def _remember(self, entry: Entry) -> None:
+        self._entries.expire(self._clock())
+        if entry.expires > self._clock():
+            self._entries.add(entry)
+
+    def _forget(self, partition: str, key: str) -> list[Entry]:
+        named = self._entries.named(partition, key)
+        for entry in named:
+            self._entries.remove(entry)
+        return named
+
+    def _look_up(
+        self,
+        partition: str,
+        question: str,
+        vector: Floats,
+        budget: float,
+        floor: float,
+        news: Sequence[Entry | Forgotten],
+    ) -> Look:
+        for item in news:
+            if isinstance(item, Forgotten):
+                self._forget(partition, item.key)
+            else:
+                self._remember(item)
+        now = self._clock()
+        self._entries.expire(now)
+        near = self._entries.nearest(partition, vector, CANDIDATES)
+        if not near:
+            return Look(None, "empty")
+        nearest = near[0][0]
+        near = [found for found in near if found[0] >= max(floor, LEAST_SIMILAR)]
+        if not near:
+            return Look(None, "unlike", nearest)
+        threshold = self._verifier.threshold(budget)
+        best: tuple[float, float, Entry] | None = None
+        first_reason = None
+        for similarity, entry in near:
+            verdict = self._verifier.judge(
+                question, entry.question, vector, entry.vector, threshold=threshold
+            )
+            if verdict.reason is not None:
+                first_reason = first_reason or verdict.reason
+            elif best is None or verdict.confidence > best[0]:
+                best = (verdict.confidence, similarity, entry)
+                if verdict.confidence == 1.0:
+                    break
+        if best is None:
+            return Look(None, first_reason or "unlike", nearest)
+        confidence, similarity, entry = best
+        self._entries.used(entry)
+        return Look(Hit(entry.payload, similarity, confidence, max(0.0, now - entry.stored)), "hit", nearest)

@@ -1,0 +1,119 @@
+"""Decides whether the answer to one question may be given to another: rules that refuse, then a learned score.
+
+The score is the sum of boosted trees over what the words have in common (``alignment.py``) and of small networks over
+both sentence embeddings. ``scripts/train_verifier.py`` writes them into ``heads/verifier.zip`` (an npz), with a table
+that maps an error budget to the score that keeps it out of fold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.caching.question import Question, read
+from gateway.caching.rules import refusal
+from gateway.sidecar.models.alignment import Floats, features
+
+SHIPPED = Path(__file__).parents[1] / "heads" / "verifier.zip"
+DOUBT = "doubt"
+"""The reason when no rule refuses, and the score does."""
+
+
+class Verdict(NamedTuple):
+    reason: str | None
+    """None: it may be given."""
+    confidence: float
+    """That one answer serves both, 0 where a rule refused."""
+
+
+class Verifier:
+    """Raises KeyError or ValueError for arrays that are no verifier."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        self._idf = arrays["idf"].astype(np.float32)
+        self._trees = Trees(arrays)
+        self._networks = Networks(arrays)
+        self._budgets = arrays["budgets"].astype(np.float64)
+        self._thresholds = arrays["thresholds"].astype(np.float64)
+        self._slope, self._offset = (float(value) for value in arrays["calibration"].astype(np.float64))
+
+    @classmethod
+    def load(cls, path: Path = SHIPPED) -> Verifier:
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(dict(arrays))
+
+    def threshold(self, budget: float) -> float:
+        """The least score whose hits are false in at most ``budget`` of cases. Between the budgets that were measured,
+        that of the next smaller one; infinite below the smallest."""
+        kept = np.flatnonzero(self._budgets <= budget + 1e-9)
+        return float(self._thresholds[kept[-1]]) if len(kept) else math.inf
+
+    def judge(
+        self, asked: str, stored: str, asked_vector: Floats, stored_vector: Floats, *, threshold: float
+    ) -> Verdict:
+        """Whether the answer to ``stored`` serves ``asked``; vectors are sentence embeddings of length 1."""
+        if asked == stored:
+            return Verdict(None, 1.0)
+        reason = refusal(asked, stored)
+        if reason is not None:
+            return Verdict(reason, 0.0)
+        a, b = read(asked), read(stored)
+        if a.tokens == b.tokens:
+            return Verdict(None, 1.0)
+        score = self.score(a, b, asked_vector, stored_vector)
+        confidence = 1 / (1 + math.exp(-self._slope * score - self._offset))
+        return Verdict(None if score >= threshold else DOUBT, confidence)
+
+    def score(self, a: Question, b: Question, u: Floats, v: Floats) -> float:
+        """The same whichever way round the questions stand; larger is more alike."""
+        row = np.array(features(a, b, float(u @ v), self._idf), dtype=np.float32)
+        return self._trees.score(row) + self._networks.score(u, v)
+
+
+class Trees:
+    """Boosted regression trees, all walked at once."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        self._feature = arrays["tree_feature"].astype(np.intp)
+        self._threshold = arrays["tree_threshold"].astype(np.float32)
+        self._left = arrays["tree_left"].astype(np.intp)
+        self._right = arrays["tree_right"].astype(np.intp)
+        self._value = arrays["tree_value"].astype(np.float32)
+        self._roots = arrays["tree_roots"].astype(np.intp)
+        self._depth = int(arrays["tree_depth"])
+        self._base = float(arrays["tree_base"])
+
+    def score(self, row: Floats) -> float:
+        """Leaves point to themselves, so that short branches may be walked on."""
+        node = self._roots
+        for _ in range(self._depth):
+            right = row[self._feature[node]] > self._threshold[node]
+            node = np.where(right, self._right[node], self._left[node])
+        return self._base + float(self._value[node].sum())
+
+
+class Networks:
+    """The mean of networks of one hidden layer over ``[|u-v|, u·v, u+v]``."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        self._mean = arrays["net_mean"].astype(np.float32)
+        self._scale = arrays["net_scale"].astype(np.float32)
+        self._w0 = arrays["net_w0"].astype(np.float32)
+        self._b0 = arrays["net_b0"].astype(np.float32)
+        self._w1 = arrays["net_w1"].astype(np.float32)
+        self._b1 = float(arrays["net_b1"])
+
+    def score(self, u: Floats, v: Floats) -> float:
+        row = (pair(u, v) - self._mean) * self._scale
+        hidden = np.maximum(row @ self._w0 + self._b0, 0)
+        return float(hidden @ self._w1) + self._b1
+
+
+def pair(u: Floats, v: Floats) -> Floats:
+    """What the networks see of two embeddings, or of two rows of them."""
+    return np.concatenate([np.abs(u - v), u * v, u + v], axis=-1)
