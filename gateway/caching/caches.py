@@ -142,6 +142,8 @@ class Caches:
     def keep(self, call: Call, entry: Entry, recording: Recording) -> str:
         """Keep a whole answer, and return ``kept``, or why it is not."""
         candidate = call.candidate
+        if is_unscanned(call, "guard_output"):
+            return "unscanned"
         if not recording.is_whole(call.request):
             return "incomplete"
         if candidate is None or self._is_degraded(call, candidate):
@@ -183,6 +185,11 @@ class Caches:
         # A cascade whose last step fails gives what an earlier one had said, good enough or not.
         steps = call.receipt.notes.get("cascade", {}).get("steps") or [{}]
         return bool(steps[-1].get("verdict") == "failed")
+
+
+def is_unscanned(call: Call, guard: str) -> bool:
+    """Whether ``guard_input`` or ``guard_output`` let something pass that it could not judge."""
+    return call.receipt.notes.get(guard, {}).get("scanned") is False
 
 
 def _answers(policy: Policy, before: Caches | None) -> Answers | None:

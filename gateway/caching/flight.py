@@ -94,6 +94,7 @@ class Flight:
                 self._bill(reader.call)
             return
         reader.call.cached = "exact"
+        self._tell(reader.call)
         if pays:
             # The next in the row takes over.
             reader.call.receipt.note("cache", paid_by=self._readers[0].call.request_id)
@@ -111,11 +112,17 @@ class Flight:
     def _bill(self, call: Call) -> None:
         if self._billed:
             call.cached = "exact"
+            self._tell(call)
             return
         self._billed = True
         call.spent.extend(self.call.spent)
         for stage, facts in self.call.receipt.notes.items():
             call.receipt.note(stage, **facts)
+
+    def _tell(self, call: Call) -> None:
+        """A follower's receipt has the guards' verdict too."""
+        if verdict := self.call.receipt.notes.get("guard_output"):
+            call.receipt.note("guard_output", **verdict)
 
     async def _run(self, source: Source) -> None:
         try:

@@ -6,7 +6,7 @@ import time
 from contextlib import aclosing
 
 from gateway.caching.answers import Answer, Recording
-from gateway.caching.caches import Caches, Entry
+from gateway.caching.caches import Caches, Entry, is_unscanned
 from gateway.caching.control import Control, NotCached, control
 from gateway.caching.flight import AskYourself, Reader
 from gateway.caching.semantic import Facts
@@ -28,7 +28,9 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
 
         def handle(call: Call) -> Chunks:
             wanted = control(call.cache_control)
-            entry = None if wanted.no_store else caches.entry(call)
+            # A question that no guard could judge is answered for its caller alone.
+            alone = wanted.no_store or is_unscanned(call, "guard_input")
+            entry = None if alone else caches.entry(call)
             if entry is None:
                 if wanted.only_if_cached:
                     return nothing()

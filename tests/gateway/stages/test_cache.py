@@ -41,6 +41,8 @@ class Model:
         self.steps: tuple[Chunk | BaseException | None, ...] = ANSWER
         self.candidate: Candidate | None = CANDIDATE
         self.gate: asyncio.Event | None = None
+        self.notes: dict[str, Any] = {}
+        """What an output guard tells the receipt."""
         self.closed = 0
 
     async def __call__(self, call: Call) -> Chunks:
@@ -60,6 +62,8 @@ class Model:
                 )
         finally:
             self.closed += 1
+            if self.notes:
+                call.receipt.note("guard_output", **self.notes)
 
 
 class Sidecar:
@@ -304,6 +308,35 @@ async def test_too_long_an_answer_is_not_kept() -> None:
         fixture.model.steps = (Chunk(delta={"content": "x" * 60}), *ANSWER)
         second, said = await fixture.ask()
         assert second.receipt.notes["cache"]["outcome"] == "too_long" and len(said) == 66
+
+
+async def test_what_was_not_scanned_is_not_kept(both: Fixture) -> None:
+    both.model.notes = {"scanned": False}
+    call, _ = await both.ask()
+    assert call.receipt.notes["cache"]["outcome"] == "unscanned"
+    assert not any(both.sidecar.entries.values())
+    both.model.notes = {"scanned": True}
+    assert await both.header() == "miss"
+    call = both.call()
+    call.receipt.note("guard_input", scanned=False)
+    async with aclosing(both.handler(call)) as chunks:
+        async for _ in chunks:
+            pass
+    assert call.reply_headers["x-tollgate-cache"] == "bypass"
+    assert await both.header() == "exact"
+
+
+async def test_every_follower_of_a_cut_answer_is_told_the_verdict(exact: Fixture) -> None:
+    exact.model.gate = asyncio.Event()
+    exact.model.notes = {"scanned": False, "cut": {"guard": "toxicity"}}
+    revoked = Chunk(delta={}, finish_reason="content_filter", revocation={"revoked": True})
+    exact.model.steps = (*ANSWER[:-1], revoked)
+    tasks = [asyncio.create_task(exact.ask(name)) for name in "abc"]
+    await asyncio.sleep(0.01)
+    exact.model.gate.set()
+    for call, _ in await asyncio.gather(*tasks):
+        assert call.receipt.notes["guard_output"]["cut"] == {"guard": "toxicity"}
+    assert len(exact.model.calls) == 1
 
 
 async def test_a_cut_evicts_what_was_kept(both: Fixture) -> None:
