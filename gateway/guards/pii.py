@@ -12,6 +12,9 @@ from gateway.policy.schema.guards import PiiGuard
 from gateway.policy.schema.guards import Sidecar as SidecarPolicy
 from gateway.sidecar.api import Sidecar, SidecarError
 
+_LONGEST_NAME = 128
+"""Characters of a name, or of a number, with the words around it by which Presidio knows it."""
+
 
 class Pii:
     """The ``Scanner`` of one ``pii`` guard. ``sidecar`` is asked only for entities that have no pattern here."""
@@ -31,6 +34,8 @@ class Pii:
         self._threshold = config.threshold
         self._sidecar = sidecar
         self.longest = max((pattern.longest for pattern in self._patterns), default=0)
+        if self._asked:
+            self.longest = max(self.longest, _LONGEST_NAME)
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
         if self._asked:

@@ -13,7 +13,7 @@ from gateway.guards.finding import Finding
 from gateway.guards.patterns.pattern import Context, Pattern
 
 _CANDIDATE = re.compile(
-    r"\d(?<![\w/&?%$€£¥-]\d)(?<!\d[ :(+.,]\d)"
+    r"\d(?<![\w/&?%$€£¥-]\d)(?<!\d[ :(+.,]\d)(?<!&#\d)"
     r"(?:[ .\-/]?\(?\d|(?:\) ?|\)[-./]?)\d){6,18}"
     r"(?P<extension>(?:,? ?(?:x|ext\.?|extn\.?|extension|#) ?)\d{1,6})?(?!\d|[.,:]\d|[%$€£]|[/-]\w{0,3}\d)",
     re.IGNORECASE | re.ASCII,

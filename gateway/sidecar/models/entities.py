@@ -53,6 +53,9 @@ class Entities:
         ]
         return sorted(found, key=lambda it: (it.start, it.end, it.label))
 
+    def has_names(self, language: str) -> bool:
+        return language in self._with_names
+
     def _analyzer(self, language: str, entities: tuple[str, ...]) -> AnalyzerEngine:
         recognizers = {id(each): each for entity in entities for each in self._of(language, entity)}.values()
         self._nlp.know(language)
@@ -118,11 +121,8 @@ class _Pipelines(SpacyNlpEngine):
     def know(self, language: str) -> None:
         """Where no model is named: only what splits a text into words."""
         if language not in self.nlp:
-            try:
-                self.nlp[language] = spacy.blank(language)
-            except ImportError:
-                # Some languages need a package for that; words between spaces will do for context words.
-                self.nlp[language] = spacy.blank("xx")
+            # The languages' own rules would tell words apart better, and take seconds to load.
+            self.nlp[language] = spacy.blank("xx")
 
     def process_text(self, text: str, language: str) -> NlpArtifacts:
         doc = self.nlp[language](text)

@@ -94,6 +94,7 @@ NO = [
     ("PHONE_NUMBER", "219-09-9999"),
     ("PHONE_NUMBER", "4111 1111 1111 1111"),
     ("PHONE_NUMBER", "192.168.100.200"),
+    ("PHONE_NUMBER", "a ring &#1042469; here"),
     ("CREDIT_CARD", "4111 1111 1111 1112"),
     ("CREDIT_CARD", "9999999999999995"),
     ("CREDIT_CARD", "4222222222222"),
@@ -125,6 +126,13 @@ NO = [
 @pytest.mark.parametrize(("entity", "text"), NO, ids=[f"{e}-{t[:30]}" for e, t in NO])
 def test_not_found(entity: str, text: str) -> None:
     assert found(entity, text) == []
+
+
+@pytest.mark.parametrize(("entity", "text", "expected"), YES, ids=[f"{e}-{t[:30]}" for e, t, _ in YES])
+def test_a_window_as_wide_as_promised_is_enough(entity: str, text: str, expected: str) -> None:
+    whole = "so it was, " * 60 + text + " and so on" * 10
+    end = whole.index(expected) + len(expected)
+    assert expected in found(entity, whole[end - PATTERNS[entity].longest :])
 
 
 def test_several_numbers_after_one_word() -> None:

@@ -102,7 +102,7 @@ async def test_numbers_are_looked_for_in_one_language_and_names_in_all() -> None
 async def test_the_model_alone() -> None:
     sidecar = Sidecar()
     scanner = pii(guard("EMAIL_ADDRESS", checks=("model",)), sidecar)
-    assert scanner.quick("nothing", "user") is None and scanner.longest == 0
+    assert scanner.quick("nothing", "user") is None and scanner.longest > 0
     await scanner.thorough(["nothing"], "user")
     assert sidecar.asked == [("en", ("EMAIL_ADDRESS",))]
 
