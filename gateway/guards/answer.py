@@ -384,7 +384,7 @@ class Answer:
             over = choice.characters - (inspection.guard.limit or 0)
             if over > 0 and (inspection.guard.name, index) not in self._exceeded:
                 self._exceeded.add((inspection.guard.name, index))
-                inspection.found([Finding("LENGTH", lane.end - over, lane.end)])
+                inspection.found([Finding("length", lane.end - over, lane.end)])
                 if inspection.guard.config.action == "block":
                     self._cut(inspection, "content_filter", index, lane, lane.end - over)
 

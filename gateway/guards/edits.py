@@ -77,14 +77,17 @@ _STRUCTURE = frozenset("{}[],: \t\r\n")
 class JsonPlace:
     """Follows JSON text that comes in pieces, so that what is put into it leaves it JSON."""
 
-    __slots__ = ("_left", "in_string")
+    __slots__ = ("_left", "_owed", "in_string")
 
     def __init__(self) -> None:
         self.in_string = False
         self._left = 0
         """Characters of an escape sequence that are still to come."""
+        self._owed = ""
+        """A word that waits for the end of that sequence."""
 
-    def pass_over(self, text: str) -> None:
+    def pass_over(self, text: str) -> str:
+        """``text`` as it is, after a word that had to wait."""
         start = 0
         while self._left and start < len(text):
             self._escape(text[start])
@@ -96,6 +99,10 @@ class JsonPlace:
                 self._left = 1
                 for character in match[0][1:]:
                     self._escape(character)
+        if self._owed and (start < len(text) or not self._left):
+            text = text[:start] + self._owed + text[start:]
+            self._owed = ""
+        return text
 
     def _escape(self, character: str) -> None:
         # No hexadecimal digit is a "u": where one comes it follows the backslash, and four digits follow it.
@@ -106,12 +113,16 @@ class JsonPlace:
 
         Quotation marks and structure stay; so does each escape sequence that is only half inside.
         """
-        kept = []
+        kept: list[str] = []
+        word, self._owed = self._owed + word, ""
         start = 0
         while self._left and start < len(text):
             kept.append(text[start])
             self._escape(text[start])
             start += 1
+        if self._left:
+            self._owed = word
+            return "".join(kept)
         swallowed = ""
         for character in text[start:]:
             if self._left:

@@ -66,7 +66,7 @@ class Screening:
         for inspection in self._inspections:
             limit = inspection.guard.limit
             if limit is not None and total > limit:
-                inspection.found([Finding("LENGTH", limit, total)])
+                inspection.found([Finding("length", limit, total)])
                 if inspection.guard.config.action == "block":
                     raise Blocked(
                         f"The texts of this request have {total} characters. The guard '{inspection.guard.name}' "

@@ -180,9 +180,7 @@ class Lane:
         start, end = self.released, self.released + len(text)
         self.released = end
         if not self.edits or self.edits[0].start >= end:
-            if self.json is not None:
-                self.json.pass_over(text)
-            return text
+            return text if self.json is None else self.json.pass_over(text)
         parts: list[str] = []
         place = start
         for edit in self.edits:
@@ -192,14 +190,14 @@ class Lane:
             word = f"[{shown(edit.label)}]" if edit.start >= start else ""
             before, gone = text[place - start : first - start], text[first - start : behind - start]
             if self.json is not None:
-                self.json.pass_over(before)
+                before = self.json.pass_over(before)
                 word = self.json.cut(gone, word)
             parts += (before, word)
             self.offsets.replace(first, behind, len(word))
             place = behind
         rest = text[place - start :]
         if self.json is not None:
-            self.json.pass_over(rest)
+            rest = self.json.pass_over(rest)
         self.edits = [edit for edit in self.edits if edit.end > end]
         return "".join((*parts, rest))
 
