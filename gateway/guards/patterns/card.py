@@ -46,11 +46,12 @@ def luhn(digits: str) -> bool:
 
 
 def find(text: str) -> Iterator[Finding]:
+    surroundings = _CONTEXT.of(text)
     for match in _CANDIDATE.finditer(text):
         digits = match[0].replace(" ", "").replace("-", "")
         if not _ISSUERS.match(digits) or not luhn(digits) or digits.count(digits[0]) == len(digits):
             continue
-        context = _CONTEXT(text, match.start(), match.end())
+        context = surroundings(match.start(), match.end())
         # Every tenth number has a right check digit: the less a number looks like a card otherwise,
         # the more the words around it must say so.
         common = len(digits) in (15, 16) or len(digits) != match.end() - match.start()

@@ -31,6 +31,7 @@ def find(text: str) -> Iterator[Finding]:
             if not (text[start:at] == "git" and text.startswith(":", domain.end())):
                 done = domain.end()
                 yield Finding("EMAIL_ADDRESS", start, done, 0.95)
+        done = max(done, at + 1)
         at = text.find("@", at + 1)
 
 

@@ -35,8 +35,9 @@ def find_ip(text: str) -> Iterator[Finding]:
 
 
 def _v4(text: str) -> Iterator[Finding]:
+    surroundings = _V4_CONTEXT.of(text)
     for match in _V4.finditer(text):
-        context = _V4_CONTEXT(text, match.start(), match.end())
+        context = surroundings(match.start(), match.end())
         # Four small numbers are as often a version or a heading.
         small = all(len(part) == 1 for part in match[0].split("."))
         port_or_range = text[match.end() : match.end() + 1] in (":", "/") and not context

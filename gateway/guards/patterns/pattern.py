@@ -34,15 +34,33 @@ class Context:
         """Each is a list of regular expressions with white space between; ``after`` may follow the match."""
         for_it, against_it, behind = ("|".join(each.split()) or "(?!)" for each in (words, against, after))
         self._before = re.compile(
-            rf"(?:(?<!\w)|(?<=_))(?:(?P<word>{for_it})|(?P<against>{against_it}))", re.IGNORECASE
+            rf"(?=[^\s\d.,:;()+-])(?:(?<!\w)|(?<=_))(?:(?P<word>{for_it})|(?P<against>{against_it}))",
+            re.IGNORECASE,
         )
         self._after = re.compile(rf"[\s\\,;()\-]{{0,4}}(?:{behind})(?!\w)", re.IGNORECASE) if after else None
 
-    def __call__(self, text: str, start: int, end: int) -> int:
-        """1 where the words speak for it, -1 where they speak against it, 0 where they say nothing."""
-        nearest = 0
-        for match in self._before.finditer(text, max(0, start - self.BEFORE), start):
-            nearest = 1 if match["word"] else -1
-        if nearest <= 0 and self._after and self._after.match(text, end, end + self.AFTER):
+    def of(self, text: str) -> Surroundings:
+        return Surroundings(self._before, self._after, text)
+
+
+class Surroundings:
+    """What the words say of one match after another, in the text's order. Each word is read once."""
+
+    __slots__ = ("_after", "_before", "_nearest", "_read", "_text", "_where")
+
+    def __init__(self, before: re.Pattern[str], after: re.Pattern[str] | None, text: str) -> None:
+        self._before, self._after, self._text = before, after, text
+        self._read = 0
+        self._where = self._nearest = 0
+
+    def __call__(self, start: int, end: int) -> int:
+        """1 where the words speak for a match, -1 where they speak against it, 0 where they say nothing."""
+        first = max(0, start - Context.BEFORE)
+        for match in self._before.finditer(self._text, max(first, self._read), start):
+            self._where = match.start()
+            self._nearest = 1 if match["word"] else -1
+        self._read = max(self._read, start)
+        nearest = self._nearest if self._where >= first else 0
+        if nearest <= 0 and self._after and self._after.match(self._text, end, end + Context.AFTER):
             return 1
         return nearest

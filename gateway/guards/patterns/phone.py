@@ -56,6 +56,7 @@ _DECIMAL = re.compile(r"\d{1,3}(?:\.\d{3})+\Z|\d+\.\d+\Z", re.ASCII)
 
 
 def find(text: str) -> Iterator[Finding]:
+    surroundings = _CONTEXT.of(text)
     for match in _CANDIDATE.finditer(text):
         start, end = match.span()
         # The opening of a number is looked for backwards, so that the search may run from digit to digit.
@@ -68,7 +69,7 @@ def find(text: str) -> Iterator[Finding]:
         digits = sum(map(str.isdigit, number))
         if not 7 <= digits <= 15 or number.count("(") != number.count(")") or _DATE.match(number.lstrip("(")):
             continue
-        context = _CONTEXT(text, start, end)
+        context = surroundings(start, end)
         shaped = _SHAPES.match(number) is not None
         if not shaped and (_DECIMAL.match(number) or _EPOCH.match(number)):
             continue

@@ -16,11 +16,12 @@ _NHS = Context(
 
 def find_nhs(text: str) -> Iterator[Finding]:
     """Ten digits with a check digit modulo 11, as the NHS Data Dictionary has it."""
+    surroundings = _NHS.of(text)
     for match in _TEN.finditer(text):
         digits = match[0].replace("-", "").replace(" ", "")
         if sum(int(digit) * weight for digit, weight in zip(digits, range(10, 0, -1), strict=True)) % 11:
             continue
-        spoken_of = _NHS(text, match.start(), match.end()) > 0
+        spoken_of = surroundings(match.start(), match.end()) > 0
         yield Finding("UK_NHS", match.start(), match.end(), 0.95 if spoken_of else 0.45)
 
 

@@ -41,18 +41,21 @@ def find(text: str) -> Iterator[Finding]:
 
 
 def _trimmed(text: str, start: int, end: int) -> int:
-    """Without the punctuation of the sentence around it."""
+    """Without the punctuation of the sentence around it; a bracket that was opened within belongs to it."""
+    unopened = {
+        bracket: text.count(bracket, start, end) - text.count(opening, start, end)
+        for opening, bracket in ("()", "[]")
+    }
     while end > start:
         last = text[end - 1]
-        if last in ".,;:!?'*_~’”»" or (last in ")]" and _unopened(text, start, end, last)):
-            end -= 1
-        else:
+        if last in unopened:
+            if unopened[last] <= 0:
+                break
+            unopened[last] -= 1
+        elif last not in ".,;:!?'*_~’”»":
             break
+        end -= 1
     return end
-
-
-def _unopened(text: str, start: int, end: int, bracket: str) -> bool:
-    return text.count("(["[bracket == "]"], start, end) < text.count(bracket, start, end)
 
 
 URL = Pattern("URL", 512, find)

@@ -20,23 +20,25 @@ _ITIN = Context(
 
 def find_ssn(text: str) -> Iterator[Finding]:
     """The Social Security Administration gives out no area 000, 666 or 900 to 999, no group 00, no serial 0000."""
+    surroundings = _SSN.of(text)
     for match in _NINE.finditer(text):
         digits = match[0].replace("-", "").replace(" ", "")
         if digits[:3] in ("000", "666") or digits[0] == "9" or digits[3:5] == "00" or digits[5:] == "0000":
             continue
-        context = _SSN(text, match.start(), match.end())
+        context = surroundings(match.start(), match.end())
         score = 0.95 if context > 0 else 0.8 if match[1] == "-" and not context else 0.3
         yield Finding("US_SSN", match.start(), match.end(), score)
 
 
 def find_itin(text: str) -> Iterator[Finding]:
     """Of the IRS: 900 to 999, and in the middle 50 to 65, 70 to 88, 90 to 92, 94 to 99."""
+    surroundings = _ITIN.of(text)
     for match in _NINE.finditer(text):
         digits = match[0].replace("-", "").replace(" ", "")
         middle = int(digits[3:5])
         if digits[0] != "9" or middle < 50 or 65 < middle < 70 or middle in (89, 93):
             continue
-        context = _ITIN(text, match.start(), match.end())
+        context = surroundings(match.start(), match.end())
         score = 0.9 if context > 0 else 0.6 if match[1] == "-" else 0.2
         yield Finding("US_ITIN", match.start(), match.end(), score)
 
@@ -51,8 +53,9 @@ def find_passport(text: str) -> Iterator[Finding]:
     """Nine digits, or a letter and eight, where a passport is spoken of."""
     if "ass" not in text and "PASS" not in text and "ravel" not in text:
         return
+    surroundings = _PASSPORTS.of(text)
     for match in _PASSPORT.finditer(text):
-        if _PASSPORTS(text, match.start(), match.end()) > 0:
+        if surroundings(match.start(), match.end()) > 0:
             yield Finding("US_PASSPORT", match.start(), match.end(), 0.85)
 
 

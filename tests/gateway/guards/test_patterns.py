@@ -209,3 +209,18 @@ def test_time_grows_with_the_text(part: str) -> None:
 
     small = min(seconds(10_000) for _ in range(2))
     assert seconds(40_000) < 8 * small + 0.1
+
+
+@pytest.mark.parametrize(
+    "around", ["Can someone call me on {}? It is urgent.", "Phone:\n{}\n\nE-mail", "{} office\n"]
+)
+def test_an_example_of_every_country(around: str) -> None:
+    phonenumbers = pytest.importorskip("phonenumbers", reason="it comes with presidio-analyzer")
+    forms, kinds = phonenumbers.PhoneNumberFormat, phonenumbers.PhoneNumberType
+    for region in phonenumbers.SUPPORTED_REGIONS:
+        for kind in (kinds.FIXED_LINE, kinds.MOBILE):
+            example = phonenumbers.example_number_for_type(region, kind)
+            for form in (forms.NATIONAL, forms.INTERNATIONAL, forms.E164):
+                number = phonenumbers.format_number(example, form) if example else ""
+                if sum(map(str.isdigit, number)) >= 7:
+                    assert found("PHONE_NUMBER", around.format(number)) == [number]
