@@ -22,11 +22,9 @@ class Pii:
     origins: frozenset[Origin] = frozenset({"system", "user", "assistant", "tool", "answer"})
 
     def __init__(self, config: PiiGuard, sidecar: Sidecar | None) -> None:
-        fast, model = "fast" in config.checks, "model" in config.checks
+        fast = "fast" in config.checks
         self._patterns = tuple(PATTERNS[entity] for entity in config.entities if fast and entity in PATTERNS)
-        self._asked = tuple(
-            entity for entity in config.entities if model and not (fast and entity in PATTERNS)
-        )
+        self._asked = asked_of_sidecar(config)
         # Numbers are the same in all languages; names and dates are not.
         self._named = tuple(entity for entity in self._asked if entity in NAMES or entity == "DATE_TIME")
         self._order = {entity: place for place, entity in enumerate(config.entities)}
@@ -75,6 +73,14 @@ class Pii:
         certain = [finding for finding in candidates if finding.score >= self._threshold]
         best = max(finding.score for finding in candidates)
         return Verdict(tuple(apart(certain, self._order)), best, tier)
+
+
+def asked_of_sidecar(config: PiiGuard) -> tuple[str, ...]:
+    """The guard's entities that Presidio is to look for. Without any, the guard does without the sidecar."""
+    if "model" not in config.checks:
+        return ()
+    fast = "fast" in config.checks
+    return tuple(entity for entity in config.entities if not (fast and entity in PATTERNS))
 
 
 def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.guards.finding import Finding, Unscanned
-from gateway.guards.pii import Pii, apart, unknown_entities
+from gateway.guards.pii import Pii, apart, asked_of_sidecar, unknown_entities
 from gateway.policy.schema.guards import PiiGuard
 from gateway.policy.schema.guards import Sidecar as SidecarPolicy
 from gateway.sidecar.api import SidecarBusy
@@ -181,3 +181,10 @@ def test_entities_that_nobody_can_find(config: PiiGuard, spacy: dict[str, str], 
     problems = unknown_entities(config, SidecarPolicy(spacy=spacy))
     assert len(problems) == len(said)
     assert all(problem.startswith(start) for problem, start in zip(problems, said, strict=True))
+
+
+def test_what_needs_the_sidecar() -> None:
+    assert asked_of_sidecar(guard("EMAIL_ADDRESS")) == ()
+    assert asked_of_sidecar(guard("EMAIL_ADDRESS", "PERSON")) == ("PERSON",)
+    assert asked_of_sidecar(guard("EMAIL_ADDRESS", "PERSON", checks=("fast",))) == ()
+    assert asked_of_sidecar(guard("EMAIL_ADDRESS", checks=("model",))) == ("EMAIL_ADDRESS",)
