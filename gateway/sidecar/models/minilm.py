@@ -27,14 +27,18 @@ def exact(weight: Tensor, bias: Tensor) -> Linear:
 
 
 def int8(weight: Tensor, bias: Tensor) -> Linear:
-    """A scale for each output channel and each token: what a text gives does not depend on its company in a batch."""
+    """Weights have a scale for each output channel; activations a scale and a middle for each token, so that what a
+    text gives does not depend on its company in a batch."""
     by_channel = weight.abs().amax(1) / 127
-    packed = (weight / by_channel[:, None]).round().to(torch.int8).t().contiguous()
+    rounded = (weight / by_channel[:, None]).round()
+    packed = rounded.to(torch.int8).t().contiguous()
+    of_middle = (rounded.sum(1) * by_channel)[None]
 
     def apply(x: Tensor) -> Tensor:
-        by_token = x.abs().amax(1, keepdim=True).mul_(1 / 127).clamp_(min=1e-12)
-        product = torch._int_mm(x.div(by_token).round_().to(torch.int8), packed)
-        return product.float().mul_(by_token).mul_(by_channel).add_(bias)
+        low, high = torch.aminmax(x, dim=1, keepdim=True)
+        middle, by_token = (low + high) / 2, ((high - low) / 254).clamp_(min=1e-12)
+        product = torch._int_mm(x.sub(middle).div_(by_token).round_().to(torch.int8), packed)
+        return product.float().mul_(by_token).mul_(by_channel).add_(torch.addmm(bias, middle, of_middle))
 
     return apply
 

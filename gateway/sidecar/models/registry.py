@@ -49,8 +49,8 @@ class Slot(Generic[T]):
     def get(self) -> T:
         """Raises ``SidecarLoading``."""
         if self._value is None:
-            loading = self.state == "loading"
-            raise SidecarLoading(f"'{self.name}' is {'still being loaded' if loading else self.state}")
+            what = "is still being loaded" if self.state == "loading" else self.state
+            raise SidecarLoading(f"'{self.name}' {what}")
         return self._value
 
 
@@ -127,6 +127,8 @@ class Registry:
         batchers: list[Batcher[Any]] = [self._encodings, *self._classified.values()]
         for batcher in batchers:
             await batcher.aclose()
+        if self._index is not None and self._index.state == "ready":
+            await self._index.get().aclose()
         for lane in (self._models, self._presidio, self._small):
             lane.thread.shutdown(wait=False, cancel_futures=True)
 
@@ -279,6 +281,7 @@ class Registry:
             "queue": len(self._encodings)
             + self._presidio.waiting
             + sum(len(batcher) for batcher in self._classified.values()),
+            "entries": len(self._index.get()) if self._index and self._index.state == "ready" else 0,
             "batches": self._encodings.batches,
             "encoded": self._encodings.computed,
         }, b""
