@@ -51,6 +51,8 @@ class Caches:
         self.semantic = semantic
         self.asks_far = isinstance(answers, RedisAnswers)
         """Whether a look for an answer takes a network's time."""
+        config = self.exact or (semantic.config if semantic is not None else None)
+        self._per = config.per if config is not None else "tenant"
         self.flights = Flights()
         self._policy = policy
         self._fingerprints = Fingerprints(policy)
@@ -99,14 +101,7 @@ class Caches:
                 asked = partition(call, fingerprint, self.semantic.config.per)
             if self.exact is None and asked is None:
                 return None
-            per = (
-                self.exact.per
-                if self.exact is not None
-                else self.semantic.config.per
-                if self.semantic
-                else "tenant"
-            )
-            return Entry(cache_key(call, fingerprint, per), asked)
+            return Entry(cache_key(call, fingerprint, self._per), asked)
         except orjson.JSONEncodeError:
             return None
 

@@ -45,7 +45,9 @@ class Answers(Protocol):
 
 
 class MemoryAnswers:
-    """The most recently used answers, up to ``max_bytes``. Each worker of a host has its own."""
+    """The most recently used answers, up to ``max_bytes``. Each worker of a host has its own, and evicts
+    from its own alone: those who want one cache for all take Redis.
+    """
 
     def __init__(self, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._entries: OrderedDict[str, tuple[bytes, float]] = OrderedDict()

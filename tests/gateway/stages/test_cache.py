@@ -174,6 +174,13 @@ async def both() -> AsyncIterator[Fixture]:
         yield fixture
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not look like a server that is away."""
+    monkeypatch.setattr("gateway.caching.exact.SECONDS_TO_ANSWER", 3.0)
+    monkeypatch.setattr("gateway.caching.semantic.SECONDS_TO_LOOK", 3.0)
+
+
 def question(text: str) -> Any:
     return ({"role": "user", "content": text},)
 
