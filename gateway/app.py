@@ -30,6 +30,7 @@ def build_app(settings: Settings) -> ASGIApp:
         workers=settings.workers,
         worker=settings.worker,
         dev_key_sha256=settings.dev_key_sha256,
+        sidecar=settings.sidecar,
     )
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The order in which a request passes the stages, outermost first. This list is the only place that says it."""
+"""The order in which a request passes the stages, outermost first. The lists here are the only place that says it."""
 
 from __future__ import annotations
 
@@ -6,56 +6,89 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.admission.pool import Pools
+from gateway.caching.caches import Caches
 from gateway.cascade.cascade import Judge
 from gateway.errors import Internal
 from gateway.fallback.switchboard import Switchboard
+from gateway.guards.guards import Guards
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
+from gateway.stages.cache import cache
 from gateway.stages.cascade import cascade
 from gateway.stages.fallback import fallback
+from gateway.stages.guard_input import guard_input
+from gateway.stages.guard_output import guard_output
 from gateway.stages.meter import meter
 from gateway.stages.queue import queue
 from gateway.stages.quota import quota
 from gateway.stages.route import route
 from gateway.stages.shadow import shadow
 from gateway.stages.trace import trace
-from gateway.types import Backend, Call, Chunks, Handler
+from gateway.types import Backend, Call, Chunks, Handler, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the stages work with."""
+class Answering:
+    """What it takes to get an answer from a model."""
 
     backends: Mapping[str, Backend]
     """Those that are enabled, by name."""
+    router: Router
+    switchboard: Switchboard
+    pools: Pools
+    metrics: Metrics
+
+    def handler(self) -> Handler:
+        """From the choice of a backend on; the judges of guards ask here, past quotas, guards and caches."""
+        stages = [
+            route(self.router),
+            fallback(self.switchboard, self.metrics),
+            queue(self.pools, self.metrics),
+        ]
+        return fold(stages, dispatch(self.backends))
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """What every request passes, whatever it asks for."""
+
     metrics: Metrics
     receipts: Receipts
     books: Books
     quotas: Quotas
+
+    def handler(self, inner: Handler) -> Handler:
+        stages = [trace(self.receipts), meter(self.metrics), quota(self.quotas, self.books)]
+        return fold(stages, inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What looks at questions and answers. Caches see masked questions, and keep only what the guards let through."""
+
+    guards: Guards
+    caches: Caches
     judge: Judge
     shadows: Shadows
-    router: Router
-    switchboard: Switchboard
-    pools: Pools
+    metrics: Metrics
+
+    def handler(self, inner: Handler) -> Handler:
+        stages = [
+            guard_input(self.guards, self.metrics),
+            cache(self.caches, self.metrics),
+            guard_output(self.guards, self.metrics),
+            cascade(self.judge),
+            shadow(self.shadows, self.metrics),
+        ]
+        return fold(stages, inner)
 
 
-def build(parts: Parts) -> Handler:
-    """The stages folded over the backends: the handler that answers a call."""
-    stages = [
-        trace(parts.receipts),
-        meter(parts.metrics),
-        quota(parts.quotas, parts.books),
-        cascade(parts.judge),
-        shadow(parts.shadows, parts.metrics),
-        route(parts.router),
-        fallback(parts.switchboard, parts.metrics),
-        queue(parts.pools, parts.metrics),
-    ]
-    handler = dispatch(parts.backends)
+def fold(stages: list[Stage], handler: Handler) -> Handler:
+    """``stages`` around ``handler``, the first outermost."""
     for stage in reversed(stages):
         handler = stage(handler)
     return handler

@@ -8,28 +8,35 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
 import httpx
 from pydantic import SecretStr
 
-from gateway import pipeline
 from gateway.admission.pool import Pools
 from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_state import EngineState
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.readiness import Readiness
 from gateway.backends.transport import AiohttpTransport
+from gateway.caching.caches import Caches
+from gateway.caching.freshness import is_time_sensitive
 from gateway.cascade.complexity import Classifier
 from gateway.fallback.switchboard import Switchboard
+from gateway.guards.guards import Guards
+from gateway.guards.judge import LlamaGuard
+from gateway.guards.moderator import Moderator
+from gateway.guards.scanners import build_scanners
 from gateway.identity.authenticator import Authenticator
 from gateway.observe.books import Books
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
-from gateway.pipeline import Parts
+from gateway.pipeline import Answering, Content, Entrance
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
 from gateway.quota.estimate import Estimator
@@ -37,6 +44,7 @@ from gateway.quota.quotas import Quotas
 from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
+from gateway.sidecar.client import Absent, SidecarClient
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
 from gateway.stores.store import Store
@@ -60,7 +68,11 @@ class Runtime:
     receipts: Receipts
     quotas: Quotas
     ledger: Ledger | None
+    caches: Caches
     handler: Handler
+    """Answers calls to models."""
+    moderator: Handler
+    """Answers ``/v1/moderations``."""
     readiness: Readiness
     created: int = field(default_factory=lambda: int(time.time()))
     resources: frozenset[Closable] = frozenset()
@@ -100,9 +112,13 @@ class Generations:
         workers: int = 1,
         worker: int = 1,
         dev_key_sha256: str | None = None,
+        sidecar: Path | None = None,
         transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
     ) -> None:
-        """``transport`` takes the place of the network, for tests."""
+        """``sidecar`` is the socket of the process that runs the small models.
+
+        ``transport`` takes the place of the network, for tests.
+        """
         self._metrics = metrics
         self._folder = folder
         self._state_dir = state_dir
@@ -110,6 +126,7 @@ class Generations:
         self._transport = transport
         self._outgoing = (transport or AiohttpTransport)()
         """For what backends do not fetch."""
+        self._sidecar: SidecarClient | Absent = SidecarClient(sidecar) if sidecar is not None else Absent()
         self._estimator = Estimator()
         self._judge = Classifier.load()
         self._pools = Pools(workers, worker)
@@ -148,20 +165,37 @@ class Generations:
             before=before.authenticator if before else None,
         )
         self._pools.update(policy)
-        handler = pipeline.build(
-            Parts(
-                backends=backends,
-                metrics=self._metrics,
-                receipts=receipts,
-                books=Books(self._metrics, ledger),
-                quotas=quotas,
-                judge=self._judge,
-                shadows=self._shadows,
-                router=Router(policy, backends.keys(), self._pools, self._affinity),
-                switchboard=self._switchboard,
-                pools=self._pools,
-            )
+        caches = Caches.open(
+            policy,
+            is_time_sensitive=is_time_sensitive,
+            sidecar=self._sidecar,
+            before=before.caches if before else None,
         )
+        answering = Answering(
+            backends=backends,
+            router=Router(policy, backends.keys(), self._pools, self._affinity),
+            switchboard=self._switchboard,
+            pools=self._pools,
+            metrics=self._metrics,
+        ).handler()
+        judges = {
+            name: LlamaGuard(
+                guard.judge, policy, answering, self._metrics, local_only=_serves_local(policy, guard)
+            )
+            for name, guard in policy.guards.items()
+            if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
+        }
+        content = Content(
+            guards=Guards(policy, build_scanners(policy, self._sidecar, judges)),
+            caches=caches,
+            judge=self._judge,
+            shadows=self._shadows,
+            metrics=self._metrics,
+        )
+        entrance = Entrance(
+            metrics=self._metrics, receipts=receipts, books=Books(self._metrics, ledger), quotas=quotas
+        )
+        moderator = Moderator.of(policy.guards, self._sidecar, judges)
         engines = {name: poller for name, poller in pollers.items() if poller is not None}
         owned: list[Closable | None] = [
             *backends.values(),
@@ -170,6 +204,7 @@ class Generations:
             quotas,
             ledger,
             authenticator,
+            *caches.resources,
         ]
         self._current = Runtime(
             policy=policy,
@@ -179,7 +214,9 @@ class Generations:
             receipts=receipts,
             quotas=quotas,
             ledger=ledger,
-            handler=handler,
+            caches=caches,
+            handler=entrance.handler(content.handler(answering)),
+            moderator=entrance.handler(moderator.handle),
             # An engine's proof is a token that it decoded; others only show that they are there.
             readiness=Readiness(
                 backends, proven=lambda name: self._revived(name) if name in engines else None
@@ -209,6 +246,7 @@ class Generations:
         resources = {resource for runtime in live for resource in runtime.resources}
         await asyncio.gather(*(resource.aclose() for resource in resources))
         await self._outgoing.aclose()
+        await self._sidecar.aclose()
 
     def _kept(self, name: str, config: schema.Backend) -> Backend | None:
         if self._current is None or self._current.policy.backends.get(name) != config:
@@ -238,7 +276,7 @@ class Generations:
                     max_tokens=config.max_tokens,
                 )
             case schema.SidecarBackend():
-                raise RuntimeError(f"backend '{name}': the sidecar is not wired yet")
+                return EmbedderBackend(name, self._sidecar)
             case schema.OpenAIBackend():
                 root = config.base_url.rstrip("/")
                 return OpenAIBackend(
@@ -282,6 +320,14 @@ class Generations:
         held = {resource for runtime in self._live for resource in runtime.resources}
         for resource in old.resources - held:
             await resource.aclose()
+
+
+def _serves_local(policy: schema.Policy, guard: schema.AnyGuard) -> bool:
+    """Whether ``guard`` may see texts that must not leave."""
+    return any(one.action == "local" for one in policy.guards.values()) or any(
+        tenant.local_only and any(fnmatchcase(name, pattern) for pattern in guard.tenants)
+        for name, tenant in policy.tenants.items()
+    )
 
 
 def _secret(key: SecretStr | None) -> str | None:

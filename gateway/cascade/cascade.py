@@ -45,6 +45,13 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
     Where the last step cannot answer, a whole answer that was not good enough is better than none, unless it lacks
     the form that was asked for. Raises what the deciding step raised.
     """
+    if call.request.embeds:
+        raise BadRequest(
+            f"The model '{call.model}' is a cascade, which chooses between answers, and the vectors of different models "
+            "have nothing to do with each other. Name a model with targets.",
+            param="model",
+            code="unsupported_parameter",
+        )
     first, complexity = await _start(call, steps, judge)
     told: list[dict[str, Any]] = []
     spare: _Attempt | None = None

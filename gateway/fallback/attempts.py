@@ -157,7 +157,9 @@ class Attempts:
         elif attempt.pieces:
             demand = self._call.demand
             prompt = (demand.prompt if demand is not None else 0) + attempt.before
-            self._call.spent.append(Spending(target, Usage(prompt, attempt.pieces), estimated=True))
+            # A vector is a piece, and no token.
+            completion = 0 if self._call.request.embeds else attempt.pieces
+            self._call.spent.append(Spending(target, Usage(prompt, completion), estimated=True))
 
     def _count(self, made: int) -> None:
         self._made += made

@@ -93,13 +93,17 @@ class Moderator:
     def of(
         cls, guards: Mapping[str, AnyGuard], sidecar: Sidecar, judges: Mapping[str, Judge] | None = None
     ) -> Self:
-        """With what comes with the gateway. Raises OSError, ValueError or KeyError if the installation is damaged."""
+        """With what comes with the gateway."""
 
         def model(guard: ToxicityGuard) -> Model:
             own = guard.classifier
             return toxicity.scorer(sidecar) if own is None else toxicity.classifier(sidecar, own)
 
-        return cls(guards, toxicity.weights().fast.probabilities, model, judges)
+        def fast(text: str) -> Mapping[str, float]:
+            # Read at the first need: most gateways are never asked.
+            return toxicity.weights().fast.probabilities(text)
+
+        return cls(guards, fast, model, judges)
 
     async def handle(self, call: Call) -> Chunks:
         """A ``Handler``: for each text of ``call.request.params["input"]`` a chunk with ``{"moderation": result}``.

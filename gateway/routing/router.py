@@ -131,8 +131,8 @@ class Router:
     def _downgraded(self, call: Call, route: _Route, local: bool, outgrown: int) -> _Route:
         """The route of the model that the caller's tier is to put up with while its own is full."""
         downgrade = self._downgrades.get(call.principal.tier)
-        if downgrade is None or route.own is None:
-            return route
+        if downgrade is None or route.own is None or call.request.embeds:
+            return route  # a lesser model's vectors are others, where it has any
         to, at = downgrade
         lesser = self._leaf(to)
         saturation = self._loads.saturation

@@ -5,9 +5,11 @@ import pytest
 from gateway import pipeline
 from gateway.admission.pool import Pools
 from gateway.backends.fake import FakeBackend
+from gateway.caching.caches import Caches
 from gateway.cascade.complexity import Classifier
 from gateway.errors import Internal
 from gateway.fallback.switchboard import Switchboard
+from gateway.guards.guards import Guards
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
@@ -27,20 +29,24 @@ async def test_a_call_passes_all_stages_in_order() -> None:
     )
     metrics, receipts, quotas, pools = Metrics(), Receipts(MemoryStore()), Quotas("memory"), Pools()
     call = a_call()
-    handler = pipeline.build(
-        pipeline.Parts(
-            backends={"up": backend},
-            metrics=metrics,
-            receipts=receipts,
-            books=Books(metrics, None),
-            quotas=quotas,
-            judge=Classifier.load(),
-            shadows=Shadows(),
-            router=Router(call.policy, {"up"}, pools),
-            switchboard=Switchboard(),
-            pools=pools,
-        )
+    answering = pipeline.Answering(
+        backends={"up": backend},
+        router=Router(call.policy, {"up"}, pools),
+        switchboard=Switchboard(),
+        pools=pools,
+        metrics=metrics,
     )
+    content = pipeline.Content(
+        guards=Guards(call.policy, {}),
+        caches=Caches.open(call.policy, is_time_sensitive=lambda question: False),
+        judge=Classifier.load(),
+        shadows=Shadows(),
+        metrics=metrics,
+    )
+    entrance = pipeline.Entrance(
+        metrics=metrics, receipts=receipts, books=Books(metrics, None), quotas=quotas
+    )
+    handler = entrance.handler(content.handler(answering.handler()))
     chunks = [chunk async for chunk in handler(call)]
     assert [chunk.delta for chunk in chunks] == [{"role": "assistant", "content": "Hi"}, {}]
     assert {"route", "queue", "fallback", "meter", "quota", "trace"} <= set(call.receipt.notes)

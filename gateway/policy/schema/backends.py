@@ -11,7 +11,7 @@ from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name,
 
 
 def _openai_base(url: str) -> str:
-    for ending in ("/chat/completions", "/completions", "/models"):
+    for ending in ("/chat/completions", "/completions", "/embeddings", "/models"):
         if url.endswith(ending):
             raise ValueError(f"should end before '{ending}', such as {url.removesuffix(ending)}")
     return url

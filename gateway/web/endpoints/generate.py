@@ -143,10 +143,13 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
             f"The model '{request.model}' does not exist or your key may not use it. GET /v1/models lists yours.",
             param="model",
         )
-    traceparent, deadline = "", None
+    traceparent, cache_control, deadline = "", "", None
     for name, value in scope["headers"]:
         if name == b"traceparent":
             traceparent = value.decode("latin-1")
+        elif name == b"cache-control":
+            # The lists of several headers are one list (RFC 9110, 5.3).
+            cache_control += ("," if cache_control else "") + value.decode("latin-1")
         elif name == b"x-tollgate-deadline":
             deadline = context.started + _seconds(value.decode("latin-1"))
     return Call(
@@ -159,6 +162,7 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
         headers={"traceparent": traceparent, "x-request-id": context.request_id},
         model=model,
         deadline=deadline,
+        cache_control=cache_control,
     )
 
 
