@@ -272,17 +272,19 @@ class Answer:
         last[-1] = replace(last[-1], more=False, usage=self._usage, revocation=told)
         return last
 
-    async def aclose(self) -> None:
+    def stop(self) -> None:
         """End the scans that are under way."""
         for choice in self._choices.values():
             for lane in choice.lanes.values():
                 for watch in lane.watches:
                     watch.settle()
-        tasks = [task for task, _ in self._running.values()]
-        for task in tasks:
+        for task, _ in self._running.values():
             task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """``stop``, and wait until they have ended."""
+        self.stop()
+        await asyncio.gather(*(task for task, _ in self._running.values()), return_exceptions=True)
 
     def note(self) -> None:
         """In the receipt; an answer that was not scanned to its end is never said to be."""
@@ -354,7 +356,7 @@ class Answer:
         certain = watch.decided(findings, scan.start, scan.end, last=scan.last) if findings else ()
         watch.scan_ended(scan.end, last=scan.last)
         if not certain:
-            if findings and watch.mode == "optimistic" and not scan.last:
+            if watch.mode == "optimistic" and any(scan.start + one.end >= scan.end for one in findings):
                 watch.doubt = asyncio.get_running_loop().call_later(PATIENCE, self._silent, scan, findings)
             return
         watch.inspection.found(watch.fresh(certain))

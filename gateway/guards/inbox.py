@@ -13,7 +13,7 @@ AHEAD = 64
 
 
 class Inbox:
-    """``aclose`` ends the work behind the answer, at whatever it is."""
+    """Reads up to ``AHEAD`` chunks more than are taken."""
 
     def __init__(self, chunks: Chunks) -> None:
         self.ready: deque[Chunk] = deque()
@@ -42,8 +42,13 @@ class Inbox:
         self._room.set()
         return chunks
 
-    async def aclose(self) -> None:
+    def stop(self) -> None:
+        """End the work behind it."""
         self._task.cancel()
+
+    async def aclose(self) -> None:
+        """``stop``, and wait until it has ended."""
+        self.stop()
         await asyncio.wait({self._task})
 
     async def _read(self) -> None:

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 PIECE = 4000
 """Characters that are scanned at once; a longer text is cut, and others may run between its pieces."""
+PATIENCE = 3
+"""Verdicts that fail to come for one answer or request before no more are waited for."""
 _TIERS = ("none", "fast", "model", "judge")
 
 
@@ -34,6 +36,7 @@ class Inspection:
         self._tier = "none"
         self._score = 0.0
         self._scans = 0
+        self._misses = 0
         self._seconds = 0.0
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
@@ -52,6 +55,8 @@ class Inspection:
 
     async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
         """What the fast tier left open. Raises ``Unscanned``."""
+        if self._misses >= PATIENCE:
+            raise Unscanned("unavailable")
         began = time.perf_counter()
         try:
             async with asyncio.timeout(self.guard.config.timeout):
@@ -85,6 +90,7 @@ class Inspection:
     def missed(self, reason: str) -> None:
         """A text was not judged."""
         self.unscanned = self.unscanned or reason
+        self._misses += 1
         self._metrics.guard_unscanned.labels(self.guard.name, self._direction).inc()
 
     def facts(self) -> dict[str, Json]:

@@ -53,6 +53,7 @@ async def guarded(
         if heart is not None:
             heart.stop()
         answer.note()
+        answer.stop()
         await inbox.aclose()
         await answer.aclose()
 

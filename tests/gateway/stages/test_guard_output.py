@@ -235,6 +235,95 @@ def test_windowed_blocking_lets_nothing_of_a_finding_out(text: str, cuts: list[i
         assert cut_of(out)["from"] == found[0].start
 
 
+CHANNELS = ["reasoning", "content", "tool 0", "tool 1", "refusal"]
+
+
+def through(channel: str, text: str, index: int) -> Chunk:
+    kind, _, number = channel.partition(" ")
+    if kind != "tool":
+        return Chunk(index, {kind: text})
+    return Chunk(index, {"tool_calls": [{"index": int(number), "function": {"arguments": text}}]})
+
+
+def heard(chunks: list[Chunk], channel: str, index: int) -> str:
+    kind, _, number = channel.partition(" ")
+    if kind != "tool":
+        return text_of(chunks, index, kind)
+    return arguments_of([c for c in chunks if c.index == index], int(number))
+
+
+@settings(max_examples=150)
+@given(
+    texts=st.lists(st.lists(TEXTS, min_size=5, max_size=5), min_size=2, max_size=2),
+    cuts=CUTS,
+    interval=st.integers(1, 20),
+    order=st.lists(st.booleans(), min_size=100, max_size=100),
+    modes=st.tuples(st.sampled_from(["hold", "windowed"]), st.sampled_from(["hold", "windowed"])),
+)
+def test_so_it_is_in_every_text_of_every_choice(
+    texts: list[list[str]], cuts: list[int], interval: int, order: list[bool], modes: tuple[str, str]
+) -> None:
+    async def run() -> list[Chunk]:
+        todo: list[list[Step]] = [
+            [
+                *(
+                    through(channel, piece, index)
+                    for channel, text in zip(CHANNELS, own, strict=True)
+                    for piece in cut_up(text, cuts)
+                ),
+                end(index),
+            ]
+            for index, own in enumerate(texts)
+        ]
+        steps: list[Step] = []
+        for second in order:
+            if todo[second]:
+                steps += [todo[second].pop(0), 0.0]
+        rules = {"on": ["output"], "action": "redact", "window": 16, "interval": interval}
+        guards = guards_of(
+            one=(Words({SECRET: "key", "cat": "animal"}), {**rules, "stream": modes[0]}),
+            two=(Slow({"dog house": "animal"}), {**rules, "window": 40, "stream": modes[1]}),
+        )
+        return await answer(guards, Model(*steps, *todo[0], *todo[1]), a_call(n=2))
+
+    out = asyncio.run(run())
+    for index, own in enumerate(texts):
+        for channel, text in zip(CHANNELS, own, strict=True):
+            expected = redacted(text)
+            if channel.startswith("tool"):
+                expected = expected.replace("[KEY]", '"[KEY]"').replace("[ANIMAL]", '"[ANIMAL]"')
+                assert heard(out, channel, index).replace(" ", "") == expected.replace(" ", "")
+            else:
+                assert heard(out, channel, index) == expected
+    assert sorted(c.index for c in out if c.finish_reason) == [0, 1]
+    for index in range(2):
+        assert [c for c in out if c.index == index][-1].finish_reason == "stop"
+
+
+async def test_a_server_that_speaks_by_turns_lets_nothing_more_than_the_first_turn_out() -> None:
+    steps = [step for letter in SECRET + "z" * 90 for step in (word(letter), Chunk(0, {"reasoning": "."}))]
+    out = await answer(a_guard(), Model(*steps, end()))
+    assert text_of(out) in ("", SECRET[0])
+    assert cut_of(out)["from"] == 0
+
+
+async def test_a_flagged_text_is_not_scanned_more_often() -> None:
+    scanner = Words(WORDS)
+    await answer(
+        a_guard(scanner, action="flag", stream="optimistic"),
+        Model(*letters("cat" + "." * 80, pause=True), end()),
+    )
+    assert len(scanner.seen) <= 25
+
+
+async def test_no_more_than_a_few_verdicts_are_waited_for_in_vain() -> None:
+    scanner = Slow(WORDS)
+    scanner.gate.clear()
+    guards = a_guard(scanner, on_error="allow", timeout="5ms")
+    assert text_of(await answer(guards, Model(*letters("u" * 200), end()))) == "u" * 200
+    assert len(scanner.asked) <= 3
+
+
 async def test_a_window_is_as_wide_as_what_is_looked_for() -> None:
     long = "k" + "e" * 200 + "y"
     out = await answer(a_guard(Words({long: "long"})), Model(*letters("aaa" + long + "b" * 300), end()))
