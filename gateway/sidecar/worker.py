@@ -7,6 +7,7 @@ loaded meanwhile.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ _QUIET = {
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
 }
 """Libraries read these when they are imported. Threads are torch's to have, and set by the policy."""
+_TALKATIVE = ("faiss", "presidio-analyzer", "sentence_transformers", "transformers")
 
 
 def main() -> int:
@@ -42,6 +44,8 @@ def main() -> int:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # they are for the developers of the libraries
     logs.set_up(settings.log_level, settings.log_format)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     asyncio.run(run(config))
     return 0
 
