@@ -20,6 +20,7 @@
     │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
     │   ├── UpstreamUnavailable 503 it cannot be reached, or says it is too busy
     │   └── UpstreamTimeout    504  it stayed silent past a timeout
+    ├── NotCached              504  the caller wants an answer out of the cache, and there is none
     ├── DeadlineExceeded       504  the caller's own deadline passed before the answer was complete
     ├── ShuttingDown           503  the gateway was stopped before it could finish
     └── Internal               500  a bug of ours
@@ -178,6 +179,14 @@ class UpstreamTimeout(Upstream):
     status = 504
     code = "upstream_timeout"
     retryable = True
+
+
+class NotCached(GatewayError):
+    """RFC 9111, section 5.2.1.7: ``only-if-cached``."""
+
+    status = 504
+    type = "invalid_request_error"
+    code = "not_cached"
 
 
 class DeadlineExceeded(GatewayError):

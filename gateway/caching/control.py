@@ -6,8 +6,6 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from gateway.errors import GatewayError
-
 _DIRECTIVE = re.compile(r'\s*([a-z-]+)\s*(?:=\s*"?([^",]*)"?\s*)?', re.ASCII)
 
 
@@ -19,14 +17,6 @@ class Control(NamedTuple):
     only_if_cached: bool = False
     max_age: float | None = None
     """Seconds."""
-
-
-class NotCached(GatewayError):
-    """The caller wants an answer from the cache or none (RFC 9111, section 5.2.1.7)."""
-
-    status = 504
-    type = "invalid_request_error"
-    code = "not_cached"
 
 
 _NOTHING = Control()

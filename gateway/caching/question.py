@@ -75,7 +75,7 @@ _SYNONYMS = {stem(word): stem(group) for word, group in words.SYNONYMS.items()}
 
 def canonical(word: str) -> str:
     """The stem of a word, or of the word that stands for its synonyms."""
-    root = stem(words.ALIASES.get(word, word))
+    root = stem(words.ALIASES.get(word) or words.UNITS.get(word, word))
     return _SYNONYMS.get(root, root)
 
 

@@ -7,9 +7,10 @@ from contextlib import aclosing
 
 from gateway.caching.answers import Answer, Recording
 from gateway.caching.caches import Caches, Entry, is_unscanned
-from gateway.caching.control import Control, NotCached, control
+from gateway.caching.control import Control, control
 from gateway.caching.flight import AskYourself, Reader
 from gateway.caching.semantic import Facts
+from gateway.errors import NotCached
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Json, Stage
 

@@ -12,7 +12,6 @@ import pytest
 
 from gateway import errors
 from gateway.caching.caches import Caches
-from gateway.caching.control import NotCached
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy, Timeouts
 from gateway.quota.quotas import Quotas
@@ -385,7 +384,7 @@ async def test_max_age(exact: Fixture) -> None:
 
 @pytest.mark.parametrize("also", ["", ", no-store"])
 async def test_only_if_cached(exact: Fixture, also: str) -> None:
-    with pytest.raises(NotCached) as raised:
+    with pytest.raises(errors.NotCached) as raised:
         await exact.ask(cache_control="only-if-cached" + also)
     assert raised.value.status == 504 and not exact.model.calls
     await exact.ask()
