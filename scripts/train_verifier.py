@@ -21,10 +21,12 @@ from sklearn.metrics import roc_auc_score
 from gateway.caching.question import Question, read
 from gateway.caching.rules import refusal
 from gateway.sidecar.models.alignment import BUCKETS, features, vocabulary
-from gateway.sidecar.models.verifier import SHIPPED, pair
+from gateway.sidecar.models.verifier import RADII, SHIPPED, crowding, pair, unit
 
 FOLDS = 5
-SEEDS = 3
+SEEDS = 2
+KNOWN = 1500
+"""Questions of which it is kept where they lie."""
 HIDDEN = 64
 BUDGETS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
 MARGIN = 0.84
@@ -94,6 +96,36 @@ def inverse_frequencies(questions: list[Question]) -> np.ndarray:
     for question in questions:
         counts[list(vocabulary(question))] += 1
     return np.log((len(questions) + 1) / (counts + 1)).astype(np.float16).astype(np.float32)
+
+
+def crowded(pairs: Pairs, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors (int8) of the questions with most neighbours among the ``chosen`` pairs, and how crowded it is around
+    both sides of all pairs, each judged without its own pair."""
+    half = len(pairs)
+    vectors = np.concatenate([pairs.u, pairs.v])
+    texts = [text.strip().lower() for text in pairs.asked + pairs.stored]
+    _, first, same_text = np.unique(texts, return_index=True, return_inverse=True)
+    usable = first[np.tile(chosen, 2)[first]]
+    degree = np.zeros(len(usable))
+    for start in range(0, len(usable), 1024):
+        rows = usable[start : start + 1024]
+        near = vectors[rows] @ vectors[usable].T > RADII[1]
+        near[rows[:, None] % half == usable[None] % half] = False
+        degree[start : start + 1024] = near.sum(1)
+    known = usable[np.argsort(-degree, kind="stable")[:KNOWN]]
+    kept = np.round(vectors[known] / np.abs(vectors[known]).max(1, keepdims=True) * 127).astype(np.int8)
+    there = unit(kept.astype(np.float32)).T
+    near = np.empty((2 * half, len(RADII)), dtype=np.float32)
+    for start in range(0, 2 * half, 1024):
+        rows = np.arange(start, min(start + 1024, 2 * half))
+        similar = vectors[rows] @ there
+        similar[rows[:, None] % half == known[None] % half] = -1
+        # A question is no neighbour to itself, in the pairs that are trained on.
+        trained = np.tile(chosen, 2)[rows][:, None]
+        similar[trained & (same_text[rows][:, None] == same_text[known][None])] = -1
+        near[rows] = crowding(similar)
+    a, b = near[:half], near[half:]
+    return kept, np.concatenate([np.minimum(a, b), np.maximum(a, b)], axis=1)
 
 
 def fit_trees(rows: np.ndarray, same: np.ndarray) -> HistGradientBoostingClassifier:
@@ -223,6 +255,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--embeddings", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=SHIPPED)
+    parser.add_argument("--scores", type=Path, default=None, help="where to write the scores out of fold")
     options = parser.parse_args()
     torch.set_num_threads(1)
     pairs = load(options.data, options.embeddings)
@@ -234,26 +267,30 @@ def main() -> None:
     wide = pair(pairs.u, pairs.v)
     fold = folds(pairs)
 
-    def aligned(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def aligned(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         idf = inverse_frequencies([side for index in np.flatnonzero(chosen) for side in questions[index]])
         rows = [features(a, b, float(near), idf) for (a, b), near in zip(questions, cosine, strict=True)]
-        return idf, np.array(rows, dtype=np.float32)
+        known, near = crowded(pairs, chosen)
+        return idf, known, np.concatenate([np.array(rows, dtype=np.float32), near], axis=1)
 
     score = np.zeros(len(pairs))
     for number in range(FOLDS):
         train, test = fold != number, fold == number
-        _, rows = aligned(train)
+        _, _, rows = aligned(train)
         trees = fit_trees(rows[train], same[train])
         networks = fit_networks(wide[train], same[train])
         score[test] = trees.decision_function(rows[test]) + run_networks(networks, wide[test])
     exact = np.array([a.tokens == b.tokens for a, b in questions])
     score[exact] = 1e3
 
+    if options.scores is not None:
+        np.save(options.scores, score)
     least = thresholds(score, same, served, margin=True)
-    idf, rows = aligned(np.ones(len(pairs), bool))
+    idf, known, rows = aligned(np.ones(len(pairs), bool))
     calibration = LogisticRegression().fit(score[served & ~exact][:, None], same[served & ~exact])
     arrays = {
         "idf": idf.astype(np.float16),
+        "known": known,
         **tree_arrays(fit_trees(rows, same)),
         **fit_networks(wide, same),
         "budgets": np.array(list(least), dtype=np.float32),

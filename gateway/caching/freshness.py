@@ -8,20 +8,27 @@ MAX_CHARACTERS = 4000
 """Of a long text its end is judged, where the question stands."""
 
 _NOW = re.compile(
-    r"\b(?:today|tonight|tomorrow|yesterday|right now|just now|at the moment|as of now|nowadays|these days|so far"
+    r"\b(?:today|tonight|tomorrow|yesterday|right now|just now|at the moment|as of now|nowadays|these days"
+    r"|so far"
     r"|currently|recently|lately|up[- ]to[- ]date|breaking|real[- ]?time|this very moment"
-    r"|(?:this|next|last|past|coming|upcoming|current) (?:morning|afternoon|evening|night|day|week|weekend|month|quarter"
-    r"|year|season|decade|monday|tuesday|wednesday|thursday|friday|saturday|sunday|january|february|march|april|may|june"
+    r"|(?:this|next|last|past|coming|upcoming|current) (?:morning|afternoon|evening|night|day|week|weekend"
+    r"|month|quarter"
+    r"|year|season|decade|monday|tuesday|wednesday|thursday|friday|saturday|sunday|january|february|march"
+    r"|april|may|june"
     r"|july|august|september|october|november|december|spring|summer|autumn|fall|winter)"
     r"|(?:in|for|over|within) the (?:last|past|next|coming) (?:\w+ )?(?:hour|day|week|month|year)s?"
-    r"|(?:is|are|am|do|does|can|should|will) .{0,60}\bnow|\w+ ago|since when|still)\b|\b(?:now|yet|any ?more)\?",
+    r"|(?:is|are|am|do|does|can|should|will) .{0,60}\bnow|\w+ ago|since when|still)\b|\b(?:now|yet"
+    r"|any ?more)\?",
     re.IGNORECASE,
 )
 _LATEST = re.compile(
     r"\b(?:latest|newest|most recent|current|present|upcoming|ongoing|trending|live|updated)\b"
-    r"(?! (?:common ancestor|limiter|divider|flow|flowing|density|source|mirror|transformer|possible|start|finish|in (?:a|an|the)"
-    r" (?:circuit|wire|resistor|coil|ocean|river)|stream|wire|perfect|tense|participle|simple|value of money|birth|music"
-    r"|with|from|in a|through|user|directory|thread|process|branch|working|line|row|element|node|cell|index|position"
+    r"(?! (?:common ancestor|limiter|divider|flow|flowing|density|source|mirror|transformer|possible|start"
+    r"|finish|in (?:a|an|the)"
+    r" (?:circuit|wire|resistor|coil|ocean|river)|stream|wire|perfect|tense|participle|simple"
+    r"|value of money|birth|music"
+    r"|with|from|in a|through|user|directory|thread|process|branch|working|line|row|element|node|cell|index"
+    r"|position"
     r"|object|frame|locale|timestamp|date in|time in (?:python|java|javascript|c|rust|go|php|sql))\b)",
     re.IGNORECASE,
 )
@@ -34,29 +41,39 @@ _CURRENT_AS_NOUN = re.compile(
 _CHANGING = re.compile(
     r"\b(?:weather|forecast|temperature outside|air quality|pollen|traffic)\b"
     r"(?=.{0,40}\b(?:in|for|at|on|near|here|outside|like|be|is|will)\b|\?|$)"
-    r"|\b(?:stock|share|oil|gas|petrol|gold|silver|bitcoin|btc|ethereum|crypto\w*|house|flight|ticket|electricity|milk)"
+    r"|\b(?:stock|share|oil|gas|petrol|gold|silver|bitcoin|btc|ethereum|crypto\w*|house|flight|ticket"
+    r"|electricity|milk)"
     r" (?:price|prices|rate|rates|value|market cap|quote)\b"
     r"|\bprice of (?:a |an |the )?\w+|\bhow much (?:is|are|does|do) .{1,40}\b(?:cost|worth|selling|trading)\b"
     r"|\b(?:exchange|interest|mortgage|inflation|unemployment) rates?\b"
-    r"|\b(?:news|headlines|box office|standings|leaderboard|charts?\b top|top charts|election results|poll numbers)\b"
+    r"|\b(?:news|headlines|box office|standings|leaderboard|charts?\b top|top charts|election results"
+    r"|poll numbers)\b"
     r"|\b(?:score|result) of (?:the|last|this)\b.{0,40}\b(?:game|match|race|final|fight|election)\b"
-    r"|\bwho(?:'s| is| are|s) (?:the )?(?:\w+ ){0,3}(?:president|prime minister|chancellor|king|queen|pope|mayor|governor"
-    r"|ceo|cto|cfo|chief executive|chair(?:man|woman|person)?|champion|coach|manager|captain|leader|head|owner|minister"
+    r"|\bwho(?:'s| is| are|s) (?:the )?(?:\w+ ){0,3}(?:president|prime minister|chancellor|king|queen|pope"
+    r"|mayor|governor"
+    r"|ceo|cto|cfo|chief executive|chair(?:man|woman|person)?|champion|coach|manager|captain|leader|head"
+    r"|owner|minister"
     r"|richest|tallest|oldest living|world record holder)\b"
     r"|\bwho (?:won|is winning|leads|will win)\b(?!.{0,60}\b(?:1\d{3}|20[01]\d)\b)"
     r"|\b(?:latest|newest|current|which|what) (?:stable |lts )?(?:version|release)\b"
-    r"|\b(?:opening|business|office) hours\b|\b(?:schedule|timetable|departures?|arrivals?|fixtures?)\b.{0,40}\b(?:for|of|from|at|to)\b"
+    r"|\b(?:opening|business|office) hours\b|\b(?:schedule|timetable|departures?|arrivals?"
+    r"|fixtures?)\b.{0,40}\b(?:for|of|from|at|to)\b"
     r"|\bis .{1,60}\b(?:open|closed|down|out|available|released|in stock|online|alive|dead|still)\b.{0,20}\?"
-    r"|\bwhen (?:is|does|will) (?:the )?(?:next|new)\b|\bnext (?:train|bus|flight|game|match|episode|election|eclipse|release)\b"
-    r"|\bhow (?:old is|long (?:until|till|before|ago)|many (?:days|weeks|months|hours) (?:until|till|left|since))\b"
-    r"|\b(?:what|which) (?:is the )?(?:time|day|date|year|month) (?:is it|is today|in)\b|\bwhat is the (?:time|date)\b"
-    r"|\bwhat(?:'s| is) (?:happening|going on|new|trending|on tv)\b|\bhow many .{1,40}\b(?:subscribers|followers|users) (?:does|do|has)\b"
+    r"|\bwhen (?:is|does|will) (?:the )?(?:next|new)\b|\bnext (?:train|bus|flight|game|match|episode"
+    r"|election|eclipse|release)\b"
+    r"|\bhow (?:old is|long (?:until|till|before|ago)|many (?:days|weeks|months|hours) (?:until|till|left"
+    r"|since))\b"
+    r"|\b(?:what|which) (?:is the )?(?:time|day|date|year|month) (?:is it|is today|in)\b"
+    r"|\bwhat is the (?:time|date)\b"
+    r"|\bwhat(?:'s| is) (?:happening|going on|new|trending|on tv)\b|\bhow many .{1,40}\b(?:subscribers"
+    r"|followers|users) (?:does|do|has)\b"
     r"|\b(?:population|gdp|net worth|market cap\w*) of\b(?!.{0,60}\b(?:in|of) (?:1\d{3}|20\d\d)\b)",
     re.IGNORECASE,
 )
 _OTHER_LANGUAGES = re.compile(
     r"\b(?:heute|morgen früh|gestern|jetzt|aktuell\w*|derzeit|neueste\w*|diese woche|wie spät|wetter"
-    r"|aujourd['’]hui|maintenant|demain|hier soir|actuel(?:le|lement|s)?|cette semaine|météo|dernières? nouvelles"
+    r"|aujourd['’]hui|maintenant|demain|hier soir|actuel(?:le|lement|s)?|cette semaine|météo"
+    r"|dernières? nouvelles"
     r"|hoy|ahora|mañana|ayer|actual(?:mente)?|esta semana|últim[ao]s? noticias?|noticias"
     r"|hoje|agora|amanhã|ontem|atualmente|esta semana|notícias"
     r"|oggi|adesso|domani|ieri|attualmente|questa settimana|notizie"
@@ -72,13 +89,17 @@ _NAMED = re.compile(
     r"\b(?:USA Today|Psychology Today|Apocalypse Now|Today Show|Daily News|Fox News|Stay Tuned)\b"
 )
 _STEADY = re.compile(
-    r"\b(?:stop(?:ped)? .{0,20}still|still life|stand(?:ing)? still|weather (?:the storm|vane|proof)|climate and weather"
-    r"|weather and climate|king (?:arthur|lear|kong)|right now+here|live (?:in|on|with|together|longer|forever))\b",
+    r"\b(?:stop(?:ped)? .{0,20}still|still life|stand(?:ing)? still|weather (?:the storm|vane|proof)"
+    r"|climate and weather"
+    r"|weather and climate|king (?:arthur|lear|kong)|right now+here|live (?:in|on|with|together|longer"
+    r"|forever))\b",
     re.IGNORECASE,
 )
 _DEFINED = re.compile(
-    r"^\W*(?:(?:what does|define|explain|what is meant by|what is the (?:definition|meaning) of|how do(?:es)?|how to"
-    r"|what is (?:a|an)|translate)\b)(?!.*\b(?:today|tonight|tomorrow|right now|currently|this (?:week|month|year))\b)",
+    r"^\W*(?:(?:what does|define|explain|what is meant by|what is the (?:definition|meaning) of"
+    r"|how do(?:es)?|how to"
+    r"|what is (?:a|an)|translate)\b)(?!.*\b(?:today|tonight|tomorrow|right now|currently|this (?:week"
+    r"|month|year))\b)",
     re.IGNORECASE,
 )
 

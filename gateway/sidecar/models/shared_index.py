@@ -72,7 +72,7 @@ class Shared:
         )
 
     async def news(self, partition: str) -> Sequence[Entry | Forgotten]:
-        """What was said in a partition since it was last read, except by this replica itself."""
+        """What was said in a partition since it was last read, but for this replica's own entries."""
         place = self._places.setdefault(partition, _Place())
         self._places.move_to_end(partition)
         if len(self._places) > _PARTITIONS:
@@ -81,7 +81,9 @@ class Shared:
         if now - place.read < SECONDS_BETWEEN:
             return ()
         place.read = now
-        found: Any = await self._try(self._redis.xread({self._name(partition): place.last}, count=_MESSAGES))
+        found: Any = await self._try(
+            lambda: self._redis.xread({self._name(partition): place.last}, count=_MESSAGES)
+        )
         if not found:
             return ()
         messages = found[0][1] if isinstance(found, list) else next(iter(found.values()))[0]
@@ -113,7 +115,7 @@ class Shared:
         # The stream lives as long as its longest-lived entry.
         pipeline.pexpire(name, milliseconds, nx=True)
         pipeline.pexpire(name, milliseconds, gt=True)
-        done = await self._try(pipeline.execute())
+        done = await self._try(pipeline.execute)
         if done:
             entry.message = done[0]
 
@@ -125,7 +127,7 @@ class Shared:
         pipeline.xadd(name, {"origin": self._origin, "forget": key}, nomkstream=True)
         if ids:
             pipeline.xdel(name, *ids)
-        await self._try(pipeline.execute())
+        await self._try(pipeline.execute)
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -136,12 +138,12 @@ class Shared:
     def _parse(
         self, partition: str, message: bytes, fields: Mapping[bytes, bytes]
     ) -> Entry | Forgotten | None:
-        """None for what is this replica's own, or written by another version."""
-        if fields.get(b"origin") == self._origin:
-            return None
+        """None for this replica's own entries, and for what another version wrote."""
         try:
-            if b"forget" in fields:
+            if b"forget" in fields:  # its own too: it may have read the entry only now
                 return Forgotten(fields[b"forget"].decode())
+            if fields[b"origin"] == self._origin:
+                return None
             vector = np.frombuffer(fields[b"vector"], dtype="<f2").astype(np.float32)
             return Entry(
                 partition,
@@ -156,16 +158,14 @@ class Shared:
         except (KeyError, ValueError):
             return None
 
-    async def _try(self, asked: Awaitable[T]) -> T | None:
+    async def _try(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """What Redis answers, or None when it is away."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._away_until:
-            if asyncio.iscoroutine(asked):
-                asked.close()
             return None
         try:
             async with asyncio.timeout(SECONDS_TO_ANSWER):
-                answer = await asked
+                answer = await ask()
         except (RedisError, OSError) as error:  # a timeout is an OSError
             if self._away_until == float("-inf"):
                 log.warning("the semantic cache goes on without Redis: %s", str(error) or "it is too slow")

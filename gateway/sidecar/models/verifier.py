@@ -20,6 +20,7 @@ from gateway.caching.rules import refusal
 from gateway.sidecar.models.alignment import Floats, features
 
 SHIPPED = Path(__file__).parents[1] / "heads" / "verifier.zip"
+RADII = (0.6, 0.7, 0.8, 0.9)
 DOUBT = "doubt"
 """The reason when no rule refuses, and the score does."""
 
@@ -38,6 +39,7 @@ class Verifier:
         self._idf = arrays["idf"].astype(np.float32)
         self._trees = Trees(arrays)
         self._networks = Networks(arrays)
+        self._known = unit(arrays["known"].astype(np.float32))
         self._budgets = arrays["budgets"].astype(np.float64)
         self._thresholds = arrays["thresholds"].astype(np.float64)
         self._slope, self._offset = (float(value) for value in arrays["calibration"].astype(np.float64))
@@ -71,7 +73,10 @@ class Verifier:
 
     def score(self, a: Question, b: Question, u: Floats, v: Floats) -> float:
         """The same whichever way round the questions stand; larger is more alike."""
-        row = np.array(features(a, b, float(u @ v), self._idf), dtype=np.float32)
+        near = crowding(np.stack([u, v]) @ self._known.T)
+        row = np.array(
+            [*features(a, b, float(u @ v), self._idf), *near.min(axis=0), *near.max(axis=0)], dtype=np.float32
+        )
         return self._trees.score(row) + self._networks.score(u, v)
 
 
@@ -112,6 +117,19 @@ class Networks:
         row = (pair(u, v) - self._mean) * self._scale
         hidden = np.maximum(row @ self._w0 + self._b0, 0)
         return float(hidden @ self._w1) + self._b1
+
+
+def crowding(similarities: Floats) -> Floats:
+    """For each row, how many of the questions that are much asked lie within each radius. What many have asked in many
+    wordings has more paraphrases than what looks as alike and was asked once."""
+    counts = [(similarities > radius).sum(axis=-1) for radius in RADII]
+    logarithms: Floats = np.log1p(np.stack(counts, axis=-1)).astype(np.float32)
+    return logarithms
+
+
+def unit(rows: Floats) -> Floats:
+    scaled: Floats = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    return scaled
 
 
 def pair(u: Floats, v: Floats) -> Floats:

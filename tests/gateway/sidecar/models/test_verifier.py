@@ -1,0 +1,47 @@
+"""The shipped verifier: what it refuses, what it serves, and how its threshold follows from the budget."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gateway.sidecar.models.verifier import Verifier
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Verifier:
+    return Verifier.load()
+
+
+def test_a_larger_budget_asks_for_less(verifier: Verifier) -> None:
+    thresholds = [verifier.threshold(budget) for budget in (0.0, 0.01, 0.05, 0.1, 0.2, 1.0)]
+    assert thresholds == sorted(thresholds, reverse=True)
+    assert thresholds[0] == math.inf
+    assert thresholds[2] < math.inf
+
+
+def test_rules_refuse_whatever_the_vectors_say(verifier: Verifier) -> None:
+    same = np.ones(384, dtype=np.float32) / math.sqrt(384)
+    verdict = verifier.judge("What is 2 + 3?", "What is 2 + 4?", same, same, threshold=-math.inf)
+    assert verdict == ("number", 0.0)
+
+
+def test_doubt_is_a_reason(verifier: Verifier) -> None:
+    same = np.ones(384, dtype=np.float32) / math.sqrt(384)
+    arguments = ("How do I learn to swim?", "How can I learn to swim?", same, same)
+    assert verifier.judge(*arguments, threshold=math.inf).reason == "doubt"
+    assert verifier.judge(*arguments, threshold=-math.inf).reason is None
+    assert 0 < verifier.judge(*arguments, threshold=0).confidence <= 1
+
+
+def test_the_score_does_not_mind_the_direction(verifier: Verifier) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        u, v = random.normal(size=(2, 384)).astype(np.float32)
+        u, v = u / np.linalg.norm(u), v / np.linalg.norm(v)
+        a, b = "How do I learn to swim fast?", "What is a fast way to learn swimming?"
+        one = verifier.judge(a, b, u, v, threshold=0)
+        other = verifier.judge(b, a, v, u, threshold=0)
+        assert one.confidence == pytest.approx(other.confidence, abs=1e-4)
