@@ -35,10 +35,11 @@ def int8(weight: Tensor, bias: Tensor) -> Linear:
     of_middle = (rounded.sum(1) * by_channel)[None]
 
     def apply(x: Tensor) -> Tensor:
-        low, high = torch.aminmax(x, dim=1, keepdim=True)
+        # Not aminmax, which takes fifteen times as long.
+        low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
         middle, by_token = (low + high) / 2, ((high - low) / 254).clamp_(min=1e-12)
         product = torch._int_mm(x.sub(middle).div_(by_token).round_().to(torch.int8), packed)
-        return product.float().mul_(by_token).mul_(by_channel).add_(torch.addmm(bias, middle, of_middle))
+        return product.float().mul_(by_token).mul_(by_channel).add_(bias).addcmul_(middle, of_middle)
 
     return apply
 
