@@ -67,7 +67,7 @@ class Tiered:
         first, last = 0, len(text)
         unsafe = [
             (start, end)
-            for start, end in _sentences(text, 0, len(text))
+            for start, end in sentences(text, 0, len(text))
             if self._margin(label, self._fast(text[start:end]).get(label, 0.0)) >= 0
         ]
         if unsafe:
@@ -117,7 +117,7 @@ class Tiered:
     async def _narrowed(
         self, model: Model, texts: Sequence[str], hits: Sequence[tuple[int, str, float, Scored]]
     ) -> list[tuple[int, int]]:
-        pieces = [_sentences(texts[index], part.start, part.end) for index, _, _, part in hits]
+        pieces = [sentences(texts[index], part.start, part.end) for index, _, _, part in hits]
         # A window of one sentence has nothing to narrow down.
         wanted = [
             texts[index][start:end]
@@ -156,7 +156,8 @@ def _log_odds(probability: float) -> float:
     return math.log(bounded / (1 - bounded))
 
 
-def _sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Their spans within ``[start, end)``, without the white space around them."""
     return [match.span() for match in _SENTENCE.finditer(text, start, end)]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.guards.finding import Origin, Scanner
 from gateway.guards.ngrams import Ngrams
-from gateway.guards.tiers import Judge, Model, Tiered
+from gateway.guards.tiers import Judge, Model, Tiered, sentences
 from gateway.policy.schema.guards import Classifier, ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar
 
@@ -21,6 +21,8 @@ ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
 UNSAFE = "unsafe"
 """The one label of a classifier that takes the head's place."""
 
+_LONG, _MOST_SUSPECTS = 200, 8
+"""Characters of a window in which a sentence could drown; sentences of a window that are looked at again."""
 _WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
 
 
@@ -73,19 +75,36 @@ def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Sc
 def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]:
     """Probabilities of all categories for each window of each text: the head's and the fast tier's made one.
 
-    Raises ``SidecarError``.
+    A sentence of a long window that the wording alone would condemn is scored by itself too, lest it drown in what
+    stands around it. Raises ``SidecarError``.
     """
-    combine = weights().combine
+    tuned = weights()
+    fast, combine = tuned.fast, tuned.combine
 
     async def score(texts: Sequence[str]) -> list[list[Scored]]:
-        combined = []
-        for text, windows in zip(texts, await sidecar.score("toxicity", texts), strict=True):
-            parts = []
+        found: list[list[Scored]] = []
+        suspects: list[tuple[int, int, int]] = []
+        for index, windows in enumerate(await sidecar.score("toxicity", texts)):
+            text, parts = texts[index], []
             for start, end, scores in windows:
                 parts.append(Scored(start, end, combine(scores, text[start:end])))
                 await asyncio.sleep(0)
-            combined.append(parts)
-        return combined
+                if end - start > _LONG:
+                    spans = sentences(text, start, end)
+                    odd = [span for span in spans if max(fast.log_odds(text[slice(*span)])) >= 0]
+                    suspects += [(index, *span) for span in odd[:_MOST_SUSPECTS]]
+                    await asyncio.sleep(0)
+            found.append(parts)
+        if suspects:
+            again = await sidecar.score(
+                "toxicity", [texts[index][start:end] for index, start, end in suspects]
+            )
+            for (index, begin, _), windows in zip(suspects, again, strict=True):
+                text = texts[index]
+                for start, end, scores in windows:
+                    start, end = begin + start, begin + end
+                    found[index].append(Scored(start, end, combine(scores, text[start:end])))
+        return found
 
     return score
 
