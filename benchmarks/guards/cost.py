@@ -1,0 +1,192 @@
+"""What guards cost: the model tier by the text, and the event loop's lag while they are on and the gateway is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from benchmarks.guards.report import Row
+from benchmarks.overhead import KEY, free_port, running, wait_for
+from gateway.guards.injection import injection
+from gateway.guards.toxicity import toxicity
+from gateway.policy.schema import InjectionGuard, ToxicityGuard
+from gateway.sidecar.api import SidecarError
+from gateway.sidecar.client import SidecarClient
+from gateway.sidecar.config import CONFIG, SidecarConfig
+
+TEXTS = 60
+CONNECTIONS = 16
+SECONDS = 20.0
+STORY = (
+    "the report says that prices in the north rose by a third last year while harvests fell and people moved to "
+    "towns where work is found in ports mills schools and small shops which open early and close late on most days"
+)
+WORDS = STORY.split()
+GUARDS: dict[str, Any] = {
+    "pii": {"on": ["input", "output"], "action": "mask"},
+    "secrets": {"on": ["input", "output"]},
+    "injection": {"action": "block"},
+    "toxicity": {"on": ["input", "output"], "stream": "optimistic", "interval": 200},
+}
+
+
+def rows() -> list[Row]:
+    return [*_model_tier(), *_lag()]
+
+
+def text(rng: random.Random, characters: int = 1000) -> str:
+    """Harmless, and never the same twice."""
+    words: list[str] = []
+    while sum(map(len, words)) + len(words) < characters:
+        words.append(rng.choice(WORDS))
+    return " ".join(words)[:characters]
+
+
+def _model_tier() -> Iterator[Row]:
+    folder = Path(tempfile.mkdtemp(prefix="tg-"))
+    config = SidecarConfig(socket=str(folder / "s"))
+    argv = [sys.executable, "-m", "gateway.sidecar.worker"]
+    with running(argv, cores={0}, env={CONFIG: config.to_json(), "HF_HUB_OFFLINE": "1"}):
+        for what, times in asyncio.run(_ask(Path(config.socket))).items():
+            p50 = statistics.median(times) * 1000
+            note = f"p99 {statistics.quantiles(times, n=100)[98] * 1000:.1f} ms; sidecar on one core"
+            yield Row(f"model tier, {what}: ms for 1,000 characters, p50", p50, "≤ 25", p50 <= 25, note)
+
+
+async def _ask(socket: Path) -> dict[str, list[float]]:
+    client = SidecarClient(socket)
+    rng = random.Random(1)
+    for _ in range(600):
+        try:
+            await client.score("toxicity", ["Is it there?"])
+            await client.score("injection", ["Is it there?"])
+            break
+        except SidecarError:
+            await asyncio.sleep(0.1)
+    guards = {
+        "toxicity": toxicity(ToxicityGuard(kind="toxicity", checks=("model",)), client, None),
+        "injection": injection(InjectionGuard(kind="injection", checks=("model",)), client, None),
+    }
+    times: dict[str, list[float]] = {name: [] for name in (*guards, "both, and an embedding")}
+    for _ in range(TEXTS):
+        for name, scanner in guards.items():
+            asked = text(rng)
+            began = time.perf_counter()
+            await scanner.thorough([asked], "user")
+            times[name].append(time.perf_counter() - began)
+        asked = text(rng)
+        began = time.perf_counter()
+        await asyncio.gather(
+            *(scanner.thorough([asked], "user") for scanner in guards.values()), client.embed([asked])
+        )
+        times["both, and an embedding"].append(time.perf_counter() - began)
+    await client.aclose()
+    return times
+
+
+def _lag() -> Iterator[Row]:
+    with ExitStack() as stack:
+        upstream = free_port()
+        argv = [sys.executable, "-m", "benchmarks.load", "serve", str(upstream)]
+        stack.enter_context(running(argv, cores=os.sched_getaffinity(0)))
+        wait_for(upstream)
+        for name, guards in (("no guards", {}), ("guards on", GUARDS)):
+            port = _start(stack, upstream, guards)
+            before = _histogram(port)
+            answered = asyncio.run(_load(port))
+            after = _histogram(port)
+            lag = quantile({edge: after[edge] - before[edge] for edge in after}, 0.99) * 1000
+            target = ("≤ 10", lag <= 10) if guards else ("", None)
+            note = f"{answered / SECONDS:.0f} requests/s, {CONNECTIONS} connections, half of them streaming"
+            yield Row(f"event-loop lag p99, ms, {name}", lag, *target, note)
+
+
+def _start(stack: ExitStack, upstream: int, guards: dict[str, Any]) -> int:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    policy = {
+        "version": 1,
+        "backends": {"up": {"kind": "openai", "base_url": f"http://127.0.0.1:{upstream}/v1"}},
+        "models": {"static": {"targets": [{"backend": "up", "model": "static"}]}},
+        "keys": [{"id": "bench", "sha256": sha256(KEY.encode()).hexdigest()}],
+        "guards": guards,
+    }
+    (folder / "gateway.yaml").write_text(yaml.safe_dump(policy))
+    port = free_port()
+    argv = [sys.executable, "-m", "gateway", "serve", "--policies", str(folder), "--port", str(port)]
+    env = {"TOLLGATE_STATE_DIR": str(folder / "state"), "TOLLGATE_LOG_LEVEL": "warning"}
+    stack.enter_context(running(argv, cores=os.sched_getaffinity(0), env=env))
+    wait_for(port, "/healthz")
+    asyncio.run(_ready(port))
+    return port
+
+
+async def _ready(port: int) -> None:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(600):
+            if await _one(session, port, "Are you ready, gateway?", stream=False) == 200:
+                return
+            await asyncio.sleep(0.1)
+    raise SystemExit("the gateway's guards did not get ready")
+
+
+async def _load(port: int) -> int:
+    """Closed loop: each connection asks again as soon as it has its answer. How many were answered with a 200."""
+    rng = random.Random(2)
+    answered = 0
+    until = time.perf_counter() + SECONDS
+
+    async def ask(session: aiohttp.ClientSession, stream: bool) -> None:
+        nonlocal answered
+        while time.perf_counter() < until:
+            answered += await _one(session, port, text(rng), stream=stream) == 200
+
+    async with aiohttp.ClientSession() as session:
+        await asyncio.gather(*(ask(session, bool(index % 2)) for index in range(CONNECTIONS)))
+    return answered
+
+
+async def _one(session: aiohttp.ClientSession, port: int, content: str, *, stream: bool) -> int:
+    body = {"model": "static", "stream": stream, "messages": [{"role": "user", "content": content}]}
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    async with session.post(url, json=body, headers={"authorization": f"Bearer {KEY}"}) as answer:
+        await answer.read()
+        return answer.status
+
+
+_BUCKET = re.compile(r'tollgate_event_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)')
+
+
+def _histogram(port: int) -> dict[float, float]:
+    """Observations up to each edge, in seconds."""
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    return {float(edge): float(count) for edge, count in _BUCKET.findall(page)}
+
+
+def quantile(cumulative: dict[float, float], share: float) -> float:
+    """As Prometheus reckons it: even within a bucket; the last edge where it lies beyond."""
+    edges = sorted(cumulative)
+    wanted = share * cumulative[edges[-1]]
+    low, below = 0.0, 0.0
+    for edge in edges:
+        if cumulative[edge] >= wanted:
+            if edge == float("inf"):
+                return low
+            inside = cumulative[edge] - below
+            return low + (edge - low) * ((wanted - below) / inside if inside else 0.0)
+        low, below = edge, cumulative[edge]
+    return low
