@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from gateway.guards.disguise import plain
 from gateway.guards.finding import Origin, Scanner, Verdict
@@ -23,6 +24,9 @@ _NAMED = -4.0
 """Log-odds below which no threshold makes it an attack of some kind: to name the kind costs time."""
 _BREATH = 2_000
 """Characters that are weighed before others have their turn on the event loop."""
+
+DOUBT = 1.0
+"""Log-odds that a sentence of a longer text must have more, as it may only sound odd by itself."""
 
 
 def injection(config: InjectionGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
@@ -63,6 +67,17 @@ class _ByOrigin:
         return await self._scanners[origin].thorough(texts, origin)
 
 
+class _Reading(NamedTuple):
+    """A text as it is, what is hidden in it, or a sentence of it."""
+
+    number: int
+    text: str
+    span: tuple[int, int] | None
+    """What it counts for in the text that was given; None: each window for itself."""
+    doubt: float = 0.0
+    """Log-odds that are taken off."""
+
+
 class _Detector:
     """The two tiers for one origin."""
 
@@ -79,18 +94,21 @@ class _Detector:
         return {self._label(text) if log_odds > _NAMED else "injection": _probability(log_odds)}
 
     async def model(self, texts: Sequence[str]) -> list[list[Scored]]:
-        """Each text as it reads, and whatever is hidden in it, which counts for the whole of the text."""
-        read: list[tuple[int, str, int | None]] = []
+        """Each text as it reads; what is hidden in it, which counts for the whole; and its suspect sentences."""
+        read: list[_Reading] = []
         for index, text in enumerate(texts):
-            read.append((index, same := plain(text), None if len(same) == len(text) else len(text)))
-            read.extend((index, hidden, len(text)) for hidden in self._wording.readings(same))
+            same = plain(text)
+            whole = None if len(same) == len(text) else (0, len(text))
+            read.append(_Reading(index, same, whole))
+            read.extend(_Reading(index, hidden, (0, len(text))) for hidden in self._wording.readings(same))
+            for start, end in self._wording.suspects(same):
+                read.append(_Reading(index, same[start:end], whole or (start, end), DOUBT))
+            await asyncio.sleep(0)
         result: list[list[Scored]] = [[] for _ in texts]
         weighed = 0
-        for (index, text, whole), parts in zip(
-            read, await self._scores([text for _, text, _ in read]), strict=True
-        ):
+        for one, parts in zip(read, await self._scores([one.text for one in read]), strict=True):
             for part in parts:
-                result[index].append(self._scored(text, part, whole))
+                result[one.number].append(self._scored(one, part))
                 weighed += part.end - part.start
                 if weighed > _BREATH:
                     weighed = 0
@@ -102,15 +120,15 @@ class _Detector:
             return await self._sidecar.classify(self._classifier.model, texts)
         return await self._sidecar.score("injection", texts)
 
-    def _scored(self, text: str, part: Scored, whole: int | None) -> Scored:
-        """``whole``: the length of the text in which ``text`` was hidden."""
-        read = text[part.start : part.end]
+    def _scored(self, one: _Reading, part: Scored) -> Scored:
+        text = one.text[part.start : part.end]
         if self._classifier is not None:
             probability = min(1.0, sum(part.scores.get(label, 0.0) for label in self._classifier.unsafe))
         else:
-            probability = _probability(self._wording.stacked(part.scores.get("injection", 0.0), read))
-        scores = {self._label(read): probability}
-        return Scored(part.start, part.end, scores) if whole is None else Scored(0, whole, scores)
+            log_odds = self._wording.stacked(part.scores.get("injection", 0.0), text)
+            probability = _probability(log_odds - one.doubt)
+        start, end = one.span or (part.start, part.end)
+        return Scored(start, end, {self._label(text): probability})
 
     def _label(self, text: str) -> str:
         return "indirect" if self._origin == "tool" else self._wording.kind(text)

@@ -21,6 +21,13 @@ PIECE = 1_000
 """Characters that are weighed together: about a window of the model's."""
 OVERLAP = 250
 
+SHORT = 300
+"""Characters above which each sentence is weighed by itself too, so that one order does not drown in a document."""
+OUT_OF_CONTEXT = 2.5
+"""Log-odds that a sentence must have more then, as it may only sound odd by itself."""
+MAX_SUSPECTS = 4
+
+_SENTENCE = re.compile(r"[^\s.!?\n][^.!?\n]{19,}[.!?]*")
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\\W\\d_]+(?:'[a-z]+)?|\\d+|[^\\w\\s]|_")
 _MARKER = re.compile(
     r"<\|?/?(?:im_start|im_end|system|user|assistant|inst)\b|\[/?inst\]|<</?sys>>|^\W*(?:system|assistant)\W{0,3}:|"
@@ -112,6 +119,9 @@ class Wording:
         """Of the worst piece of ``text``, in any of its readings."""
         text = plain(text)
         worst = max(map(self._of_piece, pieces(text)))
+        if len(text) > SHORT:
+            alone = max(map(self._of_piece, _SENTENCE.findall(text)), default=worst)
+            worst = max(worst, alone - OUT_OF_CONTEXT)
         for reading in self.readings(text):
             worst = max(worst, *map(self._of_piece, pieces(reading)))
         return worst
@@ -119,6 +129,13 @@ class Wording:
     def readings(self, text: str) -> Iterator[str]:
         """What else ``text``, which is plain, may say."""
         return readings(text, self._weights.grams)
+
+    def suspects(self, text: str) -> list[tuple[int, int]]:
+        """Spans of the sentences of a longer text that would be an attack by themselves: the worst ``MAX_SUSPECTS``."""
+        if len(text) <= SHORT:
+            return []
+        weighed = [(self._of_piece(match[0]), match.span()) for match in _SENTENCE.finditer(text)]
+        return [span for score, span in sorted(weighed, reverse=True)[:MAX_SUSPECTS] if score > 0]
 
     def stacked(self, probability: float, text: str) -> float:
         """Log-odds of a window, from what the head says of it and what its wording says."""
