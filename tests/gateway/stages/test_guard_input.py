@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import errors
+from gateway.guards.finding import Finding
 from gateway.guards.guards import Guards
 from gateway.guards.mask import Unmasking
 from gateway.observe.metrics import Metrics
@@ -296,6 +297,16 @@ async def test_long_texts_are_scanned_in_pieces_that_overlap() -> None:
     assert model.request.messages[0]["content"] == text.replace(ANN, "[EMAIL_ADDRESS]")
     assert max(len(piece) for piece, _ in scanner.seen) <= 4000
     assert beats > 8
+
+
+async def test_the_ends_of_pieces_are_no_ends_of_words() -> None:
+    class Exact(Words):
+        def find(self, text: str) -> tuple[Finding, ...]:
+            return tuple(Finding("word", *match.span()) for match in re.finditer(r"\bcats\b", text))
+
+    for shift in range(6):
+        call = user("-" * shift + "catscats" * 2000)
+        await ask(a_guard(Exact({"cats": "word"}), action="block"), call)
 
 
 async def test_the_length_of_all_texts_together() -> None:

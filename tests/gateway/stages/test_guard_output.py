@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import aclosing
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import errors
+from gateway.guards.finding import Finding
 from gateway.guards.guards import Guards
 from gateway.guards.streams import guarded
 from gateway.observe.metrics import Metrics
@@ -301,10 +303,38 @@ def test_so_it_is_in_every_text_of_every_choice(
 
 
 async def test_a_server_that_speaks_by_turns_lets_nothing_more_than_the_first_turn_out() -> None:
-    steps = [step for letter in SECRET + "z" * 90 for step in (word(letter), Chunk(0, {"reasoning": "."}))]
+    steps: list[Step] = []
+    for letter in SECRET + "z" * 40:
+        steps += [word(letter), 0.0, Chunk(0, {"reasoning": "."}), 0.0]
     out = await answer(a_guard(), Model(*steps, end()))
-    assert text_of(out) in ("", SECRET[0])
+    assert text_of(out) == SECRET[0]
     assert cut_of(out)["from"] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_model_has_stopped_when_the_client_hears_of_the_cut(mode: str) -> None:
+    model = Model(word("say " + SECRET + "z" * 60), 0.0, end(), asyncio.Event())
+    async with aclosing(guard_output(a_guard(stream=mode), Metrics())(model)(a_call())) as chunks:
+        async for chunk in chunks:
+            if chunk.finish_reason == "content_filter":
+                assert model.open == 0
+                return
+    raise AssertionError("it was not cut")
+
+
+class Exact(Words):
+    """Finds ``cat`` where it is a word of its own."""
+
+    def find(self, text: str) -> tuple[Finding, ...]:
+        return tuple(Finding("animal", *match.span()) for match in re.finditer(r"\bcat\b", text))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_beginning_of_a_longer_word_is_not_the_word(mode: str) -> None:
+    text = "concatenate the category, " * 12
+    for shift in range(4):
+        model = Model(*letters("-" * shift + text, pause=True), end())
+        assert text_of(await answer(a_guard(Exact({"-cat-": "-"}), stream=mode), model)) == "-" * shift + text
 
 
 async def test_a_flagged_text_is_not_scanned_more_often() -> None:
