@@ -25,7 +25,7 @@ _NAMED = -4.0
 _BREATH = 2_000
 """Characters that are weighed before others have their turn on the event loop."""
 
-DOUBT = 1.0
+DOUBT = 2.0
 """Log-odds that a sentence of a longer text must have more, as it may only sound odd by itself."""
 
 
