@@ -25,6 +25,8 @@ from gateway.sidecar.models.verifier import RADII, SHIPPED, crowding, pair, unit
 
 FOLDS = 5
 SEEDS = 2
+NETWORKS = 0.5
+"""Their weight beside the trees."""
 KNOWN = 1500
 """Questions of which it is kept where they lie."""
 HIDDEN = 64
@@ -169,8 +171,8 @@ def fit_networks(rows: np.ndarray, same: np.ndarray) -> dict[str, np.ndarray]:
                 schedule.step()
         w0.append(net[1].weight.detach().numpy().T)
         b0.append(net[1].bias.detach().numpy())
-        w1.append(net[4].weight.detach().numpy()[0] / SEEDS)
-        b1.append(float(net[4].bias.detach()) / SEEDS)
+        w1.append(net[4].weight.detach().numpy()[0] * NETWORKS / SEEDS)
+        b1.append(float(net[4].bias.detach()) * NETWORKS / SEEDS)
     return {
         "net_mean": mean.astype(np.float32),
         "net_scale": scale.astype(np.float32),

@@ -295,8 +295,12 @@ WEAK_FORMS = _groups(
     "numbers figures",
     "python",
     "verse",
+    "emoji emojis",
+    "uppercase capitals",
+    "lowercase",
 )
 """Forms only where the request says so: ``as a list``, ``in three sentences``, ``write a story``."""
+NEARBY = _words("this next last past coming previous upcoming")
 ASKS_FORM = _words("as in write give with using include including draft compose into by")
 
 LENGTHS = _groups(
@@ -535,6 +539,8 @@ OPPOSITES = tuple(
     for left, right in (
         line.split(" / ")
         for line in (
+            "with / after before",
+            "during / after before",
             "safe safely safest safety / unsafe danger dangerous risky harm harmful hazardous",
             "before prior / after following",
             "increase raise gain grow rise boost / decrease reduce lower lose drop shrink minimize cut fall",
@@ -727,6 +733,14 @@ QUESTION_KINDS = {
     "what": "what",
     "which": "what",
 }
+AUXILIARIES = _groups(
+    "is are am do does have has",
+    "was were did had",
+    "will",
+    "can could may might",
+    "must should shall need",
+)
+"""At the beginning of a question, those of one line ask alike."""
 MEASURES = _words(
     "many much long old far often tall big fast high deep heavy large soon wide quickly hot cold"
 )
@@ -765,6 +779,7 @@ DIRECTED = _words(
 )
 SYMMETRIC = _words("and or vs versus a an the")
 """What may stand between two things whose order does not matter."""
+JOINING = _words("and or vs versus")
 MUTUAL = _words(
     "difference differences differ different compare comparison similar similarity relation relationship"
 )

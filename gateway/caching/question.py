@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from gateway.caching import lexicon as words
 
@@ -112,7 +113,7 @@ def read(text: str) -> Question:
         codes=frozenset(codes),
         names=names,
         units=_units(tokens),
-        dates=words.same_group(tokens, words.DATES),
+        dates=words.same_group(tokens, words.DATES) | _periods(tokens),
         forms=_forms(tokens),
         audiences=_asked(tokens, words.AUDIENCES, words.ASKS_AUDIENCE),
         kind=_kind(tokens),
@@ -173,6 +174,8 @@ def _names(found: list[tuple[str, int]], text: str) -> frozenset[str]:
     for token, start in found:
         low = token.lower().removesuffix("'s")
         known = low in words.TOPICS or low in words.LANGUAGES
+        if len(token) == 1 and token.isupper() and token not in "IA" and start:
+            names.add(low)  # vitamin C, plan B
         if known or (
             token[0].isupper()
             and low not in words.FUNCTION
@@ -211,6 +214,15 @@ def _units(tokens: list[str]) -> frozenset[str]:
         elif token in {"am", "pm"} and before[:1].isdigit():
             units.add(token)
     return frozenset(units)
+
+
+def _periods(tokens: list[str]) -> set[str]:
+    """``last week``, ``this week``."""
+    return {
+        f"{one} {words.UNITS.get(following, following)}"
+        for one, following in pairwise(tokens)
+        if one in words.NEARBY and (following in words.UNITS or following in words.DATES)
+    }
 
 
 def _asked(tokens: list[str], groups: Mapping[str, str], asking: frozenset[str]) -> frozenset[str]:

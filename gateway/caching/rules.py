@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import combinations, pairwise
 
 from gateway.caching import lexicon as words
@@ -62,11 +63,11 @@ def date(a: Question, b: Question) -> bool:
 
 
 def name(a: Question, b: Question) -> bool:
-    """A name of one that the other does not have in any writing."""
+    """A name of one that the other does not have in any writing; in a rewording, only where each has its own."""
     only_a, only_b = unnamed(a, b), unnamed(b, a)
     if only_a and only_b:
         return True
-    return bool(only_a - _fuller(a, only_a) or only_b - _fuller(b, only_b))
+    return not reworded(a, b) and bool(only_a - _fuller(a, only_a) or only_b - _fuller(b, only_b))
 
 
 def unnamed(a: Question, b: Question) -> frozenset[str]:
@@ -117,7 +118,7 @@ def opposite(a: Question, b: Question) -> bool:
 def order(a: Question, b: Question) -> bool:
     """The same things, with their parts swapped: ``from A to B``, ``does A eat B``."""
     permuted = Counter(a.tokens) == Counter(b.tokens)
-    if permuted and _digits(a) != _digits(b) and words.SYMMETRIC.isdisjoint(a.tokens):
+    if permuted and _symbols(a) != _symbols(b) and words.JOINING.isdisjoint(a.tokens):
         return True
     shared = set(a.content) & set(b.content)
     if len(shared) < 2 or a.tokens == b.tokens or not words.MUTUAL.isdisjoint(a.tokens):
@@ -137,8 +138,10 @@ def order(a: Question, b: Question) -> bool:
     return False
 
 
-def _digits(question: Question) -> list[str]:
-    return [token for token in question.tokens if token[0].isdigit()]
+def _symbols(question: Question) -> list[str]:
+    """Numbers and, where there are several, letters in order."""
+    letters = [token for token in question.tokens if len(token) == 1]
+    return [token for token in question.tokens if token[0].isdigit()] + (letters if len(letters) > 1 else [])
 
 
 def _places(question: Question, shared: set[str]) -> dict[str, int]:
@@ -162,13 +165,16 @@ def length(a: Question, b: Question) -> bool:
 
 
 def audience(a: Question, b: Question) -> bool:
-    return a.audiences != b.audiences
+    return a.audiences != b.audiences and not reworded(a, b)
 
 
 def question(a: Question, b: Question) -> bool:
     """``why``, ``when``, ``who`` and the quantities ask for different things; ``how`` and ``what`` may not."""
     if a.kind == b.kind:
         return False
+    auxiliary = words.AUXILIARIES.get(a.kind), words.AUXILIARIES.get(b.kind)
+    if None not in auxiliary:
+        return auxiliary[0] != auxiliary[1] and not reworded(a, b)
     kinds = {a.kind, b.kind}
     if "why" in kinds or "when" in kinds:
         return True
@@ -181,13 +187,14 @@ def question(a: Question, b: Question) -> bool:
 
 def quantifier(a: Question, b: Question) -> bool:
     strict = words.STRICT_QUANTIFIERS
-    return words.same_group(a.tokens, strict) != words.same_group(b.tokens, strict)
+    differ = words.same_group(a.tokens, strict) != words.same_group(b.tokens, strict)
+    return differ and not reworded(a, b)
 
 
 def substitution(a: Question, b: Question) -> bool:
     """The same frame around another thing: one word for one, or one stretch for one."""
     alone_a, alone_b = unmatched(a, b), unmatched(b, a)
-    if not alone_a or not alone_b:
+    if not alone_a or not alone_b or reworded(a, b):
         return False
     if len(alone_a) == len(alone_b) == 1:
         return True
@@ -195,6 +202,12 @@ def substitution(a: Question, b: Question) -> bool:
     head = _common(a.content, b.content)
     tail = min(shorter - head, _common(a.content[::-1], b.content[::-1]))
     return head + tail > 0 and longer - head - tail <= 2
+
+
+def reworded(a: Question, b: Question) -> bool:
+    """So much is said in other words that one word more or less tells little; the learned score must judge."""
+    one, other = sorted((a.tokens, b.tokens))
+    return SequenceMatcher(None, one, other, autojunk=False).ratio() < 0.6
 
 
 def unmatched(a: Question, b: Question) -> list[str]:
