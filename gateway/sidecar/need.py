@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.guards.pii import asked_of_sidecar
 from gateway.policy.schema import Policy, SemanticCache, SidecarBackend
 from gateway.policy.schema.guards import InjectionGuard, PiiGuard, ToxicityGuard
 from gateway.sidecar.config import SidecarConfig
@@ -49,7 +50,7 @@ def _needs_embedder(policy: Policy) -> bool:
 
 
 def _needs_entities(policy: Policy) -> bool:
-    return any(isinstance(guard, PiiGuard) and "model" in guard.checks for guard in policy.guards.values())
+    return any(isinstance(guard, PiiGuard) and asked_of_sidecar(guard) for guard in policy.guards.values())
 
 
 def _classifiers(policy: Policy) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ def policy(**more: Any) -> Policy:
 @pytest.mark.parametrize(
     ("more", "wanted"),
     [
-        ({"guards": {"pii": {}}}, {"entities"}),
+        ({"guards": {"pii": {"entities": ["EMAIL_ADDRESS", "ES_NIF"]}}}, {"entities"}),
+        ({"guards": {"pii": {"checks": ["model"]}}}, {"entities"}),
         ({"guards": {"injection": {}}}, {"embedder"}),
         ({"guards": {"toxicity": {}}}, {"embedder"}),
         ({"guards": {"toxicity": {"classifier": {"model": "a/b", "unsafe": ["x"]}}}}, {"classifiers"}),
@@ -45,10 +46,11 @@ def test_it_is_needed_for_just_what_is_asked(more: dict[str, Any], wanted: set[s
     "more",
     [
         {},
+        {"guards": {"pii": {}}},
         {"guards": {"pii": {"checks": ["fast"]}, "toxicity": {"checks": ["fast"]}, "secrets": {}}},
         {"caches": {"exact": {}, "semantic": {"mode": "off"}}},
     ],
-    ids=["nothing", "fast checks", "exact answers"],
+    ids=["nothing", "entities with patterns", "fast checks", "exact answers"],
 )
 def test_it_is_not_needed_otherwise(more: dict[str, Any]) -> None:
     assert not needs_sidecar(policy(**more))
