@@ -30,7 +30,7 @@ NETWORKS = 0.5
 KNOWN = 1500
 """Questions of which it is kept where they lie."""
 HIDDEN = 64
-BUDGETS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
+BUDGETS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.075, 0.1, 0.15, 0.2, 0.3)
 MARGIN = 0.84
 """Standard errors of Wilson's interval: the true share is below the bound in four of five cases."""
 LEAST = 60
