@@ -40,6 +40,18 @@ class Words:
         raise AssertionError("nothing was left open")
 
 
+class Blocks(Words):
+    """Finds all from ``BEGIN`` to ``END``, or to the end of the text; it is only sure to find where they begin."""
+
+    def __init__(self) -> None:
+        super().__init__({"BEGIN": "block"})
+
+    def find(self, text: str) -> tuple[Finding, ...]:
+        return tuple(
+            Finding("block", *match.span()) for match in re.finditer(r"(?s)BEGIN.*?(?:END|\Z)", text)
+        )
+
+
 class Slow(Words):
     """Leaves everything to its slower tier, which waits for ``gate``, and fails with ``failure``."""
 

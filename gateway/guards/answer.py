@@ -353,7 +353,7 @@ class Answer:
 
     def _judged(self, scan: _Scan, findings: Sequence[Finding]) -> None:
         watch = scan.watch
-        certain = watch.decided(findings, scan.start, scan.end, last=scan.last) if findings else ()
+        certain = watch.decided(findings, scan.start, scan.end, last=scan.last)
         watch.scan_ended(scan.end, last=scan.last)
         if not certain:
             if watch.mode == "optimistic" and any(scan.start + one.end >= scan.end for one in findings):

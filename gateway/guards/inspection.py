@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 PIECE = 4000
 """Characters that are scanned at once; a longer text is cut, and others may run between its pieces."""
+ONGOING = 16_000
+"""Characters of one thing, longer than any window, that is seen as one."""
 PATIENCE = 3
 """Verdicts that fail to come for one answer or request before no more are waited for."""
 _TIERS = ("none", "fast", "model", "judge")
@@ -40,7 +42,7 @@ class Inspection:
         self._seconds = 0.0
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
-        """The fast tier's verdict on at most a ``PIECE``. None where it has none. Raises ``Unscanned``."""
+        """The fast tier's verdict. None where it has none. Raises ``Unscanned``."""
         began = time.perf_counter()
         try:
             verdict = self.guard.scanner.quick(text, origin)
@@ -134,8 +136,10 @@ class _Piece(NamedTuple):
     text: int
     """Which of the texts it is of."""
     start: int
+    behind: int
+    """What ends before it was for the piece before to tell."""
     border: int
-    """Where the next piece takes over: what begins past it is the next one's to tell."""
+    """What begins past it is for the next one."""
     words: str
 
 
@@ -145,7 +149,9 @@ class Judgement:
     def __init__(self, inspection: Inspection, texts: Sequence[tuple[str, Origin]]) -> None:
         self.inspection = inspection
         self._texts = texts
-        self._overlap = inspection.guard.window
+        self._overlap = min(inspection.guard.window, PIECE)
+        self._step = max(PIECE - 2 * self._overlap, self._overlap)
+        self._is_exact = inspection.guard.scanner.longest > 0
         self._found: list[list[Finding]] = [[] for _ in texts]
         self._open: dict[Origin, list[_Piece]] = {}
 
@@ -153,16 +159,25 @@ class Judgement:
         """Whether the fast tier found something. Raises ``Unscanned``."""
         budget = PIECE
         for number, (text, origin) in enumerate(self._texts):
-            for piece in _pieces(number, text, self._overlap):
+            start = behind = end = 0
+            while end < len(text) or not end:
+                end = min(end + self._step, len(text)) if end else min(PIECE, len(text))
+                # The first half of the overlap is what the piece before decides, the second what it decides it by.
+                border = end - self._overlap if end < len(text) else end + 1
+                piece = _Piece(number, start, behind, border, text[start:end])
                 if budget < len(piece.words):
                     await asyncio.sleep(0)
                     budget = PIECE
                 budget -= len(piece.words)
                 verdict = self.inspection.quick(piece.words, origin)
+                start, behind = max(border - self._overlap, 0), border
                 if verdict is None:
                     self._open.setdefault(origin, []).append(piece)
-                else:
-                    self._take(piece, verdict)
+                    continue
+                self._take(piece, verdict)
+                begun = ongoing(verdict.findings, piece.start, end) if self._is_exact else None
+                if begun is not None:
+                    start = min(start, begun)
         return any(self._found)
 
     async def decide(self) -> None:
@@ -193,13 +208,11 @@ class Judgement:
             self._take(piece, verdict)
 
     def _take(self, piece: _Piece, verdict: Verdict) -> None:
-        exact = self.inspection.guard.scanner.longest > 0
-        behind = piece.start + self._overlap if piece.start else 0
         for finding in verdict.findings:
             start, end = piece.start + finding.start, piece.start + finding.end
             # Past its borders a piece lacks the surroundings; its neighbour has them. Not so where spans are
             # those of a model's own windows: they are taken as they come.
-            if not exact or behind <= start < piece.border:
+            if not self._is_exact or (end > piece.behind and start < piece.border):
                 self._found[piece.text].append(Finding(finding.label, start, end, finding.score))
 
 
@@ -214,18 +227,14 @@ async def at_once(*work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _pieces(number: int, text: str, overlap: int) -> list[_Piece]:
-    if len(text) <= PIECE:
-        return [_Piece(number, 0, len(text) + 1, text)]
-    # The first half of the overlap is what the piece before decides, the second is what it decides it by.
-    step = max(PIECE, 4 * overlap) - 2 * overlap
-    pieces = []
-    start = 0
-    while start + step + 2 * overlap < len(text):
-        end = start + step + 2 * overlap
-        pieces.append(_Piece(number, start, end - overlap, text[start:end]))
-        start += step
-    return [*pieces, _Piece(number, start, len(text) + 1, text[start:])]
+def ongoing(findings: Sequence[Finding], start: int, end: int) -> int | None:
+    """Where something began that goes on at the end of what was scanned, ``[start, end)``: a private key, perhaps.
+
+    The next scan is to begin there, so as to see that it is still the same.
+    """
+    if not findings or start + findings[-1].end < end or end - start - findings[-1].start > ONGOING:
+        return None
+    return start + findings[-1].start
 
 
 def _without_overlaps(findings: list[Finding]) -> tuple[Finding, ...]:

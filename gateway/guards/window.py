@@ -15,7 +15,7 @@ from typing import Literal
 
 from gateway.guards.edits import Edit, JsonPlace, Offsets, merged, shown
 from gateway.guards.finding import Finding
-from gateway.guards.inspection import Inspection
+from gateway.guards.inspection import Inspection, ongoing
 
 Mode = Literal["hold", "windowed", "optimistic"]
 
@@ -23,7 +23,17 @@ Mode = Literal["hold", "windowed", "optimistic"]
 class Watch:
     """One guard over one text."""
 
-    __slots__ = ("_counted", "cleared", "doubt", "final", "inspection", "mode", "scanned", "window")
+    __slots__ = (
+        "_counted",
+        "_ongoing",
+        "cleared",
+        "doubt",
+        "final",
+        "inspection",
+        "mode",
+        "scanned",
+        "window",
+    )
 
     def __init__(self, inspection: Inspection, mode: Mode) -> None:
         self.inspection = inspection
@@ -38,6 +48,8 @@ class Watch:
         self.doubt: asyncio.TimerHandle | None = None
         """Something was found at the very end of what had come: whether it is that, the next character tells."""
         self._counted = 0
+        self._ongoing: int | None = None
+        """Where something began that goes on at the end of what was scanned, such as a private key."""
 
     def is_due(self, end: int, *, last: bool) -> bool:
         if last:
@@ -49,7 +61,8 @@ class Watch:
     @property
     def start(self) -> int:
         """Where the next scan begins."""
-        return max(0, self.cleared - self.window)
+        start = max(0, self.cleared - self.window)
+        return start if self._ongoing is None else min(start, self._ongoing)
 
     def scan_ended(self, end: int, *, last: bool) -> None:
         self.settle()
@@ -66,6 +79,7 @@ class Watch:
         """
         longest = self.inspection.guard.scanner.longest
         certain = []
+        self._ongoing = ongoing(findings, start, end) if longest else None
         for one in findings:
             first, behind = start + one.start, start + one.end
             if self.mode == "optimistic":

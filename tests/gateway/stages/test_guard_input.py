@@ -18,7 +18,7 @@ from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input
 from gateway.types import Call, ChatRequest, Chunk, Chunks
 from tests.fakes import a_call, policy
-from tests.scanners import Slow, Words, down, guards_of
+from tests.scanners import Blocks, Slow, Words, down, guards_of
 
 pytestmark = pytest.mark.anyio
 
@@ -307,6 +307,13 @@ async def test_the_ends_of_pieces_are_no_ends_of_words() -> None:
     for shift in range(6):
         call = user("-" * shift + "catscats" * 2000)
         await ask(a_guard(Exact({"cats": "word"}), action="block"), call)
+
+
+async def test_a_thing_longer_than_a_piece() -> None:
+    text = "a" * 3000 + "BEGIN" + "k" * 3000 + "END" + "z" * 5000 + "BEGIN" + "k" * 500 + "END."
+    model, _ = await ask(a_guard(Blocks(), action="redact"), user(text))
+    assert model.request.messages is not None
+    assert "k" not in model.request.messages[0]["content"].replace("[BLOCK]", "")
 
 
 async def test_the_length_of_all_texts_together() -> None:

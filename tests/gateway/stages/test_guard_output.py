@@ -18,7 +18,7 @@ from gateway.observe.metrics import Metrics
 from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks, Usage
 from tests.fakes import a_call
-from tests.scanners import Slow, Words, down, guards_of
+from tests.scanners import Blocks, Slow, Words, down, guards_of
 
 pytestmark = pytest.mark.anyio
 
@@ -352,6 +352,20 @@ async def test_no_more_than_a_few_verdicts_are_waited_for_in_vain() -> None:
     guards = a_guard(scanner, on_error="allow", timeout="5ms")
     assert text_of(await answer(guards, Model(*letters("u" * 200), end()))) == "u" * 200
     assert len(scanner.asked) <= 3
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 5000])
+async def test_what_is_longer_than_the_window_is_one_thing_all_the_same(size: int) -> None:
+    text = "before " + "BEGIN" + "k" * 4500 + "END" + " between BEGIN" + "q" * 90 + "END after" + "." * 40
+    pieces = [step for i in range(0, len(text), size) for step in (word(text[i : i + size]), 0.0)]
+    for mode in ("hold", "windowed"):
+        out = await answer(
+            a_guard(Blocks(), action="redact", stream=mode, interval=64), Model(*pieces, end())
+        )
+        assert text_of(out) == "before [BLOCK] between [BLOCK] after" + "." * 40
+    out = await answer(a_guard(Blocks(), interval=64), Model(*pieces, end()))
+    assert "before ".startswith(text_of(out))
+    assert cut_of(out)["from"] == 7
 
 
 async def test_a_window_is_as_wide_as_what_is_looked_for() -> None:
