@@ -267,6 +267,66 @@ What does John think of Mary's plan? | What does John think of Susan's plan?
 What is Washington State famous for? | What is Washington DC famous for?
 """
     ),
+    "other": _pairs(
+        """
+How do I turn on dark mode? | How do I turn off dark mode?
+Can I take aspirin with alcohol? | Can I take aspirin after alcohol?
+What is the largest lake in Africa? | What is the second largest lake in Africa?
+Answer yes or no: is lead toxic? | Is lead toxic?
+Will it rain? | Did it rain?
+Is the bank at the corner of 5th open on 12/05? | Is the bank at the corner of 5th open on 12/06?
+Convert 10 °C to °F | Convert 10 °F to °C
+How much is $5 in India? | How much is €5 in India?
+What is the CEO of Apple paid? | What is the CFO of Apple paid?
+Who killed Hamlet's father? | Who killed Hamlet's mother?
+Write a short story about a dog | Write a story about a dog
+What is the dose for adults? | What is the dose for children?
+What are side effects of metformin? | What are side effects of metoprolol?
+How do I open port 80? | How do I open port 8080?
+How do I open a bank account? | How do I close a bank account?
+What is the tallest building in New York? | What is the tallest building in New Jersey?
+How do I say goodbye in Italian? | How do I say goodbye in Swedish?
+Is my dog older than your cat? | Is your cat older than my dog?
+When did the war start? | When did the war end?
+Who defeated whom: Athens beat Sparta? | Who defeated whom: Sparta beat Athens?
+Summarize this in uppercase | Summarize this in lowercase
+Is it rude to tip? | Is it rude not to tip?
+I have chest pain, should I call a doctor? | I have no chest pain, should I call a doctor?
+Does the warranty cover water damage? | Does the warranty exclude water damage?
+What is the interest on a 15 year mortgage? | What is the interest on a 30 year mortgage?
+Can you have too much vitamin D? | Can you have too much vitamin C?
+Do I need a visa for a 3 week trip? | Do I need a visa for a 3 month trip?
+What is the difference between type 1 and type 2 diabetes? | What is the difference between type 1 and gestational diabetes?
+Should I use a noun or a verb here? | Should I use an adjective or a verb here?
+What does my cat's purring mean? | What does my cat's hissing mean?
+Give me three ideas for dinner | Give me three ideas for lunch
+Is it cheaper to rent or buy? | Is it cheaper to rent or lease?
+Translate this sentence into formal German | Translate this sentence into casual German
+How do I reduce my energy bill? | How do I read my energy bill?
+Which side of the road do they drive on in Japan? | Which side of the road do they walk on in Japan?
+Who is taller, Tom or Ben? | Who is taller, Tom or Max?
+Was Pluto a planet? | Is Pluto a planet?
+Can men get breast cancer? | Can women get breast cancer?
+What should a type 2 diabetic eat? | What should a type 2 diabetic avoid?
+Is milk good for you? | Is milk bad for you?
+Why did the chicken cross the road? | How did the chicken cross the road?
+Do all birds fly? | Do some birds fly?
+Must I pay tax on gifts? | Can I pay tax on gifts?
+Is he my boss? | Is she my boss?
+What did I eat last week? | What did I eat this week?
+How do I merge a branch into main? | How do I merge main into a branch?
+Is A before B? | Is B before A?
+How do I divide 10 by 4? | How do I divide 4 by 10?
+What is the probability of A given B? | What is the probability of B given A?
+Give feedback to my boss | Get feedback from my boss
+How can I borrow money from a friend? | How can I lend money to a friend?
+Explain to me how photosynthesis works in 2 sentences | Explain to me how photosynthesis works
+Explain DNS | Explain DNS with code
+Explain DNS | Explain DNS in depth
+Explain DNS | Explain DNS for kids
+Explain DNS | Explain DNS using emojis
+"""
+    ),
 }
 """By kind; none of these may be served."""
 
