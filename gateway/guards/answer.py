@@ -16,38 +16,22 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gateway.guards.deltas import CONTENT, readable, said, single
+from gateway.guards.deltas import readable, said, single
 from gateway.guards.finding import Finding, Origin, Unscanned
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import PIECE, Inspection, at_once
 from gateway.guards.logprobs import spell
+from gateway.guards.revocation import Cut, last_words
 from gateway.guards.texts import Path, put
 from gateway.guards.window import Lane, Mode, Watch
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunk, Json, Usage
 
 ORIGIN: Origin = "answer"
-_SHARED = ("id", "created", "system_fingerprint")
-"""What the last chunk tells in common with those before it."""
 PATIENCE = 0.25
 """Seconds in which the character may come that tells whether a finding at the very end is one."""
 _LARGE = 64
 """Characters of a chunk that is not held as a whole until its last may leave."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Why and where an answer ends."""
-
-    guard: Guard
-    reason: str
-    choice: int
-    channel: str
-    place: int
-    """Of the first unsafe character, in the text as the client would have it."""
-    leaked: int
-    seconds: float
-    """Since that character arrived."""
 
 
 @dataclass(slots=True)
@@ -253,24 +237,8 @@ class Answer:
         cut = self.cut
         if cut is None:
             return []
-        told: dict[str, Json] = {
-            "revoked": True,
-            "reason": cut.reason,
-            "guard": cut.guard.name,
-            "from": cut.place,
-            "choice": cut.choice,
-            "request_id": self._call.request_id,
-        }
-        if cut.channel != CONTENT:
-            told["channel"] = cut.channel
         open_ = [index for index, choice in self._choices.items() if not choice.finished]
-        others = [index for index in sorted(open_) if index != cut.choice]
-        shared = {name: value for name, value in self._envelope.items() if name in _SHARED}
-        last = [
-            Chunk(index, {}, "content_filter", envelope=shared, more=True) for index in (*others, cut.choice)
-        ]
-        last[-1] = replace(last[-1], more=False, usage=self._usage, revocation=told)
-        return last
+        return last_words(cut, self._call.request_id, open_, self._envelope, self._usage)
 
     def stop(self) -> None:
         """End the scans that are under way."""
@@ -297,18 +265,7 @@ class Answer:
         if self._left_out:
             self._call.receipt.note("guard_output", left_out=sorted(self._left_out)[:16])
         if self.cut is not None:
-            self._call.receipt.note(
-                "guard_output",
-                cut={
-                    "guard": self.cut.guard.name,
-                    "reason": self.cut.reason,
-                    "choice": self.cut.choice,
-                    "channel": self.cut.channel,
-                    "from": self.cut.place,
-                    "leaked": self.cut.leaked,
-                    "seconds": round(self.cut.seconds, 6),
-                },
-            )
+            self._call.receipt.note("guard_output", cut=self.cut.facts())
 
     def _look(self, scan: _Scan) -> bool:
         """Whether the fast tier has settled it."""

@@ -138,7 +138,7 @@ class Unmasking:
                 delta = put(delta, path, fresh)
         before = self.end(chunk.index) if chunk.finish_reason is not None else []
         if chunk.revocation is not None:
-            chunk.revocation = self._moved(chunk.revocation, fillings)
+            chunk = replace(chunk, revocation=self._moved(chunk.revocation, fillings))
         if delta is not chunk.delta:
             chunk = replace(chunk, delta=delta, logprobs=None)
         return [*before, chunk]
