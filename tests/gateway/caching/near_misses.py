@@ -296,7 +296,7 @@ Does the warranty cover water damage? | Does the warranty exclude water damage?
 What is the interest on a 15 year mortgage? | What is the interest on a 30 year mortgage?
 Can you have too much vitamin D? | Can you have too much vitamin C?
 Do I need a visa for a 3 week trip? | Do I need a visa for a 3 month trip?
-What is the difference between type 1 and type 2 diabetes? | What is the difference between type 1 and gestational diabetes?
+How do type 1 and type 2 diabetes differ? | How do type 1 and gestational diabetes differ?
 Should I use a noun or a verb here? | Should I use an adjective or a verb here?
 What does my cat's purring mean? | What does my cat's hissing mean?
 Give me three ideas for dinner | Give me three ideas for lunch
