@@ -16,6 +16,11 @@ _TEXTS = frozenset({"content", "reasoning_content", "reasoning", "refusal"})
 _OWN = frozenset({"id", "created"})
 """What an answer that is given again has of its own."""
 
+_GOOD_ENDS = frozenset({"stop", "length", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence"})
+"""OpenAI's reasons to finish, and what some servers say for ``stop``. Others tell of trouble: vLLM's ``abort``,
+OpenRouter's ``error``, ``content_filter``; or cannot be known.
+"""
+
 
 class _Item:
     """Successive deltas to one choice, joined as long as they add to the same text."""
@@ -120,7 +125,7 @@ class Recording:
     def is_whole(self, request: ChatRequest) -> bool:
         """Every choice that was asked for has come to its end, and nothing is wrong with any."""
         reasons = self._finished
-        complete = len(reasons) == choices_of(request) and None not in reasons.values()
+        complete = len(reasons) == choices_of(request) and _GOOD_ENDS.issuperset(reasons.values())
         return complete and not self.cut and not self.filtered
 
     def stopped(self) -> bool:
