@@ -33,9 +33,9 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
             alone = wanted.no_store or is_unscanned(call, "guard_input")
             entry = None if alone else caches.entry(call)
             if entry is None:
+                told(call, "bypass")
                 if wanted.only_if_cached:
                     return nothing()
-                told(call, "bypass")
                 count("exact", "bypass")
                 return following(call)
             return answer(call, entry, wanted)
@@ -43,6 +43,8 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
         async def answer(call: Call, entry: Entry, wanted: Control) -> Chunks:
             if wanted.no_cache:
                 told(call, "bypass")
+                if wanted.only_if_cached:
+                    raise not_cached()
                 count("exact", "bypass")
             elif (found := await look(call, entry, wanted)) is not None:
                 for chunk in found.chunks(stream=call.request.stream):

@@ -390,6 +390,10 @@ async def test_only_if_cached(exact: Fixture, also: str) -> None:
     await exact.ask()
     if not also:
         assert await exact.header(cache_control="only-if-cached") == "exact"
+        # Both wishes at once cannot be had, and the model is not asked for the one.
+        with pytest.raises(errors.NotCached):
+            await exact.ask(cache_control="only-if-cached, no-cache")
+        assert len(exact.model.calls) == 1
 
 
 async def test_equal_requests_share_one_call(exact: Fixture) -> None:
