@@ -216,18 +216,16 @@ class Answer:
 
     def release(self) -> Iterator[Chunk]:
         """What may leave now, in order. What was cut in the meantime stays."""
-        out = [_Held(chunk, []) for chunk in self._passing]
-        self._passing = []
-        for choice in self._choices.values():
-            if choice.queue:
-                out += self._free(choice)
-        for number, held in enumerate(out, 1):
+        leaving = self._leaving()
+        held = next(leaving, None)
+        while held is not None:
             if self._running:
                 self._collect()
             if self.cut is not None:
                 return
             chunk = self._rendered(held)
-            chunk.more = number < len(out)
+            held = next(leaving, None)
+            chunk.more = held is not None
             if chunk.finish_reason is not None:
                 self._choices[chunk.index].finished = True
             yield chunk
@@ -358,6 +356,14 @@ class Answer:
         self._metrics.guard_cuts.labels(name).inc()
         self._metrics.guard_time_to_cut.labels(name).observe(seconds)
         self._metrics.guard_leaked.labels(name).inc(leaked)
+
+    def _leaving(self) -> Iterator[_Held]:
+        passing, self._passing = self._passing, []
+        for chunk in passing:
+            yield _Held(chunk, [])
+        for choice in self._choices.values():
+            if choice.queue:
+                yield from self._free(choice)
 
     def _free(self, choice: _Choice) -> Iterator[_Held]:
         """Takes from the choice's queue what may leave."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
 from gateway.guards.patterns import PATTERNS
@@ -94,10 +96,15 @@ def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding
     )
     kept: list[Finding] = []
     for finding in ranked:
-        if all(finding.end <= other.start or other.end <= finding.start for other in kept):
-            kept.append(finding)
-    kept.sort(key=lambda it: it.start)
+        place = bisect(kept, finding.start, key=_start)
+        if (not place or kept[place - 1].end <= finding.start) and (
+            place == len(kept) or finding.end <= kept[place].start
+        ):
+            kept.insert(place, finding)
     return kept
+
+
+_start = attrgetter("start")
 
 
 def unknown_entities(config: PiiGuard, sidecar: SidecarPolicy) -> list[str]:

@@ -13,6 +13,8 @@ from gateway.types import Call, Chunk, Chunks, Handler
 
 HELD = 5.0
 """Seconds between two signs of life to a client that waits for a verdict: proxies close what is silent for long."""
+AT_ONCE = 32
+"""Chunks of what was held that leave before others have their turn."""
 
 
 async def guarded(
@@ -34,7 +36,10 @@ async def guarded(
                 answer.finish()
             if answer.cut is None:
                 await answer.scan()
-            for chunk in answer.release():
+            for number, chunk in enumerate(answer.release(), 1):
+                if not number % AT_ONCE:
+                    chunk.more = False
+                    await asyncio.sleep(0)
                 yield chunk
             if answer.cut is not None:
                 break

@@ -133,7 +133,7 @@ class Lane:
         """Another text of the choice has followed it: it is taken for complete."""
         self.resumed = False
         """It was not, after all. It is not taken for complete again before the choice is."""
-        self.edits: list[Edit] = []
+        self.edits: deque[Edit] = deque()
         """In order, without overlaps: those of which something has still to leave."""
         self.offsets = Offsets()
         self.json = JsonPlace() if channel.endswith(".arguments") else None
@@ -172,7 +172,7 @@ class Lane:
             if one.end > self.released
         ]
         if fresh:
-            self.edits = merged([*self.edits, *fresh])
+            self.edits = deque(merged([*self.edits, *fresh]))
 
     def free(self) -> int:
         """How far it may leave."""
@@ -182,7 +182,9 @@ class Lane:
             if watch.mode != "optimistic":
                 free = min(free, watch.cleared)
                 widest = max(widest, watch.window)
-        for edit in self.edits:
+        for edit in reversed(self.edits):
+            if edit.end <= free:
+                break
             # Until all of it is judged, something that overlaps may still be found. No finding that guards are
             # sure to find is longer than their window; one that is need not be waited for.
             if edit.start < free < edit.end <= edit.start + widest:
@@ -212,7 +214,8 @@ class Lane:
         rest = text[place - start :]
         if self.json is not None:
             rest = self.json.pass_over(rest)
-        self.edits = [edit for edit in self.edits if edit.end > end]
+        while self.edits and self.edits[0].end <= end:
+            self.edits.popleft()
         return "".join((*parts, rest))
 
     def seen_at(self, place: int) -> int:

@@ -59,4 +59,4 @@ def test_an_edit_leaves_as_a_whole() -> None:
     assert lane.free() == 26
     assert lane.leave("x" * 26) == "x" * 20 + "[A]"
     assert lane.seen_at(30) == 27
-    assert lane.edits == []
+    assert not lane.edits

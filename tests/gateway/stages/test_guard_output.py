@@ -751,6 +751,27 @@ async def test_a_model_is_not_read_far_ahead_of_a_slow_client() -> None:
         assert model.told <= 130
 
 
+async def test_others_have_their_turn_while_a_long_answer_leaves() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    count = 20_000
+    model = Model(*(word("cat, " if number % 2 else "and ") for number in range(count)), end())
+    handle = guard_output(a_guard(action="redact", stream="hold"), Metrics())(model)
+    at_first = 0
+    async with asyncio.timeout(20), aclosing(handle(a_call())) as chunks:
+        busy = asyncio.create_task(others())
+        async for _ in chunks:
+            at_first = at_first or turns
+        assert turns - at_first >= count // 64
+        busy.cancel()
+
+
 async def test_fields_that_cannot_be_read_are_left_out() -> None:
     call = a_call()
     model = Model(
