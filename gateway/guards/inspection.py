@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
@@ -19,6 +19,10 @@ PIECE = 4000
 """Characters that are scanned at once; a longer text is cut, and others may run between its pieces."""
 ONGOING = 16_000
 """Characters of one thing, longer than any window, that is seen as one."""
+SHARE = 4 * PIECE
+"""Characters that are given to the slower tier at once: each such share of a request has the guard's ``timeout``."""
+_MOST = 256
+"""Pieces of a share."""
 PATIENCE = 3
 """Verdicts that fail to come for one answer or request before no more are waited for."""
 _TIERS = ("none", "fast", "model", "judge")
@@ -203,9 +207,10 @@ class Judgement:
         return [_without_overlaps(found) if found else () for found in self._found]
 
     async def _ask(self, origin: Origin, pieces: list[_Piece]) -> None:
-        verdicts = await self.inspection.thorough([piece.words for piece in pieces], origin)
-        for piece, verdict in zip(pieces, verdicts, strict=True):
-            self._take(piece, verdict)
+        for share in _shares(pieces):
+            verdicts = await self.inspection.thorough([piece.words for piece in share], origin)
+            for piece, verdict in zip(share, verdicts, strict=True):
+                self._take(piece, verdict)
 
     def _take(self, piece: _Piece, verdict: Verdict) -> None:
         for finding in verdict.findings:
@@ -214,6 +219,19 @@ class Judgement:
             # those of a model's own windows: they are taken as they come.
             if not self._is_exact or (end > piece.behind and start < piece.border):
                 self._found[piece.text].append(Finding(finding.label, start, end, finding.score))
+
+
+def _shares(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
+    share: list[_Piece] = []
+    characters = 0
+    for piece in pieces:
+        characters += len(piece.words)
+        if share and (characters > SHARE or len(share) == _MOST):
+            yield share
+            share, characters = [], len(piece.words)
+        share.append(piece)
+    if share:
+        yield share
 
 
 async def at_once(*work: Coroutine[Any, Any, None]) -> None:

@@ -17,6 +17,8 @@ Model = Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]
 
 _SENTENCE = re.compile(r"[^\s.!?\n](?:[^.!?\n]|[.!?](?!\s|$))*[.!?]*")
 _TINY = 1e-9
+_NARROWED = 64
+"""Sentences of unsafe windows that are looked at again: that only tells where, and must not take long."""
 
 
 class Judge(Protocol):
@@ -118,14 +120,22 @@ class Tiered:
         self, model: Model, texts: Sequence[str], hits: Sequence[tuple[int, str, float, Scored]]
     ) -> list[tuple[int, int]]:
         pieces = [sentences(texts[index], part.start, part.end) for index, _, _, part in hits]
-        # A window of one sentence has nothing to narrow down.
+        # A window of one sentence has nothing to narrow down, and one of very many stays as it is.
+        left = _NARROWED
+        for at, spans in enumerate(pieces):
+            if len(spans) > left:
+                pieces[at] = []
+            left -= len(pieces[at])
         wanted = [
             texts[index][start:end]
             for (index, _, _, _), spans in zip(hits, pieces, strict=True)
             if len(spans) > 1
             for start, end in spans
         ]
-        scored = iter(await model(wanted) if wanted else [])
+        try:
+            scored = iter(await model(wanted) if wanted else [])
+        except SidecarError:  # what was found stands, wherever in the window it is
+            return [(part.start, part.end) for _, _, _, part in hits]
         narrowed = []
         for (_, label, _, part), spans in zip(hits, pieces, strict=True):
             unsafe = spans

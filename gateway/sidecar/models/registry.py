@@ -237,7 +237,12 @@ class Registry:
         most = self._config.max_windows
         spans = await self._small.run(len(texts), lambda: [windows(text, most) for text in texts])
         parts = [text[start:end] for text, ranges in zip(texts, spans, strict=True) for start, end in ranges]
-        scores = iter(await judged(parts)) if parts else iter(())
+        # In slices, so that a long text neither fills the queue nor goes before what came after it.
+        size = min(self._config.max_batch, self._config.max_queue)
+        scored: list[Mapping[str, float]] = []
+        for at in range(0, len(parts), size):
+            scored += await judged(parts[at : at + size])
+        scores = iter(scored)
         return {"scores": [[(start, end, next(scores)) for start, end in ranges] for ranges in spans]}, b""
 
     async def _op_entities(self, texts: Sequence[str], language: str, entities: Sequence[str]) -> Answer:

@@ -181,3 +181,26 @@ async def test_a_sidecar_that_fails_leaves_the_text_unscanned() -> None:
 async def test_with_neither_model_nor_judge_nothing_is_judged_thoroughly() -> None:
     with pytest.raises(Unscanned):
         await tiered(fast=False).thorough(["odd"], "user")
+
+
+class Fails(Windows):
+    """Answers once, and is gone then."""
+
+    async def __call__(self, texts: Sequence[str]) -> list[list[Scored]]:
+        if self.asked:
+            raise SidecarDown("gone")
+        return await super().__call__(texts)
+
+
+async def test_what_was_found_stands_when_nobody_can_say_where() -> None:
+    text = "Fine here. A bad one."
+    verdict = (await tiered(model=Fails({"bad": 0.9}, size=40)).thorough([text], "user"))[0]
+    assert verdict.findings == (Finding("a", 0, len(text), 0.9),)
+
+
+async def test_a_window_of_very_many_sentences_is_not_searched_one_by_one() -> None:
+    text = "".join(f"bad {n}. " for n in range(500))
+    model = Windows({"bad": 0.9}, size=8000)
+    verdict = (await tiered(model=model).thorough([text], "user"))[0]
+    assert [len(asked) for asked in model.asked] == [1]
+    assert verdict.findings == (Finding("a", 0, len(text), 0.9),)

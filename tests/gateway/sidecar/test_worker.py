@@ -169,6 +169,21 @@ async def test_a_full_queue_is_said_at_once(own: SidecarClient) -> None:
     assert len(await own.embed(["there is room again"])) == 1
 
 
+async def test_more_windows_than_the_queue_has_room_for_are_judged_in_slices(own: SidecarClient) -> None:
+    texts = [f"text {n} of many that come in one request" for n in range(40)]
+    assert len(await own.score("whole", texts)) == 40
+
+
+async def test_a_short_text_does_not_wait_behind_all_of_a_long_one(own: SidecarClient) -> None:
+    long = [f"{n} " + "words without an end " * 40 for n in range(60)]
+    scoring = asyncio.create_task(own.score("whole", long))
+    while not (await own.status())["queue"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await own.score("whole", ["a short one"])
+    assert not scoring.done()
+    await scoring
+
+
 async def test_cancelled_work_is_not_done(own: SidecarClient) -> None:
     before = await settled(own)
     long = [f"{n} " + "words without an end " * 40 for n in range(20)]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import errors
-from gateway.guards.finding import Finding
+from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.guards.guards import Guards
 from gateway.guards.mask import Unmasking
 from gateway.observe.metrics import Metrics
@@ -429,3 +430,25 @@ async def test_figures() -> None:
     page = metrics.render()[0].decode()
     assert 'tollgate_guard_hits_total{action="mask",direction="input",guard="mail"} 2.0' in page
     assert 'tollgate_guard_scans_total{guard="mail",outcome="found",tier="fast"} 2.0' in page
+
+
+async def test_a_long_text_is_judged_share_by_share_each_within_the_timeout() -> None:
+    class Patient(Slow):
+        async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+            await asyncio.sleep(0.06)
+            return await super().thorough(texts, origin)
+
+    scanner = Patient({"unsafe": "x"})
+    guards = guards_of(slow=(scanner, {"action": "block", "timeout": "150ms"}))
+    await ask(guards, a_call(prompt="words " * 12_000))
+    assert len(scanner.asked) > 3
+    assert max(sum(map(len, asked)) for asked in scanner.asked) <= 16_000
+    with pytest.raises(errors.Blocked):
+        await ask(guards, a_call(prompt="words " * 12_000 + "unsafe"))
+
+
+async def test_many_short_texts_are_judged_at_once() -> None:
+    scanner = Slow({"unsafe": "x"})
+    messages = tuple({"role": "user", "content": f"message {n}"} for n in range(50))
+    await ask(guards_of(slow=(scanner, {"action": "block"})), a_call(messages=messages))
+    assert [len(asked) for asked in scanner.asked] == [50]
