@@ -45,6 +45,7 @@ from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
 from gateway.sidecar.client import Absent, SidecarClient
+from gateway.sidecar.proof import unready
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
 from gateway.stores.store import Store
@@ -219,7 +220,9 @@ class Generations:
             moderator=entrance.handler(moderator.handle),
             # An engine's proof is a token that it decoded; others only show that they are there.
             readiness=Readiness(
-                backends, proven=lambda name: self._revived(name) if name in engines else None
+                backends,
+                proven=lambda name: self._revived(name) if name in engines else None,
+                guards=unready(policy, self._sidecar),
             ),
             resources=frozenset(resource for resource in owned if resource is not None),
         )

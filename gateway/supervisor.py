@@ -274,7 +274,8 @@ async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Eve
         waiting = "the gateway to start"
         with suppress(OSError, ValueError, TimeoutError):
             status, body = await asyncio.wait_for(_get(host, port, "/readyz"), 10.0)
-            verdicts = json.loads(body)["backends"]
+            told = json.loads(body)
+            verdicts, guards = told["backends"], told.get("guards", {})
             if status == 200 and watcher.current is not None:
                 ready = [name for name, verdict in verdicts.items() if verdict == "ready"]
                 events.on_ready(ready, watcher.current)
@@ -282,6 +283,8 @@ async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Eve
             # Without the advice to callers, which counts seconds and so is never twice the same.
             reasons = (f"{name}: {verdict.partition(' Try again')[0]}" for name, verdict in verdicts.items())
             waiting = "; ".join(reasons) or "a backend that is enabled"
+            if "ready" in verdicts.values():
+                waiting = "; ".join(f"guard '{name}': {reason}" for name, reason in guards.items())
         if waiting != said:
             events.on_wait(waiting)
             said = waiting

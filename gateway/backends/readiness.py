@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from gateway.errors import GatewayError
 from gateway.types import Backend
@@ -21,10 +21,12 @@ class Verdict:
     reasons: Mapping[str, str | None]
     retry_after: float
     """Seconds, where nothing can serve."""
+    guards: Mapping[str, str] = field(default_factory=dict)
+    """Those that cannot judge, and so refuse everyone, with the reason."""
 
     @property
     def ready(self) -> bool:
-        return None in self.reasons.values()
+        return None in self.reasons.values() and not self.guards
 
 
 class Readiness:
@@ -36,9 +38,12 @@ class Readiness:
         *,
         fresh: float = 1.0,
         proven: Callable[[str], object] = lambda name: None,
+        guards: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
     ) -> None:
-        """``proven`` is told the name of each backend that has just given its proof."""
+        """``proven`` is told the name of each backend that has just given its proof; ``guards`` tells which guards
+        cannot judge, and why."""
         self._backends = backends
+        self._guards = guards
         self._proven = proven
         self._fresh = fresh
         self._asked = float("-inf")
@@ -73,6 +78,7 @@ class Readiness:
         return Verdict(
             {name: _reason(errors[name]) if name in errors else "no answer yet" for name in proofs},
             min(waits, default=1.0),
+            await self._guards() if self._guards is not None else {},
         )
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from gateway.guards.pii import asked_of_sidecar
 from gateway.policy.schema import Policy, SemanticCache, SidecarBackend
-from gateway.policy.schema.guards import InjectionGuard, PiiGuard, ToxicityGuard
+from gateway.policy.schema.guards import AnyGuard, InjectionGuard, PiiGuard, ToxicityGuard
 from gateway.sidecar.config import SidecarConfig
 
 
 def needs_sidecar(policy: Policy) -> bool:
     """A cascade by complexity alone is no need: it has a judge of its own."""
-    return _needs_embedder(policy) or _needs_entities(policy) or bool(_classifiers(policy))
+    return needs_embedder(policy) or _needs_entities(policy) or bool(_classifiers(policy))
 
 
 def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
@@ -22,7 +22,7 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
     kept = semantic or SemanticCache()
     return SidecarConfig(
         socket=str(socket),
-        embedder=given.embedder if _needs_embedder(policy) else None,
+        embedder=given.embedder if needs_embedder(policy) else None,
         entities=_needs_entities(policy),
         index=semantic is not None,
         classifiers=_classifiers(policy),
@@ -36,7 +36,22 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
     )
 
 
-def _needs_embedder(policy: Policy) -> bool:
+def models_of(guard: AnyGuard) -> tuple[str, ...]:
+    """What must be loaded there before ``guard`` can judge, by the names of the sidecar's ``status``."""
+    if isinstance(guard, PiiGuard):
+        return ("entities",) if asked_of_sidecar(guard) else ()
+    if isinstance(guard, InjectionGuard | ToxicityGuard) and "model" in guard.checks:
+        return (guard.classifier.model,) if guard.classifier else ("embedder",)
+    return ()
+
+
+def has_heads(policy: Policy) -> bool:
+    """Whether the sidecar, as ``policy`` has it started, scores by the shipped heads."""
+    return policy.sidecar.embedder == "builtin" and needs_embedder(policy)
+
+
+def needs_embedder(policy: Policy) -> bool:
+    """Whether texts are embedded, for a guard, a cache or a backend."""
     return (
         _semantic(policy) is not None
         or any(isinstance(backend, SidecarBackend) for backend in policy.backends.values())

@@ -16,11 +16,13 @@ async def healthz(request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """200 when at least one backend proves that it can serve: the engine by decoding a token, others by an answer."""
+    """200 when at least one backend proves that it can serve: the engine by decoding a token, others by an answer;
+    and no guard that would refuse everyone while its model is not there waits for it."""
     verdict = await Context.of(request.scope).runtime.readiness.verdict()
     body = {
         "status": "ready" if verdict.ready else "not ready",
         "backends": {name: reason or "ready" for name, reason in verdict.reasons.items()},
+        **({"guards": dict(verdict.guards)} if verdict.guards else {}),
     }
     if verdict.ready:
         return JSONResponse(body)

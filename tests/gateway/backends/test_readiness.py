@@ -92,3 +92,18 @@ async def test_when_to_try_again_is_what_the_backends_say() -> None:
     verdict = await Readiness({"bad": bad}).verdict()
     assert not verdict.ready
     assert verdict.retry_after == 7.0
+
+
+async def test_a_guard_that_refuses_everyone_keeps_it_from_being_ready() -> None:
+    missing = {"injection": "'embedder' is still being loaded"}
+
+    async def guards() -> dict[str, str]:
+        return dict(missing)
+
+    readiness = Readiness({"good": Probed("good")}, fresh=0.0, guards=guards)
+    verdict = await readiness.verdict()
+    assert not verdict.ready
+    assert verdict.reasons == {"good": None}
+    assert verdict.guards == missing
+    missing.clear()
+    assert (await readiness.verdict()).ready
