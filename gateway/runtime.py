@@ -25,7 +25,9 @@ from gateway.backends.readiness import Readiness
 from gateway.backends.transport import AiohttpTransport
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
+from gateway.caching.repeats import Repeats
 from gateway.cascade.complexity import Classifier
+from gateway.cascade.embedded import Embedded
 from gateway.fallback.switchboard import Switchboard
 from gateway.guards.guards import Guards
 from gateway.guards.judge import LlamaGuard
@@ -45,6 +47,7 @@ from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
 from gateway.sidecar.client import Absent, SidecarClient
+from gateway.sidecar.need import has_heads
 from gateway.sidecar.proof import unready
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
@@ -70,6 +73,7 @@ class Runtime:
     quotas: Quotas
     ledger: Ledger | None
     caches: Caches
+    repeats: Repeats
     handler: Handler
     """Answers calls to models."""
     moderator: Handler
@@ -129,7 +133,8 @@ class Generations:
         """For what backends do not fetch."""
         self._sidecar: SidecarClient | Absent = SidecarClient(sidecar) if sidecar is not None else Absent()
         self._estimator = Estimator()
-        self._judge = Classifier.load()
+        self._words = Classifier.load()
+        self._embedded = Embedded.load(self._words, self._sidecar)
         self._pools = Pools(workers, worker)
         self._switchboard = Switchboard()
         self._affinity = Affinity()
@@ -186,16 +191,17 @@ class Generations:
             for name, guard in policy.guards.items()
             if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
         }
+        guards = Guards(policy, build_scanners(policy, self._sidecar, judges))
+        books = Books(self._metrics, ledger)
         content = Content(
-            guards=Guards(policy, build_scanners(policy, self._sidecar, judges)),
+            guards=guards,
             caches=caches,
-            judge=self._judge,
+            # The embedding is free where something else wants it, too; for a route alone it is not worth a process.
+            judge=self._embedded if has_heads(policy) else self._words,
             shadows=self._shadows,
             metrics=self._metrics,
         )
-        entrance = Entrance(
-            metrics=self._metrics, receipts=receipts, books=Books(self._metrics, ledger), quotas=quotas
-        )
+        entrance = Entrance(metrics=self._metrics, receipts=receipts, books=books, quotas=quotas)
         moderator = Moderator.of(policy.guards, self._sidecar, judges)
         engines = {name: poller for name, poller in pollers.items() if poller is not None}
         owned: list[Closable | None] = [
@@ -216,6 +222,7 @@ class Generations:
             quotas=quotas,
             ledger=ledger,
             caches=caches,
+            repeats=Repeats(caches, guards, quotas, metrics=self._metrics, receipts=receipts, books=books),
             handler=entrance.handler(content.handler(answering)),
             moderator=entrance.handler(moderator.handle),
             # An engine's proof is a token that it decoded; others only show that they are there.

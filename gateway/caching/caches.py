@@ -20,6 +20,9 @@ from gateway.types import Call, Candidate
 DEGRADED = frozenset({"fallback", "downgrade"})
 """Why somebody else answered than the one who was asked."""
 
+READY_SHARE = 8
+"""One part in so many of an exact cache in memory."""
+
 
 class Closable(Protocol):
     async def aclose(self) -> None: ...
@@ -80,6 +83,10 @@ class Caches:
         return cls(policy, _answers(policy, before), semantic, clock=clock)
 
     @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    @property
     def resources(self) -> tuple[Closable, ...]:
         """To be closed once no generation in use has them."""
         return tuple(one for one in (self.flights, self.semantic, self.answers) if one is not None)
@@ -112,9 +119,13 @@ class Caches:
         packed = await self.answers.get(entry.key)
         if packed is None or (answer := unpack(packed)) is None:
             return None
-        age = max(0.0, self._clock() - answer.stored)
-        oldest = self.exact.ttl if max_age is None else min(max_age, self.exact.ttl)
-        return (answer, age) if age <= oldest else None
+        age = self.age(answer.stored)
+        return (answer, age) if age is not None and (max_age is None or age <= max_age) else None
+
+    def age(self, stored: float) -> float | None:
+        """Seconds since ``stored`` (Unix time); None where that is too long ago."""
+        age = max(0.0, self._clock() - stored)
+        return age if self.exact is not None and age <= self.exact.ttl else None
 
     async def find_alike(self, asked: Partition, facts: Facts, *, max_age: float | None) -> Answer | None:
         """The answer to a question that means the same. ``facts`` are told what was found."""
@@ -168,6 +179,11 @@ class Caches:
             self.semantic.forget(entry.asked, entry.key)
 
     @property
+    def ready_bytes(self) -> int:
+        """What of the exact cache's bytes is for answers that stand ready to be sent."""
+        return self.exact.max_bytes // READY_SHARE if self.exact is not None else 0
+
+    @property
     def max_entry(self) -> int:
         """The longest answer that any of them keeps."""
         exact = self.exact.max_entry if self.exact is not None else 0
@@ -194,7 +210,8 @@ def _answers(policy: Policy, before: Caches | None) -> Answers | None:
     kept = before.answers if before is not None and before.store == policy.store else None
     if policy.store != "memory":
         return kept or RedisAnswers(policy.store)
+    room = config.max_bytes - config.max_bytes // READY_SHARE
     if isinstance(kept, MemoryAnswers):
-        kept.resize(config.max_bytes)
+        kept.resize(room)
         return kept
-    return MemoryAnswers(config.max_bytes)
+    return MemoryAnswers(room)

@@ -63,6 +63,9 @@ class MemoryAnswers:
         self._shrink()
 
     async def get(self, key: str) -> bytes | None:
+        return self.look(key)
+
+    def look(self, key: str) -> bytes | None:
         entry = self._entries.get(key)
         if entry is None:
             return None

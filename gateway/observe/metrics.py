@@ -86,13 +86,13 @@ class Metrics:
         )
         self.first_token = make.histogram(
             "tollgate_time_to_first_token_seconds",
-            "From arrival to the first chunk.",
+            "From arrival to the first chunk, of answers that no cache gave.",
             ["model"],
             _SECONDS,
         )
         self.inter_token = make.histogram(
             "tollgate_inter_token_seconds",
-            "Between the chunks of one answer; those that came together count as one.",
+            "Between the chunks of one answer that no cache gave; those that came together count as one.",
             ["model"],
             _GAPS,
         )

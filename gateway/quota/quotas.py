@@ -18,7 +18,7 @@ from gateway.quota.limits import Amounts, Limit, LimitBook, Limits
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.price import NANO, PriceBook
 from gateway.quota.redis import RedisCounters
-from gateway.types import Call, Demand
+from gateway.types import Call, Demand, Principal
 
 NO_RETRY = {"x-should-retry": "false"}
 """Known to OpenAI's and Anthropic's clients, which otherwise try every 429 again at once."""
@@ -77,6 +77,10 @@ class Quotas:
         if not verdict.admitted:
             raise self._refusal(call, limits, verdict, amounts, headers)
         return Reservation(call.request_id, limits, amounts, time.monotonic())
+
+    def limited(self, policy: Policy, principal: Principal) -> bool:
+        """Whether there is any limit on what ``principal`` sends."""
+        return bool(self._book.limits(policy, principal))
 
     def settle(self, reservation: Reservation, *, tokens: int, nanodollars: int) -> None:
         """Once the request has ended, however it did. Does not wait; a second time changes nothing."""

@@ -31,7 +31,8 @@ def meter(metrics: Metrics) -> Stage:
                             in_flight.inc()
                         elif chunk.delta:
                             gaps += 1
-                            if not chunk.more:  # those that came together leave together
+                            # Those that came together leave together. A cache's answers come at nobody's pace.
+                            if not chunk.more and call.cached is None:
                                 now = time.perf_counter()
                                 inter_token.observe(now - last)
                                 last = now
@@ -45,7 +46,8 @@ def meter(metrics: Metrics) -> Stage:
                 in_flight.dec()
                 facts: dict[str, float | str | None] = {} if status == 200 else {"error": code}
                 if first:
-                    metrics.first_token.labels(model).observe(first - call.started)
+                    if call.cached is None:
+                        metrics.first_token.labels(model).observe(first - call.started)
                     facts["first_token"] = round(first - call.started, 6)
                 # A cache's answers are no backend's work.
                 backend = call.target.backend if call.target and call.cached is None else ""

@@ -48,7 +48,7 @@ def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
                     quotas.estimator.learn(call, usage)
                 call.receipt.note(
                     "quota",
-                    reserved_tokens=tokens_of(demand) if demand is not None else 0,
+                    reserved_tokens=tokens_of(demand) if reservation and demand else 0,
                     used_tokens=usage.prompt + usage.completion,
                     cost_usd=bill.nanodollars / NANO,
                     source="cache" if call.cached else "estimated" if bill.estimated else "backend",

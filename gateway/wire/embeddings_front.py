@@ -22,6 +22,9 @@ class EmbeddingsFront:
     def whole(self, call: Call) -> BodyWriter:
         return Vectors(call)
 
+    def own(self, request_id: str, created: int) -> bytes | None:
+        return None
+
 
 class Vectors:
     """Collects the chunks of one answer. Each vector is written at once, so that no long piece of work is left."""

@@ -42,6 +42,13 @@ class Front(Protocol):
     def events(self, call: Call) -> EventWriter: ...
     def whole(self, call: Call) -> BodyWriter: ...
 
+    def own(self, request_id: str, created: int) -> bytes | None:
+        """The words that alone tell one answer from the same answer, given again; ``created`` is Unix time.
+
+        None where it is more than that.
+        """
+        ...
+
 
 class OpenAIFront:
     """OpenAI's dialects, chat or plain completions."""
@@ -57,6 +64,9 @@ class OpenAIFront:
 
     def whole(self, call: Call) -> BodyWriter:
         return Whole(self._dialect, call)
+
+    def own(self, request_id: str, created: int) -> bytes | None:
+        return b'"id":"%b%b","created":%d,' % (self._dialect.ID_PREFIX.encode(), request_id.encode(), created)
 
 
 ErrorWriter = Callable[[GatewayError, str], bytes]

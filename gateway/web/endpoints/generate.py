@@ -30,6 +30,12 @@ LAST_WORDS = 0.5
 MAX_WRITE = 2**16
 """Bytes of events that are put into one write at most."""
 
+_STREAM: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
 
 class Generate:
     """The ASGI endpoint of one dialect."""
@@ -41,7 +47,10 @@ class Generate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = Context.of(scope)
         try:
-            request = self._front.read_request(await read_body(scope, receive, self._max_body))
+            data = await read_body(scope, receive, self._max_body)
+            if await self._repeat(context, scope, data, send):
+                return
+            request = self._front.read_request(data)
             call = make_call(context, request, scope)
             try:
                 async with (
@@ -60,6 +69,27 @@ class Generate:
                 raise
         except ClientLeft:
             return
+        context.runtime.repeats.keep(self._front, call, data)
+
+    async def _repeat(self, context: Context, scope: Scope, data: bytes, send: Send) -> bool:
+        """Whether an answer stood ready. It waits for nothing, so nobody watches for its client to leave."""
+        found = context.runtime.repeats.answer(
+            self._front,
+            context.caller(),
+            context.request_id,
+            scope["headers"],
+            data,
+            started=context.started,
+        )
+        if found is None:
+            return False
+        ready, body = found
+        if ready.request.stream:
+            await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *ready.headers]})
+            await _end(send, body)
+        else:
+            await send_body(send, body, headers=ready.headers)
+        return True
 
     async def _whole(self, call: Call, first: Chunk, rest: AsyncIterator[Chunk], send: Send) -> None:
         whole = self._front.whole(call)
@@ -73,12 +103,7 @@ class Generate:
             {
                 "type": "http.response.start",
                 "status": 200,
-                "headers": [
-                    (b"content-type", b"text/event-stream; charset=utf-8"),
-                    (b"cache-control", b"no-cache"),
-                    (b"x-accel-buffering", b"no"),
-                    *_headers(call),
-                ],
+                "headers": [*_STREAM, *_headers(call)],
             }
         )
         events = self._front.events(call)

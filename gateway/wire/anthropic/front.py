@@ -20,3 +20,7 @@ class AnthropicFront:
 
     def whole(self, call: Call) -> Whole:
         return Whole(call)
+
+    def own(self, request_id: str, created: int) -> bytes | None:
+        # A stream begins with what its prompt is thought to need, and that changes with what was learned.
+        return None
