@@ -385,7 +385,7 @@ def main() -> None:
     report = {}
     for name, group in groups(corpus).items():
         report[name] = figures(corpus, *corpus.combined(corpus.cross_validated(group)))
-        print(name, json.dumps(report[name], indent=1), flush=True)  # noqa: T201
+        print(name, json.dumps(report[name], indent=1), flush=True)
         HEAD.with_suffix(".json").write_text(
             json.dumps({"cross-validated": report}, indent=1) + "\n", encoding="utf-8"
         )

@@ -47,8 +47,8 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
     """
     if call.request.embeds:
         raise BadRequest(
-            f"The model '{call.model}' is a cascade, which chooses between answers, and the vectors of different models "
-            "have nothing to do with each other. Name a model with targets.",
+            f"The model '{call.model}' is a cascade, which chooses between answers, and the vectors of different "
+            "models have nothing to do with each other. Name a model with targets.",
             param="model",
             code="unsupported_parameter",
         )
