@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gateway.guards.deltas import readable, said, single
+from gateway.guards.deltas import is_json, readable, said, single
 from gateway.guards.finding import Finding, Origin, Unscanned
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import PIECE, Inspection, at_once
@@ -159,7 +159,14 @@ class Answer:
         for channel, path, text in texts:
             lane = choice.lanes.get(channel)
             if lane is None:
-                lane = choice.lanes[channel] = Lane(channel, [Watch(*one) for one in self._watched])
+                lane = choice.lanes[channel] = Lane(
+                    channel,
+                    [Watch(*one) for one in self._watched],
+                    is_json=is_json(channel, self._call.request),
+                )
+            if lane.unescaping is not None and (plain := lane.unescaping.feed(text)) != text:
+                chunk = replace(chunk, delta=put(chunk.delta, path, plain), logprobs=None)
+                text = plain
             if lane is not choice.current:
                 for one in choice.turn(lane):
                     self._stale[chunk.index, one.channel] = one

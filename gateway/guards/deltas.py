@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gateway.guards.texts import Path
-from gateway.types import Json
+from gateway.types import ChatRequest, Json
 
 Channel = str
 """Which of a choice's texts: ``content``, ``reasoning``, ``tool_calls[0].function.arguments`` …"""
@@ -54,6 +54,14 @@ def _named(function: Json) -> Iterator[tuple[str, str]]:
             text = function.get(name)
             if isinstance(text, str) and text:
                 yield name, text
+
+
+def is_json(channel: Channel, request: ChatRequest) -> bool:
+    """Whether the text is one that programs parse: a tool call's arguments, or the content if so asked for."""
+    if channel != CONTENT:
+        return channel.endswith(".arguments")
+    form = request.params.get("response_format")
+    return isinstance(form, Mapping) and form.get("type") in ("json_object", "json_schema")
 
 
 def single(channel: Channel, text: str) -> dict[str, Json]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import orjson
 
-from gateway.guards.deltas import CONTENT, Channel, readable, said, single
+from gateway.guards.deltas import CONTENT, Channel, is_json, readable, said, single
 from gateway.guards.edits import Edit, Offsets, applied, shown
+from gateway.guards.escapes import Unescaping
 from gateway.guards.texts import Text, leaf_spans, put, rewritten
 from gateway.types import ChatRequest, Chunk
 
@@ -70,36 +71,65 @@ class Masks:
         return known
 
 
+class Originals:
+    """By placeholder, as they stand in a text and as they stand in JSON."""
+
+    def __init__(self, originals: Mapping[str, str]) -> None:
+        self.plain = originals
+        self.escaped = {name: orjson.dumps(original).decode()[1:-1] for name, original in originals.items()}
+        self.labels = {name.rpartition("_")[0] for name in originals}
+        """Each with the bracket before it."""
+        self.longest = max(map(len, originals), default=0)
+
+
 class Filling:
     """Puts the originals into one text of an answer, as it comes."""
 
-    __slots__ = ("_fill", "_originals", "_pattern", "_place", "held", "offsets")
+    __slots__ = ("_labels", "_longest", "_originals", "_place", "_unescaping", "held", "offsets")
 
-    def __init__(self, originals: Mapping[str, str], pattern: re.Pattern[str]) -> None:
+    def __init__(self, originals: Originals, *, is_json: bool) -> None:
         self.held = ""
         """What may be the beginning of a placeholder."""
         self.offsets = Offsets()
-        self._originals = originals
-        self._pattern = pattern
+        self._originals = originals.escaped if is_json else originals.plain
+        self._labels = originals.labels
+        self._longest = originals.longest
+        self._unescaping = Unescaping() if is_json else None
         self._place = 0
 
     def feed(self, text: str) -> str:
+        if self._unescaping is not None:
+            text = self._unescaping.feed(text)
         if not self.held and "<" not in text:
             self._place += len(text)
             return text
         text = self.held + text
         start = text.rfind("<")
         tail = text[start:] if start >= 0 else ""
-        if tail and any(len(tail) < len(one) and one.startswith(tail) for one in self._originals):
+        if tail and self._may_begin(tail):
             self.held = tail
             text = text[:start]
         else:
             self.held = ""
-        for match in self._pattern.finditer(text):
-            place = self._place + match.start()
-            self.offsets.replace(place, self._place + match.end(), len(self._originals[match[0]]))
+        parts: list[str] = []
+        done = 0
+        for match in _PLACEHOLDER.finditer(text):
+            original = self._originals.get(match[0])
+            if original is not None:
+                self.offsets.replace(self._place + match.start(), self._place + match.end(), len(original))
+                parts += (text[done : match.start()], original)
+                done = match.end()
         self._place += len(text)
-        return self._pattern.sub(lambda match: self._originals[match[0]], text)
+        return "".join((*parts, text[done:])) if parts else text
+
+    def _may_begin(self, tail: str) -> bool:
+        """Whether ``tail`` may be the beginning of a placeholder."""
+        if len(tail) >= self._longest:
+            return False
+        label, _, number = tail.rpartition("_")
+        if label in self._labels and (not number or number.isdecimal()):
+            return True
+        return any(one.startswith(tail) for one in self._labels)
 
     def end(self) -> str:
         held, self.held = self.held, ""
@@ -111,14 +141,8 @@ class Unmasking:
     """Puts a request's originals back into its answer. Only its own placeholders are filled."""
 
     def __init__(self, originals: Mapping[str, str], request: ChatRequest) -> None:
-        self._plain = dict(originals)
-        self._escaped = {
-            placeholder: orjson.dumps(original).decode()[1:-1] for placeholder, original in originals.items()
-        }
-        self._pattern = re.compile("|".join(map(re.escape, originals)))
-        form = request.params.get("response_format")
-        kind = form.get("type") if isinstance(form, Mapping) else None
-        self._speaks_json = kind in ("json_object", "json_schema")
+        self._originals = Originals(originals)
+        self._request = request
         self._fillings: dict[int, dict[Channel, Filling]] = {}
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
@@ -154,8 +178,8 @@ class Unmasking:
         return rest
 
     def _open(self, fillings: dict[Channel, Filling], channel: Channel) -> Filling:
-        escaped = channel.endswith("arguments") or (self._speaks_json and channel == CONTENT)
-        fillings[channel] = filling = Filling(self._escaped if escaped else self._plain, self._pattern)
+        filling = Filling(self._originals, is_json=is_json(channel, self._request))
+        fillings[channel] = filling
         return filling
 
     def _moved(self, revocation: Mapping[str, Any], fillings: dict[Channel, Filling]) -> Mapping[str, Any]:

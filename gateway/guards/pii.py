@@ -7,6 +7,7 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
+from gateway.guards.escapes import unglued
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
 from gateway.guards.patterns import PATTERNS
 from gateway.guards.recognizers import NAMES, RECOGNIZERS
@@ -65,6 +66,7 @@ class Pii:
         return verdicts
 
     def _matches(self, text: str) -> Iterator[Finding]:
+        text = unglued(text)
         for pattern in self._patterns:
             yield from pattern.find(text)
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gateway.guards.escapes import unglued
 from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.guards.pii import apart
 from gateway.policy.schema.guards import SecretsGuard
@@ -92,7 +93,7 @@ _BEGIN, _END = "-----BEGIN ", "-----END "
 _PRIVATE = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 _ENDS = re.compile(r"-----END (?:[A-Z0-9]{1,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 
-_BREAK = r"(?:\r?\n|\\r?\\n|\\n)"
+_BREAK = r"(?:\r{0,3}\n|\\r?\\n|\\n)"
 _LINE = re.compile(rf"[A-Za-z0-9+/]{{64}}(?:[A-Za-z0-9+/]{{6}})?{_BREAK}", re.ASCII)
 """Of base64, as PEM (RFC 7468) and OpenSSH break it."""
 _REST = re.compile(rf"[A-Za-z0-9+/=]{{0,70}}(?:{_BREAK}|\\?\Z)", re.ASCII)
@@ -130,7 +131,7 @@ class Secrets:
         self._config = config
 
     def quick(self, text: str, origin: Origin) -> Verdict:
-        findings = list(find(text))
+        findings = list(find(unglued(text)))
         if not findings:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), max(finding.score for finding in findings))

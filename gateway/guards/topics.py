@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gateway.guards.escapes import unglued
 from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.guards.pii import apart
 from gateway.policy.schema.guards import TopicsGuard
@@ -48,7 +49,10 @@ class Topics:
         self.longest = max(longest and longest + _SLACK, config.window if config.patterns else 0)
 
     def quick(self, text: str, origin: Origin) -> Verdict:
-        findings = [*self._said(text), *self._matched(text)]
+        plain = unglued(text)
+        findings = [*self._said(plain), *self._matched(text)]
+        if plain is not text:
+            findings += self._matched(plain)
         if not findings:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), 1.0)

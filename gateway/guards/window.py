@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gateway.guards.edits import Edit, JsonPlace, Offsets, merged, shown
+from gateway.guards.escapes import Unescaping
 from gateway.guards.finding import Finding
 from gateway.guards.inspection import Inspection, ongoing
 
@@ -120,10 +121,11 @@ class Lane:
         "over",
         "released",
         "resumed",
+        "unescaping",
         "watches",
     )
 
-    def __init__(self, channel: str, watches: list[Watch]) -> None:
+    def __init__(self, channel: str, watches: list[Watch], *, is_json: bool = False) -> None:
         self.channel = channel
         self.watches = watches
         self.end = 0
@@ -136,7 +138,8 @@ class Lane:
         self.edits: deque[Edit] = deque()
         """In order, without overlaps: those of which something has still to leave."""
         self.offsets = Offsets()
-        self.json = JsonPlace() if channel.endswith(".arguments") else None
+        self.json = JsonPlace() if is_json else None
+        self.unescaping = Unescaping() if is_json else None
         self._base = 0
         self._parts: list[str] = []
         self._arrivals: deque[tuple[int, float]] = deque()

@@ -462,6 +462,20 @@ async def test_redaction_leaves_arguments_json() -> None:
         }
 
 
+@pytest.mark.parametrize("mode", ["hold", "windowed"])
+@pytest.mark.parametrize("size", [1, 4, 1000])
+async def test_what_is_written_with_escapes_is_found_in_arguments(mode: str, size: int) -> None:
+    escaped = "".join(f"\\u{ord(letter):04x}" for letter in SECRET)
+    said = f'{{"a": "one\\n{escaped} \\u00e9"}}'
+    pieces = [tool(said[i : i + size]) for i in range(0, len(said), size)]
+    out = await answer(a_guard(action="redact", stream=mode), Model(opening("f"), *pieces, end()))
+    assert arguments_of(out) == '{"a": "one\\n[KEY] \u00e9"}'
+    out = await answer(a_guard(stream=mode), Model(opening("f"), *pieces, end()))
+    assert cut_of(out)["channel"] == "tool_calls[0].function.arguments"
+    assert "[" not in arguments_of(out)
+    assert "h4" not in arguments_of(out)
+
+
 async def test_a_number_in_arguments_gives_way_to_a_string() -> None:
     import json
 

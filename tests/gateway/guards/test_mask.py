@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from gateway.guards.mask import Unmasking
+from gateway.types import ChatRequest, Chunk
+
+ORIGINALS = {"<EMAIL_ADDRESS_1>": 'ann"@example.org', "<PHONE_NUMBER_12>": "+49 30 1234567"}
+
+
+def answered(pieces: list[dict[str, Any]], **params: Any) -> list[dict[str, Any]]:
+    unmasking = Unmasking(ORIGINALS, ChatRequest("m", messages=(), params=params))
+    out = [ready for piece in pieces for ready in unmasking.feed(Chunk(0, piece))]
+    return [dict(chunk.delta or {}) for chunk in (*out, *unmasking.end())]
+
+
+def contents(text: str, size: int, **params: Any) -> str:
+    pieces = [{"content": text[i : i + size]} for i in range(0, len(text), size)]
+    return "".join(delta["content"] for delta in answered(pieces, **params))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_placeholders_that_a_server_escapes_are_filled(size: int) -> None:
+    """As Go's encoder writes angle brackets, and so Ollama the arguments of calls."""
+    said = r'{"to": "\u003cEMAIL_ADDRESS_1\u003e", "text": "a \u003c b"}'
+    pieces = [
+        {"tool_calls": [{"index": 0, "function": {"arguments": said[i : i + size]}}]}
+        for i in range(0, len(said), size)
+    ]
+    told = "".join(delta["tool_calls"][0]["function"]["arguments"] for delta in answered(pieces))
+    assert json.loads(told) == {"to": 'ann"@example.org', "text": "a < b"}
+    told = contents(said, size, response_format={"type": "json_object"})
+    assert json.loads(told) == {"to": 'ann"@example.org', "text": "a < b"}
+    assert contents(said, size) == said
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_what_looks_like_a_placeholder_and_is_none_stays(size: int) -> None:
+    said = "<EMAIL_ADDRESS_2> <EMAIL_<EMAIL_ADDRESS_1> <PHONE_NUMBER_1> <PHONE_NUMBER_12> <b> <EMAIL_ADDRESS_"
+    told = said.replace("<EMAIL_ADDRESS_1>", 'ann"@example.org').replace(
+        "<PHONE_NUMBER_12>", "+49 30 1234567"
+    )
+    assert contents(said, size) == told
+
+
+def test_many_originals_cost_no_more_a_chunk() -> None:
+    originals = {f"<EMAIL_ADDRESS_{number}>": f"a{number}@example.org" for number in range(20_000)}
+    began = time.process_time()
+    unmasking = Unmasking(originals, ChatRequest("m", messages=()))
+    for _ in range(2_000):
+        unmasking.feed(Chunk(0, {"content": "a <b> and <EMAIL_ADDRESS_19999> <"}))
+    assert time.process_time() - began < 2
