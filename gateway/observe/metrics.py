@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -14,8 +13,9 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.multiprocess import MultiProcessCollector
+
+from gateway.observe.counting import Count, Family, Gathered, Times
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -24,41 +24,26 @@ _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _SCANS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
-_Metric = TypeVar("_Metric", bound=MetricWrapperBase)
-
-
-class Family(Generic[_Metric]):
-    """A metric with labels. What ``labels`` finds is remembered: prometheus_client's own look-up takes a lock, and
-    longer than the counting itself.
-    """
-
-    def __init__(self, metric: _Metric) -> None:
-        self._metric = metric
-        self._children: dict[tuple[str, ...], _Metric] = {}
-
-    def labels(self, *values: str) -> _Metric:
-        child = self._children.get(values)
-        if child is None:
-            child = self._children[values] = self._metric.labels(*values)
-        return child
-
-
 class _Families:
     """Makes the metrics of one registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, changed: list[Gathered]) -> None:
         self._registry = registry
+        self._changed = changed
 
-    def counter(self, name: str, about: str, labels: list[str]) -> Family[Counter]:
-        return Family(Counter(name, about, labels, registry=self._registry))
+    def counter(self, name: str, about: str, labels: list[str]) -> Family[Count]:
+        metric = Counter(name, about, labels, registry=self._registry)
+        return Family(lambda values: Count(metric.labels(*values), self._changed))
 
-    def gauge(self, name: str, about: str, labels: list[str]) -> Family[Gauge]:
-        return Family(Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum"))
+    def gauge(self, name: str, about: str, labels: list[str]) -> Family[Count]:
+        metric = Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum")
+        return Family(lambda values: Count(metric.labels(*values), self._changed))
 
     def histogram(
         self, name: str, about: str, labels: list[str], buckets: tuple[float, ...]
-    ) -> Family[Histogram]:
-        return Family(Histogram(name, about, labels, buckets=buckets, registry=self._registry))
+    ) -> Family[Times]:
+        metric = Histogram(name, about, labels, buckets=buckets, registry=self._registry)
+        return Family(lambda values: Times(metric.labels(*values), self._changed))
 
 
 class Metrics:
@@ -67,7 +52,8 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         here = self._registry
-        make = _Families(here)
+        self._changed: list[Gathered] = []
+        make = _Families(here, self._changed)
         self.http = make.counter(
             "tollgate_http_requests_total",
             "HTTP requests by route and status.",
@@ -213,8 +199,19 @@ class Metrics:
             registry=here,
         )
 
+    def beat(self, late: float) -> None:
+        """A timer of the event loop came ``late`` by so many seconds. Hands on what was counted since the last beat."""
+        self.loop_lag.observe(late)
+        self.flush()
+
+    def flush(self) -> None:
+        for one in self._changed:
+            one.flush()
+        self._changed.clear()
+
     def render(self) -> tuple[bytes, str]:
-        """The figures as text, and the text's content type."""
+        """The figures as text, and the text's content type. Other workers' are of their last beat."""
+        self.flush()
         registry = self._registry
         folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         if folder:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+
+from gateway.observe.counting import Count, Gathered, Times
+from gateway.observe.metrics import Metrics
+
+BOUNDS = (0.1, 0.5, 2.0)
+
+
+@given(st.lists(st.one_of(st.sampled_from([0.0, 0.1, 0.5, 2.0, 1e9, None]), st.floats(0, 5))))
+def test_times_are_what_prometheus_itself_would_tell(steps: list[float | None]) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    changed: list[Gathered] = []
+    gathered = Times(Histogram("h", "x", buckets=BOUNDS, registry=ours), changed)
+    plain = Histogram("h", "x", buckets=BOUNDS, registry=theirs)
+
+    def flush() -> None:
+        for one in changed:
+            one.flush()
+        changed.clear()
+
+    for step in steps:
+        if step is None:
+            flush()
+        else:
+            gathered.observe(step)
+            plain.observe(step)
+    flush()
+
+    def told(registry: CollectorRegistry) -> list[tuple[str, float]]:
+        lines = generate_latest(registry).decode().splitlines()
+        pairs = [line.rpartition(" ") for line in lines if line[0] != "#" and "created" not in line]
+        return [(name, round(float(value), 4)) for name, _, value in pairs]
+
+    assert told(ours) == told(theirs)
+
+
+def test_a_gauge_comes_back_to_where_it_was() -> None:
+    registry = CollectorRegistry()
+    changed: list[Gathered] = []
+    count = Count(Gauge("g", "x", registry=registry), changed)
+    count.inc()
+    count.dec()
+    count.inc(2)
+    assert len(changed) == 1
+    changed.pop().flush()
+    assert registry.get_sample_value("g") == 2
+    count.dec()
+    changed.pop().flush()
+    assert registry.get_sample_value("g") == 1
+
+
+def test_what_is_counted_is_told_at_once_or_at_the_next_beat() -> None:
+    metrics = Metrics()
+    line = b'tollgate_http_requests_total{route="/x",status="200"} '
+    metrics.http.labels("/x", "200").inc()
+    assert line + b"1.0" in metrics.render()[0]
+    metrics.http.labels("/x", "200").inc()
+    metrics.beat(0.0)
+    metrics.flush()
+    assert line + b"2.0" in metrics.render()[0]
