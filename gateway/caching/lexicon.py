@@ -48,6 +48,7 @@ CONTRACTIONS = {
 
 NEGATIONS = _words(
     "not no never without none nobody nothing neither nor nowhere hardly barely lack lacking except excluding"
+    " nicht nichts kein keine keinen keinem keiner ohne niemals pas jamais aucun aucune nunca jamás ningún ninguna"
 )
 NEGATIVE_PREFIXES = ("un", "in", "im", "ir", "il", "dis", "non", "mis", "anti", "de", "a")
 

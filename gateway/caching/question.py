@@ -27,6 +27,15 @@ _CLAUSE = re.compile(r"[.?!:;\"“”\n(]\s*$")
 
 _TITLE = re.compile(r"\b(?:dr|mr|mrs|ms|st|prof|vs)\. ?$", re.IGNORECASE)
 
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴-⁹⁺⁻]+")
+_CODE = re.compile(
+    r"[`{}\[\]|\\~^*=<>_@]|&&|\d ?& ?\d|[-+!]{2}|[!;]\w|->|\w\(|\(\w\b|(?<![\w)])-\w"
+    r"|\d [-+*/] \d|\b[a-zA-Z] [-+*/] [a-zA-Z]\b|(['\"])\S\1"
+)
+"""Looks like a program or a formula, of which every sign counts, and whether a letter is a capital."""
+_PROSE = frozenset("?.!,;:'\"`´‘’“”„«»()-–—…¿¡/&%°$€£¥₹+*^=<>#、。，？！：；（）「」『』《》・")
+"""Punctuation, which tells little, and signs that are tokens."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
@@ -53,6 +62,8 @@ class Question:
     kind: str
     """``how``, ``why``, ``how many``, ``is`` …"""
     negations: int
+    signs: str
+    """What is neither word nor punctuation, in order: emoji, operators, the vowel signs of some scripts."""
 
 
 def stem(word: str) -> str:
@@ -83,7 +94,8 @@ def canonical(word: str) -> str:
 @lru_cache(maxsize=4096)
 def read(text: str) -> Question:
     """Read a question."""
-    text = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).replace("’", "'")
+    text = _SUPERSCRIPT.sub(lambda power: "^" + power[0], text[:MAX_CHARACTERS])
+    text = unicodedata.normalize("NFKC", text).replace("’", "'")
     found = [(match[0], match.start()) for match in _TOKEN.finditer(text)]
     spelled = [token for token, _ in found]
     tokens: list[str] = []
@@ -118,7 +130,16 @@ def read(text: str) -> Question:
         audiences=_asked(tokens, words.AUDIENCES, words.ASKS_AUDIENCE),
         kind=_kind(tokens),
         negations=sum(token in words.NEGATIONS for token in tokens),
+        signs=_signs(text),
     )
+
+
+def _signs(text: str) -> str:
+    text = text.strip().rstrip("?.! ")
+    if _CODE.search(text) is None:
+        return "".join([c for c in text if not (c.isalnum() or c.isspace() or c in _PROSE)])
+    text = text[:1].lower() + text[1:]
+    return "".join([c for c in text if not (c.isspace() or (c.isalnum() and not c.isupper()))])
 
 
 def _numbers(tokens: list[str], spelled: list[str]) -> tuple[list[float], set[str], set[int]]:

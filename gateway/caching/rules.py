@@ -156,6 +156,11 @@ def _between(question: Question, x: int, y: int) -> frozenset[str]:
     return frozenset(question.tokens[min(x, y) + 1 : max(x, y)])
 
 
+def sign(a: Question, b: Question) -> bool:
+    """``a & b`` and ``a && b``, ``-5`` and ``5``, one emoji and another."""
+    return a.signs != b.signs
+
+
 def form(a: Question, b: Question) -> bool:
     return a.forms != b.forms
 
@@ -248,6 +253,7 @@ RULES: dict[str, Rule] = {
     "negation": negation,
     "opposite": opposite,
     "order": order,
+    "sign": sign,
     "form": form,
     "length": length,
     "audience": audience,
