@@ -46,10 +46,15 @@ _CHANGING = re.compile(
     r" (?:price|prices|rate|rates|value|market cap|quote)\b"
     r"|\bprice of (?:a |an |the )?\w+|\bhow much (?:is|are|does|do) .{1,40}\b(?:cost|worth|selling|trading)\b"
     r"|\b(?:exchange|interest|mortgage|inflation|unemployment) rates?\b"
+    r"|\b(?:usd|eur|gbp|jpy|chf|cny|inr|btc|eth|dollars?|euros?) (?:to|in|vs) (?:usd|eur|gbp|jpy|chf|cny|inr|btc)\b"
+    r"|\b(?:usd|eur|gbp|jpy|chf) ?/? ?(?:usd|eur|gbp|jpy|chf)\b|^\W*(?:\w+ ){1,2}(?:stock|shares?)\W*$"
+    r"|\bwhat(?:'s| is) the minimum wage\b|\bmost (?:popular|visited|followed|downloaded|streamed)\b"
+    r"|\bwho (?:holds the .{0,30}record|is .{1,40} (?:dating|married to))\b"
+    r"|\b(?:which|what) (?:team|club|player|party|country) (?:leads|is leading|tops)\b"
     r"|\b(?:news|headlines|box office|standings|leaderboard|charts?\b top|top charts|election results"
     r"|poll numbers)\b"
     r"|\b(?:score|result) of (?:the|last|this)\b.{0,40}\b(?:game|match|race|final|fight|election)\b"
-    r"|\bwho(?:'s| is| are|s) (?:the )?(?:\w+ ){0,3}(?:president|prime minister|chancellor|king|queen|pope"
+    r"|\bwho(?:'s| is| are|s) (?:the )?(?:[\w']+ ){0,3}(?:president|prime minister|chancellor|king|queen|pope"
     r"|mayor|governor"
     r"|ceo|cto|cfo|chief executive|chair(?:man|woman|person)?|champion|coach|manager|captain|leader|head"
     r"|owner|minister"
@@ -68,6 +73,33 @@ _CHANGING = re.compile(
     r"|\bwhat(?:'s| is) (?:happening|going on|new|trending|on tv)\b|\bhow many .{1,40}\b(?:subscribers"
     r"|followers|users) (?:does|do|has)\b"
     r"|\b(?:population|gdp|net worth|market cap\w*) of\b(?!.{0,60}\b(?:in|of) (?:1\d{3}|20\d\d)\b)",
+    re.IGNORECASE,
+)
+_OFFICES = (
+    r"(?:(?:\w{0,12})(?:präsident|kanzler|minister|könig|trainer|meister|papst|chef|rekordhalter|bürgermeister)(?:in)?"
+    r"|président\w*|premi[eè]re? ministre|ministre|chancel\w+|roi|reine|pape|maire|pdg|entraîneur|champion\w*"
+    r"|president[ea]?|primer[ao]? ministr[oa]|rey|reina|papa|alcalde\w*|canciller|entrenador\w*|campe[oó]n\w*"
+    r"|director\w*)"
+)
+_CHANGING_ELSEWHERE = re.compile(
+    r"\bhow many people live\b|"
+    # German
+    rf"\bwer (?:ist|wird|sind) (?:\w+ ){{0,3}}{_OFFICES}\b|\bwer (?:führt|gewinnt|hat .{{0,60}}gewonnen)\b"
+    r"|\bwas gibt(?: e|')s neues\b|\b(?:was|wie ?viel) kostet\b|\b\w*(?<!nobel)(?:preise?|zinsen|leitzins|wetter)\b"
+    r"|\b(?:aktien|börsen|wechsel|gold|bitcoin|dollar|euro)-?kurse?\b|\bkurs (?:von|des|der)\b"
+    r"|\bwie (?:alt ist|viel uhr|lange noch)\b|\bwelche[rsn]? (?:tag|jahr|datum|monat)\b.{0,12}\b(?:ist|haben)\b"
+    r"|\b(?:neueste|letzte|nächste|kommende)[rsnm]?\b|\bwie viele (?:einwohner|menschen leben)\b"
+    r"|\b(?:öffnungszeiten|nachrichten|fahrplan|tabellenführer)\b"
+    # French
+    rf"|\bqui (?:est|sera) (?:\S+ ){{0,3}}?(?:l['’])?{_OFFICES}\b|\bqui (?:a gagné|va gagner|mène)\b"
+    r"|\bquel(?:le)? (?:temps|heure|jour|date|année|mois)\b|\bcombien (?:coûte|vaut|d['’]habitants)\b"
+    r"|(?<!au )\b(?:prix|cours|taux) (?:de |du |des |d['’])|\bquel âge a\b"
+    r"|\bdernière?s? (?:version|modèle|film|album|match)"
+    r"|\b(?:prochaine?s?|horaires?|actualités?|température)\b"
+    # Spanish
+    rf"|\bquién(?:es)? (?:es|son|será) (?:\w+ ){{0,3}}?{_OFFICES}\b|\bquién (?:ganó|gana|lidera|ganará|ha ganado)\b"
+    r"|\bqué (?:hora|tiempo|día|fecha|año|mes)\b|\bcuánto (?:cuesta|vale|está)\b|\b(?:precio|cotización|tasa) del?\b"
+    r"|\bcuántos (?:años tiene|habitantes)\b|\b(?:últim[ao]s? |próxim[ao]s? |horarios?\b|el tiempo en\b)",
     re.IGNORECASE,
 )
 _OTHER_LANGUAGES = re.compile(
@@ -107,10 +139,11 @@ _DEFINED = re.compile(
 def is_time_sensitive(question: str) -> bool:
     """True for today, the latest, prices, office holders, ages, schedules and the like. When in doubt, True.
 
-    English, and the words for now and today in the larger languages. Quoted titles are not looked into.
+    English, much of German, French and Spanish, and the words for now and today in other large languages. Quoted
+    titles are not looked into.
     """
     text = question[-MAX_CHARACTERS:].replace("’", "'")
-    if _OTHER_LANGUAGES.search(text):
+    if _OTHER_LANGUAGES.search(text) or _CHANGING_ELSEWHERE.search(text):
         return True
     for pattern in (_TITLE, _NAMED, _STEADY, _CURRENT_AS_NOUN):
         text = pattern.sub(" ", text)

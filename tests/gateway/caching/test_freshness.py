@@ -46,6 +46,38 @@ Que horas são agora em Lisboa?
 What is the best phone you can buy now?
 What are the newest laws on drones?
 Has the bill passed yet?
+USD to EUR
+Tesla stock
+Who is the world's richest person?
+How many people live in Tokyo?
+What is the minimum wage in Germany?
+Wer ist der Bundeskanzler?
+Wer ist der König von England?
+Was kostet Gold?
+Benzinpreis
+Aktienkurs von SAP
+Wie alt ist Angela Merkel?
+Wie viel Uhr ist es?
+Welches Jahr haben wir?
+Wann fährt der nächste Zug nach Köln?
+Was ist die neueste Version von Python?
+Wer hat das Spiel gewonnen?
+Qui est le président de la France ?
+Qui est le premier ministre ?
+Quel temps fait-il à Paris ?
+Quelle heure est-il ?
+Quel est le prix de l'or ?
+Quelle est la dernière version de Python ?
+Quel âge a Macron ?
+À quelle heure part le prochain train ?
+¿Quién es el presidente de México?
+¿Quién es el rey de España?
+¿Qué hora es?
+¿Qué tiempo hace en Madrid?
+¿Cuánto cuesta el bitcoin?
+precio del oro
+¿Cuál es la última versión de Java?
+¿Quién ganó el partido?
 """.strip().splitlines()
 
 LASTING = """
@@ -71,6 +103,16 @@ Why do cats purr?
 How do I list the files of the current directory?
 What is a still life?
 How many legs does a spider have?
+Is there any difference between share and stock?
+Was ist ein Präsident?
+Wer hat den Nobelpreis erfunden?
+Wer hat Faust geschrieben?
+Wie funktioniert ein Kurs an der Volkshochschule?
+Qui a écrit Les Misérables ?
+Au cours de la réaction, que se passe-t-il ?
+Quelle est la capitale de la France ?
+¿Quién escribió Don Quijote?
+¿Cuántos huesos tiene el cuerpo?
 """.strip().splitlines()
 
 
