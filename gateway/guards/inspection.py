@@ -19,7 +19,7 @@ PIECE = 4000
 """Characters that are scanned at once; a longer text is cut, and others may run between its pieces."""
 ONGOING = 16_000
 """Characters of one thing, longer than any window, that is seen as one."""
-SHARE = 4 * PIECE
+SHARE = PIECE
 """Characters that are given to the slower tier at once: each such share of a request has the guard's ``timeout``."""
 _MOST = 256
 """Pieces of a share."""
@@ -211,6 +211,8 @@ class Judgement:
             verdicts = await self.inspection.thorough([piece.words for piece in share], origin)
             for piece, verdict in zip(share, verdicts, strict=True):
                 self._take(piece, verdict)
+            if any(self._found) and self.inspection.guard.config.action == "block":
+                return  # one finding is enough, and what follows might not be judged at all
 
     def _take(self, piece: _Piece, verdict: Verdict) -> None:
         for finding in verdict.findings:

@@ -442,7 +442,7 @@ async def test_a_long_text_is_judged_share_by_share_each_within_the_timeout() ->
     guards = guards_of(slow=(scanner, {"action": "block", "timeout": "150ms"}))
     await ask(guards, a_call(prompt="words " * 12_000))
     assert len(scanner.asked) > 3
-    assert max(sum(map(len, asked)) for asked in scanner.asked) <= 16_000
+    assert max(sum(map(len, asked)) for asked in scanner.asked) <= 4_000
     with pytest.raises(errors.Blocked):
         await ask(guards, a_call(prompt="words " * 12_000 + "unsafe"))
 
@@ -452,3 +452,11 @@ async def test_many_short_texts_are_judged_at_once() -> None:
     messages = tuple({"role": "user", "content": f"message {n}"} for n in range(50))
     await ask(guards_of(slow=(scanner, {"action": "block"})), a_call(messages=messages))
     assert [len(asked) for asked in scanner.asked] == [50]
+
+
+async def test_what_is_refused_for_its_beginning_is_not_judged_to_its_end() -> None:
+    scanner = Slow({"unsafe": "x"})
+    with pytest.raises(errors.Blocked):
+        guards = guards_of(slow=(scanner, {"action": "block"}))
+        await ask(guards, a_call(prompt="unsafe " + "words " * 12_000))
+    assert len(scanner.asked) == 1
