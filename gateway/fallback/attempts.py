@@ -41,7 +41,7 @@ LARGER = "larger_context"
 OUTCOMES = frozenset(
     {
         *("ok", "deviated", "client_left", "internal_error", "deadline_exceeded", "rate_limit_exceeded"),
-        *("upstream_auth", "upstream_billing", "upstream_cut", "upstream_empty", "upstream_error"),
+        *("cut", "upstream_auth", "upstream_billing", "upstream_cut", "upstream_empty", "upstream_error"),
         *("upstream_malformed", "upstream_refused", "upstream_timeout", "upstream_unavailable"),
     }
 )

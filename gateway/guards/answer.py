@@ -50,6 +50,8 @@ class _Choice:
     characters: int = 0
     last: bool = False
     """No more text is expected."""
+    begun: bool = False
+    """The client has heard of it."""
     finished: bool = False
     """The client knows that it has ended."""
 
@@ -233,8 +235,10 @@ class Answer:
             chunk = self._rendered(held)
             held = next(leaving, None)
             chunk.more = held is not None
-            if chunk.finish_reason is not None:
-                self._choices[chunk.index].finished = True
+            if chunk.delta is not None:
+                choice = self._choices[chunk.index]
+                choice.begun = True
+                choice.finished = choice.finished or chunk.finish_reason is not None
             yield chunk
 
     def last_words(self) -> list[Chunk]:
@@ -243,7 +247,8 @@ class Answer:
         if cut is None:
             return []
         open_ = [index for index, choice in self._choices.items() if not choice.finished]
-        return last_words(cut, self._call.request_id, open_, self._envelope, self._usage)
+        begun = self._choices[cut.choice].begun
+        return last_words(cut, self._call.request_id, open_, self._envelope, self._usage, begun=begun)
 
     def stop(self) -> None:
         """End the scans that are under way."""

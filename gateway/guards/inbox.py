@@ -42,9 +42,9 @@ class Inbox:
         self._room.set()
         return chunks
 
-    def stop(self) -> None:
-        """End the work behind it."""
-        self._task.cancel()
+    def stop(self, why: str | None = None) -> None:
+        """End the work behind it; ``why`` is told to it."""
+        self._task.cancel(why)
 
     async def aclose(self) -> None:
         """``stop``, and wait until it has ended."""

@@ -53,11 +53,22 @@ class Cut:
 
 
 def last_words(
-    cut: Cut, request_id: str, open_: Iterable[int], envelope: Mapping[str, Json], usage: Usage | None
+    cut: Cut,
+    request_id: str,
+    open_: Iterable[int],
+    envelope: Mapping[str, Json],
+    usage: Usage | None,
+    *,
+    begun: bool = True,
 ) -> list[Chunk]:
-    """One chunk for each choice of ``open_``, the one that was cut last of all."""
+    """One chunk for each choice of ``open_``, the one that was cut last of all.
+
+    Where nothing of that one has ``begun`` it begins before those that follow it: OpenAI's client counts on that.
+    """
     shared = {name: value for name, value in envelope.items() if name in _SHARED}
     others = [index for index in sorted(open_) if index != cut.choice]
     last = [Chunk(index, {}, "content_filter", envelope=shared, more=True) for index in (*others, cut.choice)]
+    if others and not begun:
+        last.insert(0, Chunk(cut.choice, {"role": "assistant", "content": ""}, envelope=shared, more=True))
     last[-1] = replace(last[-1], more=False, usage=usage, revocation=cut.told(request_id))
     return last

@@ -9,6 +9,7 @@ from gateway.guards.answer import Answer
 from gateway.guards.guards import Guard
 from gateway.guards.inbox import Inbox
 from gateway.observe.metrics import Metrics
+from gateway.observe.outcome import CUT
 from gateway.types import Call, Chunk, Chunks, Handler
 
 HELD = 5.0
@@ -51,6 +52,7 @@ async def guarded(
                     return
             if heart is not None and heart.is_due() and answer.is_holding:
                 yield Chunk(comment="held")
+        inbox.stop(CUT)
         await inbox.aclose()
         for chunk in answer.last_words():
             yield chunk

@@ -14,9 +14,13 @@ class Outcome(NamedTuple):
     code: str | None
 
 
+CUT = "cut"
+"""With this message work is cancelled whose answer a guard has cut."""
+
+
 def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, GatewayError):
         return Outcome(error.status, error.code)
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
-        return Outcome(499, "client_left")
+        return Outcome(499, CUT if CUT in error.args else "client_left")
     return Outcome(500, "internal_error")

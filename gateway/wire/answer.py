@@ -160,7 +160,7 @@ _SHARED = frozenset({"id", "created", "system_fingerprint"})
 
 
 class Events:
-    """Writes chunks as server-sent events. With ``include_usage`` the last event tells the usage, the rest null."""
+    """Writes chunks as server-sent events. With ``include_usage`` an event at the end tells it, the rest null."""
 
     def __init__(self, dialect: Dialect, call: Call) -> None:
         self._dialect = dialect
@@ -185,6 +185,7 @@ class Events:
         own = {name: value for name, value in chunk.envelope.items() if name not in _SHARED}
         if chunk.revocation is not None:
             own["tollgate"] = chunk.revocation
+            event = self._told_usage() + event
         # Fields of this event alone, such as a provider's filter verdicts or timings, follow those that all share.
         return event[:-3] + b"," + orjson.dumps(own)[1:] + b"\n\n"
 
@@ -193,9 +194,14 @@ class Events:
 
     def end(self) -> bytes:
         """The usage, where it was asked for and is known, and the end mark."""
-        if not self._call.request.include_usage or self._usage is None:
-            return sse.DONE
-        return self._start + b'],"usage":' + orjson.dumps(write_usage(self._usage)) + b"}\n\n" + sse.DONE
+        return self._told_usage() + sse.DONE
+
+    def _told_usage(self) -> bytes:
+        """Once, and at the end; but where an answer was cut, that is the last that is said."""
+        usage, self._usage = self._usage, None
+        if not self._call.request.include_usage or usage is None:
+            return b""
+        return self._start + b'],"usage":' + orjson.dumps(write_usage(usage)) + b"}\n\n"
 
     def error(self, error: GatewayError) -> bytes:
         """Past the first byte an error can only be an event; without [DONE], so that nobody takes it for success."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx
 import openai
 import pytest
 
+from tests.fakes import Do, FakeUpstream, delta, sse, stream
 from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -21,12 +23,13 @@ WORDS = f"It was a fine day and nothing was amiss until someone said {BANNED} al
 ADDRESS = "ann@example.org"
 
 
+def topics(stream: str) -> dict[str, Any]:
+    rules = {"kind": "topics", "words": [BANNED], "on": ["input", "output"], "action": "block"}
+    return {**rules, "stream": stream, "window": 32, "interval": 4}
+
+
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Gateway]:
-    def topics(stream: str) -> dict[str, Any]:
-        rules = {"kind": "topics", "words": [BANNED], "on": ["input", "output"], "action": "block"}
-        return {**rules, "stream": stream, "window": 32, "interval": 4}
-
     rules = a_policy("http://127.0.0.1:9/v1")
     rules["backends"]["scripted"]["script"] = [
         {"match": "story", "reply": WORDS},
@@ -62,6 +65,7 @@ async def test_a_stream_that_is_cut_has_a_well_formed_end(guarded: Gateway, key:
         )
         chunks = [chunk async for chunk in stream]
     said = [chunk for chunk in chunks if chunk.choices]
+    assert chunks[-1] is said[-1]
     text = "".join(chunk.choices[0].delta.content or "" for chunk in said)
     last = said[-1]
     assert [chunk.choices[0].finish_reason for chunk in said if chunk.choices[0].finish_reason] == [
@@ -78,6 +82,49 @@ async def test_a_stream_that_is_cut_has_a_well_formed_end(guarded: Gateway, key:
     if receipt is not None:
         assert receipt["stages"]["guard_output"]["cut"]["guard"] == "topics"
         assert BANNED not in json.dumps(receipt)
+
+
+async def test_the_usage_comes_before_the_end_of_an_answer_that_was_cut(tmp_path: Path) -> None:
+    rules = {**a_policy("http://127.0.0.1:1/v1"), "guards": {"topics": topics("hold")}}
+    rules["backends"]["scripted"] = {"kind": "fake", "script": [{"reply": WORDS}]}
+    async with serving(tmp_path / "policies", rules) as gateway, client(gateway) as sdk:
+        events = await sdk.chat.completions.create(
+            **ask("a story"), stream=True, stream_options={"include_usage": True}
+        )
+        *_, told, last = [chunk async for chunk in events]
+        receipt = (
+            await gateway.http.get(f"/v1/requests/{last.model_extra['tollgate']['request_id']}")
+        ).json()  # type: ignore[index]
+    assert not told.choices
+    assert told.usage is not None
+    assert last.choices[0].finish_reason == "content_filter"
+    assert [one["outcome"] for one in receipt["stages"]["fallback"]["attempts"]] == ["ok"]
+
+
+async def test_openais_helper_sees_the_end_of_every_choice(tmp_path: Path) -> None:
+    """It counts on the choices to begin in order."""
+    said = [
+        sse(delta(word, index=index)) for word in ("There ", "was ", BANNED, f" {WORDS}") for index in (0, 1)
+    ]
+    async with FakeUpstream(stream(*said, Do.HANG)) as upstream:
+        rules = {**a_policy(upstream.base_url), "guards": {"topics": topics("windowed")}}
+        async with serving(tmp_path / "policies", rules) as gateway, client(gateway) as sdk:
+            asked: Any = {**ask("a story"), "model": "up", "n": 2}
+            async with sdk.chat.completions.stream(**asked) as events:
+                ends = {
+                    event.chunk.choices[0].index: event.chunk.choices[0].finish_reason
+                    async for event in events
+                    if event.type == "chunk"
+                }
+            seen = await upstream.arrived()
+            async with asyncio.timeout(5):
+                await seen.left.wait()
+            reader = await sdk.chat.completions.create(**asked, stream=True)
+            last = [chunk async for chunk in reader][-1]
+            told: Any = last.model_extra
+            receipt = (await gateway.http.get(f"/v1/requests/{told['tollgate']['request_id']}")).json()
+    assert ends == {0: "content_filter", 1: "content_filter"}
+    assert [one["outcome"] for one in receipt["stages"]["fallback"]["attempts"]] == ["cut"]
 
 
 async def test_a_whole_answer_that_is_cut(guarded: Gateway) -> None:
