@@ -30,7 +30,7 @@ _TITLE = re.compile(r"\b(?:dr|mr|mrs|ms|st|prof|vs)\. ?$", re.IGNORECASE)
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴-⁹⁺⁻]+")
 _CODE = re.compile(
     r"[`{}\[\]|\\~^*=<>_@]|&&|\d ?& ?\d|[-+!]{2}|[!;]\w|->|\w\(|\(\w\b|(?<![\w)])-\w"
-    r"|\d [-+*/] \d|\b[a-zA-Z] [-+*/] [a-zA-Z]\b|(['\"])\S\1"
+    r"|\d(?:!|\.{3})|\d [-+*/] \d|\b[a-zA-Z] [-+*/] [a-zA-Z]\b|(['\"])\S\1"
 )
 """Looks like a program or a formula, of which every sign counts, and whether a letter is a capital."""
 _PROSE = frozenset("?.!,;:'\"`´‘’“”„«»()-–—…¿¡/&%°$€£¥₹+*^=<>#、。，？！：；（）「」『』《》・")
@@ -135,10 +135,11 @@ def read(text: str) -> Question:
 
 
 def _signs(text: str) -> str:
-    text = text.strip().rstrip("?.! ")
+    text = text.strip().rstrip("? ")
     if _CODE.search(text) is None:
+        text = text.rstrip("?.! ")
         return "".join([c for c in text if not (c.isalnum() or c.isspace() or c in _PROSE)])
-    text = text[:1].lower() + text[1:]
+    text = text[:1].lower() + text[1:].removesuffix(".")
     return "".join([c for c in text if not (c.isspace() or (c.isalnum() and not c.isupper()))])
 
 

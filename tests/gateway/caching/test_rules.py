@@ -41,6 +41,8 @@ from tests.gateway.caching.near_misses import NEAR_MISSES, PARAPHRASES
         ("What does grep -v do?", "What does grep -V do?", "sign"),
         ("What is -5 squared?", "What is 5 squared?", "sign"),
         ("What is 7 + 5?", "What is 7 - 5?", "sign"),
+        ("What is 5!?", "What is 5?", "sign"),
+        ("Is 0.999... equal to 1?", "Is 0.999 equal to 1?", "sign"),
         ("What is not A and B?", "What is not (A and B)?", "sign"),
         ("What is 10²?", "What is 102?", "sign"),
         ("Is A ⊂ B?", "Is A ⊃ B?", "sign"),
