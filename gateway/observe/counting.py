@@ -74,7 +74,7 @@ class Times:
             self._metric._buckets[place].inc(count)
 
 
-_Child = TypeVar("_Child", Count, Times)
+_Child = TypeVar("_Child")
 
 
 class Family(Generic[_Child]):
