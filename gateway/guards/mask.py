@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,6 +16,8 @@ from gateway.guards.escapes import Unescaping
 from gateway.guards.texts import Text, leaf_spans, put, rewritten
 from gateway.types import ChatRequest, Chunk
 
+_AT_ONCE = 500
+"""Edits after which others have their turn."""
 _PLACEHOLDER = re.compile(r"<[A-Z0-9_]+_\d+>")
 
 
@@ -31,24 +34,32 @@ class Masks:
         """By placeholder."""
         return {placeholder: original for (_, original), placeholder in self._by_original.items()}
 
-    def edited(self, text: Text, edits: list[Edit]) -> str:
-        """What takes the place of ``text``; ``edits`` are in order and without overlaps."""
+    async def edited(self, text: Text, edits: list[Edit]) -> str:
+        """What takes the place of ``text``; ``edits`` are in order and without overlaps. Others run in between."""
         if text.kind != "json":
-            return self._edited(text.text, edits, is_name=text.kind == "name")
+            return await self._edited(text.text, edits, is_name=text.kind == "name")
         fresh: dict[int, str] = {}
+        first = last = 0
         for number, (start, end) in enumerate(leaf_spans(text.document)):
+            while first < len(edits) and edits[first].end <= start:
+                first += 1
+            while last < len(edits) and edits[last].start < end:
+                last += 1
             within = [
                 edit._replace(start=max(edit.start, start) - start, end=min(edit.end, end) - start)
-                for edit in edits
-                if edit.start < end and edit.end > start
+                for edit in edits[first:last]
             ]
             if within:
-                fresh[number] = self._edited(text.text[start:end], within, is_name=False)
+                fresh[number] = await self._edited(text.text[start:end], within, is_name=False)
+            if not (number + 1) % _AT_ONCE:
+                await asyncio.sleep(0)
         return rewritten(text.document, fresh)
 
-    def _edited(self, text: str, edits: list[Edit], *, is_name: bool) -> str:
+    async def _edited(self, text: str, edits: list[Edit], *, is_name: bool) -> str:
         words = []
-        for edit in edits:
+        for number, edit in enumerate(edits, 1):
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
             label = shown(edit.label)
             if (
                 is_name
@@ -72,11 +83,10 @@ class Masks:
 
 
 class Originals:
-    """By placeholder, as they stand in a text and as they stand in JSON."""
+    """By placeholder, and what placeholders look like."""
 
     def __init__(self, originals: Mapping[str, str]) -> None:
-        self.plain = originals
-        self.escaped = {name: orjson.dumps(original).decode()[1:-1] for name, original in originals.items()}
+        self.by_name = originals
         self.labels = {name.rpartition("_")[0] for name in originals}
         """Each with the bracket before it."""
         self.longest = max(map(len, originals), default=0)
@@ -91,7 +101,7 @@ class Filling:
         self.held = ""
         """What may be the beginning of a placeholder."""
         self.offsets = Offsets()
-        self._originals = originals.escaped if is_json else originals.plain
+        self._originals = originals.by_name
         self._labels = originals.labels
         self._longest = originals.longest
         self._unescaping = Unescaping() if is_json else None
@@ -116,6 +126,8 @@ class Filling:
         for match in _PLACEHOLDER.finditer(text):
             original = self._originals.get(match[0])
             if original is not None:
+                if self._unescaping is not None:
+                    original = orjson.dumps(original).decode()[1:-1]
                 self.offsets.replace(self._place + match.start(), self._place + match.end(), len(original))
                 parts += (text[done : match.start()], original)
                 done = match.end()

@@ -44,7 +44,7 @@ class Screening:
                 *(self._decide(judgement) for judgement, _ in self._judgements if judgement.is_open)
             )
             self._refuse()
-            return self._change()
+            return await self._change()
         finally:
             self._note()
 
@@ -56,9 +56,9 @@ class Screening:
             inspection.missed(TOKEN_IDS)
             guard = inspection.guard
             if guard.config.action != "flag" and guard.config.on_error == "block":
+                field = "input" if self._call.request.embeds else "prompt"
                 raise BadRequest(
-                    f"The guard '{guard.name}' cannot read token ids. Send the prompt as text.",
-                    param="prompt",
+                    f"The guard '{guard.name}' cannot read token ids. Send '{field}' as text.", param=field
                 )
 
     def _count(self) -> None:
@@ -113,7 +113,7 @@ class Screening:
                     labels = ", ".join(dict.fromkeys(finding.label for finding in found))
                     raise Blocked(f"The guard '{inspection.guard.name}' refused this request for {labels}.")
 
-    def _change(self) -> dict[str, str]:
+    async def _change(self) -> dict[str, str]:
         edits: dict[int, list[Edit]] = {}
         for judgement, numbers in self._judgements:
             inspection = judgement.inspection
@@ -133,7 +133,7 @@ class Screening:
         fresh: dict[Path, str] = {}
         for number in sorted(edits):
             text = self._texts.texts[number]
-            fresh[text.path] = masks.edited(text, merged(edits[number]))
+            fresh[text.path] = await masks.edited(text, merged(edits[number]))
         self._call.request = replaced(self._call.request, fresh)
         return masks.originals
 

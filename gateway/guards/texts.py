@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from gateway.guards.finding import Origin
 from gateway.types import ChatRequest, Json
@@ -123,11 +123,25 @@ class Texts:
 
 def replaced(request: ChatRequest, texts: Mapping[Path, str]) -> ChatRequest:
     """``request`` with other texts at these places; nothing of the old one is changed."""
-    fresh: dict[str, Json] = {}
-    for path, text in texts.items():
-        name = str(path[0])
-        fresh[name] = put(fresh.get(name, getattr(request, name)), path[1:], text)
-    return replace(request, **fresh)
+    fresh = {name: _put_all(getattr(request, str(name)), below) for name, below in _by_step(texts).items()}
+    return replace(request, **{str(name): value for name, value in fresh.items()})
+
+
+def _put_all(tree: Json, values: Mapping[Path, Json]) -> Json:
+    """As ``put`` does it for each of ``values``, with no more than one copy of anything."""
+    if () in values:
+        return values[()]
+    copy: Any = dict(tree) if isinstance(tree, Mapping) else list(tree)
+    for step, below in _by_step(values).items():
+        copy[step] = _put_all(copy[step], below)
+    return tuple(copy) if isinstance(tree, tuple) else copy
+
+
+def _by_step(values: Mapping[Path, Json]) -> dict[str | int, dict[Path, Json]]:
+    below: dict[str | int, dict[Path, Json]] = {}
+    for path, value in values.items():
+        below.setdefault(path[0], {})[path[1:]] = value
+    return below
 
 
 def put(tree: Json, path: Path, value: Json) -> Json:

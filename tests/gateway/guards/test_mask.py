@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.guards.mask import Unmasking
+from gateway.guards.edits import Edit
+from gateway.guards.mask import Masks, Unmasking
+from gateway.guards.texts import Texts, leaf_spans, replaced
 from gateway.types import ChatRequest, Chunk
 
 ORIGINALS = {"<EMAIL_ADDRESS_1>": 'ann"@example.org', "<PHONE_NUMBER_12>": "+49 30 1234567"}
@@ -54,3 +56,37 @@ def test_many_originals_cost_no_more_a_chunk() -> None:
     for _ in range(2_000):
         unmasking.feed(Chunk(0, {"content": "a <b> and <EMAIL_ADDRESS_19999> <"}))
     assert time.process_time() - began < 2
+
+
+@pytest.mark.anyio
+async def test_arguments_with_many_values_are_edited_in_time_that_grows_with_their_number() -> None:
+    values = [f"a{number}@example.org" for number in range(20_000)]
+    call = {"type": "function", "function": {"name": "f", "arguments": json.dumps({"to": values})}}
+    texts = Texts.of(ChatRequest("m", messages=({"role": "assistant", "tool_calls": [call]},))).texts
+    edits = [
+        Edit(start, end, "EMAIL_ADDRESS", end - start, reversible=True)
+        for start, end in leaf_spans(texts[1].document)[1:]
+    ]
+    began = time.process_time()
+    masks = Masks(texts)
+    fresh = json.loads(await masks.edited(texts[1], edits))
+    assert time.process_time() - began < 2
+    assert [masks.originals[one] for one in fresh["to"]] == values
+
+
+def test_texts_of_many_messages_are_replaced_at_once() -> None:
+    messages = tuple(
+        {"role": "user", "content": [{"type": "text", "text": str(n)}, 1]} for n in range(20_000)
+    )
+    request = ChatRequest("m", messages=messages, params={"user": "u", "x": [1]})
+    paths = {("messages", n, "content", 0, "text"): f"new {n}" for n in range(0, 20_000, 2)}
+    began = time.process_time()
+    fresh = replaced(request, {**paths, ("params", "user"): "v"})
+    assert time.process_time() - began < 2
+    assert fresh.messages is not None
+    assert isinstance(fresh.messages, tuple)
+    assert fresh.messages[2] == {"role": "user", "content": [{"type": "text", "text": "new 2"}, 1]}
+    assert fresh.messages[1] is messages[1]
+    assert request.messages is messages
+    assert messages[2]["content"][0] == {"type": "text", "text": "2"}
+    assert fresh.params == {"user": "v", "x": [1]}
