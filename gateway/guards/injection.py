@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gateway.guards.disguise import plain
 from gateway.guards.finding import Origin, Scanner, Verdict
-from gateway.guards.tiers import Judge, Tiered
+from gateway.guards.tiers import Judge, Tiered, unsafe
 from gateway.guards.wording import Wording
 from gateway.policy.schema.guards import Classifier, InjectionGuard
 from gateway.sidecar.api import Scored, Sidecar
@@ -123,7 +123,7 @@ class _Detector:
     def _scored(self, one: _Reading, part: Scored) -> Scored:
         text = one.text[part.start : part.end]
         if self._classifier is not None:
-            probability = min(1.0, sum(part.scores.get(label, 0.0) for label in self._classifier.unsafe))
+            probability = unsafe(self._classifier, part.scores)
         else:
             log_odds = self._wording.stacked(part.scores.get("injection", 0.0), text)
             probability = _probability(log_odds - one.doubt)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.policy.schema.guards import Classifier
 from gateway.sidecar.api import Scored, SidecarError
 
 Fast = Callable[[str], Mapping[str, float]]
@@ -159,6 +160,17 @@ class Tiered:
             if label in self._thresholds and (margin := self._margin(label, probability)) > best[2]:
                 best = (label, probability, margin)
         return best
+
+
+def unsafe(classifier: Classifier, scores: Mapping[str, float]) -> float:
+    """The probability of those labels that count. Raises ``SidecarError`` for one that the model does not have."""
+    missing = [label for label in classifier.unsafe if label not in scores]
+    if missing:
+        raise SidecarError(
+            f"the classifier '{classifier.model}' has no label '{missing[0]}'; write under 'unsafe' some of: "
+            + ", ".join(scores)
+        )
+    return min(1.0, sum(scores[label] for label in classifier.unsafe))
 
 
 def _log_odds(probability: float) -> float:

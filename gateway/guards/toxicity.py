@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.guards.finding import Origin, Scanner
 from gateway.guards.ngrams import Ngrams
-from gateway.guards.tiers import Judge, Model, Tiered, sentences
+from gateway.guards.tiers import Judge, Model, Tiered, sentences, unsafe
 from gateway.policy.schema.guards import Classifier, ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar
 
@@ -114,10 +114,7 @@ def classifier(sidecar: Sidecar, config: Classifier) -> Model:
 
     async def score(texts: Sequence[str]) -> list[list[Scored]]:
         return [
-            [
-                Scored(start, end, {UNSAFE: min(1.0, sum(scores.get(label, 0.0) for label in config.unsafe))})
-                for start, end, scores in windows
-            ]
+            [Scored(start, end, {UNSAFE: unsafe(config, scores)}) for start, end, scores in windows]
             for windows in await sidecar.classify(config.model, texts)
         ]
 

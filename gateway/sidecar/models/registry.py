@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gateway.guards.finding import Finding
@@ -176,7 +178,9 @@ class Registry:
         from gateway.sidecar.models import embedder, heads
 
         _set_threads(self._config.threads)
-        loaded = embedder.load(self._config.embedder or "builtin")
+        name = self._config.embedder or "builtin"
+        with _named(name):
+            loaded = embedder.load(name)
         loaded.encode(["A first text takes longer than all others."])
         for path in sorted(self._config.heads_folder().glob("*.npz")):
             try:
@@ -306,7 +310,20 @@ def _bounded(texts: Sequence[str]) -> None:
 def _load_classifier(name: str) -> TextClassifier:
     from gateway.sidecar.models.classifier import TextClassifier
 
-    return TextClassifier(name)
+    with _named(name):
+        return TextClassifier(name)
+
+
+@contextmanager
+def _named(model: str) -> Iterator[None]:
+    """What the libraries say of a model that they cannot find often leaves out which."""
+    if model.startswith(("/", "./", "../", "~")) and not Path(model).is_dir():
+        raise ValueError(f"there is no folder '{model}'")
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        told = str(error)
+        raise ValueError(told if model in told.partition("\n")[0] else f"'{model}': {told}") from error
 
 
 def _set_threads(threads: int) -> None:

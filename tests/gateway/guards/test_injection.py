@@ -149,6 +149,11 @@ async def test_a_classifier_of_the_operators_takes_the_heads_place() -> None:
         [verdict] = await mine.thorough([text], "user")
         assert bool(verdict.findings) is found
         assert verdict.score == pytest.approx(0.7)
+    wrong = scanner(
+        Head(), classifier=Classifier(model="a/classifier", unsafe=("LABEL_1",)), checks=("model",)
+    )
+    with pytest.raises(Unscanned, match=r"no label 'LABEL_1'.*INJECTION, JAILBREAK, SAFE"):
+        await wrong.thorough([text], "user")
 
 
 async def test_the_judge_is_asked_where_the_others_are_not_sure() -> None:

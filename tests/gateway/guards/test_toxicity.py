@@ -262,6 +262,13 @@ async def test_a_classifier_takes_the_heads_place() -> None:
     assert verdict.findings == (Finding("unsafe", 0, 2, 0.7),)
 
 
+async def test_a_label_that_the_classifier_does_not_have_is_no_clean_bill() -> None:
+    own = NoSidecar({"toxic": 0.3, "neutral": 0.7})
+    named = {"model": "some/model", "unsafe": ["TOXIC"]}
+    with pytest.raises(Unscanned, match=r"'some/model' has no label 'TOXIC'.*toxic, neutral"):
+        await scanner(own, classifier=named).thorough(["hm"], "user")
+
+
 async def test_without_a_sidecar_what_is_unclear_stays_unscanned() -> None:
     with pytest.raises(Unscanned):
         await scanner(NoSidecar()).thorough(["hm"], "user")

@@ -330,3 +330,23 @@ def test_started_by_hand_it_says_who_starts_it(config: str | None) -> None:
 def test_the_config_survives_its_json() -> None:
     config = SidecarConfig(socket="/s", classifiers=("a", "b"), spacy={"en": "x"}, redis="redis://h/0")
     assert SidecarConfig.from_json(config.to_json()) == config
+
+
+def test_a_model_that_cannot_be_loaded_is_named() -> None:
+    with tempfile.TemporaryDirectory(prefix="tg-") as folder:
+        process = SidecarProcess(
+            Path(folder),
+            embedder="nobody/nothing",
+            classifiers=("/not/there",),
+            spacy={"en": "en_none"},
+            entities=True,
+        )
+        process.start()
+        states = (process._status() or {})["models"]
+        process.kill()
+        log = process.log.read_text()
+    assert states["embedder"].startswith("failed: 'nobody/nothing'")
+    assert states["/not/there"] == "failed: there is no folder '/not/there'"
+    assert "python -m spacy download en_none" in states["entities"]
+    assert "Traceback" not in log
+    assert len(log.splitlines()) == 3
