@@ -267,9 +267,11 @@ def _concatenated(logprobs: list[Mapping[str, Json]]) -> Json:
     for one in logprobs:
         for name, value in one.items():
             if isinstance(value, list):
-                whole.setdefault(name, [])
-                whole[name] = [*whole[name], *value] if whole[name] else list(value)
-            else:
+                joined = whole.get(name)
+                if not isinstance(joined, list):
+                    joined = whole[name] = []  # one of our own: what came is not to be changed
+                joined.extend(value)
+            elif value is not None or name not in whole:
                 whole[name] = value
     return whole
 
