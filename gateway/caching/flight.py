@@ -25,8 +25,10 @@ ITS_OWN = (Overloaded, RateLimited, DeadlineExceeded, ShuttingDown, Forbidden)
 
 AHEAD = 256
 """Chunks that the call may be ahead of its fastest reader."""
-BEHIND = 16_384
-"""Chunks that a reader may be behind the call before all wait for it."""
+BEHIND = 4_096
+"""Chunks that a reader may be behind the call before they are joined."""
+MOST_BEHIND = 4 * 2**20
+"""Characters, joined, that a reader may be behind the call before all wait for it."""
 
 _OWN = frozenset({"id", "created"})
 
@@ -133,6 +135,9 @@ class Flight:
                     for reader in self._readers:
                         reader.feed(chunk)
                     if self._is_ahead():
+                        for reader in self._readers:
+                            if len(reader.chunks) >= BEHIND:
+                                reader.condense()
                         await self._wait_for_room()
         except BaseException as error:
             self.error = error
@@ -179,12 +184,34 @@ class Reader:
             envelope: Mapping[str, Json] = chunk.envelope
             if envelope:
                 envelope = {name: value for name, value in envelope.items() if name not in _OWN}
-            chunk = replace(chunk, envelope=envelope)
+            told = chunk.revocation
+            if told is not None and "request_id" in told:
+                told = {**told, "request_id": self.call.request_id}
+            chunk = replace(chunk, envelope=envelope, revocation=told)
         elif len(self.flight._readers) > 1:
             chunk = replace(chunk)
         self.chunks.append(chunk)
         if self._waiter is not None:
             self.wake()
+
+    def condense(self) -> None:
+        """Make a few long chunks of all that wait: who reads slowly, or not at all, holds up nobody else."""
+        recording = Recording()
+        own: dict[str, Json] = {}
+        for chunk in self.chunks:
+            if chunk.revocation is not None:
+                return  # the end
+            if chunk.comment is None:
+                recording.add(chunk)
+                own = own or {name: chunk.envelope[name] for name in _OWN & chunk.envelope.keys()}
+        joined = recording.chunks()
+        if recording.size > MOST_BEHIND or not joined:
+            return
+        for chunk in joined:
+            chunk.envelope = {**own, **chunk.envelope}
+        joined[-1].more = False
+        self.chunks.clear()
+        self.chunks.extend(joined)
 
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.caching.answers import Recording
-from gateway.caching.flight import AHEAD, AskYourself, Flight, Flights, Reader
+from gateway.caching.flight import AHEAD, BEHIND, AskYourself, Flight, Flights, Reader
 from gateway.types import Call, Chunk, Chunks, Spending, Usage
 from tests.fakes import CANDIDATE, TARGET, a_call
 
@@ -301,6 +301,39 @@ async def test_one_that_does_not_read_does_not_hold_up_the_others() -> None:
     quick = Client(flight, "b")
     await quick.task
     assert len([chunk async for chunk in slow]) == 4 * AHEAD - 1
+
+
+async def test_what_waits_for_one_that_does_not_read_is_joined() -> None:
+    pieces = 3 * BEHIND
+    upstream = Upstream(pieces)
+    flight = started(upstream, max_entry=10**6)
+    lazy = flight.join(a_call())
+    slow = lazy.read()
+    upstream.go(pieces)
+    await anext(slow)
+    quick = Client(flight, "b")
+    await asyncio.wait_for(quick.task, 20)
+    assert len(lazy.chunks) <= BEHIND
+    rest = [chunk async for chunk in slow]
+    said = "".join(chunk.delta["content"] for chunk in rest if chunk.delta)
+    assert said == "".join(map(str, range(1, pieces)))
+    assert {chunk.envelope.get("id") for chunk in rest if chunk.delta} == {"upstream"}  # an answer has one id
+    assert rest[-1].usage == Usage(5, 3) and [c.finish_reason for c in rest if c.finish_reason] == ["stop"]
+
+
+async def test_a_cut_tells_each_reader_of_its_own_request() -> None:
+    begin = asyncio.Event()
+
+    async def source(call: Call, recording: Recording) -> Chunks:
+        await begin.wait()
+        yield Chunk(delta={}, finish_reason="content_filter", revocation={"request_id": call.request_id})
+
+    flight = Flights().start("k", a_call(request_id="a"), source, max_entry=100)
+    clients = [Client(flight, name) for name in "ab"]
+    begin.set()
+    for client, name in zip(clients, "ab", strict=True):
+        await client.task
+        assert client.chunks[-1].revocation == {"request_id": name}
 
 
 async def test_comments_go_to_who_is_there() -> None:
