@@ -44,34 +44,46 @@ class Candidate:
     stream: bool = False
     headers: tuple[str, ...] = ()
     question: str = "Hello"
+    key: str = KEY
 
 
 STATIC = "GET /healthz"
+LIMITED = KEY + "-limited"
 CANDIDATES = (
     Candidate(STATIC, "GET", "/healthz"),
     Candidate("exact hit"),
     Candidate("exact hit, a question of 8,000 characters", question="Hello there! " * 615),
     Candidate("exact hit, streamed", stream=True),
+    Candidate("exact hit, under quotas", key=LIMITED),
+    Candidate("exact hit, under quotas, streamed", stream=True, key=LIMITED),
     Candidate("scripted backend (no-store)", headers=("cache-control: no-store",)),
     Candidate("scripted backend (no-store), streamed", stream=True, headers=("cache-control: no-store",)),
 )
 
 
 def policy() -> dict[str, Any]:
-    """Authentication, quotas of the key, a price: what a request goes through in service."""
-    key = {"id": "bench", "sha256": sha256(KEY.encode()).hexdigest(), "tenant": "acme"}
+    """Authentication, a price, the ledger; one of the keys has quotas."""
+    quotas = {"requests_per_minute": 10**9, "tokens_per_minute": 10**10}
     return {
         "version": 1,
         "backends": {"scripted": {"kind": "fake", "script": [{"reply": ANSWER}]}},
         "models": {"static": {"targets": [{"backend": "scripted", "model": "static"}]}},
         "prices": {"static": {"input": 0.15, "output": 0.6}},
-        "keys": [{**key, "quotas": {"requests_per_minute": 10**9, "tokens_per_minute": 10**10}}],
+        "keys": [_key(KEY, "bench"), {**_key(LIMITED, "limited"), "quotas": quotas}],
         "caches": {"exact": {}},
     }
 
 
+def _key(text: str, id: str) -> dict[str, Any]:
+    return {"id": id, "sha256": sha256(text.encode()).hexdigest(), "tenant": "acme"}
+
+
 def request(candidate: Candidate) -> bytes:
-    lines = [f"{candidate.method} {candidate.path} HTTP/1.1", "host: bench", f"authorization: Bearer {KEY}"]
+    lines = [
+        f"{candidate.method} {candidate.path} HTTP/1.1",
+        "host: bench",
+        f"authorization: Bearer {candidate.key}",
+    ]
     lines += candidate.headers
     body = b""
     if candidate.method == "POST":

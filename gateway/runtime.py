@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import httpx
 from pydantic import SecretStr
@@ -85,17 +84,18 @@ class Runtime:
     _users: int = 0
     _unused: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """For the length of a request: nothing that it may need is closed meanwhile."""
+    def in_use(self) -> Self:
+        """``with`` it for the length of a request: nothing that it may need is closed meanwhile."""
+        return self
+
+    def __enter__(self) -> None:
         self._users += 1
         self._unused.clear()
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users:
-                self._unused.set()
+
+    def __exit__(self, *error: object) -> None:
+        self._users -= 1
+        if not self._users:
+            self._unused.set()
 
     async def unused(self) -> None:
         if self._users:

@@ -17,9 +17,9 @@ class ClientLeft(Exception):
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body. Raises ``ClientLeft``, and ``BodyTooLarge`` past ``limit`` bytes (at once if declared so)."""
-    declared = dict(scope["headers"]).get(b"content-length", b"0")
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -32,7 +32,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
             raise _too_large(limit)
         parts.append(part)
         if not message.get("more_body", False):
-            return b"".join(parts)
+            return b"".join(parts) if len(parts) > 1 else part
 
 
 def _too_large(limit: int) -> BodyTooLarge:
