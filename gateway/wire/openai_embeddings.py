@@ -9,9 +9,9 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from struct import Struct
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from gateway.errors import BadRequest
 from gateway.types import ChatRequest, Chunk, Json
@@ -37,6 +37,19 @@ class EmbeddingsBody(Lenient):
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
     stream: bool | None = None
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _one_kind(cls, value: Any) -> Any:
+        """What is wrong with the whole list is told of the list, not of each shape that it might have had."""
+        if isinstance(value, list):
+            if len(value) > MOST and not isinstance(value[0], int):
+                raise ValueError(
+                    f"there are {len(value)} entries, and {MOST} are the most. Send them in parts"
+                )
+            if len({type(one) for one in value}) > 1:
+                raise ValueError("its entries should be all texts, all token ids, or all lists of token ids")
+        return value
 
 
 _OWN = frozenset({"model", "input", "stream", "stream_options"})

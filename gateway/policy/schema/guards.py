@@ -42,6 +42,11 @@ class Classifier(Frozen):
     """Its labels that count; their probabilities are added up."""
 
 
+def _asked(checks: tuple[Check, ...], classifier: Classifier | None) -> None:
+    if classifier is not None and "model" not in checks:
+        raise ValueError("the classifier is never asked with 'checks: [fast]'; write 'checks: [fast, model]'")
+
+
 class AnyGuard(Frozen):
     """What every kind of guard has."""
 
@@ -128,6 +133,11 @@ class InjectionGuard(AnyGuard):
     judge: Name | None = None
     """A public model that answers as Llama Guard does; it decides what the others leave open."""
 
+    @model_validator(mode="after")
+    def _classifier_is_asked(self) -> InjectionGuard:
+        _asked(self.checks, self.classifier)
+        return self
+
 
 ToxicityCategory = Literal["hate", "harassment", "violence", "sexual", "self_harm"]
 
@@ -146,6 +156,11 @@ class ToxicityGuard(AnyGuard):
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
     classifier: Classifier | None = None
     judge: Name | None = None
+
+    @model_validator(mode="after")
+    def _classifier_is_asked(self) -> ToxicityGuard:
+        _asked(self.checks, self.classifier)
+        return self
 
 
 class TopicsGuard(AnyGuard):

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from gateway.policy.checks import check
+from tests.fakes import policy
 
 BASE = """
 version: 1
@@ -75,3 +77,10 @@ def test_keeping_local_needs_a_local_backend() -> None:
 )
 def test_the_rest_is_let_be(more: str) -> None:
     assert findings(more) == []
+
+
+@pytest.mark.parametrize("kind", ["injection", "toxicity"])
+def test_a_classifier_that_would_never_be_asked_is_refused(kind: str) -> None:
+    guard = {"kind": kind, "checks": ["fast"], "classifier": {"model": "x", "unsafe": ["y"]}}
+    with pytest.raises(ValidationError, match="never asked"):
+        policy(guards={"it": guard})

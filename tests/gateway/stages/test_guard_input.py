@@ -207,6 +207,9 @@ async def test_token_ids_cannot_be_read(prompt: Any) -> None:
     with pytest.raises(errors.BadRequest, match="token ids") as caught:
         await ask(a_guard(action="block"), a_call(prompt=prompt))
     assert caught.value.param == "prompt"
+    with pytest.raises(errors.BadRequest, match="Send 'input' as text") as caught:
+        await ask(a_guard(action="block"), a_call(prompt=prompt, embeds=True))
+    assert caught.value.param == "input"
     for lenient in (a_guard(action="block", on_error="allow"), a_guard(action="flag")):
         call = a_call(prompt=prompt)
         await ask(lenient, call)

@@ -69,6 +69,21 @@ def test_what_is_refused_is_named(fields: dict[str, Any], param: str) -> None:
     assert (refusal.value.param or "").startswith(param.partition("[")[0])
 
 
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        (["one"] * 2049, "2049 entries, and 2048 are the most"),
+        ([[1]] * 2049, "2049 entries, and 2048 are the most"),
+        (["one", 2], "all texts, all token ids, or all lists of token ids"),
+    ],
+    ids=["texts", "token ids", "mixed"],
+)
+def test_what_is_wrong_with_the_whole_list_is_told_of_it(given_: Any, said: str) -> None:
+    with pytest.raises(BadRequest, match=said) as refusal:
+        openai_embeddings.read_request(body(input=given_))
+    assert refusal.value.param == "input"
+
+
 def test_input_is_required() -> None:
     with pytest.raises(BadRequest, match="Missing required parameter: 'input'"):
         openai_embeddings.read_request(b'{"model": "m"}')
