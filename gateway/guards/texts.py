@@ -21,6 +21,10 @@ _ORIGINS: Mapping[str, Origin] = {
     "tool": "tool",
     "function": "tool",
 }
+_DESCRIBING = frozenset(("description", "title", "default", "const", "enum", "example", "examples"))
+"""Of JSON Schema's keywords (draft 2020-12, validation, section 9), those that hold people's words."""
+_WHOLE: Mapping[str, Origin] = {"documents": "tool", "metadata": "user", "web_search_options": "user"}
+"""Parameters all of whose texts are read: what vLLM and others put into the prompt, and what servers keep."""
 _SPOKEN = ("refusal", "reasoning_content", "reasoning")
 
 
@@ -61,6 +65,10 @@ class Texts:
         prediction = params.get("prediction")
         if isinstance(prediction, Mapping):
             texts._content(("params", "prediction", "content"), prediction.get("content"), "user")
+        for name in ("tools", "functions", "response_format"):
+            texts._described(("params", name), params.get(name), "system")
+        for name, origin in _WHOLE.items():
+            texts._described(("params", name), params.get(name), origin, said=True)
         return texts
 
     def _add(self, path: Path, text: Json, origin: Origin, kind: Kind = "text") -> None:
@@ -110,6 +118,20 @@ class Texts:
             self._add((*path, "arguments"), arguments, origin)
             return
         self.texts.append(Text((*path, "arguments"), said, origin, "json", document))
+
+    def _described(self, path: Path, value: Json, origin: Origin, *, said: bool = False) -> None:
+        """What is ``said`` in definitions and schemas; their names and keywords are for machines."""
+        if isinstance(value, str):
+            if said:
+                self._add(path, value, origin)
+        elif isinstance(value, Mapping):
+            named = bool(path) and path[-1] == "properties"
+            for key, one in value.items():
+                here = said or (not named and key in _DESCRIBING)
+                self._described((*path, key), one, origin, said=here)
+        elif isinstance(value, list):
+            for i, one in enumerate(value):
+                self._described((*path, i), one, origin, said=said)
 
     def _prompt(self, prompt: Json) -> None:
         if isinstance(prompt, str):

@@ -90,3 +90,33 @@ def test_texts_of_many_messages_are_replaced_at_once() -> None:
     assert request.messages is messages
     assert messages[2]["content"][0] == {"type": "text", "text": "2"}
     assert fresh.params == {"user": "v", "x": [1]}
+
+
+def test_tools_documents_and_metadata_are_read() -> None:
+    schema = {
+        "type": "object",
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "properties": {"title": {"type": "string", "description": "one", "enum": ["two"]}},
+    }
+    params = {
+        "tools": [
+            {"type": "function", "function": {"name": "f", "description": "three", "parameters": schema}}
+        ],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+        "documents": [{"title": "four", "text": "five"}],
+        "metadata": {"of": "six"},
+        "stop": ["seven"],
+    }
+    request = ChatRequest("m", messages=(), params=params)
+    texts = Texts.of(request).texts
+    assert [(text.text, text.origin) for text in texts] == [
+        *((word, "system") for word in ("three", "one", "two", "one", "two")),
+        *((word, "tool") for word in ("four", "five")),
+        ("six", "user"),
+    ]
+    fresh = replaced(request, {text.path: "x" for text in texts})
+    said = json.dumps(fresh.params)
+    assert not any(f'"{text.text}"' in said for text in texts)
+    assert '"seven"' in said
+    assert said.count("2020-12/schema") == 2
+    assert Texts.of(request).texts == texts
