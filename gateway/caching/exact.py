@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 SECONDS_TO_ANSWER = 0.05
 """A server that is slower than this is left alone until it answers again."""
 PROBE_EVERY = 0.25
+CONNECTIONS = 16
+"""At most: more answers are not found any sooner, and hundreds at once would be connecting rather than asking."""
 OVERHEAD = 300
 """Bytes that an entry in memory takes beside its key and value."""
 MOST_WAITING = 16 * 2**20
@@ -103,12 +105,15 @@ class RedisAnswers:
     """
 
     def __init__(self, url: str, *, prefix: str = "tollgate:answer:") -> None:
-        self._redis = redis.Redis.from_url(
+        pool = redis.BlockingConnectionPool.from_url(
             url,
+            max_connections=CONNECTIONS,
+            timeout=None,  # those who wait for a connection have a time limit of their own
             socket_timeout=SECONDS_TO_ANSWER,
             socket_connect_timeout=SECONDS_TO_ANSWER,
             retry=Retry(NoBackoff(), 1),
         )
+        self._redis = redis.Redis.from_pool(pool)
         self._prefix = prefix
         self._waiting: OrderedDict[str, tuple[bytes, float] | None] = OrderedDict()
         """What the server is to be told: an answer and its time to live, or None for an eviction."""

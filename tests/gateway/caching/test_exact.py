@@ -156,6 +156,23 @@ async def test_what_is_on_its_way_gets_there_before_the_end(redis_server: RedisS
     await second.aclose()
 
 
+async def test_hundreds_ask_at_once_over_a_few_connections(
+    stored: RedisAnswers, patience: Callable[[float], None]
+) -> None:
+    patience(5.0)
+    stored.put("a", b"x", 60.0)
+    await settled(stored)
+    assert await asyncio.gather(*[stored.get("a") for _ in range(300)]) == [b"x"] * 300
+    assert not stored.down
+    # Those who leave while they wait take no connection with them.
+    leaving = [asyncio.ensure_future(stored.get("a")) for _ in range(300)]
+    await asyncio.sleep(0)
+    for task in leaving:
+        task.cancel()
+    await asyncio.gather(*leaving, return_exceptions=True)
+    assert await stored.get("a") == b"x"
+
+
 async def back(answers: RedisAnswers) -> None:
     async with asyncio.timeout(5):
         while answers.down:  # noqa: ASYNC110
