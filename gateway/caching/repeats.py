@@ -1,8 +1,8 @@
 """A lane for what was asked before, word for word: its answer stands ready in bytes, and passes no stage.
 
-It is for requests on which no stage but ``cache`` would do more than take notes: nothing limits the caller, no guard
-looks at the tenant's questions, and no header has a special wish. All else goes through the stages, and so does the
-first repetition. What they would note, count and enter is noted, counted and entered here.
+It is for requests on which, but for ``cache`` and ``quota``, no stage would do more than take notes: no guard looks at
+the tenant's questions, and no header has a special wish. All else goes through the stages, and so does the first
+repetition, and whatever is refused. What they would note, count and enter is noted, counted and entered here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from gateway.caching.answers import unpack
 from gateway.caching.caches import Caches
 from gateway.caching.exact import MemoryAnswers
+from gateway.errors import GatewayError
 from gateway.guards.guards import Guards
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.tracing import close, place_of
-from gateway.quota.quotas import Quotas
+from gateway.quota.quotas import Quotas, Reservation, tokens_of
 from gateway.quota.tally import NOTHING
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Principal, Receipt
 from gateway.wire.front import Front
@@ -30,8 +31,10 @@ LONGEST = 2**16
 OVERHEAD = 2_000
 """Bytes that an entry takes beside what it holds."""
 
+_ASKED = 4
+"""Bytes that a question takes as it came and as it was read, for each of its own."""
 _WISHES = frozenset({b"cache-control", b"x-tollgate-deadline"})
-_NOTHING_USED: dict[str, Json] = {"reserved_tokens": 0, "used_tokens": 0, "cost_usd": 0.0, "source": "cache"}
+_NOTHING_USED: dict[str, Json] = {"used_tokens": 0, "cost_usd": 0.0, "source": "cache"}
 
 _Headers = Iterable[tuple[bytes, bytes]]
 _Name = tuple[Front, str, bytes]
@@ -45,7 +48,8 @@ class Ready:
     principal: Principal
     model: str
     request: ChatRequest
-    """Without its content."""
+    limited: bool
+    """Whether quotas and budgets have a say."""
     candidate: Candidate
     key: str
     packed: bytes
@@ -59,6 +63,7 @@ class Ready:
 
     @property
     def size(self) -> int:
+        """Without the question's."""
         return len(self.packed) + sum(map(len, self.parts)) + OVERHEAD
 
 
@@ -94,9 +99,10 @@ class Repeats:
         data: bytes,
         *,
         started: float,
-    ) -> tuple[Ready, bytes] | None:
-        """What to send, everything about it being entered already; None where the stages are to see to it.
+    ) -> tuple[bool, bytes, list[tuple[bytes, bytes]]] | None:
+        """Whether it is a stream, all of it, and headers to go with it. None where the stages are to see to it.
 
+        Everything about the request is entered then, as if it had ended.
         ``started`` is when the request arrived (``time.perf_counter()``).
         """
         name = (front, principal.key_id, data)
@@ -115,8 +121,26 @@ class Repeats:
             self._forget(name)
             return None
         self._known.move_to_end(name)
-        self._enter(ready, request_id, age, parent, started)
-        return ready, own.join(ready.parts)
+        call = Call(
+            request_id,
+            ready.principal,
+            ready.request,
+            self._caches.policy,
+            Receipt(request_id, time.time()),
+            started,
+            model=ready.model,
+            cached="exact",
+            candidate=ready.candidate,
+        )
+        try:
+            reservation = self._quotas.reserve_now(call) if ready.limited else None
+        except GatewayError:
+            return None
+        self._enter(call, ready, reservation, age, parent)
+        headers = ready.headers
+        if call.reply_headers:
+            headers = [*headers, *((one.encode(), text.encode()) for one, text in call.reply_headers.items())]
+        return ready.request.stream, own.join(ready.parts), headers
 
     def keep(self, front: Front, call: Call, data: bytes) -> None:
         """After ``call``, which the cache answered: have the answer ready for the next who sends ``data``."""
@@ -126,7 +150,6 @@ class Repeats:
             or len(data) > LONGEST
             or call.request.embeds
             or self._guards.of(call.principal.tenant).input
-            or self._quotas.limited(call.policy, call.principal)
             or (own := front.own(call.request_id, created := int(time.time()))) is None
             or (entry := self._caches.entry(call)) is None
             or (packed := self._answers.look(entry.key)) is None
@@ -143,7 +166,8 @@ class Repeats:
         ready = Ready(
             principal=call.principal,
             model=call.model,
-            request=ChatRequest(request.model, stream=request.stream),
+            request=request,
+            limited=self._quotas.limited(call.policy, call.principal),
             candidate=self._caches.answered_by(answer),
             key=entry.key,
             packed=packed,
@@ -155,7 +179,7 @@ class Repeats:
         name = (front, call.principal.key_id, data)
         self._forget(name)
         self._known[name] = ready
-        self.bytes += len(data) + ready.size
+        self.bytes += _ASKED * len(data) + ready.size
         while self.bytes > self._caches.ready_bytes:
             self._forget(next(iter(self._known)))
 
@@ -165,27 +189,22 @@ class Repeats:
     def _forget(self, name: _Name) -> None:
         ready = self._known.pop(name, None)
         if ready is not None:
-            self.bytes -= len(name[2]) + ready.size
+            self.bytes -= _ASKED * len(name[2]) + ready.size
 
-    def _enter(self, ready: Ready, request_id: str, age: float, parent: str, started: float) -> None:
+    def _enter(
+        self, call: Call, ready: Ready, reservation: Reservation | None, age: float, parent: str
+    ) -> None:
         """All that the stages would tell of a request like this one."""
         metrics = self._metrics
-        seconds = time.perf_counter() - started
-        notes: dict[str, dict[str, Json]] = {
-            "cache": {"result": "exact", "age": round(age, 1)},
-            "quota": _NOTHING_USED,
-            "meter": {"first_token": round(seconds, 6), **ready.told},
-        }
-        call = Call(
-            request_id,
-            ready.principal,
-            ready.request,
-            self._caches.policy,
-            Receipt(request_id, time.time(), notes),
-            started,
-            model=ready.model,
-            cached="exact",
-            candidate=ready.candidate,
+        seconds = time.perf_counter() - call.started
+        reserved = 0
+        if reservation is not None:
+            reserved = tokens_of(call.demand) if call.demand is not None else 0
+            self._quotas.settle(reservation, tokens=0, nanodollars=0)
+        call.receipt.notes.update(
+            cache={"result": "exact", "age": round(age, 1)},
+            quota={"reserved_tokens": reserved, **_NOTHING_USED},
+            meter={"first_token": round(seconds, 6), **ready.told},
         )
         metrics.cache.labels("exact", "hit").inc()
         metrics.requests.labels(ready.model, "", "200").inc()

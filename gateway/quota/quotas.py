@@ -43,7 +43,7 @@ class Quotas:
         self, store: str, *, estimator: Estimator | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self.estimator = estimator or Estimator()
-        memory = MemoryCounters(clock=clock)
+        self._memory = memory = MemoryCounters(clock=clock)
         self._counters: Counters = (
             memory if store == "memory" else GuardedCounters(RedisCounters(store), memory)
         )
@@ -63,13 +63,25 @@ class Quotas:
         Sets the ``x-ratelimit`` headers of the reply. Raises ``RateLimited``, ``BudgetSpent`` for dollars that are
         spent, ``BadRequest`` for what can never fit, ``Overloaded`` where the policy closes while the store is away.
         """
+        asked = self._asked(call)
+        if asked is None:
+            return None
+        return self._admitted(call, *asked, await self._counters.reserve(call.request_id, *asked))
+
+    def reserve_now(self, call: Call) -> Reservation | None:
+        """``reserve`` where the counters are kept in memory: without waiting. A refusal changes nothing."""
+        asked = self._asked(call)
+        if asked is None:
+            return None
+        return self._admitted(call, *asked, self._memory.reserve_now(call.request_id, *asked))
+
+    def _asked(self, call: Call) -> tuple[Limits, Amounts] | None:
         demand = self.estimator.demand(call)
         call.demand = demand
         limits = self._book.limits(call.policy, call.principal)
-        if not limits:
-            return None
-        amounts = self._amounts(call, demand, limits)
-        verdict = await self._counters.reserve(call.request_id, limits, amounts)
+        return (limits, self._amounts(call, demand, limits)) if limits else None
+
+    def _admitted(self, call: Call, limits: Limits, amounts: Amounts, verdict: Verdict) -> Reservation:
         if not verdict.used:
             call.receipt.note("quota", unmetered="the store is away")
         headers = headers_of(limits, verdict)

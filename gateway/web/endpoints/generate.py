@@ -83,12 +83,12 @@ class Generate:
         )
         if found is None:
             return False
-        ready, body = found
-        if ready.request.stream:
-            await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *ready.headers]})
+        streamed, body, headers = found
+        if streamed:
+            await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *headers]})
             await _end(send, body)
         else:
-            await send_body(send, body, headers=ready.headers)
+            await send_body(send, body, headers=headers)
         return True
 
     async def _whole(self, call: Call, first: Chunk, rest: AsyncIterator[Chunk], send: Send) -> None:

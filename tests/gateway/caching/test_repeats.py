@@ -57,7 +57,13 @@ def a_policy(**more: Any) -> dict[str, Any]:
             key("k2", "acme-2", tenant="acme", models=["m"]),
             key("k3", "other-1", tenant="other"),
             key("k4", "guarded-1", tenant="guarded"),
-            key("k5", "limited-1", tenant="acme", quotas={"requests_per_minute": 5}),
+            key(
+                "k5",
+                "limited-1",
+                tenant="acme",
+                quotas={"requests_per_minute": 5, "tokens_per_day": 9_000},
+                budget={"usd_per_day": 1},
+            ),
             key("k6", "expired-1", tenant="acme", expires="2020-01-01"),
         ],
         "guards": {
@@ -372,7 +378,7 @@ async def test_what_stands_ready_is_bounded_and_counted(world: World) -> None:
             await world.ask(chat(f"question {i}"))
         repeats = world.repeats
         assert repeats.bytes <= 10 * 1024
-        assert repeats.bytes == sum(len(name[2]) + one.size for name, one in repeats._known.items())
+        assert repeats.bytes == sum(4 * len(name[2]) + one.size for name, one in repeats._known.items())
     assert len(world.repeats._known) > 1
 
 
