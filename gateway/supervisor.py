@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher
 from gateway.settings import SOCKET_FD, Settings
+from gateway.sidecar.api import SidecarError
+from gateway.sidecar.client import SidecarClient
 from gateway.sidecar.config import CONFIG, SidecarConfig
 from gateway.sidecar.need import needs_sidecar, sidecar_config
 
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 _SLACK = 5.0
 """Seconds more than the drain timeout that a child gets before it is killed."""
+_LOADING = 60.0
+"""Seconds for which a sidecar goes on in the place of one that loads its models."""
 _SAME_SIGNAL = 0.2
 """Seconds in which a second signal is an echo: some wrappers pass on what the terminal has sent already."""
 
@@ -73,6 +77,10 @@ class Supervisor:
         self.engines: dict[str, Child] = {}
         self.sidecar: Child | None = None
         self._sidecar_config: SidecarConfig | None = None
+        self._sidecars = 0
+        """How many there were."""
+        self._leaving: Child | None = None
+        """One that answers until another has loaded its models."""
         self._env = dict(env)
         self._on_line = on_line
         self._grace = drain_timeout + _SLACK
@@ -109,23 +117,39 @@ class Supervisor:
                     engine.start()
 
     async def run_sidecar(self, wanted: SidecarConfig | None, env: Mapping[str, str]) -> None:
-        """Have it run as ``wanted`` says, or not at all; one that is as wanted already is left alone."""
+        """Have it run as ``wanted`` says, or not at all; one that is as wanted already is left alone.
+
+        One that takes another's place loads its models first: until then the other goes on answering. Each has a
+        socket of its own, and that of ``wanted`` is a link to whoever answers.
+        """
         async with self._changing:
             if wanted == self._sidecar_config:
                 return
-            if self.sidecar is not None:
-                log.info("stopping %s", self.sidecar.name)
-                await self.sidecar.stop(self._grace)
-                self.sidecar = self._sidecar_config = None
-            if wanted is not None and not self._closing:
-                self._sidecar_config = wanted
-                self.sidecar = Child(
-                    "sidecar",
-                    (sys.executable, "-m", "gateway.sidecar.worker"),
-                    env={**self._env, **env, CONFIG: wanted.to_json()},
-                    on_line=self._on_line,
-                )
-                self.sidecar.start()
+            before, self._leaving = self.sidecar, self.sidecar
+            self.sidecar, self._sidecar_config = None, None
+            try:
+                if wanted is not None and not self._closing:
+                    self._sidecars += 1
+                    address = Path(wanted.socket)
+                    own = address.with_name(f"{address.name}.{self._sidecars}")
+                    self._sidecar_config = wanted
+                    self.sidecar = Child(
+                        "sidecar",
+                        (sys.executable, "-m", "gateway.sidecar.worker"),
+                        env={**self._env, **env, CONFIG: replace(wanted, socket=str(own)).to_json()},
+                        on_line=self._on_line,
+                    )
+                    self.sidecar.start()
+                    if before is not None:
+                        await _loaded(own)
+                    link = own.with_suffix(".link")
+                    link.symlink_to(own.name)
+                    link.replace(address)
+            finally:
+                if before is not None:
+                    log.info("stopping %s", before.name)
+                    await before.stop(self._grace)
+                self._leaving = None
 
     async def shut_down(self) -> None:
         """Let the workers finish, then stop the engines and the sidecar."""
@@ -139,14 +163,27 @@ class Supervisor:
         self._closing = True
         for child in (*self.workers, *self.engines.values()):
             child.kill()
-        if self.sidecar is not None:
-            self.sidecar.kill()
+        for sidecar in (self.sidecar, self._leaving):
+            if sidecar is not None:
+                sidecar.kill()
 
     async def _stop_engine(self, name: str) -> None:
         engine = self.engines[name]
         log.info("stopping %s", engine.name)
         await engine.stop(self._grace)
         del self.engines[name], self._launched[name]
+
+
+async def _loaded(path: Path) -> None:
+    """Wait until the sidecar at ``path`` has loaded what it can, but no longer than is sensible."""
+    async with aclosing(SidecarClient(path)) as client:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOADING):
+                while True:
+                    with suppress(SidecarError):
+                        if "loading" not in (await client.status())["models"].values():
+                            return
+                    await asyncio.sleep(0.1)
 
 
 class LastGood:

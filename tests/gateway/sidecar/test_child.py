@@ -66,6 +66,31 @@ async def test_it_is_started_anew_when_it_dies_or_is_to_do_something_else(
     assert not Path(config.socket).exists()  # noqa: ASYNC240
 
 
+async def test_who_is_to_do_something_else_is_not_missed_meanwhile(
+    supervisor: Supervisor, config: SidecarConfig
+) -> None:
+    config = replace(config, embedder="builtin")
+    await supervisor.run_sidecar(config, {})
+    first = await pid(supervisor, config)
+    async with asyncio.timeout(60), aclosing(SidecarClient(Path(config.socket))) as client:
+        while "loading" in (await client.status())["models"].values():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        changing = asyncio.create_task(supervisor.run_sidecar(replace(config, max_queue=99), {}))
+        answers = missed = 0
+        while not changing.done():
+            try:
+                await client.embed([f"word {answers}"])
+                answers += 1
+            except SidecarDown:  # what is under way at the very change
+                missed += 1
+            await asyncio.sleep(0.02)
+        assert len(await client.embed(["again"])) == 1
+    assert answers > 5
+    assert missed <= 1
+    assert supervisor.sidecar is not None
+    assert supervisor.sidecar.pid != first
+
+
 async def test_none_is_started_during_the_shutdown(supervisor: Supervisor, config: SidecarConfig) -> None:
     await supervisor.run_sidecar(config, {})
     await pid(supervisor, config)
