@@ -17,9 +17,6 @@ class MemoryStore:
         self._clock = clock
 
     async def put(self, key: str, value: bytes, ttl: float) -> None:
-        self._put(key, value, ttl)
-
-    def _put(self, key: str, value: bytes, ttl: float) -> None:
         self._drop(key)
         # What orjson returns keeps the buffer that it was written in, of up to ten times its length.
         value = bytes(memoryview(value))
@@ -30,7 +27,7 @@ class MemoryStore:
 
     async def put_many(self, values: Mapping[str, bytes], ttl: float) -> None:
         for key, value in values.items():
-            self._put(key, value, ttl)
+            await self.put(key, value, ttl)
 
     async def get(self, key: str) -> bytes | None:
         value, expires = self._values.get(key, (None, 0.0))
