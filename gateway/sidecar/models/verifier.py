@@ -1,8 +1,8 @@
 """Decides whether the answer to one question may be given to another: rules that refuse, then a learned score.
 
 The score is the sum of boosted trees over what the words have in common (``alignment.py``) and of small networks over
-both sentence embeddings. ``scripts/train_verifier.py`` writes them into ``heads/verifier.zip`` (an npz), with a table
-that maps an error budget to the score that keeps it out of fold.
+both sentence embeddings and the same. ``scripts/train_verifier.py`` writes them into ``heads/verifier.zip`` (an npz),
+with a table that maps an error budget to the score that keeps it out of fold.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Verifier:
         row = np.array(
             [*features(a, b, float(u @ v), self._idf), *near.min(axis=0), *near.max(axis=0)], dtype=np.float32
         )
-        return self._trees.score(row) + self._networks.score(u, v)
+        return self._trees.score(row) + self._networks.score(np.concatenate([pair(u, v), row]))
 
 
 class Trees:
@@ -103,7 +103,7 @@ class Trees:
 
 
 class Networks:
-    """The mean of networks of one hidden layer over ``[|u-v|, u·v, u+v]``."""
+    """The mean of networks of one hidden layer over ``[|u-v|, u·v, u+v]`` and the trees' row."""
 
     def __init__(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
         self._mean = arrays["net_mean"].astype(np.float32)
@@ -113,9 +113,8 @@ class Networks:
         self._w1 = arrays["net_w1"].astype(np.float32)
         self._b1 = float(arrays["net_b1"])
 
-    def score(self, u: Floats, v: Floats) -> float:
-        row = (pair(u, v) - self._mean) * self._scale
-        hidden = np.maximum(row @ self._w0 + self._b0, 0)
+    def score(self, row: Floats) -> float:
+        hidden = np.maximum(standard(row, self._mean, self._scale) @ self._w0 + self._b0, 0)
         return float(hidden @ self._w1) + self._b1
 
 
@@ -135,3 +134,9 @@ def unit(rows: Floats) -> Floats:
 def pair(u: Floats, v: Floats) -> Floats:
     """What the networks see of two embeddings, or of two rows of them."""
     return np.concatenate([np.abs(u - v), u * v, u + v], axis=-1)
+
+
+def standard(rows: Floats, mean: Floats, scale: Floats) -> Floats:
+    """Centred and scaled; what lies far out is brought near, as counts of words may be anything."""
+    near: Floats = np.clip((rows - mean) * scale, -4, 4)
+    return near

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gateway.sidecar.models.verifier import Verifier
+from gateway.sidecar.models.verifier import Verifier, standard
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +45,9 @@ def test_the_score_does_not_mind_the_direction(verifier: Verifier) -> None:
         one = verifier.judge(a, b, u, v, threshold=0)
         other = verifier.judge(b, a, v, u, threshold=0)
         assert one.confidence == pytest.approx(other.confidence, abs=1e-4)
+
+
+def test_a_count_far_out_weighs_no_more_than_a_large_one() -> None:
+    mean, scale = np.zeros(2, dtype=np.float32), np.ones(2, dtype=np.float32)
+    near, far = (np.array([count, 1], dtype=np.float32) for count in (4, 4_000))
+    assert standard(near, mean, scale).tolist() == standard(far, mean, scale).tolist() == [4, 1]
