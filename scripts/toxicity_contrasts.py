@@ -1,13 +1,15 @@
 """Sentences made from patterns, in pairs that differ in what is meant and hardly in their words.
 
 They teach what the public sets show too seldom: that "kill" is said of processes and "hate" of Mondays, that who
-quotes or denies an insult does not insult, and that naming a group is not an attack on it.
+quotes or denies an insult does not insult, that naming a group is not an attack on it, and what is said to one person:
+threats and promises, insults and compliments. Scraps such as an identifier or a single word say nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +19,8 @@ HARMLESS: Mapping[str, int] = {}
 """No category applies."""
 HATE = {"hate": 1, "sexual": 0, "self_harm": 0}
 HARASSMENT = {"hate": 0, "harassment": 1, "sexual": 0, "self_harm": 0}
+THREAT = {"hate": 0, "harassment": 1, "violence": 1, "sexual": 0, "self_harm": 0}
+CURSE = {"hate": 0, "harassment": 1, "sexual": 0}
 VIOLENCE = {"violence": 1, "sexual": 0}
 SELF_HARM = {"hate": 0, "sexual": 0, "self_harm": 1}
 
@@ -73,6 +77,56 @@ def contrasts(seed: int = 0) -> Iterator[tuple[str, Mapping[str, int]]]:
         yield f'It hurt when he wrote "{abuse}" to me.', HARMLESS
     for words in lists["despair"]:
         yield words, SELF_HARM
+    yield from _to_one_person(lists, chance)
+    for scrap in itertools.chain(lists["scraps"], _identifiers(chance)):
+        yield str(scrap), HARMLESS
+
+
+def _to_one_person(
+    lists: Mapping[str, Sequence[str]], chance: random.Random
+) -> Iterator[tuple[str, Mapping[str, int]]]:
+    """What is meant ill, and what is meant well, in the same frames; and the ill as others report it."""
+    ill: list[tuple[str, Mapping[str, int]]] = []
+    for frame in lists["threats"]:
+        for deed in chance.sample(lists["torments"], 8):
+            ill += [(frame.format(deed, name=chance.choice(lists["names"])), THREAT)]
+        if frame.startswith(("Tell", "Give", "Leave", "You are dead")):
+            continue
+        for deed in chance.sample(lists["pledges"], 5):
+            yield frame.format(deed, name=chance.choice(lists["fond"])) + ".", HARMLESS
+    for frames, label, times in ((lists["curses"], CURSE, 4), (lists["insults"], HARASSMENT, 8)):
+        for frame in frames:
+            names = chance.sample(lists["names"], times if "{" in frame else 1)
+            ill += [(frame.format(name=name), label) for name in names]
+    for frame in [*lists["wishes"], *lists["insults"][:2], lists["insults"][6]]:
+        for name in chance.sample(lists["fond"], 6 if "{" in frame else 1):
+            yield frame.format(name=name) + chance.choice(("", ".", "!")), HARMLESS
+    for sentence, label in ill:
+        yield _loosely(sentence, chance), label
+        if chance.random() < 0.2:
+            yield chance.choice(lists["report"]).format(sentence), HARMLESS
+
+
+def _loosely(sentence: str, chance: random.Random) -> str:
+    """As people write when they are angry: with or without a full stop, in small letters or capitals."""
+    sentence += chance.choice(("", "", ".", "!", "!!!"))
+    return chance.choice((str, str, str, str.lower, str.lower, str.upper))(sentence)
+
+
+def _identifiers(chance: random.Random) -> Iterator[str]:
+    """Numbers, codes and names of variables, as lists of inputs hold them."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    yield from letters
+    for letter in letters:
+        number = chance.randrange(10 ** chance.randint(1, 4))
+        yield f"{letter}0"
+        yield f"{letter}{number}"
+        yield f"{letter.upper()}-{number}"
+        yield f"{chance.choice(('id', 'item', 'user', 'doc', 'row', 'chunk', 'tmp'))}_{number}"
+        yield f"{letter}{chance.choice(letters)}{chance.choice(letters)}"
+        yield str(chance.choice((number, number / 100, -number)))
+        yield "".join(chance.choices("0123456789abcdef", k=chance.choice((6, 8, 12, 32, 40))))
+        yield str(uuid.UUID(int=chance.getrandbits(128)))[: chance.choice((8, 13, 36))]
 
 
 def _misspelled(sentence: str, chance: random.Random) -> str:

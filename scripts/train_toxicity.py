@@ -38,6 +38,7 @@ from scripts.toxicity_contrasts import contrasts  # noqa: E402
 FAST = ROOT / "gateway/guards/data/toxicity.json"
 HEAD = ROOT / "gateway/sidecar/heads/toxicity.npz"
 POOLS = ("mean1", "mean3", "mean4", "mean5", "mean6", "max6")
+NETS = 2
 HIDDEN, EPOCHS, DROPOUT, DECAY, RATE, BATCH = 64, 10, 0.5, 0.05, 2e-3, 128
 C, KEPT, SCALE = 100, 12_000, 100
 """The inverse strength of regularisation; features that are kept; weights are written as integers of 1/SCALE."""
@@ -50,9 +51,10 @@ WEIGHT = {
     "routing": 0.3,
     "contrasts": 0.5,
 }
-SHARE_HEAD, SHARE_FAST, OFFSET = 0.8, 0.3, -0.5
-"""Log-odds of the guard: those of the head and of the fast tier, weighted, and an offset that keeps harmless prompts
-with harsh words below 0.5."""
+SHARE_HEAD, SHARE_FAST = 0.9, 0.2
+OFFSETS = {"hate": -0.25, "harassment": -0.5, "violence": -0.5, "sexual": -0.25, "self_harm": 1.0}
+"""Log-odds of the guard: those of the head and of the fast tier, weighted, and an offset by category: so much that at
+0.5 few harmless texts are flagged, those with harsh words and those of the moderation set included."""
 CLEAR = (0.004, 0.99)
 MOST_WINDOWS = 64
 FOLDS = 5
@@ -193,9 +195,15 @@ def fit_fast(
 
 def fit_head(x: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:
     mean, scale = x.mean(0), x.std(0) + 1e-6
-    net = _net(torch.from_numpy((x - mean) / scale), targets, weight)
-    first, last = net[1], net[4]
-    arrays = {"w0": first.weight.T, "b0": first.bias, "w1": last.weight.T, "b1": last.bias}
+    inputs = torch.from_numpy((x - mean) / scale)
+    nets = [_net(inputs, targets, weight, seed) for seed in range(NETS)]
+    first, last = [net[1] for net in nets], [net[4] for net in nets]
+    arrays = {  # side by side, as one net whose log-odds are the mean of theirs
+        "w0": torch.cat([layer.weight for layer in first]).T,
+        "b0": torch.cat([layer.bias for layer in first]),
+        "w1": torch.cat([layer.weight for layer in last], 1).T / NETS,
+        "b1": torch.stack([layer.bias for layer in last]).mean(0),
+    }
     return {
         "pools": np.array(POOLS),
         "labels": np.array(CATEGORIES),
@@ -205,14 +213,15 @@ def fit_head(x: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> dict[str
     }
 
 
-def _net(inputs: torch.Tensor, targets: np.ndarray, weight: np.ndarray) -> torch.nn.Sequential:
-    """The highest output is also held against whether any category applies: none does where none is known to."""
-    torch.manual_seed(0)
+def _net(inputs: torch.Tensor, targets: np.ndarray, weight: np.ndarray, seed: int) -> torch.nn.Sequential:
+    """The highest output is also held against whether any category applies, where that is known: a text that may be
+    harassment, as insults of one person are in HateCheck, does not count as harmless."""
+    torch.manual_seed(seed)
     known = torch.from_numpy(~np.isnan(targets))
     wanted = torch.from_numpy(np.nan_to_num(targets)).float()
     by_row = torch.from_numpy(weight).float()
     anything = wanted.max(1).values
-    sure = known.any(1).float() * by_row
+    sure = (known[:, CATEGORIES.index("harassment")] | (anything == 1)).float() * by_row
     net = torch.nn.Sequential(
         torch.nn.Dropout(DROPOUT),
         torch.nn.Linear(inputs.shape[1], HIDDEN),
@@ -300,7 +309,7 @@ class Corpus:
         """Of the fast tier, and of both tiers: the highest of a text's windows."""
         quick, wording, head = scores
         highest = np.full(quick.shape, -np.inf)
-        np.maximum.at(highest, self.owner, SHARE_FAST * wording + SHARE_HEAD * head + OFFSET)
+        np.maximum.at(highest, self.owner, SHARE_FAST * wording + SHARE_HEAD * head + [*OFFSETS.values()])
         return quick, highest
 
 
@@ -376,7 +385,7 @@ def main() -> None:
     torch.set_num_threads(1)
     corpus = Corpus(samples(arguments.data), Embeddings(arguments.cache))
     fast, head = corpus.train(np.ones(len(corpus.texts), bool))
-    both = {"head": SHARE_HEAD, "ngrams": SHARE_FAST, "offset": OFFSET, "clear": CLEAR}
+    both = {"head": SHARE_HEAD, "ngrams": SHARE_FAST, "offset": OFFSETS, "clear": CLEAR}
     FAST.parent.mkdir(exist_ok=True)
     FAST.write_text(
         json.dumps(both | fast, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"

@@ -23,6 +23,8 @@ UNSAFE = "unsafe"
 
 _LONG, _MOST_SUSPECTS = 200, 8
 """Characters of a window in which a sentence could drown; sentences of a window that are looked at again."""
+_LEAST = 3
+"""ASCII characters that it takes to say something harmful: ids and numbers, as lists of inputs hold them, do not."""
 _WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
 
 
@@ -33,14 +35,17 @@ class Weights(NamedTuple):
     head: float
     """What the head's log-odds count for."""
     ngrams: float
-    offset: float
+    offset: Mapping[str, float]
+    """What is added to the log-odds of each category."""
     clear: tuple[float, float]
     """Between these probabilities the fast tier leaves the decision to the head."""
 
     def combine(self, scores: Mapping[str, float], text: str) -> dict[str, float]:
         """Probabilities by category, from the head's for a window and the window's text."""
         return {
-            label: _probability(self.head * _log_odds(scores[label]) + self.ngrams * odds + self.offset)
+            label: _probability(
+                self.head * _log_odds(scores[label]) + self.ngrams * odds + self.offset[label]
+            )
             for label, odds in zip(self.fast.labels, self.fast.log_odds(text), strict=True)
         }
 
@@ -61,15 +66,21 @@ def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Sc
     model: Model | None = None
     if "model" in config.checks:
         model = scorer(sidecar) if config.classifier is None else classifier(sidecar, config.classifier)
-    fast = weights()
+    tuned = weights()
     return Tiered(
         origins=ORIGINS,
         thresholds=thresholds,
-        fast=fast.fast.probabilities if "fast" in config.checks else None,
-        clear=fast.clear,
+        fast=_wording if "fast" in config.checks else None,
+        clear=tuned.clear,
         model=model,
         judge=judge,
     )
+
+
+def _wording(text: str) -> Mapping[str, float]:
+    if len(text) < _LEAST and text.isascii():
+        return dict.fromkeys(CATEGORIES, 0.0)
+    return weights().fast.probabilities(text)
 
 
 def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]:

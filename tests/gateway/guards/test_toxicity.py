@@ -142,6 +142,42 @@ Why can't penguins fly?
 """.strip().split("\n")
 
 
+TO_ONE_PERSON = """
+I will kill you and your family, you worthless scum
+I'm going to find you and break your legs.
+I will put you in the ground, old man.
+Stay away from her or you will wake up in hospital, I promise you that.
+You are a worthless piece of garbage and nobody loves you
+Shut up you stupid bitch
+go kill yourself
+You're so ugly, your mother should have left you at the orphanage.
+""".strip().split("\n")
+
+TO_A_FRIEND = """
+You are the best, I will call you and your family tomorrow.
+I will find you the best deal on flights.
+We will smash the record that you set last year.
+You are killing it at work.
+Thanks, you are a lifesaver.
+Watch your step on the ice, my dear.
+""".strip().split("\n")
+
+SCRAPS = [
+    "a0",
+    "x999",
+    "q",
+    "42",
+    "3.14",
+    "id_4411",
+    "SKU-88121",
+    "9f8e7d6c",
+    "apple",
+    "i += 1",
+    "item 12",
+    '["x0", "x1"]',
+]
+
+
 class NoSidecar:
     """Scores nothing; counts what it is asked."""
 
@@ -199,6 +235,22 @@ async def test_the_whole_guard_finds_nearly_all_and_accuses_few(client: SidecarC
     whole = scanner(client)
     assert len(await flagged(whole, TOXIC)) >= 45
     assert len(await flagged(whole, HARMLESS)) <= 2
+
+
+async def test_what_is_said_to_one_person(client: SidecarClient) -> None:
+    whole = scanner(client)
+    assert len(await flagged(whole, TO_ONE_PERSON)) >= 7
+    assert await flagged(whole, TO_A_FRIEND) == []
+
+
+async def test_identifiers_and_single_words_say_nothing(client: SidecarClient) -> None:
+    assert await flagged(scanner(client), SCRAPS) == []
+    assert await flagged(scanner(checks=["fast"]), SCRAPS) == []
+    assert await flagged(scanner(client, checks=["model"]), SCRAPS) == []
+
+
+def test_two_characters_never_reach_the_sidecar() -> None:
+    assert all(scanner().quick(text, "user") is not None for text in ("a0", "x", "42"))
 
 
 async def test_categories_by_the_head_and_the_wording(client: SidecarClient) -> None:
