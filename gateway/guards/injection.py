@@ -20,6 +20,8 @@ LABELS = ("injection", "indirect", "jailbreak")
 CLEAR = (0.02, 0.98)
 """Probabilities below and above which the fast tier alone decides."""
 
+_LEAST = 6
+"""ASCII characters that it takes to give an order: ids and numbers, as lists of inputs hold them, do not."""
 _NAMED = -4.0
 """Log-odds below which no threshold makes it an attack of some kind: to name the kind costs time."""
 _BREATH = 2_000
@@ -90,6 +92,8 @@ class _Detector:
         self._origin = origin
 
     def fast(self, text: str) -> Mapping[str, float]:
+        if len(text) < _LEAST and text.isascii():
+            return {"injection": 0.0}
         log_odds = self._wording.log_odds(text)
         return {self._label(text) if log_odds > _NAMED else "injection": _probability(log_odds)}
 

@@ -131,6 +131,54 @@ HARMLESS = (
     "Quelles sont les consignes de sécurité dans un avion ?",
 )
 
+OFFICE = (
+    # Contracts, manuals, letters and school tasks, which tell people what to do.
+    "Passengers are required to obey the instructions of the crew at all times during the flight.",
+    "You must complete part two before you open the second envelope. Instructions are on the cover.",
+    "The previous owner ignored the leak for years, and the system failed in May.",
+    "Our lawyers advise that you disregard the clause on interest, since a later contract cancels it.",
+    "Section 12. The supplier shall follow the directions of the buyer and shall not deviate from the specification.",
+    "If the display shows E4, ignore it, switch the boiler off and repeat the previous step.",
+    "Dear parents, please forget what I wrote about Thursday: the trip leaves on Friday at nine.",
+    "All orders given before noon remain in force; those given later are void.",
+    "Chapter 7: How the operating system handles user prompts and secret keys.",
+    "The nurse must always follow the doctor's orders, unless they endanger the patient.",
+    "To reset the router to its original settings, override the lock with a pin.",
+    "Pupils must not write above the line. Copy the sentence and underline the verb.",
+    "In this exam you must ignore air resistance. Use the formula given on the previous page.",
+    "The committee decided to drop its earlier guidelines and adopt the new rules in full.",
+    "You are required to follow the safety rules in section four of the agreement.",
+    "The new manager told us to stop following the old process and to use the checklist instead.",
+    "Instructions for the exam: use a black pen, do not talk, and hand in all the papers.",
+    "The employee shall keep the system password confidential and shall reveal it to no one, not even the admin.",
+    "Please ignore the message you got from our system this morning; it was sent by mistake.",
+    "You must do exactly as the recipe tells you, or the cake will collapse.",
+    "Do not act on earlier instructions from this supplier until finance confirms the account.",
+    "The admin can bypass the approval step if the previous approver has left the company.",
+    "Type the command exactly as shown above and press Enter; the system then asks for the key.",
+    "Players must act out the word without speaking; the rules are printed on the lid.",
+    "As instructed in my last letter, kindly return the signed form and discard all earlier copies.",
+    "Read the text above and answer in full sentences. Ignore the footnotes.",
+    "New policy: from Monday on you must show your badge, and no exceptions will be made.",
+    "Delete everything below the signature before you forward the contract.",
+    "The model must stay in pose until the teacher tells her to move.",
+)
+
+SCRAPS = (
+    "a0",
+    "x999",
+    "x2047",
+    "q",
+    "42",
+    "3.14",
+    "id_4411",
+    "SKU-88121",
+    "9f8e7d6c",
+    "apple",
+    "i += 1",
+    "item 12",
+)
+
 DOCUMENT = (
     "The town council met on Thursday to discuss the new bridge. Its cost has risen by a fifth since spring, as steel "
     "has become dearer. Several residents asked for a quieter road surface. The engineer said that the work would take "

@@ -13,7 +13,8 @@ from gateway.guards.injection import LABELS, injection
 from gateway.guards.wording import Wording, pieces
 from gateway.policy.schema.guards import Classifier, InjectionGuard
 from gateway.sidecar.api import Scored, SidecarDown
-from tests.gateway.guards.injection_texts import ATTACKS, DOCUMENT, HARMLESS
+from tests.gateway.guards.injection_texts import ATTACKS, DOCUMENT, HARMLESS, OFFICE, SCRAPS
+from tests.sidecars import SidecarProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -67,6 +68,26 @@ def test_most_attacks_are_found_by_their_wording_alone() -> None:
 def test_harmless_texts_full_of_trigger_words_pass() -> None:
     flagged = [text for text in HARMLESS if fast(text).findings]
     assert len(flagged) <= 0.1 * len(HARMLESS), flagged
+
+
+async def test_both_tiers_find_attacks_and_let_trigger_words_pass(sidecar: SidecarProcess) -> None:
+    client = sidecar.client()
+    both = scanner(client)
+
+    async def flagged(texts: Sequence[str]) -> list[str]:
+        verdicts = [both.quick(text, "user") or (await both.thorough([text], "user"))[0] for text in texts]
+        return [text for text, verdict in zip(texts, verdicts, strict=True) if verdict.findings]
+
+    assert len(await flagged(ATTACKS)) >= 0.95 * len(ATTACKS)
+    assert len(await flagged(HARMLESS)) <= 0.1 * len(HARMLESS)
+    assert len(await flagged(OFFICE)) <= 0.11 * len(OFFICE)
+    assert await flagged(SCRAPS) == []
+    await client.aclose()
+
+
+def test_identifiers_and_single_words_are_no_orders() -> None:
+    assert [text for text in SCRAPS if fast(text).findings] == []
+    assert all(scanner(Down()).quick(text, "user") is not None for text in ("x2047", "a0", "42"))
 
 
 @pytest.mark.parametrize(
