@@ -238,7 +238,9 @@ class _Link(asyncio.Protocol):
             raise_failure(frame.header)
         except SidecarError as error:
             answered.set_exception(error)
-            if isinstance(error, SidecarDown):  # it is shutting down; who asks next may find another in its place
+            if isinstance(
+                error, SidecarDown
+            ):  # it is shutting down; who asks next may find another in its place
                 self.end(error)
         else:
             answered.set_result(frame)
