@@ -29,7 +29,7 @@ from gateway.policy.reload import PolicyWatcher
 from gateway.settings import SOCKET_FD, Settings
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
-from gateway.sidecar.config import CONFIG, KEEP_MEMORY, SidecarConfig
+from gateway.sidecar.config import CONFIG, SidecarConfig
 from gateway.sidecar.need import needs_sidecar, sidecar_config
 
 log = logging.getLogger(__name__)
@@ -136,12 +136,7 @@ class Supervisor:
                     self.sidecar = Child(
                         "sidecar",
                         (sys.executable, "-m", "gateway.sidecar.worker"),
-                        env={
-                            **KEEP_MEMORY,
-                            **self._env,
-                            **env,
-                            CONFIG: replace(wanted, socket=str(own)).to_json(),
-                        },
+                        env={**self._env, **env, CONFIG: replace(wanted, socket=str(own)).to_json()},
                         on_line=self._on_line,
                     )
                     self.sidecar.start()

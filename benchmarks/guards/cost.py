@@ -27,7 +27,7 @@ from gateway.guards.toxicity import toxicity
 from gateway.policy.schema import InjectionGuard, ToxicityGuard
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
-from gateway.sidecar.config import CONFIG, KEEP_MEMORY, SidecarConfig
+from gateway.sidecar.config import CONFIG, SidecarConfig
 
 TEXTS = 60
 CONNECTIONS = 16
@@ -61,7 +61,7 @@ def _model_tier() -> Iterator[Row]:
     folder = Path(tempfile.mkdtemp(prefix="tg-"))
     config = SidecarConfig(socket=str(folder / "s"))
     argv = [sys.executable, "-m", "gateway.sidecar.worker"]
-    with running(argv, cores={0}, env={**KEEP_MEMORY, CONFIG: config.to_json(), "HF_HUB_OFFLINE": "1"}):
+    with running(argv, cores={0}, env={CONFIG: config.to_json(), "HF_HUB_OFFLINE": "1"}):
         for what, times in asyncio.run(_ask(Path(config.socket))).items():
             p50 = statistics.median(times) * 1000
             note = f"p99 {statistics.quantiles(times, n=100)[98] * 1000:.1f} ms; sidecar on one core"
