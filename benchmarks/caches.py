@@ -16,7 +16,6 @@ import asyncio
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ import uvloop
 import yaml
 
 from benchmarks.load import Asker, Run
-from benchmarks.overhead import KEY, ROOT, free_port, running, wait_for
+from benchmarks.overhead import KEY, free_port, generated, running, wait_for
 
 ANSWER = "Hello! How can I help you today?"
 
@@ -110,18 +109,7 @@ async def load(port: int, candidate: Candidate, connections: int, requests: int)
 
 def ask(port: int, index: int, cores: set[int], connections: int, requests: int) -> dict[str, float]:
     argv = [sys.executable, "-m", "benchmarks.caches", "--load", str(port), str(index), str(connections)]
-    done = subprocess.run(
-        [*argv, str(requests)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )
-    result: dict[str, float] = json.loads(done.stdout)
-    if result["failed"]:
-        raise SystemExit(f"{CANDIDATES[index].name}: {result['failed']:.0f} requests failed")
-    return result
+    return generated([*argv, str(requests)], CANDIDATES[index].name, cores)
 
 
 def measure(repeats: int, requests: int) -> list[dict[str, Any]]:

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from gateway.guards.choice import Choice, Held
 from gateway.guards.deltas import is_json, readable, said, single
 from gateway.guards.finding import Finding, Origin, Unscanned
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import PIECE, Inspection, at_once
 from gateway.guards.logprobs import spell
 from gateway.guards.revocation import Cut, last_words
-from gateway.guards.texts import Path, put
+from gateway.guards.texts import put
 from gateway.guards.window import Lane, Mode, Watch
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunk, Json, Usage
@@ -32,47 +32,6 @@ PATIENCE = 0.25
 """Seconds in which the character may come that tells whether a finding at the very end is one."""
 _LARGE = 64
 """Characters of a chunk that is not held as a whole until its last may leave."""
-
-
-@dataclass(slots=True)
-class _Held:
-    chunk: Chunk
-    pieces: list[tuple[Lane, Path, str, int]]
-    """Its texts, with the places where they end."""
-
-
-@dataclass(slots=True)
-class _Choice:
-    lanes: dict[str, Lane] = field(default_factory=dict)
-    queue: deque[_Held] = field(default_factory=deque)
-    current: Lane | None = None
-    """The text that grew last."""
-    characters: int = 0
-    last: bool = False
-    """No more text is expected."""
-    begun: bool = False
-    """The client has heard of it."""
-    finished: bool = False
-    """The client knows that it has ended."""
-
-    def turn(self, lane: Lane) -> list[Lane]:
-        """``lane`` grows now; returns what is over with that.
-
-        Thoughts are over where content begins, and a call where the next one does: else the end of each would hold
-        back all that follows it. Should a server speak by turns after all, each part was judged by itself once, and
-        from then on the text waits for the end of the answer.
-        """
-        before, self.current = self.current, lane
-        if lane.over:
-            lane.over = False
-            lane.resumed = True
-        if before is None or before.resumed:
-            return []
-        before.over = True
-        return [before]
-
-    def is_judged(self) -> bool:
-        return all(watch.final == lane.end for lane in self.lanes.values() for watch in lane.watches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +72,7 @@ class Answer:
         self._watched = [(one, self._mode(one)) for one in self._inspections if one.guard.limit is None]
         self._optimistic = any(mode == "optimistic" for _, mode in self._watched)
         self.holds = any(self._mode(one) == "hold" for one in self._inspections)
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, Choice] = {}
         self._passing: list[Chunk] = []
         self._stale: dict[tuple[int, str], Lane] = {}
         """Texts that may be due for a scan."""
@@ -155,7 +114,7 @@ class Answer:
             chunk = replace(chunk, logprobs=None)
         choice = self._choices.get(chunk.index)
         if choice is None:
-            choice = self._choices[chunk.index] = _Choice()
+            choice = self._choices[chunk.index] = Choice()
         pieces = []
         now = self._clock() if texts else 0.0
         for channel, path, text in texts:
@@ -183,9 +142,9 @@ class Answer:
             self._stale.update(((chunk.index, channel), lane) for channel, lane in choice.lanes.items())
             if pieces and self._optimistic:  # the text need not wait for the last scan; the end must
                 rest = Chunk(chunk.index, {}, chunk.finish_reason, usage=chunk.usage, envelope=chunk.envelope)
-                choice.queue.append(_Held(replace(chunk, finish_reason=None, usage=None), pieces))
+                choice.queue.append(Held(replace(chunk, finish_reason=None, usage=None), pieces))
                 chunk, pieces = rest, []
-        choice.queue.append(_Held(chunk, pieces))
+        choice.queue.append(Held(chunk, pieces))
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -348,7 +307,7 @@ class Answer:
         else:
             scan.watch.scan_ended(scan.end, last=scan.last)
 
-    def _measure(self, index: int, choice: _Choice, lane: Lane) -> None:
+    def _measure(self, index: int, choice: Choice, lane: Lane) -> None:
         for inspection in self._limits:
             over = choice.characters - (inspection.guard.limit or 0)
             if over > 0 and (inspection.guard.name, index) not in self._exceeded:
@@ -369,15 +328,15 @@ class Answer:
         self._metrics.guard_time_to_cut.labels(name).observe(seconds)
         self._metrics.guard_leaked.labels(name).inc(leaked)
 
-    def _leaving(self) -> Iterator[_Held]:
+    def _leaving(self) -> Iterator[Held]:
         passing, self._passing = self._passing, []
         for chunk in passing:
-            yield _Held(chunk, [])
+            yield Held(chunk, [])
         for choice in self._choices.values():
             if choice.queue:
                 yield from self._free(choice)
 
-    def _free(self, choice: _Choice) -> Iterator[_Held]:
+    def _free(self, choice: Choice) -> Iterator[Held]:
         """Takes from the choice's queue what may leave."""
         if self.holds and not choice.last:
             return
@@ -395,7 +354,7 @@ class Answer:
                     yield part
             return
 
-    def _split(self, held: _Held) -> _Held | None:
+    def _split(self, held: Held) -> Held | None:
         """The part of a large chunk that may leave; ``held`` becomes the rest."""
         lane, path, text, end = held.pieces[0]
         free = lane.free() - (end - len(text))
@@ -408,9 +367,9 @@ class Answer:
         held.chunk = replace(chunk, delta=rest, logprobs=None)
         rest_path = said(rest)[0].path
         held.pieces = [(lane, rest_path, text[free:], end)]
-        return _Held(part, [(lane, path, text[:free], end - len(text) + free)])
+        return Held(part, [(lane, path, text[:free], end - len(text) + free)])
 
-    def _rendered(self, held: _Held) -> Chunk:
+    def _rendered(self, held: Held) -> Chunk:
         chunk = held.chunk
         delta = chunk.delta
         for lane, path, text, _ in held.pieces:
