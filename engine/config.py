@@ -34,6 +34,30 @@ class EngineConfig:
     kv_cache_memory: int | None = None
     """Bytes."""
     max_model_len: int | None = None
+    context_caps: tuple[tuple[int, int], ...] = ()
+    """(priority, longest context in tokens of requests up to it), by priority."""
+    prefix_caching: bool = True
+    quantization: str | None = None
+    """``int8``, ``int4`` or ``fp8``: how the weights of a plain checkpoint are kept."""
+    kv_cache_dtype: str = "auto"
+    """``auto`` (the compute dtype), ``int8`` or ``fp8``."""
+    speculation: str = "off"
+    """``off``, ``ngram`` or ``draft``: who guesses the tokens that come next."""
+    draft_model: Path | None = None
+    """The folder of the small model that guesses."""
+    max_drafts: int = 4
+    """Most guesses a step and request."""
+    adapters: tuple[tuple[str, Path], ...] = ()
+    """LoRA adapters to load at start: (name, folder)."""
+    max_adapters: int = 0
+    """LoRA adapters that may be loaded at a time; 0: none, and their machinery is left out."""
+    max_adapter_rank: int = 64
+    tensor_parallel: int = 1
+    """Ranks that share the model."""
+    deterministic: bool = False
+    """Greedy output is the same to the token however requests are batched, chunked, preempted or guessed at."""
+    check_integrity: bool = False
+    """Check the block pool after every step, not only when idle."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
 from engine.core.plan import Progress
+from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
 
 # HTTP process → loop process
@@ -29,6 +30,11 @@ class Submit:
     """Higher goes first."""
     deadline: float | None = None
     """As ``submitted``."""
+    weight: float = 1.0
+    """How much longer than one of weight 1 its prefix is kept."""
+    adapter: str | None = None
+    siblings: list[Sibling] = field(default_factory=list)
+    """Further choices of the same prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class Loop:
             self._refuse_late(request_id, needed, 0.0)
         if plan.work:
             drawn = self._runner.execute(plan)
-            self._send(self._scheduler.update(plan, drawn.tokens, drawn.logprobs), plan, began)
+            self._send(self._scheduler.update(plan, drawn), plan, began)
         elif self._scheduler.idle:
             self._send([], plan, began)
         else:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from engine.core.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another choice of the same prompt (``n`` > 1): its first token is drawn from the same logits."""
+
+    id: int
+    params: SamplingParams
 
 
 class Request:
@@ -17,17 +27,21 @@ class Request:
     """
 
     __slots__ = (
+        "adapter",
         "blocks",
         "computed",
         "deadline",
+        "drafts",
         "id",
         "params",
         "priority",
         "prompt_length",
         "rank",
+        "siblings",
         "started",
         "submitted",
         "tokens",
+        "weight",
     )
 
     def __init__(
@@ -39,11 +53,21 @@ class Request:
         priority: int = 0,
         submitted: float = 0.0,
         deadline: float | None = None,
+        weight: float = 1.0,
+        adapter: str | None = None,
+        siblings: Sequence[Sibling] = (),
     ) -> None:
         """``submitted`` and ``deadline`` are seconds of the scheduler's clock."""
         self.id = id
         self.priority = priority
         """Higher goes first."""
+        self.weight = weight
+        """How much longer than one of weight 1 its prefix is kept."""
+        self.adapter = adapter
+        self.siblings = list(siblings)
+        """Choices of the same prompt that begin when it is computed."""
+        self.drafts: list[int] = []
+        """Guesses at the tokens that come next."""
         self.submitted = submitted
         self.deadline = deadline
         self.rank: tuple[float, int] = (0.0, 0)

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must look like; ``engine/grammar.py`` reads it."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    """``json_schema``: a schema as JSON; ``regex``: Rust's syntax; ``lark``: llguidance's variant of Lark."""
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     max_tokens: int
     """Most tokens to generate, at least 1."""
+    min_tokens: int = 0
+    """Tokens before which none of ``stop_token_ids`` is drawn."""
     temperature: float = 1.0
     """0 is greedy."""
     top_p: float = 1.0
     top_k: int = 0
     """0 is off."""
+    min_p: float = 0.0
+    """Least probability of a token, as a share of the likeliest one's; 0 is off."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of every token that was generated before."""
+    frequency_penalty: float = 0.0
+    """Taken from a token's logit once for each time that it was generated."""
+    repetition_penalty: float = 1.0
+    """Divides the positive and multiplies the negative logits of tokens of the prompt and the answer; 1 is off."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, what is added to its logit)"""
     seed: int = 0
     """64 bits. The n-th token of a request is drawn from (seed, n) alone, so neighbours in the batch, chunking
     and preemption leave it as it is."""
@@ -21,3 +43,4 @@ class SamplingParams:
     """Any of these ends the request; it is the last of its tokens."""
     logprobs: int | None = None
     """Most likely tokens to tell beside each token drawn; ``None``: no logprobs at all."""
+    grammar: Grammar | None = None

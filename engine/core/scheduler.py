@@ -16,13 +16,12 @@ import itertools
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 
 from engine.core.block_pool import BlockPool
-from engine.core.logprobs import TokenLogprobs
 from engine.core.pace import Pace
-from engine.core.plan import Plan, Progress, Work
+from engine.core.plan import Drawn, Plan, Progress, Work
 from engine.core.request import Request
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
 
@@ -123,14 +122,8 @@ class Scheduler:
             self._admit(plan, budget)
         return plan
 
-    def update(
-        self,
-        plan: Plan,
-        tokens: Mapping[int, Sequence[int]],
-        logprobs: Mapping[int, list[TokenLogprobs]] | None = None,
-    ) -> list[Progress]:
-        """Take in what the worker drew: ``tokens`` has an entry for each work of the plan that samples, and
-        ``logprobs`` for each that wants them."""
+    def update(self, plan: Plan, drawn: Drawn) -> list[Progress]:
+        """Take in what the worker drew for the works of ``plan`` that sample."""
         gains = []
         for work in plan.work:
             request = self._requests.get(work.request_id)
@@ -140,12 +133,12 @@ class Scheduler:
             if work.sampling is None:
                 continue
             gained, finish = [], None
-            for token in tokens[work.request_id]:
+            for token in drawn.tokens[work.request_id]:
                 gained.append(token)
                 finish = request.append(token)
                 if finish is not None:
                     break
-            told = logprobs.get(request.id) if logprobs else None
+            told = drawn.logprobs.get(request.id)
             gains.append(Progress(request.id, gained, finish, told and told[: len(gained)]))
             if finish is not None:
                 self.pace.end(request.generated)
@@ -196,6 +189,9 @@ class Scheduler:
             blocks=request.blocks,
             sampling=request.params if end == len(request.tokens) else None,
             generating=start >= request.prompt_length,
+            history=request.tokens,
+            prompt_length=request.prompt_length,
+            adapter=request.adapter,
         )
 
     def _grow(self, request: Request, length: int, plan: Plan) -> bool:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from engine.layers.linear import Linear
-from engine.weights.safetensors import SafetensorsReader
+from engine.weights.loader import Loader
+from engine.worker.kv_cache import KVLayer
 from kernels.paged_decode import paged_decode
 from kernels.paged_prefill import paged_prefill
 from kernels.rope import rope
@@ -60,7 +61,7 @@ class PagedAttention:
     @classmethod
     def load(
         cls,
-        weights: SafetensorsReader,
+        weights: Loader,
         name: str,
         *,
         hidden: int,
@@ -76,8 +77,8 @@ class PagedAttention:
             f"{name}.v_proj": kv_heads * head_dim,
         }
         return cls(
-            Linear.load(weights, qkv, hidden, bias=qkv_bias),
-            Linear.load(weights, {f"{name}.o_proj": hidden}, heads * head_dim, bias=out_bias),
+            weights.linear(qkv, hidden, bias=qkv_bias, split="out"),
+            weights.linear({f"{name}.o_proj": hidden}, heads * head_dim, bias=out_bias, split="in"),
             heads,
             kv_heads,
             head_dim,
@@ -88,26 +89,32 @@ class PagedAttention:
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
         batch: AttentionInput,
-        cache: tuple[Tensor, Tensor],
+        cache: KVLayer,
     ) -> Tensor:
         heads, kv_heads = self._heads, self._kv_heads
         qkv = self._qkv(x).view(len(x), heads + 2 * kv_heads, self._head_dim)
         rotated = rope(qkv[:, : heads + kv_heads], *rotation)
         query = rotated[:, :heads]
-        store_kv(rotated[:, heads:], qkv[:, heads + kv_heads :], *cache, batch.slots)
+        store_kv(rotated[:, heads:], qkv[:, heads + kv_heads :], cache.keys, cache.values, batch.slots)
         return self._out(self._attend(query, batch, cache).view(len(x), heads * self._head_dim))
 
-    def _attend(self, query: Tensor, batch: AttentionInput, cache: tuple[Tensor, Tensor]) -> Tensor:
+    def _attend(self, query: Tensor, batch: AttentionInput, cache: KVLayer) -> Tensor:
         parts = [
             paged_decode(
-                query[group.start : group.stop], *cache, group.block_tables, group.seq_lens, self._scale
+                query[group.start : group.stop],
+                cache.keys,
+                cache.values,
+                group.block_tables,
+                group.seq_lens,
+                self._scale,
             )
             for group in batch.decodes
         ]
         parts += [
             paged_prefill(
                 query[group.start : group.stop],
-                *cache,
+                cache.keys,
+                cache.values,
                 group.block_tables,
                 group.query_starts,
                 group.seq_lens,

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.weights.safetensors import SafetensorsReader
-
 _NARROW = 192
 """Outputs below which MKL takes another path for a single row: it is then computed as two."""
 _FEW = 8
@@ -55,18 +53,6 @@ class Linear:
             # The product asks for the plain weights' shape alone; this has it and takes no memory.
             weight = weight.new_empty(1).expand(weight.shape)
         self._weight = weight
-
-    @classmethod
-    def load(
-        cls, weights: SafetensorsReader, parts: dict[str, int], in_features: int, *, bias: bool = False
-    ) -> Linear:
-        """Several layers that share their input become one product; ``parts`` maps their names to their widths."""
-        weight = torch.cat(
-            [weights.take(f"{name}.weight", (out, in_features)) for name, out in parts.items()]
-        )
-        if not bias:
-            return cls(weight)
-        return cls(weight, torch.cat([weights.take(f"{name}.bias", (out,)) for name, out in parts.items()]))
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._packed is not None:

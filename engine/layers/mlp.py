@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.layers.linear import Linear
-from engine.weights.safetensors import SafetensorsReader
+from engine.weights.loader import Loader
 from kernels.swiglu import swiglu
 
 
@@ -15,13 +15,11 @@ class GatedMLP:
         self._down = down
 
     @classmethod
-    def load(
-        cls, weights: SafetensorsReader, name: str, hidden: int, width: int, *, bias: bool = False
-    ) -> GatedMLP:
+    def load(cls, weights: Loader, name: str, hidden: int, width: int, *, bias: bool = False) -> GatedMLP:
         gate_up = {f"{name}.gate_proj": width, f"{name}.up_proj": width}
         return cls(
-            Linear.load(weights, gate_up, hidden, bias=bias),
-            Linear.load(weights, {f"{name}.down_proj": hidden}, width, bias=bias),
+            weights.linear(gate_up, hidden, bias=bias, split="out"),
+            weights.linear({f"{name}.down_proj": hidden}, width, bias=bias, split="in"),
         )
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engine.weights.safetensors import SafetensorsReader
+from engine.weights.loader import Loader
 from kernels.rms_norm import add_rms_norm, rms_norm
 
 
@@ -14,7 +14,7 @@ class RMSNorm:
         self._eps = eps
 
     @classmethod
-    def load(cls, weights: SafetensorsReader, name: str, size: int, eps: float) -> RMSNorm:
+    def load(cls, weights: Loader, name: str, size: int, eps: float) -> RMSNorm:
         return cls(weights.take(f"{name}.weight", (size,)), eps)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -15,8 +15,8 @@ from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
 from engine.layers.norm import RMSNorm
 from engine.layers.rope import RotaryTable, frequencies
-from engine.weights.safetensors import SafetensorsReader
-from engine.worker.kv_cache import KVCache, KVShape
+from engine.weights.loader import Loader
+from engine.worker.kv_cache import KVCache, KVLayer, KVShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class LlamaConfig:
 
 
 class LlamaBlock:
-    def __init__(self, config: LlamaConfig, weights: SafetensorsReader, name: str) -> None:
+    def __init__(self, config: LlamaConfig, weights: Loader, name: str) -> None:
         self._attention_norm = RMSNorm.load(weights, f"{name}.input_layernorm", config.hidden, config.eps)
         self._attention = PagedAttention.load(
             weights,
@@ -90,7 +90,7 @@ class LlamaBlock:
         residual: Tensor | None,
         rotation: tuple[Tensor, Tensor],
         batch: AttentionInput,
-        cache: tuple[Tensor, Tensor],
+        cache: KVLayer,
     ) -> tuple[Tensor, Tensor]:
         x, residual = self._attention_norm(x, residual)
         x = self._attention(x, rotation, batch, cache)
@@ -99,7 +99,7 @@ class LlamaBlock:
 
 
 class LlamaModel:
-    def __init__(self, config: LlamaConfig, weights: SafetensorsReader) -> None:
+    def __init__(self, config: LlamaConfig, weights: Loader) -> None:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         self.kv_shape = KVShape(config.layers, config.kv_heads, config.head_dim)
@@ -114,7 +114,7 @@ class LlamaModel:
             weights.ignore("lm_head.weight")
             self._head = Linear(self._embedding)
         else:
-            self._head = Linear.load(weights, {"lm_head": config.vocab_size}, config.hidden)
+            self._head = weights.linear({"lm_head": config.vocab_size}, config.hidden)
         self._rotary = RotaryTable(
             frequencies(config.head_dim, config.theta, config.rope_scaling),
             config.max_positions,
@@ -123,7 +123,7 @@ class LlamaModel:
         )
 
     @classmethod
-    def load(cls, config: Mapping[str, Any], weights: SafetensorsReader) -> LlamaModel:
+    def load(cls, config: Mapping[str, Any], weights: Loader) -> LlamaModel:
         return cls(LlamaConfig.read(config), weights)
 
     def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.layers.attention import AttentionInput
 from engine.models.llama import LlamaModel
+from engine.weights.loader import Loader
 from engine.weights.safetensors import SafetensorsReader
 from engine.worker.kv_cache import KVCache, KVShape
 
@@ -24,7 +25,7 @@ class Model(Protocol):
     kv_shape: KVShape
 
     @classmethod
-    def load(cls, config: Mapping[str, Any], weights: SafetensorsReader) -> Model: ...
+    def load(cls, config: Mapping[str, Any], weights: Loader) -> Model: ...
 
     def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:
         """Hidden states [tokens, hidden] of ``tokens`` int64 [tokens] at ``positions`` int64 [tokens]."""
@@ -58,7 +59,7 @@ def load_model(folder: Path, device: torch.device, dtype: torch.dtype) -> Model:
     if known is None:
         asked = ", ".join(names) or "(config.json names none)"
         raise UnsupportedModel(f"The architecture {asked} is not supported; these are: {', '.join(MODELS)}.")
-    weights = SafetensorsReader(folder, device, dtype)
+    weights = Loader(SafetensorsReader(folder, device, dtype), device, dtype)
     model = MODELS[known].load(config, weights)
     weights.finish()
     return model

@@ -9,10 +9,31 @@ import torch
 from torch import Tensor
 
 from engine.core.plan import Plan, Work
+from engine.core.sampling_params import SamplingParams
 from engine.layers.attention import AttentionInput, DecodeGroup, PrefillGroup
 
 _SMALLEST = 4
 """Blocks of the narrowest decode group."""
+
+
+@dataclass(slots=True)
+class Draw:
+    """A token to be drawn: for whom, and after what."""
+
+    request_id: int
+    sampling: SamplingParams
+    history: list[int]
+    """The request's tokens, prompt first. Only to be read."""
+    prompt_length: int
+    guesses: list[int]
+    """Those that stand between ``history`` and this token."""
+    guess: int | None = None
+    """What this token is guessed to be; ``None`` after the last guess."""
+
+    @property
+    def position(self) -> int:
+        """Where the token will stand."""
+        return len(self.history) + len(self.guesses)
 
 
 @dataclass(slots=True)
@@ -22,10 +43,10 @@ class Batch:
     positions: Tensor
     """int64 [tokens]"""
     attention: AttentionInput
-    sampled: list[Work]
-    """The requests that draw a token in this step."""
-    sampled_rows: Tensor
-    """int64 [len(sampled)]: the row of each one's last token."""
+    draws: list[Draw]
+    """A request's draws stand together and in order; those of siblings that begin follow."""
+    drawn_rows: Tensor
+    """int64 [len(draws)]: the row of the token before each."""
 
 
 class BatchBuilder:
@@ -80,13 +101,13 @@ class BatchBuilder:
         if chunks:
             query_starts = self._tensor(np.concatenate([[row], ends[row:]]) - row)
             prefills.append(PrefillGroup(row, len(tokens), block_tables[row:], query_starts, seq_lens[row:]))
-        sampled = [(int(end) - 1, work) for end, work in zip(ends, order, strict=True) if work.sampling]
+        draws, rows = _draws(order, ends.tolist())
         return Batch(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
             attention=AttentionInput(self._tensor(slots), decodes, prefills),
-            sampled=[work for _, work in sampled],
-            sampled_rows=self._tensor(np.array([row for row, _ in sampled], dtype=np.int64)),
+            draws=draws,
+            drawn_rows=self._tensor(np.array(rows, dtype=np.int64)),
         )
 
     def _width(self, work: Work) -> int:
@@ -97,3 +118,21 @@ class BatchBuilder:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)
+
+
+def _draws(order: list[Work], ends: list[int]) -> tuple[list[Draw], list[int]]:
+    draws, rows = [], []
+    for work, end in zip(order, ends, strict=True):
+        if work.sampling is None:
+            continue
+        guesses = work.tokens[len(work.tokens) - work.drafts :]
+        for i in range(work.drafts + 1):
+            guess = guesses[i] if i < work.drafts else None
+            draws.append(
+                Draw(work.request_id, work.sampling, work.history, work.prompt_length, guesses[:i], guess)
+            )
+            rows.append(end - 1 - work.drafts + i)
+        for sibling in work.siblings:
+            draws.append(Draw(sibling.id, sibling.params, work.history, work.prompt_length, []))
+            rows.append(end - 1)
+    return draws, rows

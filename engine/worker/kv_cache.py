@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,18 @@ class KVShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * block_size * dtype.itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class KVLayer:
+    """One layer's part of the cache."""
+
+    keys: Tensor
+    """[blocks + 1, kv_heads, block_size, head_dim]"""
+    values: Tensor
+    """As ``keys``."""
+
+
 class KVCache:
-    """``layers`` holds (keys, values) per layer, each [blocks + 1, kv_heads, block_size, head_dim].
+    """``layers`` holds the keys and values of each layer.
 
     The one block more is never handed out: block tables are padded with it, and it stays zero, so that what is
     read past a sequence's end is finite and nobody's.
@@ -36,9 +47,16 @@ class KVCache:
         self.block_size = block_size
         self.padding_block = blocks
         size = (blocks + 1, shape.kv_heads, block_size, shape.head_dim)
-        self.layers: list[tuple[Tensor, Tensor]] = [
-            (_zeros(size, device, dtype), _zeros(size, device, dtype)) for _ in range(shape.layers)
+        self.layers = [
+            KVLayer(_zeros(size, device, dtype), _zeros(size, device, dtype)) for _ in range(shape.layers)
         ]
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies blocks: (from, to), in order."""
+        for source, target in pairs:
+            for layer in self.layers:
+                layer.keys[target] = layer.keys[source]
+                layer.values[target] = layer.values[source]
 
 
 def _zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Plan, Work
+from engine.core.plan import Drawn, Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
 from engine.models.registry import load_model, read_config
-from engine.worker.batch import BatchBuilder
+from engine.worker.batch import Batch, BatchBuilder, Draw
 from engine.worker.kv_cache import KVCache
-from engine.worker.sampler import draw, measure
+from engine.worker.sampler import draw, gather, measure, verify
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SMALL = 100 * 2**20
 """Bytes of weights up to which a CPU computes in float32 and on one thread, when it is left the choice."""
 
 
-class Drawn(NamedTuple):
-    """The tokens drawn, by request, for each work of a plan that samples, and their logprobs where asked for."""
+class Masks(Protocol):
+    def wait(self) -> tuple[list[int], Tensor]:
+        """The draws that are bound by a grammar, and for each the tokens it allows: bits, int32 [draws, words]."""
+        ...
 
-    tokens: dict[int, list[int]]
-    logprobs: dict[int, list[TokenLogprobs]]
+
+class Grammars(Protocol):
+    """What each request's grammar allows next."""
+
+    def begin(self, draws: Sequence[Draw]) -> Masks | None:
+        """Starts to compute the masks beside the forward pass; ``None`` if no draw has a grammar."""
+        ...
+
+    def accept(self, tokens: Mapping[int, Sequence[int]]) -> None:
+        """What each request has gained."""
+        ...
+
+    def forget(self, request_ids: Sequence[int]) -> None: ...
+
+
+class Proposer(Protocol):
+    """Guesses the tokens that come next."""
+
+    def propose(
+        self, plan: Plan, batch: Batch, tokens: Mapping[int, Sequence[int]]
+    ) -> dict[int, list[int]]: ...
+
+    def forget(self, request_ids: Sequence[int]) -> None: ...
 
 
 class Runner:
@@ -55,18 +79,37 @@ class Runner:
                 )
             self.max_model_len = blocks * config.block_size
         self.cache = KVCache(self.model.kv_shape, blocks, config.block_size, self.device, self.dtype)
+        self.grammars: Grammars | None = None
+        self.proposer: Proposer | None = None
         self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device)
 
     @torch.inference_mode()
     def execute(self, plan: Plan) -> Drawn:
+        self._forget(plan.ended)
+        self.cache.copy(plan.copies)
+        if not plan.work:
+            return Drawn()
         batch = self._batches.build(plan)
+        masks = self.grammars.begin(batch.draws) if self.grammars else None
         hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
-        if not batch.sampled:
-            return Drawn({}, {})
-        logits = self.model.logits(hidden[batch.sampled_rows])
-        drawn = draw(logits, batch.sampled)
-        tokens = {work.request_id: [token] for work, token in zip(batch.sampled, drawn, strict=True)}
-        return Drawn(tokens, measure(logits, batch.sampled, drawn))
+        drawn = Drawn()
+        if batch.draws:
+            logits = self.model.logits(hidden[batch.drawn_rows])
+            tokens = draw(logits, batch.draws, masks.wait() if masks else None)
+            kept = verify(batch.draws, tokens)
+            drawn.tokens = gather(batch.draws, tokens, kept)
+            drawn.logprobs = measure(logits, batch.draws, tokens, kept)
+            if self.grammars:
+                self.grammars.accept(drawn.tokens)
+        if self.proposer:
+            drawn.drafts = self.proposer.propose(plan, batch, drawn.tokens)
+        return drawn
+
+    def _forget(self, ended: list[int]) -> None:
+        if ended and self.grammars:
+            self.grammars.forget(ended)
+        if ended and self.proposer:
+            self.proposer.forget(ended)
 
     def warm_up(self) -> None:
         """Run a chunk and a few single tokens, so that the first request does not pay for lazy set-up."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Work
+from engine.worker.batch import Draw
 from kernels.sample import sample
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -15,13 +17,13 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def draw(logits: Tensor, sampled: list[Work]) -> list[int]:
-    """``logits`` [len(sampled), vocab]: row by row the token of each work."""
-    params = [work.sampling for work in sampled]
+def draw(logits: Tensor, draws: Sequence[Draw], masks: tuple[list[int], Tensor] | None = None) -> list[int]:
+    """``logits`` [len(draws), vocab]: row by row the token of each draw."""
+    params = [draw.sampling for draw in draws]
     if all(p.temperature == 0 for p in params):
         return logits.argmax(dim=-1).tolist()
     device, vocab = logits.device, logits.shape[1]
-    uniform = uniforms([p.seed for p in params], [work.end for work in sampled])
+    uniform = uniforms([p.seed for p in params], [draw.position for draw in draws])
     return sample(
         logits,
         torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
@@ -31,27 +33,53 @@ def draw(logits: Tensor, sampled: list[Work]) -> list[int]:
     ).tolist()
 
 
-def measure(logits: Tensor, sampled: list[Work], drawn: list[int]) -> dict[int, list[TokenLogprobs]]:
+def verify(draws: Sequence[Draw], tokens: Sequence[int]) -> list[bool]:
+    """Which draws count: those of a request up to and including the first that is not as guessed.
+
+    Every token is drawn from the model's own distribution by its own uniform number, whether it was guessed or not;
+    a guess only decides whether the draws after it are of use. So speculation changes no token. For guesses made
+    without chance this accepts and rejects as rejection sampling does (https://arxiv.org/abs/2211.17192): the guess x
+    is kept with probability p(x), and what replaces it is spread as p without x.
+    """
+    kept, going = [], True
+    for draw, token in zip(draws, tokens, strict=True):
+        going = going or not draw.guesses
+        kept.append(going)
+        going = going and draw.guess == token
+    return kept
+
+
+def gather(draws: Sequence[Draw], tokens: Sequence[int], kept: Sequence[bool]) -> dict[int, list[int]]:
+    """The tokens that count, by request."""
+    found: dict[int, list[int]] = {}
+    for draw, token, keep in zip(draws, tokens, kept, strict=True):
+        if keep:
+            found.setdefault(draw.request_id, []).append(token)
+    return found
+
+
+def measure(
+    logits: Tensor, draws: Sequence[Draw], drawn: Sequence[int], kept: Sequence[bool]
+) -> dict[int, list[TokenLogprobs]]:
     """The logprobs of the tokens drawn, by request, for those that ask for them. Without any, it costs nothing.
 
     They are the log-softmax of the logits as the model gives them, before temperature, top-k and top-p, as OpenAI's
     are: they tell what the model thinks, not what the caller made of it.
     """
-    rows = [row for row, work in enumerate(sampled) if work.sampling.logprobs is not None]
+    rows = [row for row, draw in enumerate(draws) if kept[row] and draw.sampling.logprobs is not None]
     if not rows:
         return {}
-    wanted = [sampled[row].sampling.logprobs for row in rows]
+    wanted = [draws[row].sampling.logprobs for row in rows]
     logprobs = logits[rows].float().log_softmax(dim=-1)
     tokens = [drawn[row] for row in rows]
     chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(1).tolist()
     most = min(max(wanted), logits.shape[1])
     values, ids = (found.tolist() for found in logprobs.topk(most, dim=-1))
-    return {
-        sampled[row].request_id: [
-            TokenLogprobs(tokens[i], chosen[i], list(zip(ids[i], values[i], strict=True))[: wanted[i]])
-        ]
-        for i, row in enumerate(rows)
-    }
+    told: dict[int, list[TokenLogprobs]] = {}
+    for i, row in enumerate(rows):
+        top = list(zip(ids[i], values[i], strict=True))[: wanted[i]]
+        told.setdefault(draws[row].request_id, []).append(TokenLogprobs(tokens[i], chosen[i], top))
+    return told
 
 
 def uniforms(seeds: list[int], positions: list[int]) -> np.ndarray:

@@ -48,7 +48,7 @@ def run(
             scheduler.submit(Request(submitted, prompt, params))
             submitted += 1
         plan = scheduler.schedule()
-        for gain in scheduler.update(plan, *runner.execute(plan)):
+        for gain in scheduler.update(plan, runner.execute(plan)):
             outcome.tokens[gain.request_id] += gain.tokens
             if gain.logprobs is not None:
                 outcome.logprobs.setdefault(gain.request_id, []).extend(gain.logprobs)

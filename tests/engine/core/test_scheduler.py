@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Plan, Progress
+from engine.core.plan import Drawn, Plan, Progress
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -63,7 +63,7 @@ def request(
 def step(scheduler: Scheduler, token: int = 1000) -> tuple[Plan, list[Progress]]:
     plan = scheduler.schedule()
     drawn = {work.request_id: [token] for work in plan.work if work.sampling}
-    return plan, scheduler.update(plan, drawn)
+    return plan, scheduler.update(plan, Drawn(drawn))
 
 
 def shape(plan: Plan) -> list[tuple[int, int, int]]:
@@ -89,7 +89,7 @@ def test_a_request_that_has_much_to_catch_up_leaves_a_token_for_everyone_behind_
     for number in (1, 2, 3):
         scheduler.submit(request(number, 3, generate=50))
     plan = scheduler.schedule()
-    scheduler.update(plan, {1: [7] * 30, 2: [7], 3: [7]})
+    scheduler.update(plan, Drawn({1: [7] * 30, 2: [7], 3: [7]}))
     assert shape(scheduler.schedule()) == [(1, 3, 14), (2, 3, 1), (3, 3, 1)]
 
 
@@ -122,7 +122,7 @@ def test_several_tokens_a_step_are_cut_where_the_request_ends() -> None:
     scheduler = make()
     scheduler.submit(request(1, 3, generate=2))
     plan = scheduler.schedule()
-    assert scheduler.update(plan, {1: [5, 6, 7]}) == [Progress(1, [5, 6], "length")]
+    assert scheduler.update(plan, Drawn({1: [5, 6, 7]})) == [Progress(1, [5, 6], "length")]
 
 
 def test_the_newest_gives_way_and_starts_again_with_what_it_had_generated() -> None:
@@ -210,7 +210,7 @@ def test_a_request_aborted_during_its_step_is_passed_over() -> None:
     scheduler.submit(request(1, 3))
     plan = scheduler.schedule()
     scheduler.abort(1)
-    assert scheduler.update(plan, {1: [5]}) == []
+    assert scheduler.update(plan, Drawn({1: [5]})) == []
 
 
 def test_logprobs_go_with_their_tokens_as_far_as_these_count() -> None:
@@ -218,7 +218,7 @@ def test_logprobs_go_with_their_tokens_as_far_as_these_count() -> None:
     for number in (1, 2):
         scheduler.submit(request(number, 3, generate=1))
     told = [TokenLogprobs(token, -0.5, []) for token in (7, 8)]
-    gains = scheduler.update(scheduler.schedule(), {1: [7, 8], 2: [9]}, {1: told})
+    gains = scheduler.update(scheduler.schedule(), Drawn({1: [7, 8], 2: [9]}, {1: told}))
     assert gains == [Progress(1, [7], "length", told[:1]), Progress(2, [9], "length", None)]
 
 
@@ -464,7 +464,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             for block in work.blocks:
                 assert owners.setdefault(block, work.request_id) == work.request_id
         drawn = {work.request_id: [1000 + self.number] for work in plan.work if work.sampling}
-        for gain in scheduler.update(plan, drawn):
+        for gain in scheduler.update(plan, Drawn(drawn)):
             self.gained[gain.request_id] += len(gain.tokens)
             if gain.finish:
                 request = self.open.pop(gain.request_id)

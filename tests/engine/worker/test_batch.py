@@ -32,8 +32,8 @@ def test_decodes_come_first_grouped_by_their_own_length_then_chunks() -> None:
         60 * 4,
         60 * 4 + 1,
     ]
-    assert [work.request_id for work in batch.sampled] == [3, 1, 4]
-    assert batch.sampled_rows.tolist() == [0, 1, 6]
+    assert [draw.request_id for draw in batch.draws] == [3, 1, 4]
+    assert batch.drawn_rows.tolist() == [0, 1, 6]
 
     near, far = batch.attention.decodes
     assert (near.start, near.stop, near.seq_lens.tolist()) == (0, 1, [10])
@@ -53,8 +53,8 @@ def test_blocks_beyond_the_new_tokens_are_not_read() -> None:
     """A request holds blocks for its whole prompt from the start."""
     batch = builder().build(Plan([Work(1, [1, 2], 0, [7, 8, 9], None, False)]))
     assert batch.attention.prefills[0].block_tables.tolist() == [[7]]
-    assert batch.sampled == []
-    assert batch.sampled_rows.tolist() == []
+    assert batch.draws == []
+    assert batch.drawn_rows.tolist() == []
 
 
 def test_a_batch_of_decodes_alone_has_no_prefill_part() -> None:

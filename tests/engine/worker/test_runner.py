@@ -146,7 +146,7 @@ def test_other_shapes_equal_the_dense_forward(
 
 def test_bfloat16_runs_and_stays_near(tiny_model: Path, weights: dict[str, torch.Tensor]) -> None:
     runner = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=64, dtype="bfloat16", threads=1))
-    assert runner.cache.layers[0][0].dtype == torch.bfloat16
+    assert runner.cache.layers[0].keys.dtype == torch.bfloat16
     (prompt,) = prompts([20])
     (token,) = run(runner, [(prompt, SamplingParams(max_tokens=1, temperature=0))]).tokens[0]
     assert token in dense.logits(weights, SHAPE, prompt)[-1].topk(3).indices

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from engine.core.plan import Work
 from engine.core.sampling_params import SamplingParams
+from engine.worker.batch import Draw
 from engine.worker.sampler import draw, measure, uniforms
 
 
@@ -34,9 +34,9 @@ def test_a_seed_of_any_sign_and_size_will_do() -> None:
 def test_greedy_and_drawn_rows_share_a_batch() -> None:
     logits = torch.tensor([[0.0, 5.0, 1.0], [0.0, 5.0, 1.0], [-1e9, -1e9, 3.0]])
 
-    def work(temperature: float, top_k: int = 0) -> Work:
+    def work(temperature: float, top_k: int = 0) -> Draw:
         params = SamplingParams(max_tokens=1, temperature=temperature, top_k=top_k, seed=1)
-        return Work(1, [0], 0, [0], params, True)
+        return Draw(1, params, [0], 1, [])
 
     assert draw(logits, [work(0), work(0), work(0)]) == [1, 1, 2]
     assert draw(logits, [work(0), work(2.0, top_k=1), work(1.0)]) == [1, 1, 2]
@@ -45,11 +45,11 @@ def test_greedy_and_drawn_rows_share_a_batch() -> None:
 def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0]])
 
-    def work(number: int, logprobs: int | None) -> Work:
+    def work(number: int, logprobs: int | None) -> Draw:
         params = SamplingParams(max_tokens=1, temperature=1.7, top_k=1, top_p=0.1, logprobs=logprobs)
-        return Work(number, [0], 0, [0], params, True)
+        return Draw(number, params, [0], 1, [])
 
-    found = measure(logits, [work(1, 2), work(2, None), work(3, 0)], [0, 1, 2])
+    found = measure(logits, [work(1, 2), work(2, None), work(3, 0)], [0, 1, 2], [True] * 3)
     assert set(found) == {1, 3}
     total = math.log(1 + math.e + math.e**2)
     (first,), (last,) = found[1], found[3]
@@ -62,6 +62,6 @@ def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
 
 def test_more_alternatives_than_tokens_are_all_tokens() -> None:
     params = SamplingParams(max_tokens=1, logprobs=20)
-    (found,) = measure(torch.zeros(1, 3), [Work(1, [0], 0, [0], params, True)], [1])[1]
+    (found,) = measure(torch.zeros(1, 3), [Draw(1, params, [0], 1, [])], [1], [True])[1]
     assert sorted(token for token, _ in found.top) == [0, 1, 2]
     assert found.logprob == pytest.approx(-math.log(3))
