@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.layers.attention import AttentionInput, PagedAttention
+from engine.layers.attend import AttentionInput
+from engine.layers.attention import PagedAttention
 from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
 from engine.layers.norm import RMSNorm

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelUnavailable, UnsupportedModel
-from engine.layers.attention import AttentionInput
+from engine.layers.attend import AttentionInput
 from engine.models.llama import LlamaModel
 from engine.weights.loader import Loader
 from engine.weights.safetensors import SafetensorsReader

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.core.plan import Plan, Work
 from engine.core.sampling_params import SamplingParams
-from engine.layers.attention import AttentionInput, DecodeGroup, PrefillGroup
+from engine.layers.attend import AttentionInput, DecodeGroup, PrefillGroup
 
 _SMALLEST = 4
 """Blocks of the narrowest decode group."""

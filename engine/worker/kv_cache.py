@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.store_kv import store_kv
+
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
@@ -31,6 +33,10 @@ class KVLayer:
     """[blocks + 1, kv_heads, block_size, head_dim]"""
     values: Tensor
     """As ``keys``."""
+
+    def store(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        """``keys``, ``values`` [tokens, kv_heads, head_dim]; ``slots`` int64 [tokens]: where they go."""
+        store_kv(keys, values, self.keys, self.values, slots)
 
 
 class KVCache:
