@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, cast
 
 from engine import channel
 from engine.config import EngineConfig
 from engine.core.logprobs import TokenLogprobs
 from engine.core.plan import Progress
-from engine.core.request import FinishReason
+from engine.core.request import FinishReason, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.errors import (
     ContextLengthExceeded,
@@ -165,20 +166,26 @@ class EngineClient(asyncio.Protocol):
         sequences: Sequence[tuple[list[int], SamplingParams]],
         *,
         priority: int = 0,
+        weight: float = 1.0,
         deadline: float | None = None,
+        adapter: str | None = None,
     ) -> Generation:
-        """Higher ``priority`` goes first; ``deadline`` is a ``time.monotonic()``.
+        """Higher ``priority`` goes first, ``weight`` keeps its prefix longer; ``deadline`` is a ``time.monotonic()``.
 
+        Neighbours with the same prompt are computed once, and share its KV blocks.
         Raises ``EngineError`` if the loop process is gone.
         """
         if self._closing is not None:
             raise self._closing
         requests = {next(self._ids): index for index in range(len(sequences))}
         generation = Generation(self, requests)
+        self._generations |= dict.fromkeys(requests, generation)
         now = time.monotonic()
-        for request_id, (prompt, params) in zip(list(requests), sequences, strict=True):
-            self._generations[request_id] = generation
-            self._send(Submit(request_id, prompt, params, now, priority, deadline))
+        numbered = zip(requests, sequences, strict=True)
+        for _, choices in groupby(numbered, key=lambda choice: choice[0]):
+            (first, (prompt, params)), *others = choices
+            siblings = [Sibling(other, its) for other, (_, its) in others]
+            self._send(Submit(first, prompt, params, now, priority, deadline, weight, adapter, siblings))
         return generation
 
     def fail_all(self, error: EngineError) -> None:

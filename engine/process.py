@@ -101,6 +101,9 @@ class Loop:
             priority=message.priority,
             submitted=message.submitted,
             deadline=message.deadline,
+            weight=message.weight,
+            adapter=message.adapter,
+            siblings=message.siblings,
         )
         try:
             self._scheduler.submit(request)

@@ -43,7 +43,10 @@ class Generator:
         Whatever ends the iteration early also ends the work in the engine. Raises ``EngineError``.
         """
         generation = self.client.submit(
-            [(s.prompt, s.params) for s in sequences], priority=hints.priority, deadline=hints.deadline
+            [(s.prompt, s.params) for s in sequences],
+            priority=hints.priority,
+            weight=hints.weight,
+            deadline=hints.deadline,
         )
         choices = [_Choice(self.tokenizer, s, stops, arrived, self.metrics) for s in sequences]
         try:

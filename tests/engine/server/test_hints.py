@@ -35,8 +35,16 @@ def test_a_deadline_is_seconds_from_now(value: bytes, deadline: float | None) ->
     assert read_hints({b"x-tollgate-deadline": value}, 100.0).deadline == deadline
 
 
+@pytest.mark.parametrize(
+    ("value", "weight"),
+    [(b"8", 8.0), (b"0.5", 0.5), (b"1e9", 100.0), (b"1e-9", 0.01), (b"0", 1.0), (b"-2", 1.0), (b"much", 1.0)],
+)
+def test_a_weight_is_a_positive_number_within_bounds(value: bytes, weight: float) -> None:
+    assert read_hints({b"x-tollgate-weight": value}, 0.0).weight == weight
+
+
 def test_without_headers_there_are_no_hints() -> None:
-    assert read_hints({b"accept": b"*/*"}, 5.0) == Hints(0, None)
+    assert read_hints({b"accept": b"*/*"}, 5.0) == Hints(0, 1.0, None)
 
 
 @given(st.binary(max_size=12), st.binary(max_size=12))
