@@ -55,7 +55,7 @@ def attend(
     """``query`` [tokens, heads, head_dim] → the same shape.
 
     ``window``: a token sees itself and the ``window - 1`` before it. ``softcap``: scores go through
-    ``softcap * tanh(score / softcap)``.
+    ``softcap * tanh(score / softcap)`` before they are masked.
     """
     parts = [
         paged_decode(
@@ -65,6 +65,8 @@ def attend(
             group.block_tables,
             group.seq_lens,
             scale,
+            window,
+            softcap,
         )
         for group in batch.decodes
     ]
@@ -77,6 +79,8 @@ def attend(
             group.query_starts,
             group.seq_lens,
             scale,
+            window,
+            softcap,
         )
         for group in batch.prefills
     ]

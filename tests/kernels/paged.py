@@ -44,15 +44,25 @@ def scatter(lengths: list[int], *, kv_heads: int, head_dim: int, block_size: int
     return Paged(keys, values, k_cache, v_cache, torch.tensor(padded), torch.tensor(lengths))
 
 
-def dense(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+def dense(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
     """``q`` [new, heads, d] are the last positions of ``keys`` [length, kv_heads, d]. Loops, in float64."""
     new, heads, _ = q.shape
     length, kv_heads, _ = keys.shape
     out = torch.zeros_like(q, dtype=torch.float64)
     for t in range(new):
-        seen = length - new + t + 1
+        end = length - new + t + 1
+        seen = slice(0 if window is None else max(0, end - window), end)
         for h in range(heads):
             g = h // (heads // kv_heads)
-            scores = keys[:seen, g].double() @ q[t, h].double() * scale
-            out[t, h] = torch.softmax(scores, 0) @ values[:seen, g].double()
+            scores = keys[seen, g].double() @ q[t, h].double() * scale
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            out[t, h] = torch.softmax(scores, 0) @ values[seen, g].double()
     return out

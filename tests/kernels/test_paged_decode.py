@@ -62,3 +62,40 @@ def test_bfloat16_stays_near_float32() -> None:
     )
     assert narrow.dtype == torch.bfloat16
     torch.testing.assert_close(narrow.float(), wide, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("window", [None, 1, 2, 15, 16, 17, 33, 1000])
+def test_a_window_and_a_cap_equal_dense_attention(window: int | None, softcap: float | None) -> None:
+    lengths = [1, 16, 33, 90, 128]
+    paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=16)
+    q = torch.randn(len(lengths), 4, 16, generator=torch.Generator().manual_seed(4))
+    out = paged_decode_reference(
+        q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, 0.5, window, softcap
+    )
+    for b in range(len(lengths)):
+        expected = dense(q[b : b + 1], paged.keys[b], paged.values[b], 0.5, window, softcap)[0]
+        torch.testing.assert_close(out[b].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_within_a_window_a_row_is_the_same_to_the_bit_whoever_shares_the_batch() -> None:
+    lengths = [128, 17, 40, 97]
+    paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=16)
+    q = torch.randn(len(lengths), 4, 16, generator=torch.Generator().manual_seed(4))
+    cache = paged.k_cache, paged.v_cache
+    together = paged_decode_reference(q, *cache, paged.block_tables, paged.seq_lens, 0.5, 40, 3.0)
+    for b in range(len(lengths)):
+        row = slice(b, b + 1)
+        alone = paged_decode_reference(
+            q[row], *cache, paged.block_tables[row], paged.seq_lens[row], 0.5, 40, 3.0
+        )
+        assert torch.equal(alone[0], together[b])
+
+
+def test_blocks_before_the_window_are_not_read() -> None:
+    paged = scatter([128], kv_heads=2, head_dim=16, block_size=16)
+    q = torch.randn(1, 4, 16, generator=torch.Generator().manual_seed(4))
+    args = paged.block_tables, paged.seq_lens, 0.5, 20
+    out = paged_decode_reference(q, paged.k_cache, paged.v_cache, *args)
+    paged.v_cache[paged.block_tables[0, :6]] = torch.nan
+    assert torch.equal(paged_decode_reference(q, paged.k_cache, paged.v_cache, *args), out)
