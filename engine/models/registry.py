@@ -14,6 +14,7 @@ from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.layers.attend import AttentionInput
 from engine.models.llama import LlamaModel
 from engine.weights.loader import Loader
+from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
 from engine.worker.kv_cache import KVCache, KVShape
 
@@ -59,7 +60,9 @@ def load_model(folder: Path, device: torch.device, dtype: torch.dtype) -> Model:
     if known is None:
         asked = ", ".join(names) or "(config.json names none)"
         raise UnsupportedModel(f"The architecture {asked} is not supported; these are: {', '.join(MODELS)}.")
-    weights = Loader(SafetensorsReader(folder, device, dtype), device, dtype)
-    model = MODELS[known].load(config, weights)
+    reader = SafetensorsReader(folder, device, dtype)
+    weights = Loader(reader, device, dtype)
+    with progress(reader.total_bytes) as reader.on_read:
+        model = MODELS[known].load(config, weights)
     weights.finish()
     return model

@@ -7,6 +7,7 @@ it is taken.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,13 +24,17 @@ class SafetensorsReader:
         self._device = device
         self._dtype = dtype
         self._files: dict[str, safe_open] = {}
-        for path in _paths(folder):
+        paths = _paths(folder)
+        for path in paths:
             try:
                 file = safe_open(path, framework="pt", device="cpu")
             except (OSError, SafetensorError) as error:
                 raise ModelUnavailable(f"{path} cannot be read: {error}. Is the download whole?") from error
             self._files |= dict.fromkeys(file.keys(), file)
         self._left = set(self._files)
+        self.total_bytes = sum(path.stat().st_size for path in paths)
+        self.on_read: Callable[[int], None] = lambda count: None
+        """Is told the bytes of each tensor that was taken."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -47,7 +52,9 @@ class SafetensorsReader:
                 f"The tensor {name} has the shape {tuple(tensor.shape)}, but config.json calls for {shape}."
             )
         self._left.discard(name)
-        return tensor.to(self._device, self._dtype)
+        taken = tensor.to(self._device, self._dtype)
+        self.on_read(tensor.nbytes)
+        return taken
 
     def ignore(self, name: str) -> None:
         """A tensor that the model has no use for."""

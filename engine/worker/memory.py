@@ -1,0 +1,85 @@
+"""Memory: what a model is going to take, what there is, and what it took."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from engine.errors import StartupError
+
+_BITS = {"int8": 8.25, "fp8": 8.25, "int4": 5.0}
+"""Bits a quantized weight takes, its share of the scales included."""
+_ALONE = ("embed_tokens", "lm_head", "norm")
+"""Tensors by these names are not quantized, or seldom."""
+
+
+def predict_weights(folder: Path, dtype: torch.dtype, quantization: str | None) -> int:
+    """Bytes that the weights in a folder of safetensors will take, by their headers alone; 0 if there are none."""
+    total = 0.0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():
+                part = file.get_slice(name)
+                count = _product(part.get_shape())
+                plain = part.get_dtype() in ("F64", "F32", "F16", "BF16")
+                if plain and quantization and len(part.get_shape()) > 1 and not _alone(name):
+                    total += count * _BITS[quantization] / 8
+                else:
+                    total += count * (dtype.itemsize if plain else _stored(part.get_dtype()))
+    return int(total)
+
+
+def check_room(needed: int, device: torch.device, quantization: str | None) -> None:
+    """Raises ``StartupError`` if ``needed`` bytes are more than the device has left."""
+    left = free(device)
+    if needed > left:
+        advice = "" if quantization else " --quantization int8 or int4 makes it smaller."
+        raise StartupError(
+            f"The weights need {needed / 2**30:.1f} GiB, but {device} has {left / 2**30:.1f} GiB left.{advice}"
+        )
+
+
+def free(device: torch.device) -> int:
+    """Bytes that can be taken without swapping."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return min(int(line.split()[1]) * 1024, _group_left())
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def taken(device: torch.device) -> int:
+    """Bytes that this process has: resident on a CPU, allocated on a GPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _group_left() -> int:
+    """What the control group of a container still allows (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        return int(limit) - int((group / "memory.current").read_text())
+    except (OSError, ValueError):
+        return 1 << 62
+
+
+def _product(shape: Iterable[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _alone(name: str) -> bool:
+    return any(part in name for part in _ALONE)
+
+
+def _stored(dtype: str) -> float:
+    return {"I64": 8, "I32": 4, "U32": 4, "I16": 2}.get(dtype, 1)
