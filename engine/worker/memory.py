@@ -22,7 +22,7 @@ def predict_weights(folder: Path, dtype: torch.dtype, quantization: str | None) 
     total = 0.0
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():
+            for name in file.keys():  # noqa: SIM118 -- it is no dict
                 part = file.get_slice(name)
                 count = _product(part.get_shape())
                 plain = part.get_dtype() in ("F64", "F32", "F16", "BF16")
