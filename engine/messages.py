@@ -58,6 +58,11 @@ class Ready:
     max_num_seqs: int
     device: str
     dtype: str
+    startup: dict[str, float] = field(default_factory=dict)
+    """Seconds that each part of the start took."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """Bytes: ``weights_predicted`` from the files' headers, ``weights`` as they came to be, ``kv_cache`` at most,
+    ``process`` in all."""
 
 
 @dataclass(frozen=True, slots=True)

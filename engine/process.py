@@ -31,22 +31,23 @@ _REST = 1.0
 class Loop:
     def __init__(self, config: EngineConfig, channel: Channel) -> None:
         """Loads the model. Raises ``StartupError``."""
+        watch = Stopwatch()
         # Imported here: nothing else in this module needs torch, and it takes a second.
-        from engine.worker.runner import Runner
+        from engine.worker.memory import check_room, predict_weights, taken
+        from engine.worker.runner import Runner, pick_device, pick_dtype
 
         self._channel = channel
-        began = time.monotonic()
+        device = pick_device(config.device)
+        dtype = pick_dtype(config.dtype, config.model, device)
+        watch.lap("imports")
+        predicted = predict_weights(config.model, dtype, config.quantization)
+        check_room(predicted, device, config.quantization)
+        before = taken(device)
         self._runner = Runner(config)
+        watch.lap("model")
+        weights = taken(device) - before
         runner = self._runner
-        loaded = time.monotonic()
-        log.info("weights loaded in %.1f s (%s, %s)", loaded - began, runner.device, runner.dtype)
         blocks = runner.cache.blocks
-        log.info(
-            "KV cache: %d blocks of %d tokens, %.0f MiB",
-            blocks,
-            runner.block_size,
-            blocks * runner.block_bytes / 2**20,
-        )
         self._scheduler = Scheduler(
             BlockPool(blocks),
             block_size=config.block_size,
@@ -57,7 +58,22 @@ class Loop:
             ageing=config.priority_ageing,
         )
         runner.warm_up()
-        log.info("warmed up in %.1f s", time.monotonic() - loaded)
+        watch.lap("warm-up")
+        log.info("started in %.1f s: %s", sum(watch.laps.values()), watch)
+        memory = {
+            "weights_predicted": predicted,
+            "weights": weights,
+            "kv_cache": blocks * runner.block_bytes,
+            "process": taken(device),
+        }
+        log.info(
+            "memory on %s: weights %s (predicted %s), KV cache up to %s in %d blocks of %d tokens, process %s",
+            runner.device,
+            *(_mebibytes(memory[name]) for name in ("weights", "weights_predicted", "kv_cache")),
+            blocks,
+            runner.block_size,
+            _mebibytes(memory["process"]),
+        )
         self._submitted: dict[int, float] = {}
         self._refusals: list[Refusal] = []
         self._news = False
@@ -70,6 +86,8 @@ class Loop:
             max_num_seqs=config.max_num_seqs,
             device=str(runner.device),
             dtype=str(runner.dtype).removeprefix("torch."),
+            startup=watch.laps,
+            memory=memory,
         )
 
     def run(self) -> None:
@@ -157,6 +175,27 @@ class Loop:
         self._channel.send(Outputs(progress, self._refusals, step))
         self._refusals = []
         self._news = False
+
+
+class Stopwatch:
+    """What start-up spends its time on."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self.laps: dict[str, float] = {}
+        """Seconds by name, in order."""
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name] = now - self._last
+        self._last = now
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.laps.items())
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
 
 
 def main(fd: int) -> int:

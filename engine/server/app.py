@@ -233,6 +233,8 @@ class About:
                 "decode_tokens_per_second": round(self.throughput.decode_tokens_per_second, 1),
                 "device": ready.device,
                 "dtype": ready.dtype,
+                "startup_seconds": {name: round(seconds, 3) for name, seconds in ready.startup.items()},
+                "memory_bytes": ready.memory,
             }
         )
 
