@@ -1,0 +1,150 @@
+"""LoRA adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors.
+
+The format: https://huggingface.co/docs/peft/developer_guides/checkpoint. What would have to be ignored (DoRA, biases,
+whole modules, embeddings) is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from engine.errors import InvalidRequest
+
+_TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
+_UNSUPPORTED = {
+    "use_dora": "DoRA",
+    "use_qalora": "QALoRA",
+    "use_bdlora": "BD-LoRA",
+    "modules_to_save": "modules_to_save",
+    "lora_bias": "lora_bias",
+    "fan_in_fan_out": "fan_in_fan_out",
+    "layer_replication": "layer_replication",
+    "megatron_config": "megatron_config",
+    "target_parameters": "target_parameters",
+    "trainable_token_indices": "trainable_token_indices",
+    "alora_invocation_tokens": "aLoRA",
+    "arrow_config": "Arrow",
+}
+_OWN_BASE = ("pissa", "olora", "corda", "loftq")
+"""Ways to begin that change the base model's weights: on the original ones the adapter is another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """What an adapter adds to one layer: ``scale · up(down(x))``."""
+
+    down: Tensor
+    """A: float [rank, in]"""
+    up: Tensor
+    """B: float [out, rank]"""
+    scale: float
+
+    def check(self, name: str, out_features: int, in_features: int) -> None:
+        """Raises ``InvalidRequest`` if the layer has another shape."""
+        found = (self.up.shape[0], self.down.shape[1])
+        if found != (out_features, in_features):
+            raise InvalidRequest(
+                f"The adapter's matrices for {name} are for a layer of {found[1]} inputs and {found[0]} outputs, "
+                f"but the model's has {in_features} and {out_features}: it was made for another model."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    modules: Mapping[str, LowRank]
+    """By the layer's name in the base model's checkpoint."""
+
+    @property
+    def rank(self) -> int:
+        """The highest of its layers'."""
+        return max(module.down.shape[0] for module in self.modules.values())
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """Raises ``InvalidRequest`` if the folder holds no adapter, or one that cannot be run as it was trained."""
+    config = _read_config(folder)
+    path = folder / "adapter_model.safetensors"
+    if not path.is_file():
+        raise InvalidRequest(
+            f"{folder} lacks adapter_model.safetensors; adapters are read from safetensors files only."
+        )
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}. Is the download whole?") from error
+    sides: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        found = _TENSOR.fullmatch(name)
+        if found is None or tensor.dim() != 2:
+            raise InvalidRequest(
+                f"The adapter's tensor {name} is none that can be used: LoRA on linear layers is."
+            )
+        sides.setdefault(found["module"], {})[found["side"]] = tensor.float()
+    if not sides:
+        raise InvalidRequest(f"{path} holds no tensors.")
+    return Adapter({name: _module(name, pair, config) for name, pair in sides.items()})
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "adapter_config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}.") from error
+    if not isinstance(config, dict):
+        raise InvalidRequest(f"{path} is not a JSON object.")
+    if (kind := config.get("peft_type", "LORA")) != "LORA":
+        raise InvalidRequest(f"The adapter is of type {kind!r}; 'LORA' is supported.")
+    for field, name in _UNSUPPORTED.items():
+        if config.get(field):
+            raise InvalidRequest(f"The adapter uses {name}, which is not supported.")
+    if (bias := config.get("bias", "none")) != "none":
+        raise InvalidRequest(f"The adapter has biases (bias: {bias!r}), which are not supported.")
+    begin = str(config.get("init_lora_weights", True)).lower()
+    if begin.startswith(_OWN_BASE):
+        raise InvalidRequest(
+            f"The adapter was begun by {begin!r}, which changes the base model's weights: save it converted to LoRA."
+        )
+    return config
+
+
+def _module(name: str, pair: Mapping[str, Tensor], config: Mapping[str, Any]) -> LowRank:
+    if pair.keys() != {"A", "B"}:
+        raise InvalidRequest(f"The adapter lacks lora_A or lora_B of {name}.")
+    down, up = pair["A"], pair["B"]
+    try:
+        rank = int(_by_pattern(config.get("rank_pattern"), name, config["r"]))
+        alpha = float(_by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"]))
+    except KeyError as error:
+        raise InvalidRequest(f"adapter_config.json lacks {error}.") from error
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            f"adapter_config.json gives {name} no sensible rank or alpha: {error}."
+        ) from error
+    if rank < 1 or down.shape[0] != rank or up.shape[1] != rank:
+        raise InvalidRequest(
+            f"The adapter's matrices for {name} have the ranks {down.shape[0]} and {up.shape[1]}, "
+            f"but adapter_config.json says {rank}."
+        )
+    return LowRank(down, up, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _by_pattern(patterns: Mapping[str, Any] | None, name: str, default: Any) -> Any:
+    """PEFT's rule: a pattern is a regular expression that matches the end of a layer's name, whole parts only."""
+    for pattern, value in (patterns or {}).items():
+        try:
+            if re.fullmatch(rf"(.*\.)?({pattern})", name):
+                return value
+        except re.error as error:
+            raise InvalidRequest(f"adapter_config.json has a bad pattern {pattern!r}: {error}.") from error
+    return default

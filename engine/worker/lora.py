@@ -1,0 +1,151 @@
+"""LoRA: many adapters in one batch over one base model (https://arxiv.org/abs/2106.09685).
+
+An adapter adds ``scale · B(A(x))`` to some linear layers, A and B being low matrices. Each step the bank is told which
+rows of the batch belong to which adapter, and every adapted layer adds one pair of small products for each adapter in
+use, over its rows alone; other rows are left as they are to the last bit. What an adapter costs in a step does not
+depend on how many are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.errors import InvalidRequest
+from engine.layers.linear import Linear
+from engine.weights.adapters import Adapter
+from engine.worker.parallel import Ranks
+
+
+class AdapterBank:
+    """The adapters that are loaded, by key, and the layers that they may sit on."""
+
+    def __init__(self, places: int, max_rank: int, ranks: Ranks) -> None:
+        """``places``: how many adapters may be loaded at a time."""
+        self.places = places
+        self.max_rank = max_rank
+        self.ranks = ranks
+        self.loaded: set[str] = set()
+        self.rows: list[tuple[str, slice | Tensor]] = []
+        """Of this step's batch: an adapter, and the rows that are its own."""
+        self._layers: list[AdaptedLinear] = []
+
+    def enlist(self, layer: AdaptedLinear) -> None:
+        self._layers.append(layer)
+
+    def load(self, key: str, adapter: Adapter) -> None:
+        """Raises ``InvalidRequest`` if it does not fit the model, or no place is left for it."""
+        if len(self.loaded) >= self.places:
+            raise InvalidRequest(
+                f"All {self.places} places for adapters are taken: unload one, or start with a higher --max-adapters."
+            )
+        if adapter.rank > self.max_rank:
+            raise InvalidRequest(
+                f"The adapter's rank is {adapter.rank}, but --max-adapter-rank is {self.max_rank}."
+            )
+        known = {name for layer in self._layers for name in layer.parts}
+        if strange := sorted(adapter.modules.keys() - known):
+            raise InvalidRequest(
+                f"The adapter changes {', '.join(strange[:3])}{' and others' if len(strange) > 3 else ''}, "
+                "which are not linear layers of this model that can be adapted."
+            )
+        # All are checked before any is changed.
+        pairs = [layer.fit(adapter) for layer in self._layers]
+        for layer, pair in zip(self._layers, pairs, strict=True):
+            layer.put(key, pair)
+        self.loaded.add(key)
+
+    def unload(self, key: str) -> None:
+        """Raises ``KeyError`` if there is no such adapter."""
+        self.loaded.remove(key)
+        for layer in self._layers:
+            layer.put(key, None)
+
+    def select(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
+        """Of the batch that comes next: (adapter, first row, row after its last), in any order."""
+        by_key: dict[str, list[tuple[int, int]]] = {}
+        for key, start, stop in runs:
+            spans = by_key.setdefault(key, [])
+            if spans and spans[-1][1] == start:
+                spans[-1] = (spans[-1][0], stop)
+            else:
+                spans.append((start, stop))
+        self.rows = [(key, _rows(spans, device)) for key, spans in by_key.items()]
+
+
+class AdaptedLinear:
+    """A linear layer, of whatever kind, and what the loaded adapters add to it. ``x`` [tokens, in] → [tokens, out].
+
+    Where several layers are merged into one (q, k and v; gate and up), so are their adapters: the As stand above each
+    other and the Bs along a diagonal, which makes one pair of products of them.
+    """
+
+    def __init__(
+        self,
+        base: Callable[[Tensor], Tensor],
+        bank: AdapterBank,
+        parts: Mapping[str, int],
+        in_features: int,
+        cut: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """``parts``: names and widths of the whole layers; ``cut``: the dimension of [out, in] that ranks share."""
+        self.parts = dict(parts)
+        self._base = base
+        self._bank = bank
+        self._in_features = in_features
+        self._cut = cut
+        self._device = device
+        self._dtype = dtype
+        self._pairs: dict[str, tuple[Linear, Linear]] = {}
+        bank.enlist(self)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self._base(x)
+        for key, rows in self._bank.rows:
+            pair = self._pairs.get(key)
+            if pair is None:
+                continue
+            if isinstance(rows, slice):
+                y[rows] += pair[1](pair[0](x[rows]))
+            else:
+                y.index_add_(0, rows, pair[1](pair[0](x[rows])))
+        return y
+
+    def put(self, key: str, pair: tuple[Linear, Linear] | None) -> None:
+        if pair is None:
+            self._pairs.pop(key, None)
+        else:
+            self._pairs[key] = pair
+
+    def fit(self, adapter: Adapter) -> tuple[Linear, Linear] | None:
+        """The adapter's part in this layer. Raises ``InvalidRequest`` if its shapes are not the layer's."""
+        if not any(name in adapter.modules for name in self.parts):
+            return None
+        ranks = self._bank.ranks
+        downs: list[Tensor] = []
+        ups: list[Tensor] = []
+        for name, out_features in self.parts.items():
+            width = ranks.share(out_features, "outputs") if self._cut == 0 else out_features
+            module = adapter.modules.get(name)
+            if module is None:
+                ups.append(torch.zeros(width, 0))
+                continue
+            module.check(name, out_features, self._in_features)
+            down, up = module.down, module.up * module.scale
+            downs.append(ranks.cut(down, 1, "inputs") if self._cut == 1 else down)
+            ups.append(ranks.cut(up, 0, "outputs") if self._cut == 0 else up)
+        down, up = torch.cat(downs), torch.block_diag(*ups)
+        return self._linear(down), self._linear(up)
+
+    def _linear(self, weight: Tensor) -> Linear:
+        return Linear(weight.to(self._device, self._dtype).contiguous())
+
+
+def _rows(spans: list[tuple[int, int]], device: torch.device) -> slice | Tensor:
+    if len(spans) == 1:
+        return slice(*spans[0])
+    return torch.cat([torch.arange(start, stop) for start, stop in spans]).to(device)
