@@ -10,27 +10,53 @@ from torch import Tensor
 
 from engine.core.logprobs import TokenLogprobs
 from engine.worker.batch import Draw
-from kernels.sample import sample
+from engine.worker.logit_editor import LogitEditor
+from kernels.sample import COLDEST, sample
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
+class Sampler:
+    """Draws tokens, step after step."""
+
+    def __init__(self) -> None:
+        self._editor = LogitEditor()
+
+    def draw(
+        self, logits: Tensor, draws: Sequence[Draw], masks: tuple[list[int], Tensor] | None = None
+    ) -> list[int]:
+        """``logits`` [len(draws), vocab], which are left as they are: row by row the token of each draw.
+
+        In vLLM's order (https://docs.vllm.ai/en/latest/api/vllm/v1/sample/sampler.html):
+
+        1. what a grammar forbids is barred: ``masks`` is (rows, int32 [len(rows), words] of bits, 1 for allowed);
+        2. ``min_tokens`` bars the stop tokens, ``logit_bias`` is added;
+        3. the penalties for repetition, frequency and presence;
+        4. greedy requests take the first largest logit; for the others
+        5. temperature, min-p, top-k, top-p, and the draw itself (kernels/sample.py).
+
+        The first three apply to greedy requests too, and cost nothing where nobody asks for them.
+        """
+        return _choose(self._editor.edit(logits, draws, masks), draws)
+
+
 def draw(logits: Tensor, draws: Sequence[Draw], masks: tuple[list[int], Tensor] | None = None) -> list[int]:
-    """``logits`` [len(draws), vocab]: row by row the token of each draw."""
+    """As ``Sampler.draw``, for one step alone: penalties count a request's tokens anew."""
+    return Sampler().draw(logits, draws, masks)
+
+
+def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     params = [draw.sampling for draw in draws]
-    if all(p.temperature == 0 for p in params):
+    if all(p.temperature < COLDEST for p in params):
         return logits.argmax(dim=-1).tolist()
     device, vocab = logits.device, logits.shape[1]
     uniform = uniforms([p.seed for p in params], [draw.position for draw in draws])
-    return sample(
-        logits,
-        torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
-        torch.tensor([p.top_k or vocab for p in params], dtype=torch.int64, device=device),
-        torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
-        torch.from_numpy(uniform).to(device),
-    ).tolist()
+    shares = [[p.temperature, p.top_p, p.min_p] for p in params]
+    temperature, top_p, min_p = torch.tensor(shares, dtype=torch.float32).T.contiguous().to(device)
+    top_k = torch.tensor([p.top_k or vocab for p in params], dtype=torch.int64, device=device)
+    return sample(logits, temperature, top_k, top_p, min_p, torch.from_numpy(uniform).to(device)).tolist()
 
 
 def verify(draws: Sequence[Draw], tokens: Sequence[int]) -> list[bool]:

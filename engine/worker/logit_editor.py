@@ -1,0 +1,190 @@
+"""What requests change in their logits before a token is drawn: grammars, ``min_tokens``, biases and penalties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from engine.core.sampling_params import SamplingParams
+from engine.worker.batch import Draw
+
+_NEVER = float("-inf")
+
+
+class LogitEditor:
+    """Remembers of each request that it edited for in the last step what does not change, and its tokens' counts, so
+    that a step costs a request only its new tokens. One that skips a step is counted anew; none has to be forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._notes: dict[int, _Notes] = {}
+
+    def edit(
+        self, logits: Tensor, draws: Sequence[Draw], masks: tuple[list[int], Tensor] | None = None
+    ) -> Tensor:
+        """``logits`` [len(draws), vocab] themselves where nobody wants anything, otherwise a copy in float32.
+
+        A request has its way in this order, as in vLLM: what its grammar forbids and, before ``min_tokens``, its stop
+        tokens become -inf; ``logit_bias`` is added; then the penalties. Where a grammar allows nothing but stop
+        tokens, ``min_tokens`` gives way.
+        """
+        rows = [row for row, draw in enumerate(draws) if _wants(draw.sampling)]
+        if not rows and masks is None:
+            self._notes = {}
+            return logits
+        logits = logits.to(torch.float32, copy=True)
+        if masks is not None:
+            _bar(logits, *masks)
+        kept = self._notes
+        self._notes = {}
+        stops, biases, counts = _Entries(), _Entries(), _Entries()
+        for row in rows:
+            draw = draws[row]
+            params = draw.sampling
+            notes = self._notes.get(draw.request_id) or kept.get(draw.request_id)
+            if notes is None or notes.history is not draw.history or notes.params is not params:
+                notes = _Notes(draw, logits.shape[1])
+            self._notes[draw.request_id] = notes
+            if draw.position - draw.prompt_length < params.min_tokens and len(notes.stops):
+                stops.add(row, notes.stops)
+            if len(notes.biased):
+                biases.add(row, notes.biased, notes.biases)
+            if notes.counts is not None:
+                notes.catch_up()
+                tokens, times = notes.counts.beside(draw.guesses)
+                charge = params.frequency_penalty * times + params.presence_penalty * (times > 0)
+                counts.add(row, tokens, charge, np.full(len(tokens), params.repetition_penalty, np.float32))
+        if stops:
+            _bar_stops(logits, stops)
+        if biases:
+            at, (added,) = biases.tensors(logits.device)
+            logits.index_put_(at, added, accumulate=True)
+        if counts:
+            at, (charge, repetition) = counts.tensors(logits.device)
+            values = logits[at]
+            logits[at] = torch.where(values > 0, values / repetition, values * repetition) - charge
+        return logits
+
+
+def _wants(params: SamplingParams) -> bool:
+    return bool(params.min_tokens or params.logit_bias or _penalises(params))
+
+
+def _penalises(params: SamplingParams) -> bool:
+    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
+
+
+def _bar(logits: Tensor, rows: list[int], bits: Tensor) -> None:
+    """``bits`` int32 [len(rows), words]. Tokens beyond the last word are barred."""
+    vocab = logits.shape[1]
+    bits = bits.to(logits.device)
+    allowed = ((bits[:, :, None] >> torch.arange(32, dtype=torch.int32, device=bits.device)) & 1).flatten(1)
+    allowed = pad(allowed, (0, max(0, vocab - allowed.shape[1])))[:, :vocab]
+    index = torch.tensor(rows, device=logits.device)
+    logits[index] = logits[index].masked_fill(allowed == 0, _NEVER)
+
+
+def _bar_stops(logits: Tensor, stops: _Entries) -> None:
+    at, _ = stops.tensors(logits.device)
+    before = logits[at]
+    logits[at] = _NEVER
+    row, _ = at
+    stuck = logits.new_zeros(len(logits), dtype=torch.bool)
+    stuck[stops.rows] = logits[stops.rows].amax(-1) == _NEVER
+    logits[at] = torch.where(stuck[row], before, _NEVER)
+
+
+class _Entries:
+    """Single places of the logits, row by row, with figures for each."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self._tokens: list[np.ndarray] = []
+        self._figures: list[tuple[np.ndarray, ...]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    def add(self, row: int, tokens: np.ndarray, *figures: np.ndarray) -> None:
+        self.rows.append(row)
+        self._tokens.append(tokens)
+        self._figures.append(figures)
+
+    def tensors(self, device: torch.device) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
+        """((rows, tokens), figures): each flat, int64 and float32."""
+        sizes = [len(tokens) for tokens in self._tokens]
+        places = np.stack([np.repeat(np.array(self.rows), sizes), np.concatenate(self._tokens)])
+        row, token = torch.from_numpy(places).to(device)
+        columns = [np.concatenate(column) for column in zip(*self._figures, strict=True)]
+        return (row, token), [torch.from_numpy(column.astype(np.float32)).to(device) for column in columns]
+
+
+class _Notes:
+    """What is known of one request."""
+
+    __slots__ = ("_read", "biased", "biases", "counts", "history", "params", "stops")
+
+    def __init__(self, draw: Draw, vocab: int) -> None:
+        self.params = params = draw.sampling
+        self.history = draw.history
+        self._read = len(draw.history)
+        self.stops = _ids(token for token in params.stop_token_ids if token < vocab)
+        self.biased = _ids(token for token, _ in params.logit_bias)
+        self.biases = np.array([bias for _, bias in params.logit_bias], dtype=np.float32)
+        self.counts: _Counts | None = None
+        if _penalises(params):
+            # Only the penalty for repetition asks for the prompt.
+            start = draw.prompt_length if params.repetition_penalty == 1 else 0
+            self.counts = _Counts(_ids(draw.history[start:]), draw.prompt_length - start)
+
+    def catch_up(self) -> None:
+        if self.counts is not None:
+            for token in self.history[self._read :]:
+                self.counts.add(token)
+        self._read = len(self.history)
+
+
+class _Counts:
+    """A request's different tokens, and how often each was generated: 0 for those of the prompt alone."""
+
+    __slots__ = ("_places", "_times", "_tokens")
+
+    def __init__(self, tokens: np.ndarray, prompt_length: int) -> None:
+        self._tokens, places = np.unique(tokens, return_inverse=True)
+        self._times = np.bincount(places[prompt_length:], minlength=len(self._tokens)).astype(np.float32)
+        self._places = {token: place for place, token in enumerate(self._tokens.tolist())}
+
+    def add(self, token: int) -> None:
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._tokens):
+            more = max(64, place)
+            self._tokens = np.concatenate([self._tokens, np.zeros(more, dtype=np.int64)])
+            self._times = np.concatenate([self._times, np.zeros(more, dtype=np.float32)])
+        self._tokens[place] = token
+        self._times[place] += 1
+
+    def beside(self, guesses: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """(tokens, times), as if ``guesses`` had been generated too."""
+        used = len(self._places)
+        tokens, times = self._tokens[:used], self._times[:used]
+        if not guesses:
+            return tokens, times
+        times, unknown = times.copy(), dict[int, int]()
+        for guess in guesses:
+            place = self._places.get(guess)
+            if place is None:
+                unknown[guess] = unknown.get(guess, 0) + 1
+            else:
+                times[place] += 1
+        return (
+            np.concatenate([tokens, _ids(unknown)]),
+            np.concatenate([times, np.array(list(unknown.values()), dtype=np.float32)]),
+        )
+
+
+def _ids(tokens: Iterable[int]) -> np.ndarray:
+    return np.array(list(tokens), dtype=np.int64)
