@@ -17,6 +17,8 @@ from engine.errors import StartupError
 from engine.models.registry import load_model, read_config
 from engine.worker.batch import Batch, BatchBuilder, Draw
 from engine.worker.kv_cache import KVCache
+from engine.worker.lora import start_bank
+from engine.worker.parallel import Ranks, start_ranks
 from engine.worker.sampler import draw, gather, measure, verify
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -57,11 +59,18 @@ class Proposer(Protocol):
 class Runner:
     """Raises ``StartupError`` if the model does not load or does not fit."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self.device = pick_device(config.device)
+    def __init__(self, config: EngineConfig, ranks: Ranks | None = None) -> None:
+        """``ranks``: this process's part in those that share the model; ``None`` starts the others, if any."""
+        device = pick_device(config.device)
+        self.ranks = ranks or start_ranks(config, device)
+        self.device = self.ranks.place(device)
         self.dtype = pick_dtype(config.dtype, config.model, self.device)
-        torch.set_num_threads(config.threads or pick_threads(config.model))
-        self.model = load_model(config.model, self.device, self.dtype)
+        threads = config.threads or max(1, pick_threads(config.model) // self.ranks.size)
+        torch.set_num_threads(threads)
+        self.adapters = start_bank(config, self.ranks)
+        self.model = load_model(
+            config.model, self.device, self.dtype, ranks=self.ranks, adapters=self.adapters
+        )
         self.max_model_len = config.max_model_len or self.model.max_positions
         if self.max_model_len > self.model.max_positions:
             raise StartupError(
@@ -69,8 +78,9 @@ class Runner:
                 "that the model was made for."
             )
         self.block_size = config.block_size
-        self.block_bytes = self.model.kv_shape.block_bytes(config.block_size, self.dtype)
-        blocks = self._count_blocks(config)
+        shape = self.ranks.shape(self.model.kv_shape)
+        self.block_bytes = shape.block_bytes(config.block_size, self.dtype)
+        blocks = self.ranks.agree(self._count_blocks(config))
         if blocks * config.block_size < self.max_model_len:
             if config.max_model_len is not None:
                 raise StartupError(
@@ -78,19 +88,24 @@ class Runner:
                     f"--max-model-len {self.max_model_len}. Raise --kv-cache-blocks or --kv-cache-memory, or lower it."
                 )
             self.max_model_len = blocks * config.block_size
-        self.cache = KVCache(self.model.kv_shape, blocks, config.block_size, self.device, self.dtype)
+        self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype)
         self.grammars: Grammars | None = None
         self.proposer: Proposer | None = None
         self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device)
+        if self.adapters:
+            self.adapters.load_all(config.adapters)
 
     @torch.inference_mode()
     def execute(self, plan: Plan) -> Drawn:
+        self.ranks.send(plan)
         self._forget(plan.ended)
         self.cache.copy(plan.copies)
         if not plan.work:
             return Drawn()
         batch = self._batches.build(plan)
         masks = self.grammars.begin(batch.draws) if self.grammars else None
+        if self.adapters:
+            self.adapters.select(batch.adapters, self.device)
         hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
         drawn = Drawn()
         if batch.draws:
