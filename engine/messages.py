@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.core.plan import Progress
@@ -42,7 +43,20 @@ class Abort:
     request_ids: list[int]
 
 
-ToLoop = Start | Submit | Abort
+@dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    key: str
+    """Unlike that of any adapter before."""
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadAdapter:
+    key: str
+    """No request asks for it any more. It goes when those that run have ended."""
+
+
+ToLoop = Start | Submit | Abort | LoadAdapter | UnloadAdapter
 
 # Loop process → HTTP process
 
@@ -108,4 +122,13 @@ class Outputs:
     step: Step
 
 
-ToServer = Ready | Failed | Outputs
+@dataclass(frozen=True, slots=True)
+class AdapterDone:
+    """An adapter was loaded or unloaded, or could not be."""
+
+    key: str
+    error: str | None = None
+    """What is wrong with it."""
+
+
+ToServer = Ready | Failed | Outputs | AdapterDone

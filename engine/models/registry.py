@@ -17,6 +17,8 @@ from engine.weights.loader import Loader
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
 from engine.worker.kv_cache import KVCache, KVShape
+from engine.worker.lora import AdapterBank
+from engine.worker.parallel import ALONE, Ranks
 
 
 class Model(Protocol):
@@ -52,7 +54,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def load_model(folder: Path, device: torch.device, dtype: torch.dtype) -> Model:
+def load_model(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    ranks: Ranks = ALONE,
+    adapters: AdapterBank | None = None,
+) -> Model:
     """Raises ``ModelUnavailable`` or ``UnsupportedModel``."""
     config = read_config(folder)
     names = config.get("architectures") or []
@@ -61,7 +70,7 @@ def load_model(folder: Path, device: torch.device, dtype: torch.dtype) -> Model:
         asked = ", ".join(names) or "(config.json names none)"
         raise UnsupportedModel(f"The architecture {asked} is not supported; these are: {', '.join(MODELS)}.")
     reader = SafetensorsReader(folder, device, dtype)
-    weights = Loader(reader, device, dtype)
+    weights = Loader(reader, device, dtype, ranks=ranks, adapters=adapters)
     with progress(reader.total_bytes) as reader.on_read:
         model = MODELS[known].load(config, weights)
     weights.finish()

@@ -47,6 +47,8 @@ class Batch:
     """A request's draws stand together and in order; those of siblings that begin follow."""
     drawn_rows: Tensor
     """int64 [len(draws)]: the row of the token before each."""
+    adapters: list[tuple[str, int, int]]
+    """Which rows are whose: (adapter, first row, row after its last)."""
 
 
 class BatchBuilder:
@@ -108,6 +110,11 @@ class BatchBuilder:
             attention=AttentionInput(self._tensor(slots), decodes, prefills),
             draws=draws,
             drawn_rows=self._tensor(np.array(rows, dtype=np.int64)),
+            adapters=[
+                (work.adapter, int(end) - len(work.tokens), int(end))
+                for work, end in zip(order, ends, strict=True)
+                if work.adapter is not None
+            ],
         )
 
     def _width(self, work: Work) -> int:

@@ -9,13 +9,16 @@ depend on how many are loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from engine.errors import InvalidRequest
+from engine.config import EngineConfig
+from engine.errors import InvalidRequest, StartupError
 from engine.layers.linear import Linear
-from engine.weights.adapters import Adapter
+from engine.messages import LoadAdapter, UnloadAdapter
+from engine.weights.adapters import Adapter, read_adapter
 from engine.worker.parallel import Ranks
 
 
@@ -35,12 +38,21 @@ class AdapterBank:
     def enlist(self, layer: AdaptedLinear) -> None:
         self._layers.append(layer)
 
-    def load(self, key: str, adapter: Adapter) -> None:
-        """Raises ``InvalidRequest`` if it does not fit the model, or no place is left for it."""
+    def load_all(self, adapters: Sequence[tuple[str, Path]]) -> None:
+        """Those of the start: (key, folder). Raises ``StartupError``."""
+        for key, folder in adapters:
+            try:
+                self.load(key, folder)
+            except InvalidRequest as error:
+                raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
+
+    def load(self, key: str, folder: Path) -> None:
+        """Raises ``InvalidRequest`` if it cannot be read or does not fit the model, or no place is left for it."""
         if len(self.loaded) >= self.places:
             raise InvalidRequest(
                 f"All {self.places} places for adapters are taken: unload one, or start with a higher --max-adapters."
             )
+        adapter = read_adapter(folder)
         if adapter.rank > self.max_rank:
             raise InvalidRequest(
                 f"The adapter's rank is {adapter.rank}, but --max-adapter-rank is {self.max_rank}."
@@ -56,12 +68,14 @@ class AdapterBank:
         for layer, pair in zip(self._layers, pairs, strict=True):
             layer.put(key, pair)
         self.loaded.add(key)
+        self.ranks.send(LoadAdapter(key, folder))
 
     def unload(self, key: str) -> None:
         """Raises ``KeyError`` if there is no such adapter."""
         self.loaded.remove(key)
         for layer in self._layers:
             layer.put(key, None)
+        self.ranks.send(UnloadAdapter(key))
 
     def select(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
         """Of the batch that comes next: (adapter, first row, row after its last), in any order."""
@@ -73,6 +87,12 @@ class AdapterBank:
             else:
                 spans.append((start, stop))
         self.rows = [(key, _rows(spans, device)) for key, spans in by_key.items()]
+
+
+def start_bank(config: EngineConfig, ranks: Ranks) -> AdapterBank | None:
+    """``None`` if there are to be no adapters."""
+    places = max(config.max_adapters, len(config.adapters))
+    return AdapterBank(places, config.max_adapter_rank, ranks) if places else None
 
 
 class AdaptedLinear:

@@ -3,27 +3,46 @@
 A layer with ``split="out"`` is cut by its outputs (each rank has some of the heads, some of the MLP's width), the
 next one with ``split="in"`` by its inputs, and what the ranks get from that is summed: one all-reduce for attention
 and one for the MLP (Megatron-LM, https://arxiv.org/abs/1909.08053). Embeddings, norms and the head are on every rank.
+
+Rank 0 is the loop process; ``engine/worker/followers.py`` has the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from engine.config import EngineConfig
+from engine.core.plan import Plan
 from engine.errors import UnsupportedModel
+from engine.messages import LoadAdapter, UnloadAdapter
 from engine.worker.kv_cache import KVShape
 
 
-@dataclass(frozen=True, slots=True)
 class Ranks:
-    """Which part of each layer is this process's."""
+    """Which part of each layer is this process's; the class itself is that of a process that has all of it."""
 
-    rank: int = 0
-    size: int = 1
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank = rank
+        self.size = size
+
+    def place(self, device: torch.device) -> torch.device:
+        """This rank's device, where several are of the kind."""
+        return device
+
+    def agree(self, blocks: int) -> int:
+        """The fewest KV blocks that any rank has room for."""
+        return blocks
+
+    def send(self, message: Plan | LoadAdapter | UnloadAdapter) -> None:
+        """What rank 0 does, and the others are to do as well."""
+
+    def close(self) -> None:
+        """Ends the other processes."""
 
     def share(self, count: int, what: str) -> int:
         """How many of ``count`` are this rank's. Raises ``UnsupportedModel`` if they cannot be shared evenly."""
@@ -46,18 +65,27 @@ class Ranks:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all ranks' ``x``, the same to the last bit on each; ``x`` may be overwritten."""
+        x = x.contiguous()
         if self.size > 2 and x.device.type == "cpu":
             # Gloo adds up in an order that depends on where a number stands. In one order for all, a row's sum
             # does not depend on its neighbours; two numbers have but one order.
             parts = [torch.empty_like(x) for _ in range(self.size)]
-            dist.all_gather(parts, x.contiguous())
+            dist.all_gather(parts, x)
             return torch.stack(parts).sum(0)
-        x = x.contiguous()
         dist.all_reduce(x)
         return x
 
 
 ALONE = Ranks()
+
+
+def start_ranks(config: EngineConfig, device: torch.device) -> Ranks:
+    """Rank 0's part. Starts the other processes, if there are to be any, or raises ``StartupError``."""
+    if config.tensor_parallel == 1:
+        return ALONE
+    from engine.worker.followers import Leader
+
+    return Leader(config, device)
 
 
 class Reduced:
