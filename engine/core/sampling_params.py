@@ -13,6 +13,8 @@ class Grammar:
     kind: Literal["json_schema", "regex", "lark"]
     """``json_schema``: a schema as JSON; ``regex``: Rust's syntax; ``lark``: llguidance's variant of Lark."""
     source: str
+    prefix: str = ""
+    """The beginning of the answer, where the prompt already holds it."""
 
 
 @dataclass(frozen=True, slots=True)
