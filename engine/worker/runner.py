@@ -19,7 +19,7 @@ from engine.worker.batch import Batch, BatchBuilder, Draw
 from engine.worker.kv_cache import KVCache
 from engine.worker.lora import start_bank
 from engine.worker.parallel import Ranks, start_ranks
-from engine.worker.sampler import draw, gather, measure, verify
+from engine.worker.sampler import Sampler, gather, measure, verify
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SMALL = 100 * 2**20
@@ -91,6 +91,7 @@ class Runner:
         self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype)
         self.grammars: Grammars | None = None
         self.proposer: Proposer | None = None
+        self._sampler = Sampler()
         self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device)
         if self.adapters:
             self.adapters.load_all(config.adapters)
@@ -110,7 +111,7 @@ class Runner:
         drawn = Drawn()
         if batch.draws:
             logits = self.model.logits(hidden[batch.drawn_rows])
-            tokens = draw(logits, batch.draws, masks.wait() if masks else None)
+            tokens = self._sampler.draw(logits, batch.draws, masks.wait() if masks else None)
             kept = verify(batch.draws, tokens)
             drawn.tokens = gather(batch.draws, tokens, kept)
             drawn.logprobs = measure(logits, batch.draws, tokens, kept)
