@@ -1,0 +1,247 @@
+"""The processes that share the model with rank 0: each has its part of the layers and of the KV cache.
+
+Rank 0 tells them what it does over socket pairs, and they do the same; nothing comes back but what the layers sum up.
+Only rank 0 draws tokens. Who loses a rank leaves at once: half a model answers nothing. ``python -m
+engine.worker.followers FD``
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from engine.channel import Channel, encode
+from engine.config import EngineConfig
+from engine.core.plan import Plan, Work
+from engine.errors import StartupError
+from engine.messages import LoadAdapter, UnloadAdapter
+from engine.worker.parallel import Ranks
+
+log = logging.getLogger("engine.parallel")
+
+_MEET = timedelta(seconds=60)
+"""How long ranks that are all there may take to find each other."""
+_LEAVE = 5.0
+"""Seconds that the others get to leave by themselves."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The first message to a follower."""
+
+    config: EngineConfig
+    rank: int
+    device: str
+    store: Path
+    """A file that the ranks find each other by."""
+
+
+class Leader(Ranks):
+    """Rank 0. Raises ``StartupError`` if not all ranks come."""
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        super().__init__(0, config.tensor_parallel)
+        if device.type == "cuda" and torch.cuda.device_count() < self.size:
+            raise StartupError(
+                f"--tensor-parallel {self.size} needs as many GPUs; PyTorch finds {torch.cuda.device_count()}."
+            )
+        self.on_death: Callable[[int], None] = _leave
+        """Called in a thread of its own with the rank of a process that is gone."""
+        self._closing = False
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._sockets: list[socket.socket] = []
+        # Guesses and the start's adapters are rank 0's: what comes of them it tells.
+        theirs = replace(config, speculation="off", draft_model=None, adapters=())
+        theirs = replace(theirs, max_adapters=max(config.max_adapters, len(config.adapters)))
+        with tempfile.TemporaryDirectory() as folder:
+            store = Path(folder) / "ranks"
+            for rank in range(1, self.size):
+                self._start(Join(theirs, rank, device.type, store))
+            self._channels = [Channel(one) for one in self._sockets]
+            # Those that cannot even import torch are found out before anybody waits for them.
+            for rank in range(1, self.size):
+                self._hear(rank)
+            try:
+                _meet(self.rank, self.size, device, store)
+            except RuntimeError as error:
+                raise StartupError(f"The ranks do not find each other: {error}") from error
+
+    def place(self, device: torch.device) -> torch.device:
+        return _place(device, self.rank)
+
+    def agree(self, blocks: int) -> int:
+        for rank in range(1, self.size):
+            blocks = min(blocks, self._hear(rank))
+        self._tell(blocks)
+        for rank, process in enumerate(self._processes, 1):
+            threading.Thread(target=self._watch, args=(rank, process), daemon=True).start()
+        return blocks
+
+    def send(self, message: Plan | LoadAdapter | UnloadAdapter) -> None:
+        self._tell(_bare(message) if isinstance(message, Plan) else message)
+
+    def close(self) -> None:
+        self._closing = True
+        for one in self._sockets:
+            one.close()
+        for process in self._processes:
+            try:
+                process.wait(_LEAVE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the other ranks, in their order."""
+        return [process.pid for process in self._processes]
+
+    def _start(self, join: Join) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "engine.worker.followers", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+                )
+            )
+        self._sockets.append(ours)
+        ours.sendall(encode(join))
+
+    def _hear(self, rank: int) -> int:
+        try:
+            (said,) = self._channels[rank - 1].receive(None)
+        except EOFError:
+            raise StartupError(f"Rank {rank} died while it loaded its part of the model.") from None
+        if isinstance(said, str):
+            raise StartupError(said)
+        return int(said)
+
+    def _tell(self, message: object) -> None:
+        data = encode(message)
+        for one in self._sockets:
+            one.sendall(data)
+
+    def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        if process.wait() != 0 and not self._closing:
+            self.on_death(rank)
+
+
+class Follower(Ranks):
+    """Another rank. Raises ``EOFError`` when rank 0 is gone."""
+
+    def __init__(self, join: Join, channel: Channel) -> None:
+        super().__init__(join.rank, join.config.tensor_parallel)
+        self._channel = channel
+        self._inbox: deque[object] = deque()
+        channel.send(True)
+        _meet(self.rank, self.size, torch.device(join.device), join.store)
+
+    def place(self, device: torch.device) -> torch.device:
+        return _place(device, self.rank)
+
+    def agree(self, blocks: int) -> int:
+        self._channel.send(blocks)
+        least = self.receive()
+        if not isinstance(least, int):
+            raise TypeError(f"a number of blocks was expected, not {least!r}")
+        return least
+
+    def receive(self) -> object:
+        """What rank 0 says next."""
+        while not self._inbox:
+            self._inbox.extend(self._channel.receive(None))
+        return self._inbox.popleft()
+
+
+def _bare(plan: Plan) -> Plan:
+    """What a rank that draws nothing needs of ``plan``: without the requests' histories, which are long."""
+    work = [
+        Work(one.request_id, one.tokens, one.start, one.blocks, None, one.generating, adapter=one.adapter)
+        for one in plan.work
+    ]
+    return Plan(work, plan.copies)
+
+
+def _meet(rank: int, size: int, device: torch.device, store: Path) -> None:
+    # All ranks are on this machine: whatever its name resolves to, they meet on the loopback interface.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=dist.FileStore(str(store), size),
+        rank=rank,
+        world_size=size,
+        timeout=_MEET,
+        device_id=_place(device, rank) if on_gpu else None,
+    )
+    # NCCL connects at the first sum: the file is needed until then.
+    dist.all_reduce(torch.zeros(1, device=_place(device, rank)))
+
+
+def _place(device: torch.device, rank: int) -> torch.device:
+    return torch.device("cuda", rank) if device.type == "cuda" else device
+
+
+def _leave(rank: int) -> None:
+    log.critical("rank %d died: half a model answers nothing, so the loop process leaves too", rank)
+    # From a thread, and out of whatever collective the main one waits in.
+    os._exit(1)
+
+
+def main(fd: int) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        # In a collective nobody would notice that rank 0 is gone.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    channel = Channel(socket.socket(fileno=fd))
+    try:
+        (join,) = channel.receive(None)
+        logging.basicConfig(
+            level=join.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        from engine.worker.runner import Runner
+
+        try:
+            follower = Follower(join, channel)
+            runner = Runner(join.config, follower)
+        except StartupError as error:
+            channel.send(error.message)
+            return 0
+        while True:
+            message = follower.receive()
+            if isinstance(message, Plan):
+                runner.execute(message)
+            elif runner.adapters and isinstance(message, LoadAdapter):
+                runner.adapters.load(message.key, message.folder)
+            elif runner.adapters and isinstance(message, UnloadAdapter):
+                runner.adapters.unload(message.key)
+    except EOFError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
