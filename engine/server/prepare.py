@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from engine.core.sampling_params import SamplingParams
@@ -70,7 +71,7 @@ class Preparer:
             if isinstance(given, str):
                 prompts.append(await self._encode(given, special=True, param="prompt"))
             else:
-                self._check_ids(given)
+                self._check_ids(given, "prompt")
                 prompts.append(given)
             echoes.append(
                 (given if isinstance(given, str) else self.tokenizer.decode(given)) if body.echo else ""
@@ -101,17 +102,30 @@ class Preparer:
         context: list[int],
         echo: str = "",
     ) -> list[Sequence]:
+        if (body.min_tokens or 0) > max_tokens:
+            raise InvalidRequest(
+                f"'min_tokens' is {body.min_tokens}, but the answer may have {max_tokens} tokens at most.",
+                param="min_tokens",
+            )
+        stop_ids = frozenset() if body.ignore_eos else self.tokenizer.stop_ids
+        biases = body.biases
         found = []
         for i in range(body.n or 1):
             # Choices of one seeded request differ, each in the same way every time.
             seed = secrets.randbits(64) if body.seed is None else body.seed + (i << 32)
             params = SamplingParams(
                 max_tokens=max_tokens,
+                min_tokens=body.min_tokens or 0,
                 temperature=1.0 if body.temperature is None else body.temperature,
                 top_p=1.0 if body.top_p is None else body.top_p,
                 top_k=max(0, body.top_k or 0),
+                min_p=body.min_p or 0.0,
+                presence_penalty=body.presence_penalty or 0.0,
+                frequency_penalty=body.frequency_penalty or 0.0,
+                repetition_penalty=body.repetition_penalty or 1.0,
+                logit_bias=biases,
                 seed=seed % 2**64,
-                stop_token_ids=self.tokenizer.stop_ids,
+                stop_token_ids=stop_ids.union(body.stop_token_ids or ()),
                 logprobs=logprobs,
             )
             found.append(Sequence(prompt, params, context, echo))
@@ -136,6 +150,8 @@ class Preparer:
             raise ModelNotFound(
                 f"The model '{body.model}' does not exist here; '{self.name}' does.", param="model"
             )
+        self._check_ids(body.stop_token_ids or (), "stop_token_ids")
+        self._check_ids([token for token, _ in body.biases], "logit_bias")
 
     def _check_room(self, prompt: list[int], max_tokens: int | None, param: str, field: str) -> None:
         limit = self.engine.max_model_len
@@ -144,6 +160,6 @@ class Preparer:
         if len(prompt) + (max_tokens or 0) > limit:
             raise ContextLengthExceeded(len(prompt), max_tokens, limit=limit, param=field)
 
-    def _check_ids(self, ids: list[int]) -> None:
-        if min(ids) < 0 or max(ids) >= self.engine.vocab_size:
-            raise InvalidRequest(f"Token ids must be from 0 to {self.engine.vocab_size - 1}.", param="prompt")
+    def _check_ids(self, ids: Collection[int], param: str) -> None:
+        if ids and (min(ids) < 0 or max(ids) >= self.engine.vocab_size):
+            raise InvalidRequest(f"Token ids must be from 0 to {self.engine.vocab_size - 1}.", param=param)

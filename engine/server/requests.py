@@ -2,12 +2,14 @@
 
 The fields are those of https://platform.openai.com/docs/api-reference/chat/create and
 https://platform.openai.com/docs/api-reference/completions/create, and those of
-open-weight servers: ``top_k``, and vLLM's ``add_generation_prompt`` and ``continue_final_message``
+open-weight servers, as vLLM has them: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``ignore_eos``,
+``stop_token_ids``, ``add_generation_prompt`` and ``continue_final_message``
 (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html).
 """
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -16,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.errors import InvalidRequest, UnsupportedParameter
 
 MAX_CHOICES = 128
+MAX_BIASES = 1024
+MAX_STOP_TOKENS = 128
 
 
 class _Body(BaseModel):
@@ -38,20 +42,34 @@ class Sampling(_Body):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: (
         Annotated[str, Field(min_length=1)]
         | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
         | None
     ) = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKENS)] | None = (
+        None
+    )
+    ignore_eos: bool | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    # Any number above 0 would do for those who trust their callers, but logits must stay within float32.
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None
+    ) = None
     user: str | None = None
 
     @property
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        return tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items())
 
     @property
     def include_usage(self) -> bool:
@@ -63,11 +81,13 @@ class Sampling(_Body):
             raise InvalidRequest(
                 "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
             )
-        for name in ("presence_penalty", "frequency_penalty"):
-            if getattr(self, name):
-                raise _unsupported(name, "Leave it out or set it to 0.")
-        if self.logit_bias:
-            raise _unsupported("logit_bias", "Leave it out.")
+        for token in self.logit_bias or ():
+            # As it is written one way only, no token can be there twice.
+            if not re.fullmatch(r"0|[1-9][0-9]{0,9}", token):
+                raise InvalidRequest(
+                    f"'logit_bias' has token ids for keys, such as \"1024\", not {token[:20]!r}.",
+                    param="logit_bias",
+                )
 
 
 class Message(BaseModel):

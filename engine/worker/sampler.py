@@ -55,7 +55,7 @@ def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     uniform = uniforms([p.seed for p in params], [draw.position for draw in draws])
     shares = [[p.temperature, p.top_p, p.min_p] for p in params]
     temperature, top_p, min_p = torch.tensor(shares, dtype=torch.float32).T.contiguous().to(device)
-    top_k = torch.tensor([p.top_k or vocab for p in params], dtype=torch.int64, device=device)
+    top_k = torch.tensor([min(p.top_k, vocab) or vocab for p in params], dtype=torch.int64, device=device)
     return sample(logits, temperature, top_k, top_p, min_p, torch.from_numpy(uniform).to(device)).tolist()
 
 

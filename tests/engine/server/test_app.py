@@ -131,8 +131,8 @@ def test_the_official_sdk_raises_its_own_errors(sdk: openai.OpenAI) -> None:
     assert missing.value.code == "model_not_found"
     assert missing.value.param == "model"
     with pytest.raises(openai.BadRequestError) as bad:
-        sdk.chat.completions.create(model="long", messages=HELLO, presence_penalty=1)
-    assert (bad.value.code, bad.value.param) == ("unsupported_parameter", "presence_penalty")
+        sdk.chat.completions.create(model="long", messages=HELLO, store=True)
+    assert (bad.value.code, bad.value.param) == ("unsupported_parameter", "store")
 
 
 def test_prompts_in_all_forms_give_the_same_answers(server: EngineServer) -> None:

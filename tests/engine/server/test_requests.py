@@ -48,6 +48,32 @@ def completion(**fields: Any) -> CompletionBody:
         ({"temperature": True}, "temperature"),
         ({"top_p": 1.01}, "top_p"),
         ({"top_k": -2}, "top_k"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"frequency_penalty": "1"}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty"),
+        ({"repetition_penalty": 101}, "repetition_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"5": "1"}}, "logit_bias"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias"),
+        ({"logit_bias": {"05": 1}}, "logit_bias"),
+        ({"logit_bias": {"٥": 1}}, "logit_bias"),
+        ({"logit_bias": {"": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 1.0}, "min_tokens"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"stop_token_ids": 5}, "stop_token_ids"),
+        ({"stop_token_ids": ["5"]}, "stop_token_ids[0]"),
+        ({"stop_token_ids": [5, -1]}, "stop_token_ids[1]"),
+        ({"stop_token_ids": [5] * 129}, "stop_token_ids"),
         ({"seed": 2**63}, "seed"),
         ({"seed": 1.0}, "seed"),
         ({"n": 0}, "n"),
@@ -88,9 +114,10 @@ def test_a_wrong_value_is_named(fields: dict[str, Any], param: str) -> None:
     ("fields", "param"),
     [
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"frequency_penalty": -0.5}, "frequency_penalty"),
-        ({"logit_bias": {"5": 10}}, "logit_bias"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"best_of": 1}, "best_of"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"length_penalty": 1.0}, "length_penalty"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"store": True}, "store"),
@@ -142,6 +169,16 @@ def test_harmless_fields_and_explicit_nothings_pass() -> None:
             "tool_choice",
             "response_format",
             "seed",
+            "top_p",
+            "top_k",
+            "min_p",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+            "logit_bias",
+            "min_tokens",
+            "ignore_eos",
+            "stop_token_ids",
         ]
     )
     chat(**nothings)
@@ -161,6 +198,27 @@ def test_harmless_fields_and_explicit_nothings_pass() -> None:
         max_completion_tokens=5,
     )
     assert body.temperature == 1.0
+
+
+def test_biases_are_read_from_strings() -> None:
+    assert chat(logit_bias={"50256": -100, "0": 0.5}).biases == ((50256, -100.0), (0, 0.5))
+    assert chat().biases == ()
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    body = completion(
+        presence_penalty=-2,
+        frequency_penalty=2,
+        repetition_penalty=0.01,
+        logit_bias={str(token): 100 for token in range(1024)},
+        min_p=1,
+        top_k=-1,
+        min_tokens=0,
+        stop_token_ids=[0] * 128,
+        n=3,
+        best_of=3,
+    )
+    assert len(body.biases) == 1024
 
 
 def test_templates_get_plain_texts_and_the_extra_fields() -> None:
@@ -211,6 +269,8 @@ def test_prompts_of_other_forms_are_refused(prompt: Any) -> None:
         ({"logprobs": 1, "echo": True}, "logprobs"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"prompt": ["a"] * 65, "n": 2}, "n"),
         ({"messages": []}, "messages"),
     ],
