@@ -15,11 +15,14 @@ from engine.core.plan import Drawn, Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
 from engine.models.registry import load_model, read_config
-from engine.worker.batch import Batch, BatchBuilder, Draw
+from engine.worker.batch import BatchBuilder, Draw
+from engine.worker.draft import DraftModel
 from engine.worker.kv_cache import KVCache
 from engine.worker.lora import start_bank
+from engine.worker.ngram import PromptLookup
 from engine.worker.parallel import Ranks, start_ranks
 from engine.worker.sampler import Sampler, gather, measure, verify
+from engine.worker.speculative import Fixed, Proposer, Speculation
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SMALL = 100 * 2**20
@@ -42,16 +45,6 @@ class Grammars(Protocol):
     def accept(self, tokens: Mapping[int, Sequence[int]]) -> None:
         """What each request has gained."""
         ...
-
-    def forget(self, request_ids: Sequence[int]) -> None: ...
-
-
-class Proposer(Protocol):
-    """Guesses the tokens that come next."""
-
-    def propose(
-        self, plan: Plan, batch: Batch, tokens: Mapping[int, Sequence[int]]
-    ) -> dict[int, list[int]]: ...
 
     def forget(self, request_ids: Sequence[int]) -> None: ...
 
@@ -80,6 +73,9 @@ class Runner:
         self.block_size = config.block_size
         shape = self.ranks.shape(self.model.kv_shape)
         self.block_bytes = shape.block_bytes(config.block_size, self.dtype)
+        proposer = self._load_proposer(config)
+        if proposer:
+            self.block_bytes += proposer.block_bytes
         blocks = self.ranks.agree(self._count_blocks(config))
         if blocks * config.block_size < self.max_model_len:
             if config.max_model_len is not None:
@@ -90,7 +86,10 @@ class Runner:
             self.max_model_len = blocks * config.block_size
         self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype)
         self.grammars: Grammars | None = None
-        self.proposer: Proposer | None = None
+        self.speculation: Speculation | None = None
+        if proposer:
+            proposer.allocate(blocks)
+            self.speculation = Speculation(proposer, config.max_drafts)
         self._sampler = Sampler()
         self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device)
         if self.adapters:
@@ -99,7 +98,10 @@ class Runner:
     @torch.inference_mode()
     def execute(self, plan: Plan) -> Drawn:
         self.ranks.send(plan)
-        self._forget(plan.ended)
+        if self.speculation:
+            self.speculation.begin(plan)
+        if self.grammars and plan.ended:
+            self.grammars.forget(plan.ended)
         self.cache.copy(plan.copies)
         if not plan.work:
             return Drawn()
@@ -117,24 +119,45 @@ class Runner:
             drawn.logprobs = measure(logits, batch.draws, tokens, kept)
             if self.grammars:
                 self.grammars.accept(drawn.tokens)
-        if self.proposer:
-            drawn.drafts = self.proposer.propose(plan, batch, drawn.tokens)
+        if self.speculation:
+            drawn.drafts = self.speculation.propose(plan, drawn.tokens)
         return drawn
-
-    def _forget(self, ended: list[int]) -> None:
-        if ended and self.grammars:
-            self.grammars.forget(ended)
-        if ended and self.proposer:
-            self.proposer.forget(ended)
 
     def warm_up(self) -> None:
         """Run a chunk and a few single tokens, so that the first request does not pay for lazy set-up."""
-        params = SamplingParams(max_tokens=1)
-        length = min(2 * self.block_size + 1, self.max_model_len, self.cache.blocks * self.block_size)
+        speculation, room = self.speculation, 0
+        space = min(self.max_model_len, self.cache.blocks * self.block_size)
+        length = min(2 * self.block_size + 1, space)
+        if speculation:
+            room = min(speculation.max_drafts, space - length)
+            self.speculation = Speculation(speculation.proposer, room, policy=Fixed(room))
+        params = SamplingParams(max_tokens=room + 2, temperature=0)
         blocks = list(range(self.cache.blocks))
-        self.execute(Plan([Work(0, [0] * length, 0, blocks, params, False)]))
+        history = [0] * length
+        drawn = self.execute(Plan([Work(0, history, 0, blocks, params, False, history, length, room=room)]))
         for _ in range(3):
-            self.execute(Plan([Work(0, [0], length - 1, blocks, params, True)]))
+            self.execute(Plan([Work(0, [0], length - 1, blocks, params, True, history, length)]))
+        if drafts := drawn.drafts.get(0):
+            tokens = [0, *drafts]
+            plan = Plan([Work(0, tokens, length - 1, blocks, params, True, history, length, len(drafts))])
+            self.execute(plan)
+        if speculation:
+            speculation.forget([0])
+            self.speculation = speculation
+
+    def _load_proposer(self, config: EngineConfig) -> Proposer | None:
+        """Only the first rank guesses: it is the one that is asked."""
+        if config.speculation == "off" or self.ranks.rank > 0:
+            return None
+        if config.speculation == "ngram":
+            return PromptLookup()
+        if config.speculation != "draft":
+            raise StartupError(f"--speculation must be off, ngram or draft, not {config.speculation!r}.")
+        if config.draft_model is None:
+            raise StartupError("--speculation draft needs --draft-model.")
+        return DraftModel(
+            config, self.model, self.device, pick_dtype(config.dtype, config.draft_model, self.device)
+        )
 
     def _count_blocks(self, config: EngineConfig) -> int:
         if config.kv_cache_blocks is not None:

@@ -1,0 +1,209 @@
+"""A small model that guesses what the large one will say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from engine.config import EngineConfig
+from engine.core.plan import Plan, Work
+from engine.errors import StartupError
+from engine.models.registry import Model, load_model
+from engine.worker.batch import BatchBuilder, Draw
+from engine.worker.kv_cache import KVCache
+from engine.worker.sampler import Sampler
+
+_NEAR = 4
+"""Tokens behind that are caught up with beside the first guess."""
+
+
+class DraftModel:
+    """Has a KV cache of its own under the target's block numbers: a block that requests share, keep for a prefix or
+    copy is shared, kept and copied for both.
+
+    It computes nothing until a guess is asked for; then it catches up with the target, and runs one token a guess for
+    all requests together. It draws as the target will: by the same parameters and the same uniform number.
+    """
+
+    source = "draft"
+
+    def __init__(self, config: EngineConfig, target: Model, device: torch.device, dtype: torch.dtype) -> None:
+        """Raises ``StartupError`` if there is no such model, or its vocabulary is not the target's."""
+        if config.draft_model is None:
+            raise ValueError("no draft model is named")
+        self.model = load_model(config.draft_model, device, dtype)
+        _check_vocabularies(config.model, target, config.draft_model, self.model)
+        self.block_bytes = self.model.kv_shape.block_bytes(config.block_size, dtype)
+        self._block_size = config.block_size
+        self._vocab = min(self.model.vocab_size, target.vocab_size)
+        self._chunk = config.max_batched_tokens
+        self._device = device
+        self._dtype = dtype
+        self._sampler = Sampler()
+        self._seen: dict[int, tuple[int, list[int]]] = {}
+        """How many of a request's tokens have their keys and values here, and the guesses after them that do."""
+        self._known: dict[int, _Known] = {}
+        """Those that could be guessed for in this step."""
+
+    def allocate(self, blocks: int) -> None:
+        self._cache = KVCache(self.model.kv_shape, blocks, self._block_size, self._device, self._dtype)
+        self._batches = BatchBuilder(self._block_size, self._cache.padding_block, self._device)
+        self._filled = [0] * blocks
+        """Of each block, the first tokens that are here: no more than the target has computed of it."""
+
+    def begin(self, plan: Plan) -> None:
+        self._cache.copy(plan.copies)
+        for source, target in plan.copies:
+            self._filled[target] = self._filled[source]
+        for request_id in plan.preempted:
+            self._seen.pop(request_id, None)
+        size, filled = self._block_size, self._filled
+        for work in plan.work:
+            # What the target writes now is not here.
+            first, inside = divmod(work.start, size)
+            block = work.blocks[first]
+            filled[block] = min(filled[block], inside)
+            for block in work.blocks[first + 1 : -(-work.end // size)]:
+                filled[block] = 0
+
+    def look(
+        self, plan: Plan, tokens: Mapping[int, Sequence[int]], rooms: Mapping[int, int]
+    ) -> dict[int, int]:
+        self._known = {}
+        able = {}
+        for work in plan.work:
+            room = rooms.get(work.request_id)
+            if not room:
+                continue
+            known = _Known(work, list(tokens[work.request_id]))
+            room = min(room, self.model.max_positions - known.length)
+            if room > 0:
+                self._known[work.request_id] = known
+                able[work.request_id] = room
+        return able
+
+    def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
+        """Runs what is missing of those that are far behind, in the order given, up to one chunk a step."""
+        left, chunks, ready = self._chunk, [], {}
+        for request_id, length in lengths.items():
+            known = self._known[request_id]
+            missing = known.computed - self._seen_by(known)
+            if missing > _NEAR:
+                count = min(missing, left)
+                if count:
+                    end = known.computed - missing + count
+                    chunks.append(known.work_for(self._advance(known, end), end, sampling=False))
+                    left -= count
+                if count < missing:
+                    continue
+            ready[request_id] = length
+        if chunks:
+            self._run(chunks)
+        return ready
+
+    def guess(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
+        guesses: dict[int, list[int]] = {request_id: [] for request_id in lengths}
+        for done in range(max(lengths.values())):
+            works = []
+            for request_id, length in lengths.items():
+                if length <= done:
+                    continue
+                known = self._known[request_id]
+                start = self._advance(known, known.length) if done == 0 else known.length + done - 1
+                works.append(known.work_for(start, known.length + done, sampling=True))
+            for request_id, token in self._run(works).items():
+                guesses[request_id].append(token)
+                self._known[request_id].extra.append(token)
+        for request_id, made in guesses.items():
+            self._seen[request_id] = (self._known[request_id].length, made[:-1])
+        return guesses
+
+    def forget(self, request_ids: Sequence[int]) -> None:
+        for request_id in request_ids:
+            self._seen.pop(request_id, None)
+
+    def _run(self, works: list[Work]) -> dict[int, int]:
+        """The token that comes after each work that samples."""
+        batch = self._batches.build(Plan(works))
+        tokens = batch.tokens.clamp_(max=self.model.vocab_size - 1)
+        hidden = self.model.forward(tokens, batch.positions, batch.attention, self._cache)
+        if not batch.draws:
+            return {}
+        draws = [self._known[draw.request_id].draw for draw in batch.draws]
+        logits = self.model.logits(hidden[batch.drawn_rows])[:, : self._vocab]
+        drawn = self._sampler.draw(logits, draws)
+        return {draw.request_id: token for draw, token in zip(draws, drawn, strict=True)}
+
+    def _seen_by(self, known: _Known) -> int:
+        """How many tokens of the request need not be run: never all of them."""
+        seen, guesses = self._seen.get(known.work.request_id, (0, []))
+        if seen == 0:
+            for block in known.work.blocks:
+                seen += self._filled[block]
+                if self._filled[block] < self._block_size:
+                    break
+        for guess in guesses:
+            if seen >= known.length or known.token(seen) != guess:
+                break
+            seen += 1
+        # What a block holds beyond these is of an earlier request.
+        return min(seen, known.computed)
+
+    def _advance(self, known: _Known, seen: int) -> int:
+        """``seen`` tokens are going to be here, all of them drawn by the target; how many are already."""
+        start, size = self._seen_by(known), self._block_size
+        self._seen[known.work.request_id] = (seen, [])
+        # Not so the last one drawn: the target has yet to compute it, in this block or in a copy.
+        full = min(seen, known.computed)
+        for index in range(start // size, -(-full // size)):
+            self._filled[known.work.blocks[index]] = min(size, full - index * size)
+        return start
+
+
+class _Known:
+    """What is known of a request after a step: its history, what was drawn, and the guesses made since."""
+
+    __slots__ = ("computed", "draw", "extra", "length", "work")
+
+    def __init__(self, work: Work, drawn: list[int]) -> None:
+        if work.sampling is None:
+            raise ValueError("nothing is drawn for this work")
+        self.work = work
+        self.length = len(work.history) + len(drawn)
+        """Tokens, guesses aside."""
+        self.computed = self.length - 1
+        """Those that the target has keys and values of."""
+        self.extra = drawn
+        self.draw = Draw(work.request_id, work.sampling, work.history, work.prompt_length, drawn)
+
+    def token(self, position: int) -> int:
+        after = position - len(self.work.history)
+        return self.extra[after] if after >= 0 else self.work.history[position]
+
+    def work_for(self, start: int, end: int, *, sampling: bool) -> Work:
+        """Runs the tokens at ``start`` … ``end - 1``."""
+        history = self.work.history
+        after = len(history)
+        tokens = history[start:end] + self.extra[max(0, start - after) : max(0, end - after)]
+        params = self.work.sampling if sampling else None
+        return Work(self.work.request_id, tokens, start, self.work.blocks, params, True)
+
+
+def _check_vocabularies(target_folder: Path, target: Model, folder: Path, draft: Model) -> None:
+    """Widths alone may differ, by what some checkpoints pad them with."""
+    paths = [target_folder / "tokenizer.json", folder / "tokenizer.json"]
+    if all(path.is_file() for path in paths):
+        vocabularies = [Tokenizer.from_file(str(path)).get_vocab() for path in paths]
+        same = vocabularies[0] == vocabularies[1]
+        used = max(vocabularies[0].values(), default=-1) + 1
+        same = same and used <= min(target.vocab_size, draft.vocab_size)
+    else:
+        same = target.vocab_size == draft.vocab_size
+    if not same:
+        raise StartupError(
+            f"--draft-model {folder} has another vocabulary than {target_folder}: its guesses would be other words. "
+            "Take a smaller model of the same family."
+        )
