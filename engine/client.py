@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, cast
 
 from engine import channel
@@ -24,10 +25,24 @@ from engine.errors import (
     DeadlineUnreachable,
     EngineDied,
     EngineError,
+    InvalidRequest,
+    ModelNotFound,
     QueueFull,
     StartupError,
 )
-from engine.messages import Abort, Failed, Outputs, Ready, Refusal, Start, Step, Submit
+from engine.messages import (
+    Abort,
+    AdapterDone,
+    Failed,
+    LoadAdapter,
+    Outputs,
+    Ready,
+    Refusal,
+    Start,
+    Step,
+    Submit,
+    UnloadAdapter,
+)
 
 # The loop's tensors are large and short-lived. Left alone, malloc maps and unmaps memory for each of them, and the
 # page faults cost a tenth of its speed. 32 MiB is the most that glibc takes everywhere.
@@ -117,6 +132,8 @@ class EngineClient(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._ids = itertools.count(1)
         self._generations: dict[int, Generation] = {}
+        self._adapters: dict[str, asyncio.Future[None]] = {}
+        """Those that are being loaded or unloaded, by key."""
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         # Whoever stops while the model loads has no more interest in how that went.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
@@ -188,11 +205,38 @@ class EngineClient(asyncio.Protocol):
             self._send(Submit(first, prompt, params, now, priority, deadline, weight, adapter, siblings))
         return generation
 
+    async def load_adapter(self, key: str, folder: Path) -> None:
+        """``key`` is what requests name it by, and was never used before.
+
+        Raises ``InvalidRequest`` if it cannot be used, ``EngineError`` if the loop process is gone.
+        """
+        await self._change_adapter(LoadAdapter(key, folder))
+
+    async def unload_adapter(self, key: str) -> None:
+        """New requests must not ask for it any more. Waits until those that use it have ended.
+
+        Raises ``EngineError`` if the loop process is gone.
+        """
+        await self._change_adapter(UnloadAdapter(key))
+
+    async def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> None:
+        if self._closing is not None:
+            raise self._closing
+        done = asyncio.get_running_loop().create_future()
+        self._adapters[message.key] = done
+        self._send(message)
+        # Who hangs up has asked nevertheless.
+        await asyncio.shield(done)
+
     def fail_all(self, error: EngineError) -> None:
         """Ends every generation with ``error``, now and from now on."""
         self._closing = error
         for generation in set(self._generations.values()):
             generation._fail(error)
+        for done in self._adapters.values():
+            done.set_exception(error)
+            done.exception()
+        self._adapters.clear()
 
     async def close(self) -> None:
         """Ends the loop process, if need be by force."""
@@ -220,6 +264,13 @@ class EngineClient(asyncio.Protocol):
                     self._take(message)
                 case Ready():
                     self._ready.set_result(message)
+                case AdapterDone(key, wrong):
+                    done = self._adapters.pop(key, None)
+                    if done is not None and wrong is not None:
+                        done.set_exception(InvalidRequest(wrong))
+                        done.exception()
+                    elif done is not None:
+                        done.set_result(None)
                 case Failed(reason):
                     self._ready.set_exception(StartupError(reason))
 
@@ -254,6 +305,8 @@ class EngineClient(asyncio.Protocol):
         if refusal.error == "DeadlineUnreachable":
             needed, allowed = refusal.figures
             return DeadlineUnreachable(needed / 1000, allowed / 1000)
+        if refusal.error == "ModelNotFound":
+            return ModelNotFound("The adapter was unloaded before the request began.", param="model")
         return QueueFull(refusal.figures[0], retry_after=self.retry_after())
 
     def _forget(self, request_ids: Iterable[int]) -> None:

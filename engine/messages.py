@@ -90,7 +90,8 @@ class Failed:
 class Refusal:
     request_id: int
     error: str
-    """The class of ``engine.errors``: ``QueueFull``, ``ContextLengthExceeded`` or ``DeadlineUnreachable``."""
+    """The class of ``engine.errors``: ``QueueFull``, ``ContextLengthExceeded``, ``DeadlineUnreachable`` or
+    ``ModelNotFound``, where the adapter was unloaded meanwhile."""
     figures: tuple[int, ...]
     """The error's own arguments; times are in milliseconds."""
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 from engine.channel import Channel
 from engine.config import EngineConfig
@@ -19,8 +20,20 @@ from engine.core.block_pool import BlockPool
 from engine.core.plan import Plan, Progress
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
-from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull, StartupError
-from engine.messages import Abort, Failed, Outputs, Ready, Refusal, Start, Step, Submit
+from engine.errors import ContextLengthExceeded, DeadlineUnreachable, InvalidRequest, QueueFull, StartupError
+from engine.messages import (
+    Abort,
+    AdapterDone,
+    Failed,
+    LoadAdapter,
+    Outputs,
+    Ready,
+    Refusal,
+    Start,
+    Step,
+    Submit,
+    UnloadAdapter,
+)
 
 log = logging.getLogger("engine.process")
 
@@ -76,6 +89,8 @@ class Loop:
         )
         self._submitted: dict[int, float] = {}
         self._refusals: list[Refusal] = []
+        self._leaving: set[str] = set()
+        """Adapters that go when the last request that uses them has ended."""
         self._news = False
         """Whether something has changed that the other process was not told of."""
         self.ready = Ready(
@@ -105,12 +120,25 @@ class Loop:
                 for message in self._channel.receive(None):
                     self._take(message)
 
-    def _take(self, message: Submit | Abort) -> None:
+    def _take(self, message: Submit | Abort | LoadAdapter | UnloadAdapter) -> None:
         self._news = True
-        if isinstance(message, Abort):
-            for request_id in message.request_ids:
-                self._scheduler.abort(request_id)
-                self._submitted.pop(request_id, None)
+        match message:
+            case Submit():
+                self._submit(message)
+            case Abort(request_ids):
+                for request_id in request_ids:
+                    self._scheduler.abort(request_id)
+                    self._submitted.pop(request_id, None)
+            case LoadAdapter(key, folder):
+                self._load_adapter(key, folder)
+            case UnloadAdapter(key):
+                self._leaving.add(key)
+        if self._leaving:
+            self._unload_adapters()
+
+    def _submit(self, message: Submit) -> None:
+        if message.adapter is not None and not self._has_adapter(message.adapter):
+            self._refusals.append(Refusal(message.request_id, "ModelNotFound", ()))
             return
         request = Request(
             message.request_id,
@@ -144,10 +172,40 @@ class Loop:
         if plan.work:
             drawn = self._runner.execute(plan)
             self._send(self._scheduler.update(plan, drawn), plan, began)
+            if self._leaving:
+                self._unload_adapters()
         elif self._scheduler.idle:
             self._send([], plan, began)
         else:
             raise RuntimeError("there are requests, but none of them can run")
+
+    def _has_adapter(self, key: str) -> bool:
+        bank = self._runner.adapters
+        return bank is not None and key in bank.loaded and key not in self._leaving
+
+    def _load_adapter(self, key: str, folder: Path) -> None:
+        """Between two steps: what runs waits while the files are read."""
+        bank = self._runner.adapters
+        if bank is None:
+            error = "The engine was started without room for adapters: give it --max-adapters."
+            self._channel.send(AdapterDone(key, error))
+            return
+        try:
+            bank.load(key, folder)
+        except InvalidRequest as refused:
+            self._channel.send(AdapterDone(key, refused.message))
+        else:
+            self._channel.send(AdapterDone(key))
+
+    def _unload_adapters(self) -> None:
+        scheduler = self._scheduler
+        in_use = {request.adapter for request in (*scheduler.running, *scheduler.waiting)}
+        bank = self._runner.adapters
+        for key in self._leaving - in_use:
+            self._leaving.remove(key)
+            if bank is not None:
+                bank.unload(key)
+            self._channel.send(AdapterDone(key))
 
     def _refuse_late(self, request_id: int, needed: float, allowed: float) -> None:
         figures = (round(needed * 1000), round(allowed * 1000))
