@@ -1,0 +1,55 @@
+"""How many tokens of prompts may join a step in which others decode, so that their gaps stay short."""
+
+from __future__ import annotations
+
+_AIM = 0.8
+"""Share of the stretch that is aimed at: steps vary, and it is the slowest that count."""
+_LEAST = 8
+"""Tokens below which a chunk costs nearly the same."""
+_FIRST = 32
+_REFRESH = 64
+"""Mixed steps after which one without prompts shows anew how long such a step takes."""
+_FADE = 0.2
+
+
+class Stretch:
+    """Steers the chunk by what steps take: no model of the machine, only the last steps' seconds.
+
+    A step that only decodes is quiet. One with a chunk of a prompt may take ``limit`` times as long; after each such
+    step the chunk grows or shrinks by how far it was off. While nobody decodes there is no bound.
+    """
+
+    def __init__(self, limit: float, most: int) -> None:
+        """``most``: tokens of the largest chunk. ``limit`` 0 turns this off: all chunks are as large as can be."""
+        self._limit = limit
+        self._most = most
+        self._quiet = 0.0
+        """Seconds of a quiet step."""
+        self._mixed = 0
+        """Mixed steps since the last quiet one."""
+        self._chunk = float(min(_FIRST, most))
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of prompts that may join the next step if others decode in it; 0 if a quiet one is due."""
+        if not self._limit:
+            return self._most
+        if not self._quiet or self._mixed >= _REFRESH:
+            return 0
+        return int(self._chunk)
+
+    def observe(self, seconds: float, *, prefill_tokens: int, decode_tokens: int) -> None:
+        if not decode_tokens or seconds <= 0:
+            return
+        if not prefill_tokens:
+            self._mixed = 0
+            self._quiet += (seconds - self._quiet) * (_FADE if self._quiet else 1.0)
+            return
+        self._mixed += 1
+        if prefill_tokens < self._chunk / 2 or not self._quiet:
+            return
+        allowed = max(0.05, self._limit * _AIM - 1) * self._quiet
+        over = max(seconds - self._quiet, 0.1 * allowed)
+        # The root keeps one slow step from halving the next ten.
+        change = min(1.5, max(0.5, (allowed / over) ** 0.5))
+        self._chunk = min(float(self._most), max(float(_LEAST), self._chunk * change))

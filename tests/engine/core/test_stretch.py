@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.stretch import Stretch
+
+
+def drive(
+    stretch: Stretch, quiet: float, per_token: float, steps: int = 200, noise: float = 0.0
+) -> list[float]:
+    """Seconds of the steps of a machine that takes ``per_token`` more for each token of a prompt."""
+    chance = random.Random(1)
+    found = []
+    for _ in range(steps):
+        chunk = stretch.chunk
+        seconds = (quiet + chunk * per_token) * (1 + noise * chance.random())
+        stretch.observe(seconds, prefill_tokens=chunk, decode_tokens=4)
+        found.append(seconds)
+    return found
+
+
+@pytest.mark.parametrize("quiet", [0.002, 0.02, 0.2])
+@pytest.mark.parametrize("tokens_in_a_quiet_step", [16, 60, 300])
+def test_steps_settle_below_the_limit_and_use_what_it_allows(
+    quiet: float, tokens_in_a_quiet_step: int
+) -> None:
+    stretch = Stretch(2.0, 512)
+    seconds = drive(stretch, quiet, quiet / tokens_in_a_quiet_step, noise=0.1)[30:]
+    assert max(seconds) <= 2.0 * quiet
+    assert sum(seconds) / len(seconds) >= 1.4 * quiet
+
+
+def test_the_first_step_beside_others_is_quiet_and_so_is_one_in_many() -> None:
+    stretch = Stretch(2.0, 512)
+    assert stretch.chunk == 0
+    seconds = drive(stretch, 0.01, 0.0001, steps=200)
+    assert seconds[0] == 0.01
+    assert 3 <= seconds.count(0.01) <= 4
+
+
+def test_a_machine_that_gets_slower_is_noticed() -> None:
+    stretch = Stretch(2.0, 512)
+    drive(stretch, 0.01, 0.0001)
+    before = stretch.chunk or 60
+    seconds = drive(stretch, 0.01, 0.0004)
+    assert max(seconds[20:]) <= 0.02
+    assert stretch.chunk < before
+
+
+def test_without_a_limit_chunks_are_as_large_as_can_be() -> None:
+    stretch = Stretch(0.0, 512)
+    drive(stretch, 0.01, 1.0, steps=3)
+    assert stretch.chunk == 512
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.integers(0, 600), st.integers(0, 300)), max_size=60),
+    st.floats(1.01, 10),
+)
+def test_whatever_is_measured_chunks_stay_within_bounds_and_prompts_go_on(
+    steps: list[tuple[float, int, int]], limit: float
+) -> None:
+    stretch = Stretch(limit, 512)
+    for seconds, prefill, decode in steps:
+        stretch.observe(seconds, prefill_tokens=prefill, decode_tokens=decode)
+        assert 0 <= stretch.chunk <= 512
+    stretch.observe(0.01, prefill_tokens=0, decode_tokens=1)
+    assert stretch.chunk >= 8
