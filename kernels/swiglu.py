@@ -13,7 +13,7 @@ from torch import Tensor
 
 def swiglu_reference(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate) * up
+    return torch.nn.functional.silu(gate).mul_(up)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

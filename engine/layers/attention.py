@@ -5,48 +5,40 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.layers.attend import AttentionInput, attend
-from engine.layers.linear import Linear
-from engine.weights.loader import Loader
+from engine.layers.norm import HeadNorm
+from engine.weights.loader import Product
 from engine.worker.kv_cache import KVLayer
 from kernels.rope import rope
 
 
 class PagedAttention:
-    """``x`` [tokens, hidden] → [tokens, hidden]."""
+    """``x`` [tokens, hidden] → [tokens, hidden].
 
-    def __init__(self, qkv: Linear, out: Linear, heads: int, kv_heads: int, head_dim: int) -> None:
+    ``heads`` and ``kv_heads`` are those of this rank. ``window`` and ``softcap``: see ``attend``.
+    """
+
+    def __init__(
+        self,
+        qkv: Product,
+        out: Product,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        scale: float,
+        norm: HeadNorm | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> None:
         self._qkv = qkv
         self._out = out
         self._heads = heads
         self._kv_heads = kv_heads
         self._head_dim = head_dim
-        self._scale = head_dim**-0.5
-
-    @classmethod
-    def load(
-        cls,
-        weights: Loader,
-        name: str,
-        *,
-        hidden: int,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        qkv_bias: bool,
-        out_bias: bool,
-    ) -> PagedAttention:
-        qkv = {
-            f"{name}.q_proj": heads * head_dim,
-            f"{name}.k_proj": kv_heads * head_dim,
-            f"{name}.v_proj": kv_heads * head_dim,
-        }
-        return cls(
-            weights.linear(qkv, hidden, bias=qkv_bias, split="out"),
-            weights.linear({f"{name}.o_proj": hidden}, heads * head_dim, bias=out_bias, split="in"),
-            heads,
-            kv_heads,
-            head_dim,
-        )
+        self._scale = scale
+        self._turn = rope if norm is None else norm
+        self._window = window
+        self._softcap = softcap
 
     def __call__(
         self,
@@ -55,9 +47,10 @@ class PagedAttention:
         batch: AttentionInput,
         cache: KVLayer,
     ) -> Tensor:
-        heads, kv_heads = self._heads, self._kv_heads
-        qkv = self._qkv(x).view(len(x), heads + 2 * kv_heads, self._head_dim)
-        rotated = rope(qkv[:, : heads + kv_heads], *rotation)
-        query = rotated[:, :heads]
-        cache.store(rotated[:, heads:], qkv[:, heads + kv_heads :], batch.slots)
-        return self._out(attend(query, batch, cache, scale=self._scale).view(len(x), heads * self._head_dim))
+        tokens, heads, kv_heads = x.shape[0], self._heads, self._kv_heads
+        qkv = self._qkv(x).view(tokens, heads + 2 * kv_heads, self._head_dim)
+        qk, value = qkv.split((heads + kv_heads, kv_heads), 1)
+        query, key = self._turn(qk, *rotation).split((heads, kv_heads), 1)
+        cache.store(key, value, batch.slots)
+        mixed = attend(query, batch, cache, scale=self._scale, window=self._window, softcap=self._softcap)
+        return self._out(mixed.view(tokens, heads * self._head_dim))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,38 +12,118 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 
+_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Raises ``UnsupportedModel`` for a scaling that it does not know or that lacks a value.
+
+    ``scaling`` is the part of config.json of that name. Of its kinds ``dynamic`` begins past ``positions``, where no
+    request is let, so up to there it is ``default``.
+    """
+
+    dim: int
+    """Dimensions of a head that turn."""
+    theta: float
+    positions: int
+    """The longest context that the model was made for."""
+    trained: int
+    """The longest one before it was stretched."""
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise UnsupportedModel(
+                f"rope_scaling of type {self.kind!r} is not supported; these are: {', '.join(_KINDS)}."
+            )
+        try:
+            self.speeds(self.positions)
+            self.magnitude()
+        except KeyError as error:
+            raise UnsupportedModel(f"rope_scaling of type {self.kind!r} lacks {error}.") from error
+
+    @property
+    def kind(self) -> str:
+        kind = self.scaling.get("rope_type") or self.scaling.get("type") or "default"
+        # Early Phi-3 checkpoints have other names for it.
+        return "longrope" if kind == "su" or (kind == "yarn" and "long_factor" in self.scaling) else kind
+
+    def speeds(self, length: int) -> Tensor:
+        """Radians a position, float32 [dim / 2], where contexts grow up to ``length`` tokens."""
+        powers = torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim
+        base = 1.0 / self.theta**powers
+        match self.kind:
+            case "linear":
+                return base / float(self.scaling["factor"])
+            case "llama3":
+                return self._llama3(base)
+            case "yarn":
+                return self._yarn(base)
+            case "longrope":
+                name = "long_factor" if length > self.trained else "short_factor"
+                factors = torch.tensor(self.scaling[name], dtype=torch.float32)
+                if len(factors) != len(base):
+                    raise UnsupportedModel(
+                        f"rope_scaling.{name} has {len(factors)} values; it needs {len(base)}."
+                    )
+                return 1.0 / (factors * self.theta**powers)
+        return base
+
+    def magnitude(self) -> float:
+        """What the rotation multiplies lengths by."""
+        if self.kind not in ("yarn", "longrope"):
+            return 1.0
+        if (given := self.scaling.get("attention_factor")) is not None:
+            return float(given)
+        factor = self._factor()
+        if self.kind == "longrope":
+            return math.sqrt(1 + math.log(factor) / math.log(self.trained)) if factor > 1 else 1.0
+        above, below = self.scaling.get("mscale"), self.scaling.get("mscale_all_dim")
+        if above and below:
+            return _yarn_scale(factor, above) / _yarn_scale(factor, below)
+        return _yarn_scale(factor, 1.0)
+
+    def _factor(self) -> float:
+        return float(self.scaling.get("factor") or self.positions / self.trained)
+
+    def _llama3(self, base: Tensor) -> Tensor:
+        """Llama 3.1: slow turns are slowed further, fast ones are kept, those between are blended."""
+        low, high = float(self.scaling["low_freq_factor"]), float(self.scaling["high_freq_factor"])
+        turns = self.trained * base / (2 * math.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        return kept * base + (1 - kept) * base / float(self.scaling["factor"])
+
+    def _yarn(self, base: Tensor) -> Tensor:
+        """YaRN (https://arxiv.org/abs/2309.00071): as Llama 3.1, blended by dimension."""
+
+        def dimension(turns: float) -> float:
+            return self.dim * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+        low = dimension(float(self.scaling.get("beta_fast") or 32))
+        high = dimension(float(self.scaling.get("beta_slow") or 1))
+        if self.scaling.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.dim - 1)
+        width = high - low or 0.001
+        slowed = ((torch.arange(len(base), dtype=torch.float32) - low) / width).clamp(0, 1)
+        return base / self._factor() * slowed + base * (1 - slowed)
+
 
 class RotaryTable:
-    """Cosines and sines of all positions: two tables [positions, head_dim / 2]."""
+    """Cosines and sines of the first ``length`` positions."""
 
-    def __init__(self, frequencies: Tensor, positions: int, device: torch.device, dtype: torch.dtype) -> None:
-        angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
-        self._cos = angles.cos().to(device, dtype)
-        self._sin = angles.sin().to(device, dtype)
+    def __init__(self, rope: Rope, length: int, device: torch.device, dtype: torch.dtype) -> None:
+        angles = torch.outer(torch.arange(length, dtype=torch.float32), rope.speeds(length))
+        scale = rope.magnitude()
+        self._cos = (angles.cos() * scale).to(device, dtype)
+        self._sin = (angles.sin() * scale).to(device, dtype)
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return self._cos[positions], self._sin[positions]
+        """Cosines and sines of ``positions`` int64 [tokens], each twice over: [tokens, 1, dim]."""
+        cos, sin = self._cos[positions], self._sin[positions]
+        return torch.cat([cos, cos], -1)[:, None], torch.cat([sin, sin], -1)[:, None]
 
 
-def frequencies(head_dim: int, theta: float, scaling: Mapping[str, Any]) -> Tensor:
-    """Radians a position, float32 [head_dim / 2]. Raises ``UnsupportedModel`` for a scaling it does not know."""
-    base = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind == "default":
-        return base
-    if kind == "linear":
-        return base / float(scaling["factor"])
-    if kind == "llama3":
-        return _llama3(base, scaling)
-    raise UnsupportedModel(
-        f"rope_scaling of type {kind!r} is not supported; 'default', 'linear' and 'llama3' are."
-    )
-
-
-def _llama3(base: Tensor, scaling: Mapping[str, Any]) -> Tensor:
-    """Llama 3.1: slow turns are slowed further, fast ones are kept, those between are blended."""
-    trained = float(scaling["original_max_position_embeddings"])
-    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    turns = trained * base / (2 * math.pi)
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return kept * base + (1 - kept) * base / float(scaling["factor"])
+def _yarn_scale(factor: float, by: float) -> float:
+    return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,11 @@ from torch import Tensor
 
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.layers.attend import AttentionInput
-from engine.models.llama import LlamaModel
+from engine.models.config import DecoderConfig, Raw
+from engine.models.decoder import Decoder
+from engine.models.gemma import gemma2, gemma3, gemma3_text
+from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
+from engine.models.mixture import mixtral, qwen3_moe
 from engine.weights.loader import Loader
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
@@ -27,9 +31,6 @@ class Model(Protocol):
     """The longest context that it was made for."""
     kv_shape: KVShape
 
-    @classmethod
-    def load(cls, config: Mapping[str, Any], weights: Loader) -> Model: ...
-
     def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:
         """Hidden states [tokens, hidden] of ``tokens`` int64 [tokens] at ``positions`` int64 [tokens]."""
         ...
@@ -39,7 +40,18 @@ class Model(Protocol):
         ...
 
 
-MODELS: Mapping[str, type[Model]] = {"LlamaForCausalLM": LlamaModel}
+FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
+    "LlamaForCausalLM": llama,
+    "MistralForCausalLM": mistral,
+    "Qwen2ForCausalLM": qwen2,
+    "Qwen3ForCausalLM": qwen3,
+    "Phi3ForCausalLM": phi3,
+    "Gemma2ForCausalLM": gemma2,
+    "Gemma3ForCausalLM": gemma3,
+    "Gemma3ForConditionalGeneration": gemma3_text,
+    "MixtralForCausalLM": mixtral,
+    "Qwen3MoeForCausalLM": qwen3_moe,
+}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -61,17 +73,23 @@ def load_model(
     *,
     ranks: Ranks = ALONE,
     adapters: AdapterBank | None = None,
+    max_model_len: int | None = None,
 ) -> Model:
-    """Raises ``ModelUnavailable`` or ``UnsupportedModel``."""
+    """``max_model_len``: the longest context that will be asked for; ``None``: the longest it was made for.
+
+    Raises ``ModelUnavailable`` or ``UnsupportedModel``.
+    """
     config = read_config(folder)
     names = config.get("architectures") or []
-    known = next((name for name in names if name in MODELS), None)
+    known = next((name for name in names if name in FAMILIES), None)
     if known is None:
         asked = ", ".join(names) or "(config.json names none)"
-        raise UnsupportedModel(f"The architecture {asked} is not supported; these are: {', '.join(MODELS)}.")
+        raise UnsupportedModel(
+            f"The architecture {asked} is not supported; these are: {', '.join(FAMILIES)}."
+        )
     reader = SafetensorsReader(folder, device, dtype)
     weights = Loader(reader, device, dtype, ranks=ranks, adapters=adapters)
     with progress(reader.total_bytes) as reader.on_read:
-        model = MODELS[known].load(config, weights)
+        model = Decoder(FAMILIES[known](config), weights, max_model_len)
     weights.finish()
     return model

@@ -92,6 +92,10 @@ class Loader:
         layer = Linear(weight, torch.cat(biases) if biases and once else None)
         return self._shared(layer, parts, in_features, split)
 
+    def tied(self, name: str, weight: Tensor) -> Product:
+        """The head whose weights are the embedding ``weight`` [vocab, hidden] of that name."""
+        return Linear(weight)
+
     def _weight(self, name: str, out_features: int, in_features: int, split: Split | None) -> Tensor:
         """This rank's part."""
         whole = self.take(f"{name}.weight", (out_features, in_features))

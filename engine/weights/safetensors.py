@@ -57,8 +57,10 @@ class SafetensorsReader:
         return taken
 
     def ignore(self, name: str) -> None:
-        """A tensor that the model has no use for."""
+        """A tensor that the model has no use for; a name that ends in a dot is that of all tensors below."""
         self._left.discard(name)
+        if name.endswith("."):
+            self._left = {left for left in self._left if not left.startswith(name)}
 
     def finish(self) -> None:
         """Raises ``UnsupportedModel`` if a tensor was left over: then the model computed would not be this one."""

@@ -1,0 +1,179 @@
+"""What a decoder computes, as data: each family reads its config.json into one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import UnsupportedModel
+from engine.layers.mlp import ACTIVATIONS
+from engine.layers.rope import Rope
+
+Raw = Mapping[str, Any]
+"""A config.json. A null is as good as no value where a number is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The mixture that stands in place of a layer's MLP. Names are those of tensors, after the layer's."""
+
+    count: int
+    top: int
+    """Experts a token."""
+    width: int
+    normalise: bool
+    """Whether the weights of a token's experts sum up to one."""
+    layers: frozenset[int]
+    """Those that have it."""
+    name: str = "mlp"
+    gate_up: tuple[str, str] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    vocab_size: int
+    hidden: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    max_positions: int
+    tied: bool
+    activation: str
+    windows: tuple[int | None, ...]
+    """Of each layer: how many tokens a token sees, itself included; ``None``: all before it."""
+    ropes: tuple[Rope, ...]
+    rope_of: tuple[int, ...]
+    """Of each layer: which of ``ropes`` is its."""
+    scale: float
+    """Of attention scores."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    fused: bool = False
+    """Whether queries, keys and values are one tensor, and gate and up projection another."""
+    head_norm: bool = False
+    """Whether each head of queries and keys is normalised."""
+    sandwich: bool = False
+    """Whether attention and MLP are normalised after too."""
+    norm_offset: float = 0.0
+    embedding_scale: float = 1.0
+    softcap: float | None = None
+    """Of attention scores."""
+    logit_softcap: float | None = None
+    experts: Experts | None = None
+
+    @property
+    def layers(self) -> int:
+        return len(self.windows)
+
+
+def read(raw: Raw, *, activation: str = "hidden_act", **options: Any) -> DecoderConfig:
+    """What families have in common, and a family's ``options``, which go before.
+
+    Raises ``UnsupportedModel`` if a value is missing, or is one that would be ignored.
+    """
+    name = raw.get(activation) or "silu"
+    if name not in ACTIVATIONS:
+        raise UnsupportedModel(
+            f"{activation} {name!r} is not supported; these are: {', '.join(ACTIVATIONS)}."
+        )
+    if raw.get("use_bidirectional_attention"):
+        raise UnsupportedModel("use_bidirectional_attention is not supported: this engine generates text.")
+    heads, hidden, layers = (
+        integer(raw, "num_attention_heads"),
+        integer(raw, "hidden_size"),
+        count_layers(raw),
+    )
+    head_dim = int(raw.get("head_dim") or hidden // heads)
+    kv_heads = int(raw.get("num_key_value_heads") or heads)
+    if heads % kv_heads:
+        raise UnsupportedModel(
+            f"num_attention_heads ({heads}) is no multiple of num_key_value_heads ({kv_heads})."
+        )
+    rope = read_rope(raw, head_dim)
+    common = {
+        "vocab_size": integer(raw, "vocab_size"),
+        "hidden": hidden,
+        "width": integer(raw, "intermediate_size"),
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "eps": float(raw.get("rms_norm_eps") or 1e-6),
+        "max_positions": stretched(rope),
+        "tied": bool(raw.get("tie_word_embeddings", False)),
+        "activation": name,
+        "windows": (None,) * layers,
+        "ropes": (rope,),
+        "rope_of": (0,) * layers,
+        "scale": head_dim**-0.5,
+    }
+    config = DecoderConfig(**{**common, **options})
+    _check_layer_types(raw, config)
+    return config
+
+
+def integer(raw: Raw, key: str) -> int:
+    if raw.get(key) is None:
+        raise UnsupportedModel(f"config.json lacks {key!r}.")
+    return int(raw[key])
+
+
+def count_layers(raw: Raw) -> int:
+    return integer(raw, "num_hidden_layers")
+
+
+def read_rope(raw: Raw, head_dim: int, kind: str | None = None, theta: float | None = None) -> Rope:
+    """``kind``: the layer type whose rotation it is, where there are several.
+
+    Newer checkpoints keep theta and the scaling together in ``rope_parameters``, with an entry for each layer type
+    where they differ; older ones have ``rope_theta`` and ``rope_scaling``. ``theta`` is the base of an older
+    checkpoint that names none.
+    """
+    given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    given = given.get(kind, given) if kind else given
+    positions = integer(raw, "max_position_embeddings")
+    turned = float(given.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0)
+    trained = raw.get("original_max_position_embeddings") or given.get("original_max_position_embeddings")
+    base = given.get("rope_theta") or theta or raw.get("rope_theta") or 10000.0
+    return Rope(int(head_dim * turned), float(base), positions, int(trained or positions), given)
+
+
+def stretched(rope: Rope) -> int:
+    """The longest context. Older checkpoints stretched by YaRN tell in ``max_position_embeddings`` what was before."""
+    if rope.kind != "yarn":
+        return rope.positions
+    return max(rope.positions, int(rope.trained * float(rope.scaling.get("factor") or 1)))
+
+
+def uniform_windows(raw: Raw) -> tuple[int | None, ...]:
+    """Where all layers slide, if one does."""
+    return (raw.get("sliding_window"),) * count_layers(raw)
+
+
+def typed_windows(raw: Raw, default: list[str]) -> tuple[int | None, ...]:
+    """By ``layer_types``, or by ``default`` if there are none."""
+    types = layer_types(raw, default)
+    window = raw.get("sliding_window")
+    if window is None and "sliding_attention" in types:
+        raise UnsupportedModel("layer_types has 'sliding_attention', but sliding_window is not set.")
+    return tuple(int(window) if kind == "sliding_attention" else None for kind in types)
+
+
+def layer_types(raw: Raw, default: list[str]) -> list[str]:
+    types = raw.get("layer_types") or default
+    if len(types) != count_layers(raw):
+        raise UnsupportedModel(f"layer_types names {len(types)} layers of {count_layers(raw)}.")
+    if unknown := set(types) - {"full_attention", "sliding_attention"}:
+        raise UnsupportedModel(f"layer_types {', '.join(sorted(unknown))} are not supported.")
+    return list(types)
+
+
+def _check_layer_types(raw: Raw, config: DecoderConfig) -> None:
+    """A family that does not go by ``layer_types`` may have them, if they say the same."""
+    computed = ["full_attention" if window is None else "sliding_attention" for window in config.windows]
+    if layer_types(raw, computed) != computed:
+        raise UnsupportedModel("layer_types do not agree with sliding_window in this model family.")

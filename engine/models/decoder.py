@@ -1,0 +1,176 @@
+"""The decoder that all families are: pre-norm blocks of rotary grouped-query attention and a gated MLP."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.errors import UnsupportedModel
+from engine.layers.attend import AttentionInput
+from engine.layers.attention import PagedAttention
+from engine.layers.linear import Linear
+from engine.layers.mlp import GatedMLP
+from engine.layers.moe import MixtureMLP
+from engine.layers.norm import HeadNorm, RMSNorm
+from engine.layers.rope import RotaryTable
+from engine.models.config import DecoderConfig, Experts
+from engine.weights.loader import Loader, Product
+from engine.worker.kv_cache import KVCache, KVLayer, KVShape
+
+_PREFIXES = ("model.", "language_model.model.", "model.language_model.")
+"""What the decoder's tensors are named after: the latter two where a checkpoint also reads images."""
+_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+
+
+class Block:
+    def __init__(self, config: DecoderConfig, weights: Loader, name: str, layer: int) -> None:
+        def norm(part: str) -> RMSNorm:
+            return RMSNorm.load(
+                weights, f"{name}.{part}", config.hidden, config.eps, offset=config.norm_offset
+            )
+
+        self._attention_norm = norm("input_layernorm")
+        self._attention = _attention(config, weights, f"{name}.self_attn", layer)
+        self._after_attention = norm("post_attention_layernorm") if config.sandwich else None
+        self._mlp_norm = norm("pre_feedforward_layernorm" if config.sandwich else "post_attention_layernorm")
+        if config.experts and layer in config.experts.layers:
+            self._mlp: GatedMLP | MixtureMLP = _mixture(config, config.experts, weights, name)
+        else:
+            self._mlp = GatedMLP.load(
+                weights,
+                f"{name}.mlp",
+                config.hidden,
+                config.width,
+                bias=config.mlp_bias,
+                activation=config.activation,
+                gate_up=("gate_up_proj",) if config.fused else ("gate_proj", "up_proj"),
+            )
+        self._after_mlp = norm("post_feedforward_layernorm") if config.sandwich else None
+
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        rotation: tuple[Tensor, Tensor],
+        batch: AttentionInput,
+        cache: KVLayer,
+    ) -> tuple[Tensor, Tensor]:
+        x, residual = self._attention_norm(x, residual)
+        x = self._attention(x, rotation, batch, cache)
+        if self._after_attention:
+            x, _ = self._after_attention(x)
+        x, residual = self._mlp_norm(x, residual)
+        x = self._mlp(x)
+        if self._after_mlp:
+            x, _ = self._after_mlp(x)
+        return x, residual
+
+
+class Decoder:
+    """``length``: the longest context that will be asked for; ``None``: the longest that it was made for.
+
+    Raises ``UnsupportedModel`` if the weights do not fit.
+    """
+
+    def __init__(self, config: DecoderConfig, weights: Loader, length: int | None = None) -> None:
+        ranks = weights.ranks
+        if config.fused and ranks.size > 1:
+            raise UnsupportedModel(
+                "Ranks cannot share a model whose projections are fused: leave out --tensor-parallel."
+            )
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        self.kv_shape = KVShape(config.layers, config.kv_heads, config.head_dim)
+        prefix = next((name for name in _PREFIXES if f"{name}embed_tokens.weight" in weights), _PREFIXES[0])
+        self._embedding = weights.take(f"{prefix}embed_tokens.weight", (config.vocab_size, config.hidden))
+        self._scale = config.embedding_scale
+        if self._scale != 1:
+            # As they were trained: the factor too is of the compute dtype.
+            self._scale = torch.tensor(self._scale, dtype=weights.dtype).item()
+        self._blocks = []
+        for i in range(config.layers):
+            self._blocks.append((Block(config, weights, f"{prefix}layers.{i}", i), config.rope_of[i]))
+            # Old checkpoints store what can be computed.
+            weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
+        self._norm = RMSNorm.load(
+            weights, f"{prefix}norm", config.hidden, config.eps, offset=config.norm_offset
+        )
+        self._head = _head(config, weights, prefix, self._embedding)
+        self._softcap = config.logit_softcap
+        length = min(length or self.max_positions, self.max_positions)
+        self._tables = [RotaryTable(rope, length, weights.device, weights.dtype) for rope in config.ropes]
+
+    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:
+        x = torch.nn.functional.embedding(tokens, self._embedding)
+        if self._scale != 1:
+            x = x * self._scale
+        rotations = [table(positions) for table in self._tables]
+        residual: Tensor | None = None
+        for (block, rope), layer in zip(self._blocks, cache.layers, strict=True):
+            x, residual = block(x, residual, rotations[rope], batch, layer)
+        return self._norm(x, residual)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = self._head(hidden)
+        if self._softcap is None:
+            return logits
+        return logits.div_(self._softcap).tanh_().mul_(self._softcap)
+
+
+def _attention(config: DecoderConfig, weights: Loader, name: str, layer: int) -> PagedAttention:
+    heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
+    if config.fused:
+        parts = {f"{name}.qkv_proj": (heads + 2 * kv_heads) * dim}
+    else:
+        parts = {
+            f"{name}.q_proj": heads * dim,
+            f"{name}.k_proj": kv_heads * dim,
+            f"{name}.v_proj": kv_heads * dim,
+        }
+    # This rank's, from here on.
+    mine, kv_mine = weights.ranks.share(heads, "heads"), weights.ranks.share(kv_heads, "KV heads")
+    norm = None
+    if config.head_norm:
+        query, key = (weights.take(f"{name}.{part}_norm.weight", (dim,)) for part in "qk")
+        norm = HeadNorm(query, key, mine, kv_mine, config.eps, config.norm_offset)
+    return PagedAttention(
+        weights.linear(parts, config.hidden, bias=config.qkv_bias, split="out"),
+        weights.linear({f"{name}.o_proj": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
+        mine,
+        kv_mine,
+        dim,
+        scale=config.scale,
+        norm=norm,
+        window=config.windows[layer],
+        softcap=config.softcap,
+    )
+
+
+def _mixture(config: DecoderConfig, experts: Experts, weights: Loader, name: str) -> MixtureMLP:
+    name = f"{name}.{experts.name}"
+    # The router is small, and what it decides is decided for good: it stays as it is stored.
+    router = Linear(weights.take(f"{name}.gate.weight", (experts.count, config.hidden)))
+    mlps = [
+        GatedMLP.load(
+            weights,
+            f"{name}.experts.{i}",
+            config.hidden,
+            experts.width,
+            activation=config.activation,
+            gate_up=experts.gate_up,
+            down=experts.down,
+        )
+        for i in range(experts.count)
+    ]
+    return MixtureMLP(router, mlps, experts.top, experts.normalise)
+
+
+def _head(config: DecoderConfig, weights: Loader, prefix: str, embedding: Tensor) -> Product:
+    for name in _PICTURES:
+        weights.ignore(name)
+    # Beside the decoder, or beside what holds it.
+    name = "language_model.lm_head" if prefix == "language_model.model." else "lm_head"
+    if config.tied:
+        weights.ignore(f"{name}.weight")
+        return weights.tied(f"{prefix}embed_tokens", embedding)
+    return weights.linear({name: config.vocab_size}, config.hidden)

@@ -1,0 +1,89 @@
+"""Gemma 2 (https://arxiv.org/abs/2408.00118) and the text part of Gemma 3 (https://arxiv.org/abs/2503.19786).
+
+Norms before and after attention and MLP, whose weights are stored as their distance from one; embeddings scaled by
+√hidden; layers with a sliding window between layers without. Gemma 2 caps its scores and logits, Gemma 3 normalises
+heads instead and turns its sliding layers by a base of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import UnsupportedModel
+from engine.models.config import (
+    DecoderConfig,
+    Raw,
+    count_layers,
+    integer,
+    layer_types,
+    read,
+    read_rope,
+    typed_windows,
+)
+
+_COMMON: Raw = {
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
+_GEMMA2: Raw = {**_COMMON, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+_GEMMA3: Raw = {**_COMMON, "vocab_size": 262_208, "max_position_embeddings": 131_072}
+
+
+def gemma2(raw: Raw) -> DecoderConfig:
+    raw = {**_GEMMA2, **raw}
+    return _gemma(raw, period=2, softcap=raw["attn_logit_softcapping"])
+
+
+def gemma3(raw: Raw) -> DecoderConfig:
+    raw = {**_GEMMA3, **raw}
+    if raw.get("attn_logit_softcapping"):
+        raise UnsupportedModel(
+            "attn_logit_softcapping is not supported for Gemma 3: it is not part of that model."
+        )
+    period = int(raw.get("sliding_window_pattern") or 6)
+    dim = integer(raw, "head_dim")
+    # An older checkpoint's rope_theta and rope_scaling are those of the layers that see everything.
+    everything = read_rope(raw, dim, "full_attention", raw.get("rope_theta") or 1e6)
+    plain = raw if raw.get("rope_parameters") else {**raw, "rope_scaling": None}
+    sliding = read_rope(plain, dim, "sliding_attention", raw.get("rope_local_base_freq") or 10000.0)
+    kinds = layer_types(raw, _alternating(raw, period))
+    rope_of = tuple(int(kind == "sliding_attention") for kind in kinds)
+    return _gemma(raw, period=period, head_norm=True, ropes=(everything, sliding), rope_of=rope_of)
+
+
+def gemma3_text(raw: Raw) -> DecoderConfig:
+    """Of a checkpoint that also reads images: here it reads text alone."""
+    text = raw.get("text_config")
+    if not isinstance(text, dict):
+        raise UnsupportedModel("config.json lacks 'text_config'.")
+    return gemma3(text)
+
+
+def _gemma(raw: Raw, *, period: int, **options: Any) -> DecoderConfig:
+    bias = bool(raw.get("attention_bias"))
+    return read(
+        raw,
+        activation="hidden_activation",
+        qkv_bias=bias,
+        out_bias=bias,
+        scale=float(raw["query_pre_attn_scalar"]) ** -0.5,
+        windows=typed_windows(raw, _alternating(raw, period)),
+        sandwich=True,
+        norm_offset=1.0,
+        embedding_scale=integer(raw, "hidden_size") ** 0.5,
+        logit_softcap=raw.get("final_logit_softcapping"),
+        **options,
+    )
+
+
+def _alternating(raw: Raw, period: int) -> list[str]:
+    """The last of each ``period`` layers sees everything."""
+    return [
+        "sliding_attention" if (layer + 1) % period else "full_attention"
+        for layer in range(count_layers(raw))
+    ]
