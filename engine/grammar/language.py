@@ -1,0 +1,105 @@
+"""A request's grammar in llguidance's words, and whether it can be used at all. No torch, no model.
+
+https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md and …/docs/json_schema.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+
+from engine.core.sampling_params import Grammar
+
+MAX_SOURCE = 128 * 1024
+"""Characters of the longest grammar: as many as OpenAI takes in a schema
+(https://platform.openai.com/docs/guides/structured-outputs#supported-schemas)."""
+
+_WHITESPACE = r"( |\n {0,40})?"
+"""Between JSON's signs: enough to print nicely, and too little for a model to lose itself in."""
+
+_LOOK = {"whitespace_pattern": _WHITESPACE}
+
+
+def limits() -> LLParserLimits:
+    """What a grammar may cost to compile and at each token, so that no request stalls the others."""
+    return LLParserLimits(
+        initial_lexer_fuel=500_000,
+        step_lexer_fuel=100_000,
+        step_max_items=20_000,
+        max_lexer_states=50_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
+
+
+def definition(grammar: Grammar) -> str:
+    """What llguidance's matcher is made of. Raises ``ValueError`` for what ``check`` refuses, or the matcher will."""
+    if grammar.kind == "json_schema":
+        return LLMatcher.grammar_from_json_schema(grammar.source, defaults=_LOOK)
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.source)
+    return LLMatcher.grammar_from_lark(grammar.source)
+
+
+def check(grammar: Grammar) -> str | None:
+    """Why the grammar cannot be used, in a few words; ``None`` if it can.
+
+    It may take a second, and lets other threads run meanwhile.
+    """
+    if len(grammar.source) > MAX_SOURCE:
+        return f"it has {len(grammar.source)} characters, and {MAX_SOURCE} is the most"
+    try:
+        matcher = LLMatcher(_bytes(), definition(grammar), log_level=0, limits=limits())
+    except ValueError as error:
+        return _plain(str(error))
+    if matcher.is_error():
+        return _plain(matcher.get_error())
+    if grammar.prefix:
+        matcher.consume_tokens(_bytes().tokenize_str(grammar.prefix))
+        if matcher.is_error():
+            return "the answer to be continued does not begin as it demands"
+    return None
+
+
+def choice(texts: Sequence[str]) -> Grammar:
+    """Exactly one of the texts."""
+    return Grammar("lark", "start: " + " | ".join(map(quoted, texts)))
+
+
+def lark(source: str) -> Grammar:
+    """From llguidance's Lark, or from GBNF or EBNF with ``::=``. Raises ``ValueError``."""
+    if len(source) > MAX_SOURCE:  # the conversion below is slow on long texts; ``check`` says what is wrong
+        return Grammar("lark", source)
+    try:
+        return Grammar("lark", any_to_lark(source))
+    except Exception as error:  # it raises Exception itself, and IndexError on texts that break off
+        raise ValueError(str(error) or "it breaks off") from error
+
+
+def quoted(text: str) -> str:
+    """A literal of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def embedded(schema: object) -> str:
+    """A JSON schema as a part of a Lark grammar."""
+    if isinstance(schema, dict):
+        schema = {**schema, "x-guidance": {**_LOOK, **schema.get("x-guidance", {})}}
+    return "%json " + json.dumps(schema, ensure_ascii=False)
+
+
+@cache
+def _bytes() -> LLTokenizer:
+    """A tokenizer whose tokens are the bytes: all that is needed to see whether a grammar is one."""
+    return LLTokenizer("byte")
+
+
+def _plain(error: str) -> str:
+    """llguidance's reason without the excerpt of the grammar that it draws below it."""
+    text = re.split(r"\n\s*\d+ \||\n<state>", error)[0]
+    return re.sub(r"^at (\d+)\((\d+)\): ", r"line \1, column \2: ", " ".join(text.split()))[:500]
