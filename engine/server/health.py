@@ -17,7 +17,8 @@ class Health:
     A busy engine is thus healthy though its queue is full, and being probed costs it nothing.
     """
 
-    def __init__(self, client: EngineClient, *, timeout: float = 5.0, fresh: float = 1.0) -> None:
+    def __init__(self, client: EngineClient, *, timeout: float = 3.5, fresh: float = 1.0) -> None:
+        """A step that never ends shows after ``fresh + timeout`` seconds at most."""
         self._client = client
         self._timeout = timeout
         self._fresh = fresh

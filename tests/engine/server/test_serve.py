@@ -176,3 +176,18 @@ def refuses(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     return False
+
+
+def test_a_step_that_is_stuck_shows_within_five_seconds(long_model: Path, tmp_path: Path) -> None:
+    with EngineServer(long_model, "--kv-cache-blocks", "4000", log=tmp_path / "log") as server:
+        stream = Request(server, **LONG, stream=True)
+        eventually(lambda: stream.text)
+        assert server.http.get("/health").status_code == 200
+        began = time.monotonic()
+        os.kill(server.loop_pid, signal.SIGSTOP)
+        eventually(lambda: server.http.get("/health").status_code == 503, within=5)
+        assert time.monotonic() - began < 5
+        answer = server.http.get("/health")
+        assert answer.json()["error"]["code"] == "engine_stalled"
+        os.kill(server.loop_pid, signal.SIGCONT)
+        eventually(lambda: server.http.get("/health").status_code == 200, within=10)

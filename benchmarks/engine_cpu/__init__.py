@@ -1,0 +1,1 @@
+"""The engine on a CPU beside llama.cpp, in one run: ``python -m benchmarks.engine_cpu --help``."""
