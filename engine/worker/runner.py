@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.core.plan import Drawn, Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
+from engine.grammar.masks import Grammars
 from engine.models.registry import load_model, read_config
-from engine.worker.batch import BatchBuilder, Draw
+from engine.worker.batch import BatchBuilder
 from engine.worker.draft import DraftModel
 from engine.worker.kv_cache import KVCache
 from engine.worker.lora import start_bank
@@ -27,26 +25,6 @@ from engine.worker.speculative import Fixed, Proposer, Speculation
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SMALL = 100 * 2**20
 """Bytes of weights up to which a CPU computes in float32 and on one thread, when it is left the choice."""
-
-
-class Masks(Protocol):
-    def wait(self) -> tuple[list[int], Tensor]:
-        """The draws that are bound by a grammar, and for each the tokens it allows: bits, int32 [draws, words]."""
-        ...
-
-
-class Grammars(Protocol):
-    """What each request's grammar allows next."""
-
-    def begin(self, draws: Sequence[Draw]) -> Masks | None:
-        """Starts to compute the masks beside the forward pass; ``None`` if no draw has a grammar."""
-        ...
-
-    def accept(self, tokens: Mapping[int, Sequence[int]]) -> None:
-        """What each request has gained."""
-        ...
-
-    def forget(self, request_ids: Sequence[int]) -> None: ...
 
 
 class Runner:
@@ -86,6 +64,9 @@ class Runner:
             self.max_model_len = blocks * config.block_size
         self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype)
         self.grammars: Grammars | None = None
+        if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
+            # Only the first rank's draws count.
+            self.grammars = Grammars(config.model, self.model.vocab_size)
         self.speculation: Speculation | None = None
         if proposer:
             proposer.allocate(blocks)
@@ -117,8 +98,6 @@ class Runner:
             kept = verify(batch.draws, tokens)
             drawn.tokens = gather(batch.draws, tokens, kept)
             drawn.logprobs = measure(logits, batch.draws, tokens, kept)
-            if self.grammars:
-                self.grammars.accept(drawn.tokens)
         if self.speculation:
             drawn.drafts = self.speculation.propose(plan, drawn.tokens)
         return drawn
