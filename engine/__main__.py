@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from pathlib import Path
+from typing import cast
 
 from engine.config import EngineConfig, ServerConfig, parse_bytes
 from engine.errors import StartupError
@@ -44,6 +45,25 @@ def parser() -> argparse.ArgumentParser:
     add("--block-size", type=int, help="tokens a KV block (default: 16)")
     add("--kv-cache-blocks", type=int, help="size of the KV cache in blocks")
     add("--kv-cache-memory", type=_bytes, help="size of the KV cache, such as 512MiB (default: what fits)")
+    add(
+        "--adapter",
+        dest="adapters",
+        action="append",
+        type=_adapter,
+        metavar="NAME=FOLDER",
+        help="a LoRA adapter to load and to serve under NAME; may be given several times",
+    )
+    add(
+        "--max-adapters",
+        type=int,
+        help="LoRA adapters loaded at a time; lets clients load them (default: those given by --adapter)",
+    )
+    add("--max-adapter-rank", type=int, help="highest rank of a LoRA adapter (default: 64)")
+    add(
+        "--tensor-parallel",
+        type=int,
+        help="processes that share the model, each on a GPU of its own (default: 1)",
+    )
     add("--max-body-bytes", type=_bytes, help="largest request body (default: 8MiB)")
     add(
         "--drain-timeout",
@@ -90,7 +110,16 @@ def read_options(options: dict[str, object]) -> ServerConfig:
     server = {
         key: rest.pop(key) for key in ("host", "port", "max_body_bytes", "drain_timeout") if key in rest
     }
+    if "adapters" in rest:
+        rest["adapters"] = tuple(cast(list[tuple[str, Path]], rest["adapters"]))
     return ServerConfig(engine=EngineConfig(model=locate(model), **rest), served_model_name=name, **server)  # type: ignore[arg-type]
+
+
+def _adapter(text: str) -> tuple[str, Path]:
+    name, separator, folder = text.partition("=")
+    if not (name and separator and folder):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
+    return name, Path(folder).expanduser().absolute()
 
 
 def _bytes(text: str) -> int:

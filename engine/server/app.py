@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import orjson
 from starlette.applications import Starlette
@@ -21,10 +22,10 @@ from engine.errors import (
     InternalError,
     InvalidRequest,
     MethodNotAllowed,
-    ModelNotFound,
     PathNotFound,
 )
 from engine.messages import Ready, Step
+from engine.server.adapters import Adapters, Served
 from engine.server.answers import DONE, Piece, event
 from engine.server.chat_template import ChatTemplate
 from engine.server.generate import Generator
@@ -46,7 +47,9 @@ def create_app(
     *,
     name: str,
     max_body_bytes: int,
+    adapters: Sequence[tuple[str, Path]] = (),
 ) -> Starlette:
+    """``adapters``: (name, folder) of those that the engine has loaded. Raises ``StartupError``."""
     metrics, throughput, health = Metrics(), Throughput(), Health(client)
     metrics.set_ready(ready)
 
@@ -58,17 +61,30 @@ def create_app(
     client.on_step = observe
     client.on_finish = throughput.finish
     client.retry_after = lambda: throughput.retry_after(client.last.waiting if client.last else 0)
-    preparer = Preparer(name, ready, tokenizer, template)
+    models = Adapters(client, name, adapters)
+    preparer = Preparer(models, ready, tokenizer, template)
     generator = Generator(client, tokenizer, metrics)
-    about = About(name, ready, client, health, metrics, throughput)
+    about = About(name, models, ready, client, health, metrics, throughput)
 
     def text(path: str, prepare: Callable[[bytes], Awaitable[Job]]) -> Route:
         return Route(path, TextEndpoint(path, prepare, generator, metrics, max_body_bytes), methods=["POST"])
+
+    def change(path: str, work: Callable[[bytes], Awaitable[str]]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            headers = dict(request.scope["headers"])
+            try:
+                return Response(await work(await read_body(request.receive, headers, max_body_bytes)))
+            except HungUp:
+                return Response(status_code=400)
+
+        return Route(path, endpoint, methods=["POST"])
 
     app = Starlette(
         routes=[
             text("/v1/chat/completions", preparer.chat),
             text("/v1/completions", preparer.completion),
+            change("/v1/load_lora_adapter", models.load),
+            change("/v1/unload_lora_adapter", models.unload),
             Route("/v1/models", about.models),
             Route("/v1/models/{model:path}", about.model),
             Route("/v1/engine/state", about.state),
@@ -114,7 +130,7 @@ class TextEndpoint:
         arrived = time.monotonic()
         job = await self.prepare(body)
         self.metrics.prompt_tokens.inc(job.usage.prompt_tokens)
-        pieces = self.generator.run(job.sequences, job.stops, job.usage, arrived, hints)
+        pieces = self.generator.run(job.sequences, job.stops, job.usage, arrived, hints, job.adapter)
         try:
             if job.stream:
                 await self._stream(job, pieces, reply)
@@ -186,6 +202,7 @@ class About:
     """What the engine tells of itself."""
 
     name: str
+    adapters: Adapters
     ready: Ready
     client: EngineClient
     health_check: Health
@@ -194,13 +211,14 @@ class About:
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._model()]})
+        adapters = [self._adapter(served) for served in self.adapters.list()]
+        return _json({"object": "list", "data": [self._model(), *adapters]})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
-        if name != self.name:
-            raise ModelNotFound(f"The model '{name}' does not exist here; '{self.name}' does.", param="model")
-        return _json(self._model())
+        self.adapters.key(name)
+        served = self.adapters.find(name)
+        return _json(self._adapter(served) if served else self._model())
 
     async def state(self, request: Request) -> Response:
         last, ready = self.client.last, self.ready
@@ -252,6 +270,14 @@ class About:
             "created": self.created,
             "owned_by": "tollgate",
             "max_model_len": self.ready.max_model_len,
+        }
+
+    def _adapter(self, served: Served) -> dict[str, object]:
+        return self._model() | {
+            "id": served.name,
+            "created": served.created,
+            "root": str(served.folder),
+            "parent": self.name,
         }
 
 

@@ -36,7 +36,13 @@ class Generator:
     metrics: Metrics
 
     async def run(
-        self, sequences: list[Sequence], stops: list[str], usage: Usage, arrived: float, hints: Hints
+        self,
+        sequences: list[Sequence],
+        stops: list[str],
+        usage: Usage,
+        arrived: float,
+        hints: Hints,
+        adapter: str | None = None,
     ) -> AsyncGenerator[list[Piece], None]:
         """Yields what has come, as it comes; ``usage`` counts along.
 
@@ -47,6 +53,7 @@ class Generator:
             priority=hints.priority,
             weight=hints.weight,
             deadline=hints.deadline,
+            adapter=adapter,
         )
         choices = [_Choice(self.tokenizer, s, stops, arrived, self.metrics) for s in sequences]
         try:

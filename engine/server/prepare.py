@@ -8,8 +8,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from engine.core.sampling_params import SamplingParams
-from engine.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound
+from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.messages import Ready
+from engine.server.adapters import Adapters
 from engine.server.answers import Answer, ChatAnswer, CompletionAnswer, Usage
 from engine.server.chat_template import ChatTemplate
 from engine.server.generate import Sequence
@@ -28,12 +29,14 @@ class Job:
     include_usage: bool
     answer: Answer
     usage: Usage
+    adapter: str | None = None
+    """The key of the one that was asked for."""
 
 
 @dataclass(slots=True)
 class Preparer:
-    name: str
-    """The name that the model is served under."""
+    models: Adapters
+    """What can be asked for."""
     engine: Ready
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -59,7 +62,7 @@ class Preparer:
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         context = self.tokenizer.context(prompt) if continued else []
         sequences = self._sequences(body, prompt, max_tokens or room, logprobs, context)
-        answer = ChatAnswer(self.name, include_usage=body.include_usage)
+        answer = ChatAnswer(body.model, include_usage=body.include_usage)
         return self._job(body, sequences, answer, len(prompt))
 
     async def completion(self, data: bytes) -> Job:
@@ -87,11 +90,12 @@ class Preparer:
                 body, prompt, max_tokens, body.logprobs, self.tokenizer.context(prompt), echo
             )
         ]
-        answer = CompletionAnswer(self.name, include_usage=body.include_usage)
+        answer = CompletionAnswer(body.model, include_usage=body.include_usage)
         return self._job(body, sequences, answer, sum(map(len, prompts)))
 
     def _job(self, body: Sampling, sequences: list[Sequence], answer: Answer, prompt_tokens: int) -> Job:
-        return Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, Usage(prompt_tokens))
+        usage, adapter = Usage(prompt_tokens), self.models.key(body.model)
+        return Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, usage, adapter)
 
     def _sequences(
         self,
@@ -146,10 +150,7 @@ class Preparer:
         return ids
 
     def _check_model(self, body: Sampling) -> None:
-        if body.model != self.name:
-            raise ModelNotFound(
-                f"The model '{body.model}' does not exist here; '{self.name}' does.", param="model"
-            )
+        self.models.key(body.model)
         self._check_ids(body.stop_token_ids or (), "stop_token_ids")
         self._check_ids([token for token, _ in body.biases], "logit_bias")
 

@@ -22,16 +22,19 @@ MAX_BIASES = 1024
 MAX_STOP_TOKENS = 128
 
 
-class _Body(BaseModel):
+class StrictBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
+    def check(self) -> None:
+        """Raises ``InvalidRequest`` for what types alone do not show."""
 
-class StreamOptions(_Body):
+
+class StreamOptions(StrictBody):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class Sampling(_Body):
+class Sampling(StrictBody):
     """What both bodies share. A field of type ``None`` is one that OpenAI has and this engine has not."""
 
     model: Annotated[str, Field(min_length=1)]
@@ -242,7 +245,7 @@ class CompletionBody(Sampling):
         return self.prompt
 
 
-Body = TypeVar("Body", bound=Sampling)
+Body = TypeVar("Body", bound=StrictBody)
 
 
 def read(kind: type[Body], data: bytes) -> Body:

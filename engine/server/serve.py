@@ -74,6 +74,7 @@ async def _run(
             template,
             name=config.served_model_name,
             max_body_bytes=config.max_body_bytes,
+            adapters=config.engine.adapters,
         )
         server = _Server(
             uvicorn.Config(
