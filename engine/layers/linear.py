@@ -31,18 +31,27 @@ def _block() -> int:
     return 1 if alike else 4
 
 
+@cache
+def _has_bfloat16() -> bool:
+    """Whether oneDNN computes in bfloat16 on this processor."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 class Linear:
     """``x`` [tokens, in] → [tokens, out].
 
     On a CPU in float32 the weights are packed once for MKL. That is up to three times faster for a few rows, and a
     row's result is the same to the last bit however many rows share the product, which plain ``linear`` does not
     give below 16 rows (measured, torch 2.13): a request's text does not depend on its neighbours.
+
+    In bfloat16 they are packed for oneDNN, twice as fast for up to 16 rows. That gives no such promise.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.out_features, self.in_features = weight.shape
         self._bias = bias
         self._packed: Tensor | None = None
+        self._reordered: Tensor | None = None
         if (
             weight.device.type == "cpu"
             and weight.dtype == torch.float32
@@ -51,6 +60,9 @@ class Linear:
             # The number of rows is a hint: any number may follow.
             self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), 16)
             # The product asks for the plain weights' shape alone; this has it and takes no memory.
+            weight = weight.new_empty(1).expand(weight.shape)
+        elif weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and _has_bfloat16():
+            self._reordered = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
             weight = weight.new_empty(1).expand(weight.shape)
         self._weight = weight
 
@@ -62,4 +74,6 @@ class Linear:
             if rows == 1 and self.out_features < _NARROW:
                 return self(x.expand(2, -1))[:1]
             return torch.ops.mkl._mkl_linear(x, self._packed, self._weight, self._bias, x.shape[0])
+        if self._reordered is not None:
+            return torch.ops.mkldnn._linear_pointwise(x, self._reordered, self._bias, "none", [], "")
         return functional.linear(x, self._weight, self._bias)
