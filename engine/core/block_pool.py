@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from engine.core.eviction import EvictionOrder, round_weight
 
 
 class BlockPool:
     """Hands out block numbers 0 … total - 1.
 
     A *used* block has one reference per request that holds it. When the last one lets go it becomes *free*, or
-    *cached* if its content is worth keeping: a cached block can be shared again at no cost, and is taken back,
-    least recently used first, when no block is free.
+    *cached* if its content is worth keeping: a cached block can be shared again at no cost, and is taken back when
+    no block is free, in the order of ``EvictionOrder``.
     """
 
     def __init__(self, total: int) -> None:
         if total < 1:
             raise ValueError(f"a pool needs at least one block, not {total}")
         self.total = total
+        self.on_evict: Callable[[int], None] | None = None
+        """Told of each cached block that is taken back."""
         self._free = list(range(total - 1, -1, -1))
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cached = EvictionOrder(total)
         self._references = [0] * total
 
     @property
@@ -39,37 +42,63 @@ class BlockPool:
         """Blocks that ``allocate`` can hand out now."""
         return len(self._free) + len(self._cached)
 
+    def holders(self, block: int) -> int:
+        """How many hold it: 0 if it is free or cached."""
+        return self._references[block]
+
+    def is_cached(self, block: int) -> bool:
+        return block in self._cached
+
     def allocate(self, count: int) -> list[int]:
         """``count`` blocks with one reference each. Raises ``ValueError`` if fewer are available."""
         if count > self.available:
             raise ValueError(f"{count} blocks wanted, {self.available} available")
         blocks = []
         for _ in range(count):
-            block = self._free.pop() if self._free else self._cached.popitem(last=False)[0]
+            if self._free:
+                block = self._free.pop()
+            else:
+                block = self._cached.pop()
+                if self.on_evict is not None:
+                    self.on_evict(block)
             self._references[block] = 1
             blocks.append(block)
+        self._cached.advance(count)
         return blocks
 
-    def share(self, blocks: Sequence[int]) -> None:
+    def share(self, blocks: Iterable[int]) -> None:
         """One more reference to each. Raises ``ValueError`` for a free block: its content is gone."""
+        references, cached = self._references, self._cached
         for block in blocks:
-            if self._references[block] == 0:
-                if block not in self._cached:
+            if references[block] == 0:
+                if block not in cached:
                     raise ValueError(f"block {block} is free")
-                del self._cached[block]
-            self._references[block] += 1
+                cached.remove(block)
+            references[block] += 1
 
-    def release(self, blocks: Sequence[int], *, keep: bool = False) -> None:
-        """One reference less to each; ``keep`` caches those that nobody holds any more."""
-        for block in blocks:
-            if self._references[block] == 0:
+    def release(self, blocks: Sequence[int], *, keep: bool = False, weight: float = 1.0) -> None:
+        """One reference less to each, the last of ``blocks`` first. ``keep`` caches those that nobody holds any
+        more, for a time that grows with the ``weight``."""
+        references, cached = self._references, self._cached
+        weight = round_weight(weight)
+        for block in reversed(blocks):
+            count = references[block]
+            if count == 0:
                 raise ValueError(f"block {block} is not in use")
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                if keep:
-                    self._cached[block] = None
-                else:
-                    self._free.append(block)
+            references[block] = count - 1
+            if keep:
+                cached.use(block, weight)
+                if count == 1:
+                    cached.add(block)
+            elif count == 1:
+                cached.forget(block)
+                self._free.append(block)
+
+    def discard(self, block: int) -> None:
+        """Frees a cached block: its content is not worth keeping any more."""
+        self._cached.remove(block)
+        self._cached.forget(block)
+        self._free.append(block)
 
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless every block is exactly one of free, cached and used."""
@@ -77,6 +106,8 @@ class BlockPool:
         used = {block for block, count in enumerate(self._references) if count > 0}
         if len(free) != len(self._free):
             raise AssertionError("a block is free twice")
+        if len(cached) != len(self._cached):
+            raise AssertionError("a block is cached twice")
         if min(self._references) < 0:
             raise AssertionError("a block has fewer than no references")
         if len(free) + len(cached) + len(used) != self.total or free | cached | used != set(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.core.prefix_cache import Node
 from engine.core.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length"]
@@ -29,9 +30,12 @@ class Request:
     __slots__ = (
         "adapter",
         "blocks",
+        "boundary",
+        "chain",
         "computed",
         "deadline",
         "drafts",
+        "forked",
         "id",
         "params",
         "priority",
@@ -77,6 +81,12 @@ class Request:
         self.params = params
         self.computed = 0
         self.blocks: list[int] = []
+        self.chain: Node | None = None
+        """The last of its blocks that the prefix cache knows; while it waits, the last that it knew when asked."""
+        self.boundary = 0
+        """Tokens that have to be computed before the prefix cache can learn another block."""
+        self.forked = False
+        """Whether the block that it writes next may be shared with other choices of the same prompt."""
         self.started = False
         """Whether it has ever been scheduled."""
 
@@ -91,7 +101,8 @@ class Request:
     @property
     def longest(self) -> int:
         """Tokens whose KV it needs at most. The last token generated is never run through the model."""
-        return self.prompt_length + self.params.max_tokens - 1
+        most = max([self.params.max_tokens, *(sibling.params.max_tokens for sibling in self.siblings)])
+        return self.prompt_length + most - 1
 
     def append(self, token: int) -> FinishReason | None:
         self.tokens.append(token)

@@ -2,7 +2,8 @@
 
 Each request has tokens wanted and tokens computed, and every step lets the latter catch up with the former under
 one token budget. A long prompt is computed over several steps (chunked prefill, https://arxiv.org/abs/2308.16369)
-beside the single tokens of requests that decode; a preempted request starts again from nothing.
+beside the single tokens of requests that decode; guesses at tokens to come are wanted tokens like others, if nobody
+else can use the room; a preempted request starts again from what the prefix cache has kept of it.
 
 All requests stand in one order that never changes: by the time of submission, with a head start of ``ageing`` seconds
 for each point of priority. So a request's priority grows by one for every ``ageing`` seconds that it waits, equals go
@@ -11,21 +12,22 @@ first come first served, and whoever is here long enough becomes the first of al
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 
 from engine.core.block_pool import BlockPool
+from engine.core.block_tables import BlockTables
+from engine.core.deadlines import Deadlines
+from engine.core.forks import Forks
 from engine.core.pace import Pace
 from engine.core.plan import Drawn, Plan, Progress, Work
-from engine.core.request import Request
+from engine.core.prefix_cache import PrefixCache
+from engine.core.queue import RANK, Queue
+from engine.core.request import FinishReason, Request
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
-
-_RANK = attrgetter("rank")
 
 
 class Scheduler:
@@ -42,10 +44,22 @@ class Scheduler:
         max_waiting: int,
         ageing: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        prefix_caching: bool = True,
+        lookahead: int = 0,
+        chunk: int | None = None,
+        context_caps: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """``ageing``: seconds of waiting that are worth one of priority."""
+        """
+        ``ageing``: seconds of waiting that are worth one of priority.
+        ``lookahead``: most guesses a step and request.
+        ``chunk``: most tokens of prompts in a step in which others decode, as it is they who wait for it.
+        ``context_caps``: (priority, tokens): the longest context of requests of this priority and of those below it,
+        down to the next entry's.
+        """
         if max_tokens_per_step < max_sequences:
             raise ValueError("a step must have room for one token of every running request")
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"a chunk is one token at least, not {chunk}")
         self.pool = pool
         self.block_size = block_size
         self.max_sequences = max_sequences
@@ -53,201 +67,346 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.max_waiting = max_waiting
         self.ageing = ageing
+        self.lookahead = lookahead
+        self.chunk = chunk
+        self.context_caps = sorted(context_caps)
         self.pace = Pace(max_sequences)
-        self.waiting: list[Request] = []
-        self.waiting_by_priority: Counter[int] = Counter()
+        self.prefixes = PrefixCache(pool, block_size) if prefix_caching else None
+        self.waiting = Queue()
         self.running: list[Request] = []
+        self._tables = BlockTables(pool, self.prefixes, block_size)
+        self._forks = Forks()
         self._requests: dict[int, Request] = {}
         self._clock = clock
         self._arrivals = itertools.count()
-        self._deadlines: list[tuple[float, int]] = []
-        """A heap of (deadline, request id); requests that are gone are found out when their time comes."""
+        self._deadlines = Deadlines()
+        self._ended: list[int] = []
 
     @property
     def idle(self) -> bool:
         return not self._requests
 
+    @property
+    def waiting_by_priority(self) -> Counter[int]:
+        return self.waiting.by_priority
+
+    @property
+    def places(self) -> int:
+        """Choices of answers that have no seat yet."""
+        return len(self.waiting) + len(self._forks)
+
+    def context_limit(self, priority: int) -> int:
+        """Most tokens of a request's prompt and answer together."""
+        position = bisect_left(self.context_caps, priority, key=lambda cap: cap[0])
+        caps = self.context_caps[position : position + 1]
+        return min([self.max_model_len, self.pool.total * self.block_size + 1, *(cap for _, cap in caps)])
+
     def submit(self, request: Request) -> None:
         """Raises ``ContextLengthExceeded`` if it could never run, ``QueueFull`` if too many wait already, and
         ``DeadlineUnreachable`` if it is not expected to be done in time."""
-        if request.longest + 1 > self.max_model_len:
-            raise ContextLengthExceeded(
-                request.prompt_length, request.params.max_tokens, limit=self.max_model_len
-            )
-        if self._blocks_for(request.longest) > self.pool.total:
-            raise ContextLengthExceeded(
-                request.prompt_length, request.params.max_tokens, limit=self.pool.total * self.block_size
-            )
+        limit = self.context_limit(request.priority)
+        if request.longest + 1 > limit:
+            asked = request.longest + 1 - request.prompt_length
+            raise ContextLengthExceeded(request.prompt_length, asked, limit=limit)
         seats = self.max_sequences - len(self.running)
-        if len(self.waiting) >= seats + self.max_waiting:
-            raise QueueFull(len(self.waiting))
+        group = 1 + len(request.siblings)
+        # Where there is nobody else, even a group beyond the bound only waits for itself.
+        if self._requests and self.places + group > seats + self.max_waiting:
+            raise QueueFull(self.places)
         request.rank = (request.submitted - self.ageing * request.priority, next(self._arrivals))
+        for _ in request.siblings:
+            next(self._arrivals)
         if request.deadline is not None:
             needed, allowed = self._expect(request), request.deadline - self._clock()
             if needed > allowed or allowed <= 0:
                 raise DeadlineUnreachable(needed, allowed)
             self._remember(request.deadline, request.id)
         self._requests[request.id] = request
-        self._wait(request)
+        self._forks.add(request)
+        self.waiting.add(request)
 
     def abort(self, request_id: int) -> bool:
-        """Forget the request and free its blocks; False if there is no such request (any more)."""
-        request = self._requests.pop(request_id, None)
-        if request is None:
+        """Forget the request and free its blocks; False if there is no such request (any more). Siblings go on."""
+        request = self._requests.get(request_id)
+        if request is None and not self._forks.drop(request_id):
             return False
-        running = bisect_left(self.running, request.rank, key=_RANK)
-        if running < len(self.running) and self.running[running] is request:
-            del self.running[running]
-            self._drop_blocks(request)
+        self._ended.append(request_id)
+        if request is None:
+            return True
+        del self._requests[request_id]
+        if request.siblings:
+            self._forks.hand_over(request)
+            self._requests[request.id] = request
+            if request.deadline is not None and not request.started:
+                self._remember(request.deadline, request.id)
         else:
-            self._leave(bisect_left(self.waiting, request.rank, key=_RANK))
+            self._leave(request)
         return True
+
+    def forget_adapter(self, name: str) -> None:
+        """What was computed with the adapter is of no use any more: it was unloaded, or its weights changed."""
+        if self.prefixes is not None:
+            self.prefixes.forget(name)
 
     def schedule(self) -> Plan:
         plan = Plan()
         self._expire(plan)
-        budget = self.max_tokens_per_step
+        self._make_way(plan)
+        made_way = len(plan.preempted)
+        budget = prompts = self.max_tokens_per_step
+        running, block_size = self.running, self.block_size
+        if self.chunk is not None and any(len(one.tokens) - one.computed == 1 for one in running):
+            prompts = self.chunk
         position = 0
-        while position < len(self.running):
-            request = self.running[position]
-            # One token is left for each request behind this one: a long prompt must not stall those that decode.
-            behind = len(self.running) - position - 1
-            count = min(request.missing, budget - behind)
-            if not self._grow(request, request.computed + count, plan):
+        while position < len(running):
+            request = running[position]
+            position += 1
+            count = len(request.tokens) - request.computed
+            if count > 1:
+                # One token is left for each request behind this one: a long prompt must not stall those that decode.
+                count = min(count, budget - (len(running) - position), prompts)
+                if count == 0:
+                    continue
+                prompts -= count
+            length = request.computed + count
+            if (length > len(request.blocks) * block_size or request.forked) and not self._grow(
+                request, length, plan
+            ):
                 break
             plan.work.append(self._work(request, count))
             budget -= count
-            position += 1
-        if not plan.preempted:
-            self._admit(plan, budget)
+        if len(plan.preempted) == made_way:
+            budget -= self._admit(plan, budget, prompts)
+        if self.lookahead:
+            self._speculate(plan, budget)
+        if plan.work:
+            plan.ended, self._ended = self._ended, []
         return plan
 
     def update(self, plan: Plan, drawn: Drawn) -> list[Progress]:
         """Take in what the worker drew for the works of ``plan`` that sample."""
-        gains = []
+        gains: list[Progress] = []
         for work in plan.work:
             request = self._requests.get(work.request_id)
             if request is None:
                 continue
-            request.computed = work.end
+            request.computed = work.start + len(work.tokens) - work.drafts
             if work.sampling is None:
+                if request.computed >= request.boundary:
+                    self._tables.learn(request)
                 continue
-            gained, finish = [], None
-            for token in drawn.tokens[work.request_id]:
-                gained.append(token)
-                finish = request.append(token)
-                if finish is not None:
-                    break
-            told = drawn.logprobs.get(request.id)
-            gains.append(Progress(request.id, gained, finish, told and told[: len(gained)]))
+            gains.append(self._gain(request, drawn))
+            finish = gains[-1].finish
+            if work.drafts:
+                request.computed += _agreed(work.tokens[-work.drafts :], gains[-1].tokens)
+            if self.lookahead:
+                request.drafts = drawn.drafts.get(request.id, [])
+            if request.computed >= request.boundary:
+                self._tables.learn(request)
+            if not work.generating:
+                self._tables.mark(request)
+            forks = self._forks.begin(request) if request.siblings else []
+            for fork in forks:
+                self._tables.share(request, fork)
             if finish is not None:
-                self.pace.end(request.generated)
-                self.abort(request.id)
+                self._end(request)
+            for fork in forks:
+                self._requests[fork.id] = fork
+                gains.append(self._gain(fork, drawn))
+                self._seat(fork, gains[-1].finish)
         return gains
 
     def check_integrity(self) -> None:
-        """Raises ``AssertionError`` unless the pool is whole and its used blocks are the running requests'."""
-        self.pool.check_integrity()
-        held = {block for request in self.running for block in request.blocks}
-        if len(held) != self.pool.used:
-            raise AssertionError(f"requests hold {len(held)} blocks, the pool counts {self.pool.used}")
+        """Raises ``AssertionError`` unless blocks, requests and queues agree about who holds and wants what."""
+        self._tables.check_integrity(self.running)
+        self._forks.check_integrity(self._requests)
         if any(request.blocks or request.computed for request in self.waiting):
             raise AssertionError("a waiting request holds blocks")
-        if len(self.running) + len(self.waiting) != len(self._requests):
-            raise AssertionError("a request is neither running nor waiting")
+        ids = sorted(request.id for queue in (self.running, self.waiting) for request in queue)
+        if ids != sorted(self._requests):
+            raise AssertionError("a request is not in exactly one of running and waiting")
+        if len(self.running) > self.max_sequences:
+            raise AssertionError("more requests run than there are seats")
         for queue in (self.running, self.waiting):
             if any(one.rank >= next_one.rank for one, next_one in itertools.pairwise(queue)):
                 raise AssertionError("a queue is out of order")
         if +self.waiting_by_priority != Counter(request.priority for request in self.waiting):
             raise AssertionError("the count of those that wait is wrong")
 
-    def _admit(self, plan: Plan, budget: int) -> None:
-        while self.waiting and budget > 0 and len(self.running) < self.max_sequences:
-            request = self.waiting[0]
-            # Blocks for all its tokens at once, and one more for each request that runs: else a newcomer's
-            # chunks would crowd out those already here, and be thrown out again by them.
-            needed = self._blocks_for(len(request.tokens))
-            if needed + len(self.running) > self.pool.available:
+    def _make_way(self, plan: Plan) -> None:
+        """Whoever waits and is ahead by a whole class takes the seat or the blocks of those that run last."""
+        if not self.waiting or not self.running:
+            return
+        head = self.waiting[0]
+        bound = head.rank[0] + self.ageing
+        if self.running[-1].rank[0] < bound or self._can_seat(head):
+            return
+        lower = len(self.running) - bisect_left(self.running, bound, key=lambda one: one.rank[0])
+        within_reach = self.pool.available + sum(len(one.blocks) for one in self.running[-lower:])
+        if not self._tables.fits(head, within_reach - len(self.running) + lower):
+            return
+        for _ in range(lower):
+            self._preempt(plan)
+            if self._can_seat(head):
                 return
-            self._leave(0)
-            request.blocks = self.pool.allocate(needed)
-            insort(self.running, request, key=_RANK)
+
+    def _can_seat(self, request: Request) -> bool:
+        # One block more for each request that runs: else a newcomer's chunks would crowd out those already here,
+        # and be thrown out again by them.
+        if len(self.running) >= self.max_sequences:
+            return False
+        return self._tables.fits(request, self.pool.available - len(self.running)) or (
+            self.lookahead > 0
+            and self._tables.trim(self.running)
+            and self._tables.fits(request, self.pool.available - len(self.running))
+        )
+
+    def _admit(self, plan: Plan, budget: int, prompts: int) -> int:
+        """Seats those that wait, in their order, as long as there is room for the first. Gives the tokens used."""
+        left = min(budget, prompts)
+        before = left
+        while left > 0 and self.waiting:
+            request = self.waiting[0]
+            if not self._can_seat(request):
+                break
+            self.waiting.remove(request)
+            self._tables.open(request)
+            plan.hit_tokens += request.computed
+            insort(self.running, request, key=RANK)
             if not request.started:
                 request.started = True
                 plan.admitted.append(request.id)
-            count = min(request.missing, budget)
+            count = min(request.missing, left)
             plan.work.append(self._work(request, count))
-            budget -= count
+            left -= count
+        return before - left
+
+    def _speculate(self, plan: Plan, budget: int) -> None:
+        """Adds guesses, and room for the next ones, with what nobody else can use in this step."""
+        contended = bool(self.waiting) and len(self.running) < self.max_sequences
+        spare = 0 if contended else self.pool.available - len(self.running)
+        for work in plan.work:
+            if work.sampling is None:
+                continue
+            request = self._requests[work.request_id]
+            blocks, end = request.blocks, work.end
+            allowed = work.sampling.max_tokens - 1 - request.generated
+            drafts = min(len(request.drafts), self.lookahead, budget, allowed)
+            room = min(self.lookahead, allowed - drafts - 1)
+            wanted = min(self._tables.count(end + drafts + max(room, 0)) - len(blocks), spare)
+            if wanted > 0:
+                blocks.extend(self.pool.allocate(wanted))
+                spare -= wanted
+            slots = len(blocks) * self.block_size - end
+            drafts = min(drafts, slots)
+            if drafts > 0:
+                work.tokens += request.drafts[:drafts]
+                work.drafts = drafts
+                budget -= drafts
+            work.room = max(0, min(room, slots - drafts))
 
     def _work(self, request: Request, count: int) -> Work:
-        start = request.computed
-        end = start + count
-        return Work(
-            request_id=request.id,
-            tokens=request.tokens[start:end],
-            start=start,
-            blocks=request.blocks,
-            sampling=request.params if end == len(request.tokens) else None,
-            generating=start >= request.prompt_length,
-            history=request.tokens,
-            prompt_length=request.prompt_length,
-            adapter=request.adapter,
+        start, tokens = request.computed, request.tokens
+        last = start + count == len(tokens)
+        work = Work(
+            request.id,
+            tokens[start : start + count],
+            start,
+            request.blocks,
+            request.params if last else None,
+            start >= request.prompt_length,
+            tokens,
+            request.prompt_length,
         )
+        work.adapter = request.adapter
+        if last and request.siblings:
+            work.siblings = list(request.siblings)
+        return work
 
     def _grow(self, request: Request, length: int, plan: Plan) -> bool:
         """Blocks for ``length`` tokens; False if ``request`` itself had to give way."""
-        needed = self._blocks_for(length) - len(request.blocks)
-        if needed <= 0:
-            return True
-        while needed > self.pool.available:
-            victim = self.running.pop()
-            self._drop_blocks(victim)
-            victim.computed = 0
-            self._wait(victim)
-            plan.preempted.append(victim.id)
-            if victim is request:
+        while not self._tables.grow(request, length, plan.copies):
+            if self.lookahead and self._tables.trim(self.running):
+                continue
+            if self._preempt(plan) is request:
                 return False
-        request.blocks.extend(self.pool.allocate(needed))
         return True
+
+    def _gain(self, request: Request, drawn: Drawn) -> Progress:
+        gained: list[int] = []
+        finish: FinishReason | None = None
+        for token in drawn.tokens[request.id]:
+            gained.append(token)
+            finish = request.append(token)
+            if finish is not None:
+                break
+        told = drawn.logprobs.get(request.id) if drawn.logprobs else None
+        return Progress(request.id, gained, finish, told and told[: len(gained)])
+
+    def _seat(self, fork: Request, finish: FinishReason | None) -> None:
+        """A sibling begins: it runs if it can, else it waits as if it had been preempted."""
+        insort(self.running, fork, key=RANK)
+        if finish is not None:
+            self._end(fork)
+        elif len(self.running) > self.max_sequences:
+            self._unseat(fork)
+
+    def _preempt(self, plan: Plan) -> Request:
+        victim = self.running[-1]
+        self._unseat(victim)
+        plan.preempted.append(victim.id)
+        return victim
+
+    def _unseat(self, request: Request) -> None:
+        self._leave(request)
+        request.drafts = []
+        self.waiting.add(request)
+
+    def _end(self, request: Request) -> None:
+        self.pace.end(request.generated)
+        self._tables.mark(request)
+        self._ended.append(request.id)
+        del self._requests[request.id]
+        self._leave(request)
+
+    def _leave(self, request: Request) -> None:
+        position = bisect_left(self.running, request.rank, key=RANK)
+        if position < len(self.running) and self.running[position] is request:
+            del self.running[position]
+            self._tables.close(request)
+        else:
+            self.waiting.remove(request)
 
     def _expect(self, request: Request) -> float:
         """Seconds until the request would be done, were it submitted now."""
-        ahead = bisect_left(self.waiting, request.rank, key=_RANK)
-        places = ahead + 1 - (self.max_sequences - len(self.running))
-        return self.pace.estimate(request.prompt_length, request.params.max_tokens, places)
+        places = self.waiting.ahead(request) + 1 - (self.max_sequences - len(self.running))
+        missing = request.prompt_length - self._tables.hit_tokens(request)
+        return self.pace.estimate(missing, request.params.max_tokens, places)
 
     def _remember(self, deadline: float, request_id: int) -> None:
         if len(self._deadlines) > 2 * len(self._requests) + 64:
-            # Far deadlines of requests that are long done would pile up.
-            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (deadline, request_id))
+            self._deadlines.keep(self._requests)
+        self._deadlines.add(deadline, request_id)
 
     def _expire(self, plan: Plan) -> None:
         """Drops those whose deadline passed before they ever ran; a preempted one has an answer to go on with."""
         if not self._deadlines:
             return
         now = self._clock()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heapq.heappop(self._deadlines)
+        while (request_id := self._deadlines.pop(now)) is not None:
             request = self._requests.get(request_id)
             if request is not None and not request.started:
                 plan.expired.append((request_id, self._expect(request)))
+                for sibling in list(request.siblings):
+                    self.abort(sibling.id)
                 self.abort(request_id)
 
-    def _wait(self, request: Request) -> None:
-        insort(self.waiting, request, key=_RANK)
-        self.waiting_by_priority[request.priority] += 1
 
-    def _leave(self, position: int) -> None:
-        request = self.waiting.pop(position)
-        self.waiting_by_priority[request.priority] -= 1
-        if not self.waiting_by_priority[request.priority]:
-            del self.waiting_by_priority[request.priority]
-
-    def _drop_blocks(self, request: Request) -> None:
-        self.pool.release(request.blocks)
-        request.blocks = []
-
-    def _blocks_for(self, length: int) -> int:
-        return -(-length // self.block_size)
+def _agreed(guesses: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many guesses came true."""
+    count = 0
+    for guess, token in zip(guesses, tokens, strict=False):
+        if guess != token:
+            break
+        count += 1
+    return count

@@ -50,7 +50,8 @@ def test_check_integrity_finds_a_block_that_was_lost_or_is_in_two_places() -> No
     with pytest.raises(AssertionError):
         pool.check_integrity()
     pool = BlockPool(2)
-    pool._cached[0] = None
+    pool._cached.use(0, 1.0)
+    pool._cached.add(0)
     with pytest.raises(AssertionError):
         pool.check_integrity()
 

@@ -32,6 +32,8 @@ def make(
     context: int = 400,
     waiting: int = 100,
     clock: Clock | None = None,
+    prefix_caching: bool = False,
+    **options: object,
 ) -> Scheduler:
     return Scheduler(
         BlockPool(blocks),
@@ -42,6 +44,8 @@ def make(
         max_waiting=waiting,
         ageing=10.0,
         clock=clock or Clock(),
+        prefix_caching=prefix_caching,
+        **options,
     )
 
 

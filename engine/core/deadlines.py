@@ -1,0 +1,30 @@
+"""Which deadline passes next."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container
+
+
+class Deadlines:
+    """A heap of (deadline, request id); requests that are gone are found out when their time comes."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, deadline: float, request_id: int) -> None:
+        heapq.heappush(self._heap, (deadline, request_id))
+
+    def keep(self, request_ids: Container[int]) -> None:
+        """Drops all but these: far deadlines of requests that are long done would pile up."""
+        self._heap = [entry for entry in self._heap if entry[1] in request_ids]
+        heapq.heapify(self._heap)
+
+    def pop(self, now: float) -> int | None:
+        """One whose deadline has passed, if there is any."""
+        if not self._heap or self._heap[0][0] > now:
+            return None
+        return heapq.heappop(self._heap)[1]

@@ -1,0 +1,65 @@
+"""Choices of a prompt (``n`` > 1) that have not begun: their request's prompt is not computed yet."""
+
+from __future__ import annotations
+
+from engine.core.request import Request
+
+
+class Forks:
+    """A request with siblings, the leader, has generated nothing: all choices begin in the same step."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[int, Request] = {}
+        """By sibling's id."""
+
+    def __len__(self) -> int:
+        return len(self._leaders)
+
+    def add(self, leader: Request) -> None:
+        for sibling in leader.siblings:
+            self._leaders[sibling.id] = leader
+
+    def drop(self, sibling_id: int) -> bool:
+        """The sibling is not wanted any more; False if there is none of that id."""
+        leader = self._leaders.pop(sibling_id, None)
+        if leader is None:
+            return False
+        leader.siblings = [sibling for sibling in leader.siblings if sibling.id != sibling_id]
+        return True
+
+    def hand_over(self, leader: Request) -> None:
+        """The first sibling becomes what the leader was, with all that is computed already."""
+        heir = leader.siblings[0]
+        self.drop(heir.id)
+        leader.id, leader.params = heir.id, heir.params
+
+    def begin(self, leader: Request) -> list[Request]:
+        """Requests of their own for all that are wanted still. They hold no blocks."""
+        begun = []
+        for position, sibling in enumerate(leader.siblings, 1):
+            del self._leaders[sibling.id]
+            fork = Request(
+                sibling.id,
+                leader.tokens[: leader.prompt_length],
+                sibling.params,
+                priority=leader.priority,
+                submitted=leader.submitted,
+                deadline=leader.deadline,
+                weight=leader.weight,
+                adapter=leader.adapter,
+            )
+            fork.rank = (leader.rank[0], leader.rank[1] + position)
+            fork.started = True
+            begun.append(fork)
+        leader.siblings = []
+        return begun
+
+    def check_integrity(self, requests: dict[int, Request]) -> None:
+        """Raises ``AssertionError`` unless these are the siblings of ``requests``, of which none has begun."""
+        found = {sibling.id: leader for leader in requests.values() for sibling in leader.siblings}
+        if found != self._leaders:
+            raise AssertionError("siblings and leaders do not know each other")
+        if any(sibling_id in requests for sibling_id in found):
+            raise AssertionError("a sibling has begun, yet waits for its leader")
+        if any(leader.generated for leader in found.values()):
+            raise AssertionError("a leader went ahead of its siblings")
