@@ -52,7 +52,8 @@ class Model:
         return time.perf_counter() - began
 
     def _run(self, tokens: list[int]) -> None:
-        batch = llama.llama_batch_get_one((llama.llama_token * len(tokens))(*tokens), len(tokens))
+        array = (llama.llama_token * len(tokens))(*tokens)  # must outlive the call
+        batch = llama.llama_batch_get_one(array, len(tokens))
         if llama.llama_decode(self._context, batch):
             raise SystemExit("llama.cpp failed to decode")
         llama.llama_synchronize(self._context)
