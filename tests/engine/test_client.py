@@ -131,7 +131,7 @@ async def test_nothing_is_lost_or_mixed_up_when_callers_come_and_go(
         await asyncio.sleep(1.2)
         assert await collect(client.submit(requests[:1])) == {0: expected[0]}
         assert client.last is not None
-            assert client.last.blocks_free + client.last.blocks_cached == 14
+        assert client.last.blocks_free + client.last.blocks_cached == 14
     finally:
         await client.close()
 
