@@ -61,13 +61,21 @@ class EngineConfig:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_batched_tokens", "block_size"):
+        for name in (
+            "max_num_seqs",
+            "max_batched_tokens",
+            "block_size",
+            "max_adapter_rank",
+            "tensor_parallel",
+        ):
             if getattr(self, name) < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {getattr(self, name)}.")
         for name in ("kv_cache_blocks", "kv_cache_memory", "max_model_len", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
+        if self.max_adapters < 0:
+            raise StartupError(f"--max-adapters must be 0 or more, not {self.max_adapters}.")
         if self.max_waiting < 0:
             raise StartupError(f"--max-waiting must be 0 or more, not {self.max_waiting}.")
         if not 0 < self.priority_ageing < float("inf"):

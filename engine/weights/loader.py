@@ -111,7 +111,8 @@ class Loader:
         """``layer`` is this rank's part: with adapters around it, and what the other ranks add."""
         if split is None:
             return layer
-        if self.adapters is not None:
+        # An expert sees rows of its own choice, and cannot tell whose they are.
+        if self.adapters is not None and not any(".experts." in name for name in parts):
             layer = AdaptedLinear(
                 layer, self.adapters, parts, in_features, _DIMENSION[split], self.device, self.dtype
             )

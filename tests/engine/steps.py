@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.core.block_pool import BlockPool
@@ -30,8 +31,9 @@ def run(
     budget: int = 512,
     blocks: int | None = None,
     late: int = 0,
+    adapters: Sequence[str | None] | None = None,
 ) -> Outcome:
-    """Request ``i`` is submitted ``i * late`` steps after the first."""
+    """Request ``i`` is submitted ``i * late`` steps after the first, and asks for ``adapters[i]``."""
     scheduler = Scheduler(
         BlockPool(blocks or runner.cache.blocks),
         block_size=runner.block_size,
@@ -45,7 +47,8 @@ def run(
     while submitted < len(requests) or not scheduler.idle:
         while submitted < len(requests) and submitted * late <= outcome.steps:
             prompt, params = requests[submitted]
-            scheduler.submit(Request(submitted, prompt, params))
+            adapter = adapters[submitted] if adapters else None
+            scheduler.submit(Request(submitted, prompt, params, adapter=adapter))
             submitted += 1
         plan = scheduler.schedule()
         for gain in scheduler.update(plan, runner.execute(plan)):
