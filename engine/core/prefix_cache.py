@@ -19,13 +19,20 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from struct import Struct
+from struct import pack
 
 from engine.core.block_pool import BlockPool
+
+_STRIDE = 16
+"""Blocks that are looked for at a time: packing their tokens together is half the work."""
 
 
 def block_key(parent: bytes, tokens: bytes) -> bytes:
     return blake2b(parent + tokens, digest_size=8).digest()
+
+
+def _pack(tokens: Sequence[int]) -> bytes:
+    return pack(f"<{len(tokens)}I", *tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +62,6 @@ class PrefixCache:
         self.block_size = block_size
         self._pool = pool
         pool.on_evict = self._evict
-        self._pack = Struct(f"<{block_size}I").pack
         self._roots: dict[str | None, Node] = {}
         self._nodes: dict[bytes, Node] = {}
         self._by_block: dict[int, Node] = {}
@@ -85,12 +91,14 @@ class PrefixCache:
             node = node.parent
         if node is None:
             node = self.root(known.adapter)
-        for start in range(node.depth * size, limit * size, size):
-            packed = self._pack(*tokens[start : start + size])
-            found = self._nodes.get(block_key(node.key, packed))
-            if found is None or found.parent is not node or found.tokens != packed:
-                break
-            node = found
+        for first in range(node.depth, limit, _STRIDE):
+            packed = _pack(tokens[first * size : min(first + _STRIDE, limit) * size])
+            for start in range(0, len(packed), 4 * size):
+                own = packed[start : start + 4 * size]
+                found = self._nodes.get(block_key(node.key, own))
+                if found is None or found.parent is not node or found.tokens != own:
+                    return node
+                node = found
         return node
 
     def unheld(self, node: Node) -> int:
@@ -120,7 +128,7 @@ class PrefixCache:
         """
         size = self.block_size
         for index in range(node.depth, computed // size if node.alive else 0):
-            packed = self._pack(*tokens[index * size : (index + 1) * size])
+            packed = _pack(tokens[index * size : (index + 1) * size])
             key = block_key(node.key, packed)
             found = self._nodes.get(key)
             own = blocks[index]

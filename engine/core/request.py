@@ -105,9 +105,10 @@ class Request:
         return self.prompt_length + most - 1
 
     def append(self, token: int) -> FinishReason | None:
-        self.tokens.append(token)
-        if token in self.params.stop_token_ids:
+        tokens, params = self.tokens, self.params
+        tokens.append(token)
+        if token in params.stop_token_ids:
             return "stop"
-        if self.generated >= self.params.max_tokens:
+        if len(tokens) - self.prompt_length >= params.max_tokens:
             return "length"
         return None

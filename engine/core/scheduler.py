@@ -195,10 +195,11 @@ class Scheduler:
                 if request.computed >= request.boundary:
                     self._tables.learn(request)
                 continue
-            gains.append(self._gain(request, drawn))
-            finish = gains[-1].finish
+            gain = self._gain(request, drawn)
+            gains.append(gain)
+            finish = gain.finish
             if work.drafts:
-                request.computed += _agreed(work.tokens[-work.drafts :], gains[-1].tokens)
+                request.computed += _agreed(work.tokens[-work.drafts :], gain.tokens)
             if self.lookahead:
                 request.drafts = drawn.drafts.get(request.id, [])
             if request.computed >= request.boundary:
@@ -288,22 +289,25 @@ class Scheduler:
         for work in plan.work:
             if work.sampling is None:
                 continue
-            request = self._requests[work.request_id]
-            blocks, end = request.blocks, work.end
-            allowed = work.sampling.max_tokens - 1 - request.generated
-            drafts = min(len(request.drafts), self.lookahead, budget, allowed)
-            room = min(self.lookahead, allowed - drafts - 1)
-            wanted = min(self._tables.count(end + drafts + max(room, 0)) - len(blocks), spare)
-            if wanted > 0:
-                blocks.extend(self.pool.allocate(wanted))
-                spare -= wanted
-            slots = len(blocks) * self.block_size - end
-            drafts = min(drafts, slots)
-            if drafts > 0:
-                work.tokens += request.drafts[:drafts]
+            blocks, guesses = work.blocks, self._requests[work.request_id].drafts
+            # What may yet be drawn after this step's token: one computes none of the last token, and none beyond it.
+            allowed = work.sampling.max_tokens - 1 - (len(work.history) - work.prompt_length)
+            drafts = min(len(guesses), self.lookahead, budget, allowed) if guesses else 0
+            room = self.lookahead if allowed > drafts + self.lookahead else max(0, allowed - drafts - 1)
+            slots = len(blocks) * self.block_size - len(work.history)
+            if drafts + room > slots:
+                wanted = min(self._tables.count(drafts + room - slots), spare)
+                if wanted > 0:
+                    blocks.extend(self.pool.allocate(wanted))
+                    spare -= wanted
+                    slots += wanted * self.block_size
+                drafts = min(drafts, slots)
+                room = min(room, slots - drafts)
+            if drafts:
+                work.tokens += guesses[:drafts]
                 work.drafts = drafts
                 budget -= drafts
-            work.room = max(0, min(room, slots - drafts))
+            work.room = room
 
     def _work(self, request: Request, count: int) -> Work:
         start, tokens = request.computed, request.tokens
@@ -333,12 +337,12 @@ class Scheduler:
         return True
 
     def _gain(self, request: Request, drawn: Drawn) -> Progress:
-        gained: list[int] = []
+        gained = drawn.tokens[request.id]
         finish: FinishReason | None = None
-        for token in drawn.tokens[request.id]:
-            gained.append(token)
+        for count, token in enumerate(gained, 1):
             finish = request.append(token)
             if finish is not None:
+                gained = gained[:count]
                 break
         told = drawn.logprobs.get(request.id) if drawn.logprobs else None
         return Progress(request.id, gained, finish, told and told[: len(gained)])
@@ -404,9 +408,7 @@ class Scheduler:
 
 def _agreed(guesses: Sequence[int], tokens: Sequence[int]) -> int:
     """How many guesses came true."""
-    count = 0
-    for guess, token in zip(guesses, tokens, strict=False):
+    for count, (guess, token) in enumerate(zip(guesses, tokens, strict=False)):
         if guess != token:
-            break
-        count += 1
-    return count
+            return count
+    return min(len(guesses), len(tokens))
