@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.core.block_pool import BlockPool
+from engine.core.plan import Plan, Work
+from engine.core.request import Request, Sibling
+from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler import Scheduler
+from engine.errors import InvalidRequest, StartupError
+from engine.worker.runner import Runner
+from tests.engine import dense
+from tests.engine.lora import merge, write_adapter
+from tests.engine.steps import run
+from tests.engine.tiny import SHAPE
+
+GREEDY = SamplingParams(max_tokens=16, temperature=0)
+LENGTHS = [1, 9, 33, 16, 60, 5, 47, 20]
+NAMES = ["one", None, "two", "three", "one", "two", None, "three"]
+
+
+@pytest.fixture(scope="module")
+def weights(tiny_model: Path) -> dict[str, Tensor]:
+    return load_file(tiny_model / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, Tensor]) -> dict[str, Path]:
+    """Of different ranks, layers and scales."""
+    home = tmp_path_factory.mktemp("adapters")
+    return {
+        "one": write_adapter(home / "one", weights, rank=2, seed=1),
+        "two": write_adapter(
+            home / "two", weights, rank=5, alpha=3, targets=("q_proj", "v_proj"), seed=2, use_rslora=True
+        ),
+        "three": write_adapter(
+            home / "three",
+            weights,
+            rank=8,
+            targets=("v_proj", "up_proj", "down_proj"),
+            ranks={"layers.1.mlp.up_proj": 3},
+            alpha_pattern={"v_proj": 16.0},
+            seed=3,
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def runner(tiny_model: Path, folders: dict[str, Path]) -> Runner:
+    config = EngineConfig(
+        model=tiny_model, kv_cache_blocks=200, threads=1, adapters=tuple(folders.items()), max_adapters=4
+    )
+    return Runner(config)
+
+
+@pytest.fixture(scope="module")
+def merged(weights: dict[str, Tensor], folders: dict[str, Path]) -> dict[str | None, dict[str, Tensor]]:
+    return {None: weights, **{name: merge(weights, folder) for name, folder in folders.items()}}
+
+
+@pytest.fixture(scope="module")
+def expected(merged: dict[str | None, dict[str, Tensor]]) -> list[list[int]]:
+    """What dense forwards over merged weights say."""
+    pairs = zip(NAMES, prompts(), strict=True)
+    return [dense.greedy(merged[name], SHAPE, prompt, GREEDY.max_tokens) for name, prompt in pairs]
+
+
+def prompts(seed: int = 0) -> list[list[int]]:
+    numbers = random.Random(seed)
+    return [[numbers.randrange(2, SHAPE["vocab_size"]) for _ in range(length)] for length in LENGTHS]
+
+
+def logits(runner: Runner, *asked: tuple[list[int], str | None]) -> list[Tensor]:
+    """Of all tokens of prompts that share a step."""
+    work, first = [], 0
+    for i, (tokens, adapter) in enumerate(asked):
+        count = -(-len(tokens) // runner.block_size)
+        blocks = list(range(first, first + count))
+        # Guesses, so that the batch says which rows are whose.
+        guesses = len(tokens) - 1
+        work.append(Work(i, tokens, 0, blocks, GREEDY, False, drafts=guesses, adapter=adapter))
+        first += count
+    batch = runner._batches.build(Plan(work))
+    assert runner.adapters is not None
+    with torch.inference_mode():
+        runner.adapters.select(batch.adapters, runner.device)
+        hidden = runner.model.forward(batch.tokens, batch.positions, batch.attention, runner.cache)
+        found = runner.model.logits(hidden)
+    return [
+        found[
+            [
+                int(row)
+                for row, draw in zip(batch.drawn_rows, batch.draws, strict=True)
+                if draw.request_id == i
+            ]
+        ]
+        for i in range(len(asked))
+    ]
+
+
+def test_logits_equal_those_of_merged_weights(
+    runner: Runner, merged: dict[str | None, dict[str, Tensor]]
+) -> None:
+    asked = [(prompt, name) for prompt, name in zip(prompts(), NAMES, strict=True) if len(prompt) > 1]
+    for (prompt, name), found in zip(asked, logits(runner, *asked), strict=True):
+        expected = dense.logits(merged[name], SHAPE, prompt)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-4)
+        if name:
+            assert (expected - dense.logits(merged[None], SHAPE, prompt)).abs().max() > 1
+
+
+@pytest.mark.parametrize(("budget", "late"), [(512, 0), (16, 0), (9, 2)])
+def test_many_adapters_in_one_batch_say_what_merged_weights_say(
+    runner: Runner, expected: list[list[int]], budget: int, late: int
+) -> None:
+    requests = [(prompt, GREEDY) for prompt in prompts()]
+    outcome = run(runner, requests, budget=budget, sequences=8, late=late, adapters=NAMES)
+    assert list(outcome.tokens.values()) == expected
+    assert outcome.largest > 3
+
+
+def test_preempted_they_say_the_same(runner: Runner, expected: list[list[int]]) -> None:
+    requests = [(prompt, GREEDY) for prompt in prompts()]
+    outcome = run(runner, requests, budget=64, sequences=8, blocks=10, adapters=NAMES)
+    assert outcome.preempted > 0
+    assert list(outcome.tokens.values()) == expected
+
+
+def test_the_same_prompt_is_not_the_same_prefix_under_another_adapter(
+    runner: Runner, merged: dict[str | None, dict[str, Tensor]]
+) -> None:
+    prompt = prompts()[4]
+    names = [None, "one", None, "two", "one", "three"]
+    outcome = run(runner, [(prompt, GREEDY)] * len(names), late=30, adapters=names)
+    for i, name in enumerate(names):
+        assert outcome.tokens[i] == dense.greedy(merged[name], SHAPE, prompt, GREEDY.max_tokens)
+
+
+def test_choices_of_one_prompt_share_its_adapter(
+    runner: Runner, merged: dict[str | None, dict[str, Tensor]]
+) -> None:
+    prompt = prompts()[2]
+    scheduler = Scheduler(
+        BlockPool(100),
+        block_size=runner.block_size,
+        max_sequences=8,
+        max_tokens_per_step=16,
+        max_model_len=512,
+        max_waiting=9,
+    )
+    scheduler.submit(
+        Request(1, prompt, GREEDY, adapter="three", siblings=[Sibling(2, GREEDY), Sibling(3, GREEDY)])
+    )
+    tokens: dict[int, list[int]] = {1: [], 2: [], 3: []}
+    while not scheduler.idle:
+        plan = scheduler.schedule()
+        for gain in scheduler.update(plan, runner.execute(plan)):
+            tokens[gain.request_id] += gain.tokens
+    assert list(tokens.values()) == [dense.greedy(merged["three"], SHAPE, prompt, GREEDY.max_tokens)] * 3
+
+
+def test_neighbours_change_no_bit(runner: Runner) -> None:
+    """Neither those with other adapters, nor how many there are, nor where they stand."""
+    asked = list(zip(prompts(), NAMES, strict=True))[1:]
+    alone = [logits(runner, one)[0] for one in asked]
+    for order in (asked, asked[::-1], asked[2:] + asked[:2]):
+        found = logits(runner, *order)
+        for one, its in zip(order, found, strict=True):
+            if len(one[0]) > 1:
+                assert torch.equal(its, alone[asked.index(one)])
+
+
+def test_rows_without_adapter_are_those_of_an_engine_without_any(
+    runner: Runner, tiny_runner: Runner, expected: list[list[int]]
+) -> None:
+    assert tiny_runner.adapters is None
+    base = prompts()[6]
+    (found,) = logits(runner, (base, None))
+    plain = tiny_runner._batches.build(Plan([Work(0, base, 0, list(range(4)), None, False)]))
+    with torch.inference_mode():
+        hidden = tiny_runner.model.forward(plain.tokens, plain.positions, plain.attention, tiny_runner.cache)
+        truth = tiny_runner.model.logits(hidden)
+    assert torch.equal(found, truth)
+    _, beside = logits(runner, (prompts()[4], "one"), (base, None))
+    assert torch.equal(beside, truth)
+
+
+def test_an_adapter_comes_and_goes_while_others_run(
+    tiny_model: Path, folders: dict[str, Path], merged: dict[str | None, dict[str, Tensor]]
+) -> None:
+    config = EngineConfig(
+        model=tiny_model, kv_cache_blocks=99, threads=1, adapters=(("one", folders["one"]),), max_adapters=2
+    )
+    runner = Runner(config)
+    bank = runner.adapters
+    assert bank is not None
+    scheduler = Scheduler(
+        BlockPool(99),
+        block_size=16,
+        max_sequences=8,
+        max_tokens_per_step=64,
+        max_model_len=512,
+        max_waiting=9,
+    )
+    tokens: dict[int, list[int]] = {1: [], 2: [], 3: []}
+    prompt = prompts()[3]
+    scheduler.submit(Request(1, prompt, GREEDY, adapter="one"))
+    steps = 0
+    while not scheduler.idle:
+        plan = scheduler.schedule()
+        for gain in scheduler.update(plan, runner.execute(plan)):
+            tokens[gain.request_id] += gain.tokens
+        steps += 1
+        if steps == 3:
+            bank.load("two#1", folders["two"])
+            with pytest.raises(InvalidRequest, match="All 2 places"):
+                bank.load("three#2", folders["three"])
+            scheduler.submit(Request(2, prompt, GREEDY, adapter="two#1"))
+        if len(tokens[2]) == GREEDY.max_tokens and "two#1" in bank.loaded:
+            bank.unload("two#1")
+            bank.load("two#2", folders["three"])
+            scheduler.submit(Request(3, prompt, GREEDY, adapter="two#2"))
+    for i, name in enumerate(("one", "two", "three"), 1):
+        assert tokens[i] == dense.greedy(merged[name], SHAPE, prompt, GREEDY.max_tokens)
+    assert bank.loaded == {"one", "two#2"}
+    with pytest.raises(KeyError):
+        bank.unload("two#1")
+
+
+def test_an_engine_without_adapters_has_no_wrappers(
+    runner: Runner, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runner.adapters is not None
+    assert len(runner.adapters._layers) == 4 * SHAPE["num_hidden_layers"]
+    monkeypatch.delattr("engine.weights.loader.AdaptedLinear")
+    plain = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=9, threads=1))
+    assert plain.adapters is None
+    with pytest.raises(NameError):
+        Runner(EngineConfig(model=tiny_model, kv_cache_blocks=9, threads=1, max_adapters=1))
+
+
+def test_what_does_not_fit_is_refused_and_leaves_nothing(
+    tmp_path: Path, tiny_model: Path, weights: dict[str, Tensor]
+) -> None:
+    runner = Runner(
+        EngineConfig(model=tiny_model, kv_cache_blocks=9, threads=1, max_adapters=1, max_adapter_rank=4)
+    )
+    bank = runner.adapters
+    assert bank is not None
+    wide = {name: torch.zeros(weight.shape[0], 80) for name, weight in weights.items() if weight.dim() == 2}
+    strange = {
+        "model.layers.0.self_attn.q_proj.weight": torch.zeros(64, 64),
+        "lm_head.weight": torch.zeros(320, 64),
+    }
+    cases = [
+        (write_adapter(tmp_path / "high", weights, rank=5), "rank is 5, but --max-adapter-rank is 4"),
+        (write_adapter(tmp_path / "wide", wide, rank=2), "made for another model"),
+        (
+            write_adapter(tmp_path / "head", strange, rank=2, targets=("q_proj", "lm_head")),
+            "changes lm_head, which",
+        ),
+    ]
+    for folder, complaint in cases:
+        with pytest.raises(InvalidRequest, match=complaint):
+            bank.load("it", folder)
+    assert not bank.loaded
+    assert not any(layer._pairs for layer in bank._layers)
+    with pytest.raises(StartupError, match="The adapter high cannot be loaded"):
+        Runner(
+            EngineConfig(
+                model=tiny_model,
+                kv_cache_blocks=9,
+                threads=1,
+                adapters=(("high", tmp_path / "high"),),
+                max_adapter_rank=4,
+            )
+        )
