@@ -53,4 +53,4 @@ class PagedAttention:
         query, key = self._turn(qk, *rotation).split((heads, kv_heads), 1)
         cache.store(key, value, batch.slots)
         mixed = attend(query, batch, cache, scale=self._scale, window=self._window, softcap=self._softcap)
-        return self._out(mixed.view(tokens, heads * self._head_dim))
+        return self._out(mixed.reshape(tokens, heads * self._head_dim))

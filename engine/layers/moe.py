@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor
+from torch.nn import functional
 
+from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
-from engine.weights.loader import Product
 from kernels.moe import group, route
 
 
 class MixtureMLP:
-    """``x`` [tokens, hidden] → [tokens, hidden].
+    """``x`` [tokens, hidden] → [tokens, hidden]. ``router`` [experts, hidden].
 
     Each expert that is used runs once, over its tokens. A token's experts are summed in the order of their numbers,
     so its result does not depend on whom it shares the step with.
     """
 
-    def __init__(self, router: Product, experts: Sequence[GatedMLP], top: int, normalise: bool) -> None:
-        self._router = router
+    def __init__(self, router: Tensor, experts: Sequence[GatedMLP], top: int, normalise: bool) -> None:
+        # MKL's rows have the same bits wherever they stand if outputs come in eights.
+        self._router = Linear(functional.pad(router, (0, 0, 0, -len(router) % 8)))
         self._experts = experts
         self._top = top
         self._normalise = normalise
 
     def __call__(self, x: Tensor) -> Tensor:
-        chosen, weights = route(self._router(x), self._top, self._normalise)
+        chosen, weights = route(self._router(x)[:, : len(self._experts)], self._top, self._normalise)
         out = x.new_zeros(x.shape)
         if len(x) == 1:
             for expert, weight in sorted(

@@ -8,7 +8,6 @@ from torch import Tensor
 from engine.errors import UnsupportedModel
 from engine.layers.attend import AttentionInput
 from engine.layers.attention import PagedAttention
-from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
 from engine.layers.moe import MixtureMLP
 from engine.layers.norm import HeadNorm, RMSNorm
@@ -149,7 +148,7 @@ def _attention(config: DecoderConfig, weights: Loader, name: str, layer: int) ->
 def _mixture(config: DecoderConfig, experts: Experts, weights: Loader, name: str) -> MixtureMLP:
     name = f"{name}.{experts.name}"
     # The router is small, and what it decides is decided for good: it stays as it is stored.
-    router = Linear(weights.take(f"{name}.gate.weight", (experts.count, config.hidden)))
+    router = weights.take(f"{name}.gate.weight", (experts.count, config.hidden))
     mlps = [
         GatedMLP.load(
             weights,

@@ -26,14 +26,15 @@ def mixtral(raw: Raw) -> DecoderConfig:
 
 def qwen3_moe(raw: Raw) -> DecoderConfig:
     """Every ``decoder_sparse_step``-th layer has experts, but for ``mlp_only_layers``. If one slides, all do."""
-    raw = {"num_experts": 128, "num_experts_per_tok": 8, **raw}
+    raw = {"num_experts_per_tok": 8, **raw}
     if not raw.get("use_sliding_window"):
         raw = {**raw, "sliding_window": None}
     bias = bool(raw.get("attention_bias"))
     step = int(raw.get("decoder_sparse_step") or 1)
     plain = set(raw.get("mlp_only_layers") or ())
     sparse = [layer for layer in range(count_layers(raw)) if layer not in plain and (layer + 1) % step == 0]
-    count = int(raw.get("num_experts") or 0)
+    # transformers 5 writes the other name.
+    count = int(raw.get("num_experts", raw.get("num_local_experts", 128)) or 0)
     experts = None
     if count and sparse:
         width = integer(raw, "moe_intermediate_size")

@@ -1,0 +1,100 @@
+"""Tiny random models of transformers, in the folders that it saves, and the engine's logits for them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from engine.core.plan import Plan, Work
+from engine.models.registry import Model, load_model
+from engine.worker.batch import BatchBuilder
+from engine.worker.kv_cache import KVCache
+
+BLOCK = 4
+CPU = torch.device("cpu")
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+def save(folder: Path, family: str, **changes: Any) -> transformers.PreTrainedModel:
+    """Writes the folder and returns the model that it holds. ``family`` as in the names of transformers' classes."""
+    config = getattr(transformers, f"{family}Config")(**{**COMMON, **changes})
+    config._attn_implementation = "eager"
+    head = "ForCausalLM"
+    return save_model(folder, getattr(transformers, family.removesuffix("Text") + head)(config))
+
+
+def save_model(folder: Path, model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
+    """Weights are large enough for attention to matter, and none of them is a round number."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if "norm" in name:
+                weight.add_(0.2 * noise)
+            elif weight.dim() == 1:
+                weight.copy_(0.5 * noise)
+            else:
+                weight.copy_(noise * (1.5 / weight.shape[-1] ** 0.5))
+    model.float().eval()
+    model.save_pretrained(folder)
+    return model
+
+
+@torch.no_grad()
+def expected(model: transformers.PreTrainedModel, tokens: list[int]) -> Tensor:
+    """transformers' logits [tokens, vocab], from one pass over all tokens."""
+    return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+class Paged:
+    """Drives a model over a paged cache of its own, request by request or several at once."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.model: Model = load_model(folder, CPU, torch.float32, **options)
+        self._blocks = 80
+        self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, torch.float32)
+        self._builder = BatchBuilder(BLOCK, self._cache.padding_block, CPU)
+
+    def step(self, *chunks: tuple[int, list[int], int]) -> list[Tensor]:
+        """``chunks``: (request, tokens, start) → their logits. Requests 0 and 1 have blocks of their own."""
+        work = []
+        for request, tokens, start in chunks:
+            # In turns and from the end, so that no request's blocks lie in a row.
+            blocks = [b for b in reversed(range(self._blocks)) if b % 2 == request % 2]
+            work.append(
+                Work(request, tokens, start, blocks[: -(-(start + len(tokens)) // BLOCK)], None, True)
+            )
+        with torch.inference_mode():
+            batch = self._builder.build(Plan(work))
+            hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self._cache)
+            logits = self.model.logits(hidden)
+        # The builder orders them as it likes; the blocks tell whose a row is.
+        owners = batch.attention.slots // BLOCK % 2
+        return [logits[owners == request % 2] for request, _, _ in chunks]
+
+    def run(self, tokens: list[int], cuts: list[int], request: int = 0) -> Tensor:
+        """The logits of all tokens, computed in chunks that end at ``cuts``."""
+        edges = [0, *cuts, len(tokens)]
+        parts = [
+            self.step((request, tokens[start:end], start))[0]
+            for start, end in itertools.pairwise(edges)
+            if end > start
+        ]
+        return torch.cat(parts)

@@ -1,0 +1,243 @@
+"""Every family against transformers' logits, in float32, through each way that the engine computes a context."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from engine.models.registry import FAMILIES
+from tests.engine.models.hub import COMMON, Paged, expected, save, save_model
+
+LENGTH = 44
+"""Longer than any sliding window here, and no multiple of the block size plus one."""
+WINDOW = 9
+GEMMA = {"head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 20}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0 + 0.1 * i for i in range(8)],
+    "long_factor": [1.5 + 0.5 * i for i in range(8)],
+}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "head_dim": 16}
+
+
+def case(name: str, family: str, **changes: Any) -> Any:
+    return pytest.param(family, changes, id=name)
+
+
+CASES = [
+    case("llama-2", "Llama", num_key_value_heads=4),
+    case("llama-3.1-tied", "Llama", rope_parameters=LLAMA3, tie_word_embeddings=True),
+    case(
+        "llama-linear", "Llama", rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
+    ),
+    case(
+        "llama-dynamic", "Llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "factor": 3.0}
+    ),
+    case("llama-biases-head-dim", "Llama", attention_bias=True, mlp_bias=True, head_dim=24),
+    case("mistral", "Mistral", sliding_window=WINDOW),
+    case("mistral-no-window", "Mistral", sliding_window=None, head_dim=24),
+    case("mistral-window-1", "Mistral", sliding_window=1),
+    case("qwen2", "Qwen2", num_attention_heads=7, hidden_size=84, num_key_value_heads=1),
+    case("qwen2-upper-window", "Qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+    case("qwen2-yarn", "Qwen2", rope_parameters=YARN, tie_word_embeddings=True),
+    case("qwen3", "Qwen3", head_dim=24, tie_word_embeddings=True),
+    case(
+        "qwen3-bias-7",
+        "Qwen3",
+        head_dim=12,
+        num_attention_heads=7,
+        num_key_value_heads=1,
+        hidden_size=84,
+        attention_bias=True,
+    ),
+    case(
+        "qwen3-types", "Qwen3", head_dim=16, use_sliding_window=True, sliding_window=WINDOW, layer_types=MIXED
+    ),
+    case(
+        "qwen3-yarn-mscale",
+        "Qwen3",
+        head_dim=16,
+        rope_parameters={**YARN, "mscale": 1.2, "mscale_all_dim": 0.7, "truncate": False, "beta_fast": 20},
+    ),
+    case("phi-3", "Phi3", sliding_window=WINDOW),
+    case(
+        "phi-3-partial",
+        "Phi3",
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    ),
+    case("phi-3-longrope", "Phi3", rope_parameters=LONGROPE, original_max_position_embeddings=32),
+    case(
+        "phi-4-mini",
+        "Phi3",
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        original_max_position_embeddings=32,
+        rope_parameters={
+            **LONGROPE,
+            "partial_rotary_factor": 0.75,
+            "short_factor": [1.0] * 6,
+            "long_factor": [2.0, 3, 4, 5, 6, 7],
+        },
+    ),
+    case("gemma-2", "Gemma2", **GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    case(
+        "gemma-2-no-caps",
+        "Gemma2",
+        **GEMMA,
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        tie_word_embeddings=False,
+    ),
+    case(
+        "gemma-2-types-bias",
+        "Gemma2",
+        **GEMMA,
+        layer_types=MIXED[::-1],
+        attention_bias=True,
+        num_key_value_heads=4,
+    ),
+    case("gemma-3", "Gemma3Text", **GEMMA, num_hidden_layers=7),
+    case(
+        "gemma-3-scaled",
+        "Gemma3Text",
+        **GEMMA,
+        layer_types=MIXED,
+        final_logit_softcapping=3.0,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    ),
+    case("mixtral", "Mixtral", num_local_experts=5, num_experts_per_tok=2),
+    case("mixtral-window", "Mixtral", num_local_experts=4, num_experts_per_tok=1, sliding_window=WINDOW),
+    case("qwen3-moe", "Qwen3Moe", **EXPERTS, norm_topk_prob=True),
+    case(
+        "qwen3-moe-some",
+        "Qwen3Moe",
+        **EXPERTS,
+        decoder_sparse_step=2,
+        num_hidden_layers=4,
+        mlp_only_layers=[3],
+    ),
+    case("qwen3-moe-window", "Qwen3Moe", **EXPERTS, use_sliding_window=True, sliding_window=WINDOW),
+]
+
+
+def tokens(length: int = LENGTH, seed: int = 1) -> list[int]:
+    return torch.randint(2, 320, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(("family", "changes"), CASES)
+def test_logits_are_those_of_transformers(folder: Path, family: str, changes: dict[str, Any]) -> None:
+    theirs = expected(save(folder, family, **changes), tokens())
+    paged = Paged(folder)
+    whole = paged.run(tokens(), [])
+    chunked = paged.run(tokens(), [1, 14, 19, 35], request=1)
+    decoded = paged.run(tokens(), list(range(11, LENGTH)))
+    assert theirs.std() > 0.3
+    for ours in (whole, chunked, decoded):
+        assert (ours - theirs).abs().max() <= 1e-4
+    assert torch.equal(chunked, whole), "a row's bits depend on how the prompt was cut"
+
+
+@pytest.mark.parametrize(("family", "changes"), CASES[::4])
+def test_a_request_does_not_depend_on_its_neighbour(
+    folder: Path, family: str, changes: dict[str, Any]
+) -> None:
+    save(folder, family, **changes)
+    first, second = tokens(30), tokens(30, seed=2)
+    alone = Paged(folder).run(first, [20, *range(21, 30)])
+    paged = Paged(folder)
+    parts = [paged.step((0, first[:20], 0), (1, second[:5], 0))[0]]
+    for i in range(20, 30):
+        start = 5 + 2 * (i - 20)
+        chunk = second[start : start + 2] if i % 2 else second[start : start + 1]
+        parts.append(paged.step((1, chunk, start), (0, first[i : i + 1], i))[1])
+    assert torch.equal(torch.cat(parts), alone)
+
+
+def older(config: dict[str, Any]) -> dict[str, Any]:
+    """As versions of transformers before the fifth wrote it."""
+    rope = config.pop("rope_parameters")
+    if "full_attention" in rope:
+        full, sliding = rope["full_attention"], rope["sliding_attention"]
+        config |= {"rope_theta": full.pop("rope_theta"), "rope_local_base_freq": sliding["rope_theta"]}
+        config["sliding_window_pattern"] = 6
+        del config["layer_types"]
+        rope = full
+    else:
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor", 1.0)
+    kind = rope.pop("rope_type")
+    config["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
+    config["torch_dtype"] = config.pop("dtype")
+    return config
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        *[one for one in CASES if one.id in ("llama-linear", "llama-3.1-tied", "phi-4-mini", "gemma-2")],
+        case(
+            "gemma-3",
+            "Gemma3Text",
+            **GEMMA,
+            num_hidden_layers=7,
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        ),
+    ],
+)
+def test_the_older_layout_of_config_json_reads_the_same(
+    folder: Path, family: str, changes: dict[str, Any]
+) -> None:
+    theirs = expected(save(folder, family, **changes), tokens())
+    path = folder / "config.json"
+    path.write_text(json.dumps(older(json.loads(path.read_text()))))
+    assert (Paged(folder).run(tokens(), []) - theirs).abs().max() <= 1e-4
+
+
+def test_a_checkpoint_that_reads_images_runs_on_text(folder: Path) -> None:
+    text = {**COMMON, **GEMMA, "num_hidden_layers": 7}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 16, "patch_size": 8}
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    config._attn_implementation = "eager"
+    theirs = expected(save_model(folder, transformers.Gemma3ForConditionalGeneration(config)), tokens())
+    assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
+
+
+def test_a_context_that_stays_short_has_the_short_rotation(folder: Path) -> None:
+    """As in transformers, contexts up to what Phi-3 was trained for turn otherwise; here a server's limit decides."""
+    model = save(folder, "Phi3", rope_parameters=LONGROPE, original_max_position_embeddings=32)
+    theirs = expected(model, tokens(32))
+    assert (Paged(folder, max_model_len=32).run(tokens(32), []) - theirs).abs().max() <= 1e-4
+    assert (Paged(folder).run(tokens(32), []) - theirs).abs().max() > 1e-2
+
+
+def test_every_architecture_has_a_case() -> None:
+    tested = {f"{one.values[0].removesuffix('Text')}ForCausalLM" for one in CASES}
+    assert tested | {"Gemma3ForConditionalGeneration"} == set(FAMILIES)
