@@ -1,0 +1,169 @@
+"""How a model writes tool calls: which format its chat template teaches it, and that format as a grammar.
+
+Formats, by the first of these that a template shows:
+
+- ``mistral``: ``[TOOL_CALLS][{"name": …, "arguments": {…}}, …]``
+- ``mistral_args``: ``[TOOL_CALLS]name[ARGS]{…}``, once a call
+- ``phi``: ``<|tool_call|>[{"name": …, "arguments": {…}}, …]<|/tool_call|>``
+- ``hermes``: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, once a call; Qwen and many others
+- ``llama``: ``{"name": …, "parameters": {…}}`` as the whole answer, perhaps after ``<|python_tag|>``
+
+A model whose template shows none of them is read, and where calls are forced written, as ``hermes``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from engine.grammar.language import embedded, quoted
+
+Layout = Literal["object", "list", "args"]
+
+_NO_PARAMETERS: dict[str, Any] = {"properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    name: str
+    layout: Layout
+    """``object``: one JSON object a call; ``list``: one JSON list of them; ``args``: name[ARGS]{…}."""
+    begin: str
+    """The marker before a call."""
+    end: str = ""
+    """The marker behind it."""
+    gap: str = ""
+    """What stands between the markers and the call."""
+    arguments: str = "arguments"
+    bare: bool = False
+    """Whether an answer that begins with the call needs no marker."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be special tokens, and must be seen all the same."""
+        inner = ("[ARGS]", "[CALL_ID]") if self.layout == "args" else ()
+        return (self.begin, *([self.end] if self.end else ()), *inner)
+
+    def new_id(self) -> str:
+        """A call's id. Mistral's templates will have nine letters and digits."""
+        if self.begin == "[TOOL_CALLS]":
+            return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+        return f"call_{secrets.token_hex(12)}"
+
+
+HERMES = Format("hermes", "object", "<tool_call>", "</tool_call>", gap="\n")
+LLAMA = Format("llama", "object", "<|python_tag|>", arguments="parameters", bare=True)
+MISTRAL = Format("mistral", "list", "[TOOL_CALLS]")
+MISTRAL_ARGS = Format("mistral_args", "args", "[TOOL_CALLS]")
+PHI = Format("phi", "list", "<|tool_call|>", "<|/tool_call|>")
+
+
+def detect(template: str) -> Format:
+    """The format that a chat template's source shows."""
+    if "[TOOL_CALLS]" in template:
+        return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL
+    if "<|tool_call|>" in template:
+        return PHI
+    if "<tool_call>" in template:
+        return HERMES
+    if "<|python_tag|>" in template or ("ipython" in template and "parameters" in template):
+        return LLAMA
+    return HERMES
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Calls that the answer must consist of."""
+
+    tools: Sequence[Mapping[str, Any]]
+    """Those that may be called, as in OpenAI's API."""
+    several: bool
+    """Whether more than one call may be made."""
+
+
+def call_rules(format: Format, demand: Demand, marker: Callable[[str], str] = quoted) -> str:
+    """A Lark grammar whose rule ``calls`` is one or more calls and nothing else.
+
+    ``marker`` writes a marker as Lark has it: as text, or as the token that it is.
+    """
+    calls = [f"call_{i}" for i in range(len(demand.tools))]
+    rules = [
+        _call(format, rule, tool["function"], marker) for rule, tool in zip(calls, demand.tools, strict=True)
+    ]
+    one = f"call: {' | '.join(calls)}"
+    begin, end, gap = (
+        marker(format.begin),
+        format.end and marker(format.end),
+        format.gap and quoted(format.gap),
+    )
+    if format.layout == "list":
+        more = '(", " call)*' if demand.several else ""
+        # Old templates have a space behind the marker.
+        rules.append(f'calls: {begin} " "? "[" call {more} "]" {end}')
+    elif format.layout == "args" or not format.bare:
+        more = f"({gap} wrapped)*" if demand.several else ""
+        rules.append(f"wrapped: {begin} {gap} call {gap} {end}")
+        rules.append(f"calls: wrapped {more}")
+    else:
+        # Llama's own templates allow one call only.
+        rules.append("calls: call")
+    return "\n".join([one, *rules])
+
+
+def _call(format: Format, rule: str, function: Mapping[str, Any], marker: Callable[[str], str]) -> str:
+    schema = embedded({"type": "object", **(function.get("parameters") or _NO_PARAMETERS)})
+    name = function["name"]
+    if format.layout == "args":
+        return f"{rule}: {quoted(name)} {marker('[ARGS]')} {schema}"
+    head = quoted(f'{{"name": {json.dumps(name)}, "{format.arguments}": ')
+    return f'{rule}: {head} {schema} "}}"'
+
+
+def template_messages(messages: list[dict[str, Any]], format: Format) -> list[dict[str, Any]]:
+    """Past calls and their results in the form that Hugging Face's templates expect, where OpenAI's differs.
+
+    Arguments become objects (OpenAI has them as JSON in a string), results get the name of what was called, and
+    Mistral's templates ids of the kind they insist on. https://huggingface.co/docs/transformers/chat_extras.
+    """
+    names: dict[str, str] = {}
+    found = []
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            message = {**message, "tool_calls": [_past_call(call, format, names) for call in calls]}
+        if message.get("role") == "tool" and isinstance(number := message.get("tool_call_id"), str):
+            message = {**message, "tool_call_id": _past_id(number, format)}
+            if number in names:
+                message.setdefault("name", names[number])
+        found.append(message)
+    return found
+
+
+def _past_call(call: dict[str, Any], format: Format, names: dict[str, str]) -> dict[str, Any]:
+    function, number = call.get("function"), call.get("id")
+    if isinstance(function, dict):
+        if isinstance(number, str) and isinstance(function.get("name"), str):
+            names[number] = function["name"]
+        call = {**call, "function": {**function, "arguments": _past_arguments(function.get("arguments"))}}
+    return {**call, "id": _past_id(number, format)} if isinstance(number, str) else call
+
+
+def _past_arguments(arguments: Any) -> Any:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        found = json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
+def _past_id(number: str, format: Format) -> str:
+    if format.begin != "[TOOL_CALLS]" or re.fullmatch(r"[A-Za-z0-9]{9}", number):
+        return number
+    return hashlib.sha256(number.encode()).hexdigest()[:9]

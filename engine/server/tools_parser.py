@@ -1,0 +1,358 @@
+"""Tool calls out of a model's text, as it comes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.server.tools import Format
+
+_Reading = Generator[None, str, str]
+
+_LONGEST_NAME = 256
+
+
+@dataclass(slots=True)
+class CallDelta:
+    """More of one call."""
+
+    index: int
+    """Which of the answer's calls."""
+    id: str | None = None
+    """Given with the first part of a call alone, and so is the name."""
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Parsed:
+    text: str = ""
+    calls: list[CallDelta] = field(default_factory=list)
+
+
+class _Broken(Exception):
+    """What is being read is no call."""
+
+
+class ToolParser:
+    """Takes calls out of a text. What is no call after all is text, to the letter.
+
+    A call streams: its name is told once its arguments begin, and they follow as they come. With ``whole`` a call is
+    told when it is complete, so that one that breaks off can be given as the text that it is; a stream that has told
+    a call's beginning gives what does not belong to it as text. Space before a call is dropped.
+    """
+
+    def __init__(
+        self, format: Format, names: Collection[str], *, whole: bool = False, only: int | None = None
+    ) -> None:
+        """``names``: tools there are, which tell a call without a marker from an answer in JSON.
+        ``only``: calls after which the rest is dropped."""
+        self._format = format
+        self._names = names
+        self._whole = whole
+        self._only = only
+        self.complete = 0
+        """Calls that have been told to their end."""
+        self._text = ""
+        """Not yet let out, as a marker may begin in it."""
+        self._spoken = False
+        """Whether anything but space was let out as text."""
+        self._out = Parsed()
+        self._reading: _Reading | None = None
+        self._raw: list[str] = []
+        """What was read of a call that has not been told."""
+        self._pushed_back = ""
+        self._name: str | None = None
+        self._arguments: list[str] | None = None
+        """Those not told; None outside of a call's arguments."""
+        self._read_arguments: list[str] = []
+        self._told = False
+        self._end = 0
+        """Where in what was read the arguments are at their end, once they are."""
+        self._marked = False
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing that follows matters."""
+        return self._only is not None and self.complete >= self._only
+
+    def push(self, text: str) -> Parsed:
+        self._text += text
+        while self._text and not self.done and self._step():
+            pass
+        self._tell()
+        return self._release()
+
+    def finish(self, *, cut: bool) -> Parsed:
+        """What was held back. ``cut``: the answer is not at its end; a call that has begun is told as far as it is."""
+        if self._reading is not None:
+            if cut and self._arguments is not None and self._name is not None:
+                self._whole = False
+                self._tell()
+            self._give_up()
+        if not self.done:
+            self._say(self._text)
+        self._text = ""
+        return self._release()
+
+    def _release(self) -> Parsed:
+        out, self._out = self._out, Parsed()
+        return out
+
+    def _say(self, text: str) -> None:
+        self._out.text += text
+        self._spoken = self._spoken or bool(text.strip())
+
+    def _step(self) -> bool:
+        """Whether it got on."""
+        return self._look() if self._reading is None else self._read()
+
+    def _look(self) -> bool:
+        """Lets text out up to where a call begins."""
+        text, form = self._text, self._format
+        rest = text.lstrip()
+        space = text[: len(text) - len(rest)]
+        if self.complete and not self._spoken:
+            # Between calls, or behind the last.
+            for sign in (form.end, ";" if form.bare else ""):
+                if sign and rest.startswith(sign):
+                    self._text = rest[len(sign) :]
+                    return True
+        if form.bare and not self._spoken and rest.startswith("{"):
+            self._begin(space, rest, marked=False)
+            return True
+        place = text.find(form.begin)
+        if place >= 0:
+            before = text[:place]
+            self._say(before.rstrip())
+            self._begin(
+                before[len(before.rstrip()) :] + form.begin, text[place + len(form.begin) :], marked=True
+            )
+            return True
+        signs = (form.begin, form.end) if self.complete and form.end else (form.begin,)
+        keep = max(_overlap(text, sign) for sign in signs)
+        certain = text[: len(text) - keep].rstrip()
+        self._say(certain)
+        self._text = text[len(certain) :]
+        return False
+
+    def _begin(self, raw: str, rest: str, *, marked: bool) -> None:
+        self._raw, self._text, self._marked = [raw], rest, marked
+        self._reading = self._read_one() if self._format.layout == "object" else self._read_several()
+        next(self._reading)
+
+    def _read(self) -> bool:
+        assert self._reading is not None
+        for place, char in enumerate(self._text):
+            self._raw.append(char)
+            try:
+                self._reading.send(char)
+            except StopIteration:
+                self._reading = None
+                self._text = self._text[place + 1 :]
+                return True
+            except _Broken:
+                self._raw.pop()
+                self._text = self._text[place:]
+                self._give_up()
+                return True
+            if self.done:
+                break
+        self._text = ""
+        return False
+
+    def _give_up(self) -> None:
+        """The call ends here; what was not told of it is text."""
+        self._reading = None
+        self._pushed_back = ""
+        behind = "".join(self._raw[self._end :]) if self._end else ""
+        if self._end and self._name is not None and not behind.strip():
+            # All is there but the last brace.
+            self._complete()
+            return
+        if not self._told:
+            self._say("".join(self._raw))
+        else:
+            self._say("".join(self._arguments or ()) + behind)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._raw.clear()
+        self._read_arguments.clear()
+        self._name, self._arguments, self._told, self._end = None, None, False, 0
+
+    # What follows reads a call sign by sign.
+
+    def _next(self) -> _Reading:
+        if self._pushed_back:
+            char, self._pushed_back = self._pushed_back, ""
+            return char
+        return (yield)
+
+    def _sign(self, *wanted: str) -> _Reading:
+        """The next sign that is no space, which must be one of those ``wanted``, if any are."""
+        while (char := (yield from self._next())) in " \t\r\n":
+            pass
+        if wanted and char not in wanted:
+            raise _Broken
+        return char
+
+    def _read_one(self) -> _Reading:
+        yield from self._sign("{")
+        return (yield from self._read_fields())
+
+    def _read_several(self) -> _Reading:
+        """A list of calls, or a name and arguments: models of one family do either."""
+        char = yield from self._sign()
+        if char != "[":
+            return (yield from self._read_args(char))
+        while True:
+            yield from self._sign("{")
+            yield from self._read_fields()
+            if (yield from self._sign(",", "]")) == "]":
+                return ""
+
+    def _read_args(self, name: str) -> _Reading:
+        """name[ARGS]{…}, or name[CALL_ID]…[ARGS]{…} as templates print past calls."""
+        while not name.endswith("[ARGS]"):
+            name += yield from self._next()
+            if len(name) > _LONGEST_NAME:
+                raise _Broken
+        self._name = self._known(name.removesuffix("[ARGS]").split("[CALL_ID]")[0].strip())
+        yield from self._read_arguments_of((yield from self._sign("{")))
+        self._complete()
+        return ""
+
+    def _read_fields(self, *, inner: bool = False) -> _Reading:
+        """The fields of a call's object behind its first brace, in any order."""
+        char = yield from self._sign('"', "}")
+        seen = False
+        while char != "}":
+            key = _decoded((yield from self._value('"')))
+            yield from self._sign(":")
+            char = yield from self._sign()
+            if key == "name" and char == '"' and self._name is None:
+                self._name = self._known(_decoded((yield from self._value(char))))
+            elif key in ("arguments", "parameters") and not seen:
+                seen = True
+                yield from self._read_arguments_of(char)
+            elif key == "function" and char == "{" and not inner:
+                yield from self._read_fields(inner=True)
+            elif self._marked or key in ("type", "id"):
+                yield from self._value(char)
+            else:
+                raise _Broken
+            if (char := (yield from self._sign(",", "}"))) == ",":
+                char = yield from self._sign('"')
+        if not inner:
+            self._complete()
+        return ""
+
+    def _known(self, name: str) -> str:
+        if not name or not (self._marked or name in self._names):
+            raise _Broken
+        return name
+
+    def _read_arguments_of(self, char: str) -> _Reading:
+        self._arguments = []
+        if char == "{":
+            yield from self._value(char, self._arguments_sink)
+        elif char == '"':
+            # Some models write the object as a string, as OpenAI's API does.
+            self._arguments_sink(_decoded((yield from self._value(char))))
+        elif (yield from self._value(char)) == "null":
+            self._arguments_sink("{}")
+        else:
+            raise _Broken
+        if not _is_object("".join(self._read_arguments)):
+            self._arguments.pop()  # the sign that shows it, which is text as what follows
+            raise _Broken
+        self._end = len(self._raw)
+        return ""
+
+    def _arguments_sink(self, text: str) -> None:
+        assert self._arguments is not None
+        self._arguments.append(text)
+        self._read_arguments.append(text)
+
+    def _value(self, char: str, sink: Callable[[str], None] | None = None) -> _Reading:
+        """A JSON value that begins with ``char``: what it says, its brackets alone being checked."""
+        text: list[str] = []
+        put = sink or text.append
+        open_, quote, escaped = "", False, False
+        while True:
+            if quote:
+                quote = escaped or char != '"'
+                escaped = char == "\\" and not escaped
+            elif char == '"':
+                quote = True
+            elif char in "{[":
+                open_ += "}" if char == "{" else "]"
+            elif char in "}]":
+                if open_ and open_[-1] != char:
+                    raise _Broken
+                if not open_:  # behind a number or a word
+                    self._pushed_back = char
+                    break
+                open_ = open_[:-1]
+            elif not open_ and char in ", \t\r\n":
+                self._pushed_back = char
+                break
+            elif not open_ and not (char.isalnum() or char in "+-."):
+                raise _Broken
+            put(char)
+            if not open_ and not quote and char in '"}]':
+                break
+            char = yield from self._next()
+        found = "".join(text)
+        if sink is None:
+            _decoded(found)
+        return found
+
+    def _complete(self) -> None:
+        if self._name is None:
+            raise _Broken
+        if self._arguments is None:
+            self._arguments = ["{}"]
+        self._tell(complete=True)
+        self.complete += 1
+        self._spoken = False
+        self._reset()
+
+    def _tell(self, *, complete: bool = False) -> None:
+        """Tells what is new of the call that is being read, if it may be."""
+        if self._name is None or not self._arguments or (self._whole and not complete):
+            return
+        delta = CallDelta(self.complete, arguments="".join(self._arguments))
+        if not self._told:
+            delta.id, delta.name = self._format.new_id(), self._name
+        self._told = True
+        self._arguments = []
+        self._out.calls.append(delta)
+
+
+def _decoded(source: str) -> Any:
+    try:
+        found = json.loads(source)
+        if isinstance(found, str):
+            found.encode()  # half a surrogate pair is not Unicode
+    except (ValueError, RecursionError):
+        raise _Broken from None
+    return found
+
+
+def _is_object(source: str) -> bool:
+    try:
+        return isinstance(json.loads(source), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Length of the longest end of ``text`` that ``marker`` begins with."""
+    for length in range(min(len(marker) - 1, len(text)), 0, -1):
+        if marker.startswith(text[-length:]):
+            return length
+    return 0

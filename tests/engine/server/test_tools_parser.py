@@ -1,0 +1,231 @@
+"""Tool calls in every format, cut into pieces in every way."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.server.tools import HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, Format
+from engine.server.tools_parser import ToolParser
+
+FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI]
+NAMES = ["weather", "sum"]
+both = pytest.mark.parametrize("whole", [False, True], ids=["stream", "whole"])
+every = pytest.mark.parametrize("format", FORMATS, ids=lambda f: f.name)
+
+Call = tuple[str, str]
+
+
+def run(
+    format: Format, pieces: list[str], *, whole: bool = False, cut: bool = False, only: int | None = None
+) -> tuple[str, list[Call], int]:
+    """The text, the calls (name, arguments), and how many are complete."""
+    parser = ToolParser(format, NAMES, whole=whole, only=only)
+    text, calls, ids = "", [], []
+    for parsed in [*map(parser.push, pieces), parser.finish(cut=cut)]:
+        text += parsed.text
+        for delta in parsed.calls:
+            if delta.index == len(calls):
+                assert delta.id
+                assert delta.name
+                ids.append(delta.id)
+                calls.append((delta.name, ""))
+            else:
+                assert (delta.id, delta.name) == (None, None)
+            assert delta.index == len(calls) - 1
+            calls[-1] = (calls[-1][0], calls[-1][1] + delta.arguments)
+    assert len(set(ids)) == len(ids)
+    return text, calls, parser.complete
+
+
+def written(format: Format, *calls: Call) -> str:
+    """As a model of that format writes them."""
+    key = format.arguments
+    objects = [f'{{"name": {json.dumps(name)}, "{key}": {arguments}}}' for name, arguments in calls]
+    if format.layout == "list":
+        return f"{format.begin}[{', '.join(objects)}]{format.end}"
+    if format.layout == "args":
+        return "".join(f"[TOOL_CALLS]{name}[ARGS]{arguments}" for name, arguments in calls)
+    if format.bare:
+        return "; ".join(objects)
+    return "\n".join(f"{format.begin}\n{one}\n{format.end}" for one in objects)
+
+
+def cuts(text: str) -> st.SearchStrategy[list[str]]:
+    places = st.lists(st.integers(0, len(text)), max_size=8).map(lambda found: [0, *sorted(found), len(text)])
+    return places.map(lambda at: [text[a:b] for a, b in pairwise(at)])
+
+
+PARIS = ("weather", '{"city": "Paris", "days": [1, 2], "of": {"a": "}]\\"{["}}')
+ONE = ("sum", '{"a": 1}')
+NONE = ("sum", "{}")
+
+
+@every
+@both
+@pytest.mark.parametrize("calls", [[PARIS], [NONE, PARIS, ONE]], ids=["one", "three"])
+def test_calls_are_found_sign_by_sign_and_at_once(format: Format, whole: bool, calls: list[Call]) -> None:
+    text = written(format, *calls)
+    assert run(format, [text], whole=whole) == ("", calls, len(calls))
+    assert run(format, list(text), whole=whole) == ("", calls, len(calls))
+
+
+@every
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_how_it_is_cut_makes_no_difference(format: Format, data: st.DataObject) -> None:
+    before = "" if format.bare else data.draw(st.sampled_from(["", "Let me see <a> [TOOL", "1 < 2 {"]))
+    text = before + written(format, PARIS, ONE)
+    pieces = data.draw(cuts(text))
+    whole = data.draw(st.booleans())
+    assert run(format, pieces, whole=whole) == (before, [PARIS, ONE], 2)
+
+
+@every
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_text_comes_out_as_text_or_calls(format: Format, data: st.DataObject) -> None:
+    """Whatever a model writes: nothing breaks, and a whole answer has each word in one of the two places."""
+    scraps = [
+        *format.markers, '{"name": "sum"', '"name"', '{"', '"', "{", "}", "[", "]", ":", ",", ";", " ", "\n", "\\", "x",
+        '"arguments": {"a": 1}', '"parameters": {', '"sum"', '"ring\\ud800"', "null", "7", "<tool",
+        written(format, ONE),
+    ]  # fmt: skip
+    text = "".join(data.draw(st.lists(st.sampled_from(scraps), max_size=12)))
+    pieces = data.draw(cuts(text))
+    cut = data.draw(st.booleans())
+    for whole in (False, True):
+        said, calls, complete = run(format, pieces, whole=whole, cut=cut)
+        assert len(calls) >= complete
+        for name, arguments in calls[: complete if whole else 0]:
+            assert name
+            assert isinstance(json.loads(arguments), dict)
+        json.dumps([said, calls], ensure_ascii=False).encode()
+        for letter in "x7":
+            told = said + "".join(name + arguments for name, arguments in calls)
+            if '"arg' not in text and '"par' not in text and not complete:
+                assert told.count(letter) == text.count(letter)
+    # Cut anywhere, a whole answer is the same.
+    assert run(format, pieces, whole=True, cut=cut) == run(format, [text], whole=True, cut=cut)
+
+
+@every
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.text("ab <>{}[]|\n/_tolcTOLCALLS", max_size=40), st.data())
+def test_a_text_without_calls_is_left_as_it_is(format: Format, text: str, data: st.DataObject) -> None:
+    for whole in (False, True):
+        assert run(format, data.draw(cuts(text)), whole=whole) == (text, [], 0)
+
+
+@both
+def test_text_before_a_call_streams_without_the_marker(whole: bool) -> None:
+    parser = ToolParser(HERMES, NAMES, whole=whole)
+    assert parser.push("I will look. ").text == "I will look."
+    assert parser.push("<b> is <tool").text == " <b> is"
+    assert parser.push("_call").text == ""
+    assert parser.push('>{"name": "sum", "arguments": {}}</tool_call>').text == ""
+    assert parser.finish(cut=False).text == ""
+
+
+def test_arguments_stream_as_they_come() -> None:
+    parser = ToolParser(HERMES, NAMES)
+    assert parser.push('<tool_call>{"name": "sum", "arg').calls == []
+    (first,) = parser.push('uments": {"a"').calls
+    assert (first.index, first.name, first.arguments) == (0, "sum", '{"a"')
+    (more,) = parser.push(": 1").calls
+    assert (more.id, more.name, more.arguments) == (None, None, ": 1")
+    assert [delta.arguments for delta in parser.push("}}").calls] == ["}"]
+    assert parser.complete == 1
+
+
+@both
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>",
+        "<tool_call>\nno json",
+        '<tool_call>{"name": 7, "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": "sum", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "sum", "arguments": "no object"}</tool_call>',
+        '<tool_call>{"name": "sum", "arguments": 7}</tool_call>',
+        '<tool_call>{"name": "sum", "arguments": {"a": 1,}}</tool_call>',
+        '<tool_call>{"name": "sum", "arguments": {"a": 1]}</tool_call>',
+        '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "sum", "arguments": ' + '{"a": ' * 5000 + "1" + "}" * 5001,
+        '{"name": "sum"}',
+    ],
+)
+def test_a_broken_call_is_text(text: str, whole: bool) -> None:
+    assert run(HERMES, [text], whole=whole) == (text, [], 0)
+
+
+def test_a_stream_that_has_told_a_call_gives_the_rest_as_text() -> None:
+    text = '<tool_call>{"name": "sum", "arguments": {"a": 1,}} and so on'
+    said, calls, complete = run(HERMES, list(text))
+    assert calls[0][1] + said == '{"a": 1,}} and so on'
+    assert complete == 0
+
+
+@both
+def test_after_a_broken_call_others_are_found(whole: bool) -> None:
+    broken = '<tool_call>{"name": }'
+    text = f"{broken}\n{written(HERMES, ONE)} Done."
+    assert run(HERMES, list(text), whole=whole) == (f"{broken} Done.", [ONE], 1)
+
+
+@both
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "sum", "arguments": {"a": 1}',
+        '<tool_call>{"name": "sum", "arguments": {"a": 1}\n</tool_call>',
+        '<tool_call>{"arguments": {"a": 1}, "name": "sum"}</tool_call>',
+        '<tool_call>{"name": "sum", "parameters": {"a": 1}, "why": [1, "x"]}</tool_call>',
+        '<tool_call>{"type": "function", "function": {"name": "sum", "arguments": {"a": 1}}}</tool_call>',
+        '<tool_call>{"name": "sum", "arguments": "{\\"a\\": 1}"}</tool_call>',
+    ],
+)
+def test_small_slips_and_other_spellings_are_understood(text: str, whole: bool) -> None:
+    assert run(HERMES, list(text), whole=whole) == ("", [ONE], 1)
+
+
+@both
+def test_llamas_calls_need_no_marker_but_must_name_a_tool(whole: bool) -> None:
+    call = '{"name": "sum", "parameters": {"a": 1}}'
+    assert run(LLAMA, list(call), whole=whole) == ("", [ONE], 1)
+    assert run(LLAMA, list(f"<|python_tag|>{call}"), whole=whole) == ("", [ONE], 1)
+    for answer in ('{"name": "Bob", "parameters": {}}', '{"a": {"name": "sum"}}', "{}", f"Say {call}"):
+        assert run(LLAMA, list(answer), whole=whole) == (answer, [], 0)
+
+
+@both
+def test_mistrals_two_ways(whole: bool) -> None:
+    for form in (MISTRAL, MISTRAL_ARGS):
+        for text in (
+            '[TOOL_CALLS] [{"name": "sum", "arguments": {"a": 1}, "id": "123456789"}]',
+            '[TOOL_CALLS]sum[ARGS]{"a": 1}',
+            '[TOOL_CALLS]sum[CALL_ID]123456789[ARGS]{"a": 1}',
+        ):
+            assert run(format, list(text), whole=whole) == ("", [ONE], 1)
+    assert run(MISTRAL, ["[TOOL_CALLS]", "x" * 300], whole=whole)[0] == "[TOOL_CALLS]" + "x" * 300
+
+
+def test_a_cut_call_is_told_as_far_as_it_is() -> None:
+    for whole in (False, True):
+        text = '<tool_call>{"name": "sum", "arguments": {"a": '
+        assert run(HERMES, [text], whole=whole, cut=True) == ("", [("sum", '{"a": ')], 0)
+        text = '<tool_call>{"name": "su'
+        assert run(HERMES, [text], whole=whole, cut=True) == (text, [], 0)
+
+
+@every
+def test_only_so_many_calls_are_taken(format: Format) -> None:
+    text = written(format, ONE, PARIS) + " and more"
+    assert run(format, list(text), only=1) == ("", [ONE], 1)
+    assert run(format, [text], only=1, whole=True) == ("", [ONE], 1)
