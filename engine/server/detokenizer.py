@@ -22,14 +22,14 @@ class Detokenizer:
         self._window = list(context)
         self._known = len(context)
         """How many tokens of the window are context: emitted before."""
-        self._emitted = len(decode(self._window)) if context else 0
-        """How many characters of the window's text are out."""
+        self._told = decode(self._window) if context else ""
+        """The window's text as far as it is out."""
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that has become certain."""
         self._window.extend(tokens)
+        text = self._read()
         new = len(self._window) - self._known
-        text = self._decode(self._window)
         for held in range(min(new, _UNFINISHED + 1)):
             certain = self._decode(self._window[:-held]) if held else text
             if not certain.endswith(_INCOMPLETE):
@@ -37,22 +37,33 @@ class Detokenizer:
         if new > _UNFINISHED:
             # More than one character can be the beginning of: garbage, and let out as such, but for its last
             # sign, from which something may yet come.
-            piece, self._emitted = text[self._emitted : -1], max(self._emitted, len(text) - 1)
+            piece = text[len(self._told) : -1]
+            self._told += piece
             return piece
         return ""
 
     def _emit(self, text: str, tokens: int) -> str:
         """``text`` is what the first ``tokens`` of the window say."""
-        piece = text[self._emitted :]
+        piece = text[len(self._told) :]
         if piece:
             del self._window[: self._known]
             self._known = tokens - self._known
-            self._emitted = len(self._decode(self._window[: self._known]))
+            self._told = self._decode(self._window[: self._known])
         return piece
 
     def finish(self) -> str:
         """What was still held back; nothing can follow it."""
-        return self._decode(self._window)[self._emitted :]
+        return self._read()[len(self._told) :]
+
+    def _read(self) -> str:
+        text = self._decode(self._window)
+        if self._known and not text.startswith(self._told):
+            # Bytes that SentencePiece falls back on are decoded as one, and one too many spoils them all. What is out
+            # cannot be taken back: the new ones are read by themselves.
+            del self._window[: self._known]
+            self._known, self._told = 0, ""
+            text = self._decode(self._window)
+        return text
 
 
 class StopStrings:

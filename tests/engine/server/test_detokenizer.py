@@ -75,6 +75,23 @@ def test_garbage_is_not_held_back_for_ever() -> None:
     assert "".join(pieces) == "\ufffd" * 12
 
 
+def test_bytes_that_spoil_their_neighbours_take_nothing_back() -> None:
+    ids = PIECES.encode("€a", add_special_tokens=False).ids
+    *euro, a = ids[-4:]
+    assert PIECES.decode([*euro, euro[0], a]) == "\ufffd" * 4 + "a"
+    assert feed(PIECES, [*euro, euro[0], a]) == ["", "", "€", "", "\ufffda", ""]
+    assert feed(PIECES, [*euro, euro[0]]) == ["", "", "€", "", "\ufffd"]
+
+
+@given(st.lists(st.integers(129, 256) | st.integers(258, 283), max_size=40))
+def test_no_letter_is_lost_or_told_twice_among_bytes_that_are_no_text(ids: list[int]) -> None:
+    """Of bytes beyond ASCII and letters."""
+    letters = "".join(chr(ord("a") + token - 258) for token in ids if token >= 258)
+    said = "".join(feed(PIECES, ids))
+    assert "".join(sign for sign in said if sign in "abcdefghijklmnopqrstuvwxyz") == letters
+    assert len(said) <= len(ids)
+
+
 def test_an_unfinished_character_is_told_at_the_end() -> None:
     assert feed(BYTES, BYTES.encode("é").ids[:1]) == ["", "\ufffd"]
 
@@ -157,3 +174,82 @@ def test_what_follows_a_context_is_the_rest_of_the_text(before: str, after: str)
     detokenizer = Detokenizer(BYTES.decode, ids[0])
     pieces = [detokenizer.push([token]) for token in ids[1]]
     assert "".join([*pieces, detokenizer.finish()]) == after
+
+
+WIDE = st.lists(
+    st.sampled_from(
+        [
+            "👩‍👩‍👧",
+            "🇩🇪",
+            "👍🏽",
+            "😀",
+            "e\u0301",
+            "n\u0303\u0323",
+            "ก็",
+            "日本語",
+            "한",
+            "한",
+            "ﷺ",
+            "é",
+            "a",
+            " b",
+            "\n",
+        ]
+    ),
+    max_size=10,
+).map("".join)
+"""Characters of two to four bytes, and signs that are made of several of them."""
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, PIECES], ids=["byte-level", "byte-fallback"])
+@given(text=WIDE, end=st.integers(0, 400))
+def test_an_answer_that_breaks_off_anywhere_has_told_all_whole_characters(
+    tokenizer: Tokenizer, text: str, end: int
+) -> None:
+    text = text.strip(" ") if tokenizer is PIECES else text
+    ids = tokenizer.encode(text, add_special_tokens=False).ids[:end]
+    *pieces, rest = feed(tokenizer, ids)
+    told = "".join(pieces)
+    assert "\ufffd" not in told
+    assert text.startswith(told)
+    known = [tokenizer.decode(ids[:count]) for count in range(len(ids) + 1)]
+    whole = max(count for count, text in enumerate(known) if not text.endswith("\ufffd"))
+    assert told == known[whole]
+    # What is missing is told by signs of its own, and takes nothing back.
+    assert rest == tokenizer.decode(ids[whole:])
+    assert set(rest) <= {"\ufffd"}
+
+
+def answer(ids: list[int], stops: list[str], context: str = "") -> tuple[str, bool]:
+    """What gets out of an answer, and whether a stop string ended it."""
+    detokenizer = Detokenizer(BYTES.decode, BYTES.encode(context).ids)
+    checker = StopStrings(stops)
+    out = ""
+    for token in ids:
+        out += checker.push(detokenizer.push([token]))
+        if checker.hit:
+            return out, True
+    out += checker.push(detokenizer.finish())
+    return out + ("" if checker.hit else checker.finish()), checker.hit
+
+
+@given(WIDE, WIDE, st.data())
+def test_a_stop_string_is_found_however_tokens_cut_it(context: str, text: str, data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(text)))
+    stop = text[begin : data.draw(st.integers(begin, len(text)))] or "never"
+    out, hit = answer(BYTES.encode(text).ids, [stop], context)
+    assert hit == (stop in text)
+    assert out == text.partition(stop)[0]
+
+
+@given(WIDE.filter(bool), WIDE, st.integers(0, 5))
+def test_a_stop_string_of_the_context_stops_nothing(stop: str, text: str, said: int) -> None:
+    """Neither one that stands there whole, nor one that begins there and would be completed."""
+    ids = BYTES.encode(text).ids
+    assert answer(ids, [stop], f"x{stop}") == answer(ids, [stop])
+    begun, rest = stop[:said], stop[said:]
+    if rest and stop not in rest + text:
+        assert answer(BYTES.encode(rest + text).ids, [stop], f"x{begun}" if begun else "") == (
+            rest + text,
+            False,
+        )

@@ -101,6 +101,19 @@ def test_stop_token_ids_end_an_answer_before_their_text(server: EngineServer) ->
         assert answer["usage"]["completion_tokens"] == place + 1
 
 
+def test_a_stop_string_that_the_prompt_holds_stops_nothing(server: EngineServer) -> None:
+    plain = ask(server, prompt="zz stop")["choices"][0]["text"]
+    assert ask(server, prompt="zz stop", stop=["stop", "zz"])["choices"][0]["text"] == plain
+    begun = [HELLO[0], {"role": "assistant", "content": "zz sto"}]
+    fields = {"model": "long", "messages": begun, "continue_final_message": True, "temperature": 0}
+    forced = {str(word("p")): 100}
+    answer = server.post(CHAT, **fields, max_tokens=3, logit_bias=forced, stop="stop").json()
+    assert answer["choices"][0]["message"]["content"] == "ppp"
+    answer = server.post(CHAT, **fields, max_tokens=3, logit_bias=forced, stop="pp").json()
+    assert answer["choices"][0]["message"]["content"] == ""
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
 def test_a_seeded_answer_is_the_same_beside_others(server: EngineServer) -> None:
     wishes: dict[str, Any] = {
         "temperature": 1.2,
