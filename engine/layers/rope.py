@@ -38,7 +38,8 @@ class Rope:
                 f"rope_scaling of type {self.kind!r} is not supported; these are: {', '.join(_KINDS)}."
             )
         try:
-            self.speeds(self.positions)
+            self.speeds(self.trained)
+            self.speeds(self.trained + 1)
             self.magnitude()
         except KeyError as error:
             raise UnsupportedModel(f"rope_scaling of type {self.kind!r} lacks {error}.") from error
