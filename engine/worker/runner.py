@@ -40,7 +40,12 @@ class Runner:
         torch.set_num_threads(threads)
         self.adapters = start_bank(config, self.ranks)
         self.model = load_model(
-            config.model, self.device, self.dtype, ranks=self.ranks, adapters=self.adapters
+            config.model,
+            self.device,
+            self.dtype,
+            ranks=self.ranks,
+            adapters=self.adapters,
+            max_model_len=config.max_model_len,
         )
         self.max_model_len = config.max_model_len or self.model.max_positions
         if self.max_model_len > self.model.max_positions:
