@@ -11,7 +11,7 @@ _BASELINES = 3
 """Steps without guesses before the first with."""
 _RENEWAL = 64
 """One in so many steps goes without guesses, to learn anew what that takes."""
-_RESTS = (64, 4096)
+_RESTS = (64, 1024)
 """Steps from a trial that found guesses not to pay to the next: at first, and after many of them."""
 _SHARE = 0.02
 """Of the time between trials, what a trial may have cost."""
@@ -42,7 +42,7 @@ class Lengths:
             self._trial += [most] * 2
         self._curves: dict[int, _Curve] = {}
         self._current = _Curve([])
-        self._usual = _Acceptance(0.5, slowest=0.02)
+        self._usual = _Acceptance(0.5, slowest=0.004)
         self._own: dict[int, _Acceptance] = {}
         self._debt = 0.0
 
@@ -60,10 +60,11 @@ class Lengths:
         curve.turn = (curve.turn + 1) % _RENEWAL
         if curve.turn == 0:
             return {}
-        lengths = self._best(curve, base, rooms)
+        lengths = self._best(curve, base, rooms, self._own)
         if lengths:
             curve.interval = _RESTS[0]
-        else:
+        elif not self._best(curve, base, rooms, {}):
+            # Not these requests alone, nor one streak of bad luck.
             curve.rest = max(curve.interval, int(curve.lost / (_SHARE * curve.estimate(0))))
             curve.interval = min(2 * curve.interval, _RESTS[1])
             curve.trial, curve.lost = list(self._trial), 0.0
@@ -77,7 +78,7 @@ class Lengths:
         """Of so many guesses for a request so many came true, one after the other."""
         own = self._own.get(request_id)
         if own is None:
-            own = self._own[request_id] = _Acceptance(self._usual.value, slowest=0.1)
+            own = self._own[request_id] = _Acceptance(self._usual.value, slowest=0.05)
         for acceptance in (own, self._usual):
             acceptance.add(accepted, accepted < guesses)
 
@@ -91,7 +92,7 @@ class Lengths:
             repaid = self._debt * _REPAID
             self._debt -= repaid
             seconds += repaid
-            if curve.trial:
+            if curve.trial and curve.baselines:
                 del curve.trial[0]
                 curve.lost += max(0.0, seconds - curve.estimate(0) * (base + accepted) / base)
         else:
@@ -116,10 +117,12 @@ class Lengths:
             self._curves[key] = _Curve(list(self._trial))
         return self._curves[key]
 
-    def _best(self, curve: _Curve, base: int, rooms: Mapping[int, int]) -> Counter[int]:
+    def _best(
+        self, curve: _Curve, base: int, rooms: Mapping[int, int], own: Mapping[int, _Acceptance]
+    ) -> Counter[int]:
         chances = []
         for request_id, room in rooms.items():
-            acceptance, chance = self._own.get(request_id, self._usual).value, 1.0
+            acceptance, chance = own.get(request_id, self._usual).value, 1.0
             for _ in range(room):
                 chance *= acceptance
                 chances.append((chance, request_id))
@@ -186,7 +189,7 @@ class _Acceptance:
     def __init__(self, value: float, *, slowest: float) -> None:
         self.value = value
         self._slowest = slowest
-        self._count = 2
+        self._count = 4
 
     def add(self, right: int, wrong: bool) -> None:
         for sample in [1.0] * right + [0.0] * wrong:
