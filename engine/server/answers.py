@@ -8,13 +8,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import orjson
 
 from engine.core.request import FinishReason
 from engine.server.logprobs import Likely, Said
+from engine.server.tools_parser import CallDelta
+
+Finish = FinishReason | Literal["tool_calls"]
 
 DONE = b"data: [DONE]\n\n"
 
@@ -38,15 +41,22 @@ class Piece:
 
     index: int
     text: str
-    finish: FinishReason | None
+    finish: Finish | None
     logprobs: list[Said] | None = None
     """None where they were not asked for."""
+    calls: list[CallDelta] = field(default_factory=list)
+    """More of one or several tool calls, in order."""
 
     def add(self, more: Piece) -> None:
         self.text += more.text
         self.finish = more.finish
         if more.logprobs is not None:
             self.logprobs = (self.logprobs or []) + more.logprobs
+        for call in more.calls:
+            if self.calls and self.calls[-1].index == call.index:
+                self.calls[-1].arguments += call.arguments
+            else:
+                self.calls.append(call)
 
 
 class Answer:
@@ -96,22 +106,30 @@ class ChatAnswer(Answer):
         words = b""
         if piece.text or piece.logprobs:
             words = self._delta(piece.index, {"content": piece.text}, None, _chat_logprobs(piece.logprobs))
+        if piece.calls:
+            words += self._delta(
+                piece.index, {"tool_calls": [_call_delta(call) for call in piece.calls]}, None
+            )
         return words if piece.finish is None else words + self._delta(piece.index, {}, piece.finish)
 
     def _delta(
         self,
         index: int,
         delta: dict[str, Any],
-        finish: FinishReason | None,
+        finish: Finish | None,
         logprobs: dict[str, Any] | None = None,
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return self._event([choice], self._no_usage)
 
     def _choice(self, piece: Piece) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+        if piece.calls:
+            message["content"] = piece.text or None
+            message["tool_calls"] = [_call(call) for call in piece.calls]
         return {
             "index": piece.index,
-            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "message": message,
             "logprobs": _chat_logprobs(piece.logprobs),
             "finish_reason": piece.finish,
         }
@@ -135,6 +153,18 @@ class CompletionAnswer(Answer):
             "logprobs": _text_logprobs(piece.logprobs),
             "finish_reason": piece.finish,
         }
+
+
+def _call(call: CallDelta) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _call_delta(call: CallDelta) -> dict[str, Any]:
+    """…/chat-streaming#chat-streaming-choices-delta-tool_calls"""
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    return {"index": call.index, **_call(call)}
 
 
 def _chat_logprobs(said: list[Said] | None) -> dict[str, Any] | None:

@@ -154,7 +154,7 @@ class TextEndpoint:
                 if piece.index not in opened:
                     opened.add(piece.index)
                     data += job.answer.opening(piece.index)
-                if piece.text or piece.finish or piece.logprobs:
+                if piece.text or piece.finish or piece.logprobs or piece.calls:
                     data += job.answer.chunk(piece)
             if data or not reply.status:
                 await reply.part(data)

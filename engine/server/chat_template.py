@@ -47,6 +47,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise ModelUnavailable(f"The model's chat template does not parse: {error}.") from error
+        self.source = source
         self._tokens = {"bos_token": bos or "", "eos_token": eos or ""}
 
     def render(

@@ -9,12 +9,13 @@ from itertools import repeat
 from engine.client import Delta, EngineClient
 from engine.core.request import FinishReason
 from engine.core.sampling_params import SamplingParams
-from engine.server.answers import Piece, Usage
+from engine.server.answers import Finish, Piece, Usage
 from engine.server.detokenizer import Detokenizer, StopStrings
 from engine.server.hints import Hints
 from engine.server.logprobs import Minutes, Said
 from engine.server.metrics import Metrics
 from engine.server.tokenizer import Tokenizer
+from engine.server.tools_parser import CallDelta, ToolParser
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Sequence:
     """The end of the prompt, where what is generated is more of the same text."""
     echo: str = ""
     """Text to send before what is generated."""
+    parser: ToolParser | None = None
+    """Takes tool calls out of the text."""
 
 
 @dataclass(slots=True)
@@ -65,14 +68,14 @@ class Generator:
                         continue
                     first = choice.tokens == 0
                     counted = choice.tokens
-                    text, finish, said = choice.take(delta)
+                    text, finish, said, calls = choice.take(delta)
                     usage.completion_tokens += choice.tokens - counted
                     if choice.finished and delta.finish is None:
                         generation.stop(delta.index)
                     if first:
                         text = sequences[delta.index].echo + text
-                    if text or finish or first or said:
-                        pieces.append(Piece(delta.index, text, finish, said))
+                    if text or finish or first or said or calls:
+                        pieces.append(Piece(delta.index, text, finish, said, calls))
                 if pieces:
                     yield pieces
         finally:
@@ -98,12 +101,14 @@ class _Choice:
 
     def __post_init__(self) -> None:
         context = self.sequence.context
-        self._detokenizer = Detokenizer(self.tokenizer.decode, context)
+        parser = self.sequence.parser
+        decode = self.tokenizer.showing(parser.markers) if parser else self.tokenizer.decode
+        self._detokenizer = Detokenizer(decode, context)
         self._stop_strings = StopStrings(self.stops)
         asked = self.sequence.params.logprobs is not None
         self._minutes = Minutes(self.tokenizer, context) if asked else None
 
-    def take(self, delta: Delta) -> tuple[str, FinishReason | None, list[Said] | None]:
+    def take(self, delta: Delta) -> tuple[str, Finish | None, list[Said] | None, list[CallDelta]]:
         self._time(delta)
         text, finish = self._read(delta)
         self.finished = finish is not None
@@ -115,7 +120,23 @@ class _Choice:
             said = minutes.release(self.emitted)
         else:
             said = minutes.cut(self.emitted) if self._stop_strings.hit else minutes.finish()
-        return text, finish, said
+        if self.sequence.parser is None:
+            return text, finish, said, []
+        return self._parse(self.sequence.parser, text, finish, said)
+
+    def _parse(
+        self, parser: ToolParser, text: str, finish: FinishReason | None, said: list[Said] | None
+    ) -> tuple[str, Finish | None, list[Said] | None, list[CallDelta]]:
+        parsed = parser.push(text)
+        text, calls = parsed.text, parsed.calls
+        if finish is None and not parser.done:
+            return text, None, said, calls
+        rest = parser.finish(cut=finish == "length")
+        self.finished = True
+        ended: Finish = (
+            "tool_calls" if parser.complete and (finish == "stop" or parser.done) else finish or "stop"
+        )
+        return text + rest.text, ended, said, calls + rest.calls
 
     def _read(self, delta: Delta) -> tuple[str, FinishReason | None]:
         # The token that ended the answer is no part of its text.

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from engine.core.sampling_params import SamplingParams
-from engine.errors import ContextLengthExceeded, InvalidRequest
+from engine.core.sampling_params import Grammar, SamplingParams
+from engine.errors import ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from engine.messages import Ready
 from engine.server.adapters import Adapters
 from engine.server.answers import Answer, ChatAnswer, CompletionAnswer, Usage
 from engine.server.chat_template import ChatTemplate
 from engine.server.generate import Sequence
 from engine.server.requests import ChatBody, CompletionBody, Sampling, read
+from engine.server.structured import chat_grammar_of, grammar_of
 from engine.server.tokenizer import Tokenizer
+from engine.server.tools import Format, detect, template_messages
+from engine.server.tools_parser import ToolParser
 
 _LONG = 8192
 """Characters from which text is tokenized in a thread: about two milliseconds' worth."""
@@ -40,6 +43,11 @@ class Preparer:
     engine: Ready
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    format: Format = field(init=False)
+    """How the model writes tool calls."""
+
+    def __post_init__(self) -> None:
+        self.format = detect(self.template.source if self.template else "")
 
     async def chat(self, data: bytes) -> Job:
         """Raises ``InvalidRequest``."""
@@ -47,7 +55,8 @@ class Preparer:
         self._check_model(body)
         if self.template is None:
             raise InvalidRequest("This model has no chat template: use /v1/completions.", param="messages")
-        messages, tools = body.template_messages(), body.tools if body.tool_choice != "none" else None
+        form = self.format
+        messages, tools = template_messages(body.template_messages(), form), body.callable_tools or None
         if body.continue_final_message:
             text = self.template.render_open(messages, tools)
         else:
@@ -61,7 +70,11 @@ class Preparer:
         self._check_room(prompt, max_tokens, "messages", field)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         context = self.tokenizer.context(prompt) if continued else []
-        sequences = self._sequences(body, prompt, max_tokens or room, logprobs, context)
+        prefix = str(continued) if continued else ""
+        grammar = await chat_grammar_of(body, form, self.tokenizer.marker, prefix)
+        sequences = self._sequences(body, prompt, max_tokens or room, logprobs, context, grammar=grammar)
+        for sequence in sequences if tools else ():
+            sequence.parser = self._parser(body)
         answer = ChatAnswer(body.model, include_usage=body.include_usage)
         return self._job(body, sequences, answer, len(prompt))
 
@@ -79,6 +92,7 @@ class Preparer:
             echoes.append(
                 (given if isinstance(given, str) else self.tokenizer.decode(given)) if body.echo else ""
             )
+        grammar = await grammar_of(body)
         wanted = []
         for prompt in prompts:
             self._check_room(prompt, body.max_tokens, "prompt", "max_tokens")
@@ -87,7 +101,7 @@ class Preparer:
             sequence
             for prompt, echo, max_tokens in zip(prompts, echoes, wanted, strict=True)
             for sequence in self._sequences(
-                body, prompt, max_tokens, body.logprobs, self.tokenizer.context(prompt), echo
+                body, prompt, max_tokens, body.logprobs, self.tokenizer.context(prompt), echo, grammar
             )
         ]
         answer = CompletionAnswer(body.model, include_usage=body.include_usage)
@@ -105,6 +119,7 @@ class Preparer:
         logprobs: int | None,
         context: list[int],
         echo: str = "",
+        grammar: Grammar | None = None,
     ) -> list[Sequence]:
         if (body.min_tokens or 0) > max_tokens:
             raise InvalidRequest(
@@ -112,6 +127,12 @@ class Preparer:
                 param="min_tokens",
             )
         stop_ids = frozenset() if body.ignore_eos else self.tokenizer.stop_ids
+        least = body.min_tokens or 0
+        if grammar is not None:
+            self._check_end(body)
+            if body.ignore_eos and not body.stop_token_ids:
+                # Something has to follow a grammar's end: it ends there, and as late as it can.
+                stop_ids, least = self.tokenizer.stop_ids, max_tokens
         biases = body.biases
         found = []
         for i in range(body.n or 1):
@@ -119,7 +140,7 @@ class Preparer:
             seed = secrets.randbits(64) if body.seed is None else body.seed + (i << 32)
             params = SamplingParams(
                 max_tokens=max_tokens,
-                min_tokens=body.min_tokens or 0,
+                min_tokens=least,
                 temperature=1.0 if body.temperature is None else body.temperature,
                 top_p=1.0 if body.top_p is None else body.top_p,
                 top_k=max(0, body.top_k or 0),
@@ -131,9 +152,26 @@ class Preparer:
                 seed=seed % 2**64,
                 stop_token_ids=stop_ids.union(body.stop_token_ids or ()),
                 logprobs=logprobs,
+                grammar=grammar,
             )
             found.append(Sequence(prompt, params, context, echo))
         return found
+
+    def _parser(self, body: ChatBody) -> ToolParser:
+        names = [tool["function"]["name"] for tool in body.callable_tools]
+        only = 1 if body.parallel_tool_calls is False else None
+        return ToolParser(self.format, names, whole=not body.stream, only=only)
+
+    def _check_end(self, body: Sampling) -> None:
+        if not (self.tokenizer.stop_ids or body.stop_token_ids):
+            raise UnsupportedParameter(
+                "This model has no token that ends an answer, so no form can be asked of it: give 'stop_token_ids'.",
+                param="stop_token_ids",
+            )
+        if not self.tokenizer.spells_bytes:
+            raise UnsupportedParameter(
+                "No form can be asked of this model: its tokenizer does not spell bytes."
+            )
 
     async def _encode(self, text: str, *, special: bool, param: str) -> list[int]:
         limit = self.engine.max_model_len

@@ -3,7 +3,8 @@
 The fields are those of https://platform.openai.com/docs/api-reference/chat/create and
 https://platform.openai.com/docs/api-reference/completions/create, and those of
 open-weight servers, as vLLM has them: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``ignore_eos``,
-``stop_token_ids``, ``add_generation_prompt`` and ``continue_final_message``
+``stop_token_ids``, ``guided_json`` and its kin, ``structured_outputs``, ``add_generation_prompt`` and
+``continue_final_message``
 (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html).
 """
 
@@ -32,6 +33,30 @@ class StrictBody(BaseModel):
 class StreamOptions(StrictBody):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class JsonSchema(StrictBody):
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+    """An answer keeps to its schema whether this is true or not."""
+
+
+class ResponseFormat(StrictBody):
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+
+class StructuredOutputs(StrictBody):
+    json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
+    json_object: bool | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: Choices | None = None
 
 
 class Sampling(StrictBody):
@@ -65,6 +90,12 @@ class Sampling(StrictBody):
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None
     ) = None
     user: str | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
+    guided_choice: Choices | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def stops(self) -> list[str]:
@@ -103,19 +134,12 @@ class Message(BaseModel):
     tool_calls: list[dict[str, Any]] | None = None
 
 
-class ResponseFormat(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    type: str
-
-
 class ChatBody(Sampling):
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     add_generation_prompt: bool | None = None
@@ -136,10 +160,6 @@ class ChatBody(Sampling):
             )
         if self.store:
             raise _unsupported("store", "This engine keeps nothing: leave it out or set it to false.")
-        if self.response_format is not None and self.response_format.type != "text":
-            raise _unsupported(
-                "response_format", f"Only 'text' is supported, not {self.response_format.type!r}."
-            )
         self._check_tools()
         self._check_messages()
         if self.continue_final_message:
@@ -156,20 +176,44 @@ class ChatBody(Sampling):
             messages.append(plain)
         return messages
 
+    @property
+    def callable_tools(self) -> list[dict[str, Any]]:
+        return [] if self.tool_choice == "none" else self.tools or []
+
     def _check_tools(self) -> None:
+        names = set()
         for i, tool in enumerate(self.tools or ()):
             function = tool.get("function")
-            if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
+            name = function.get("name") if isinstance(function, dict) else None
+            if tool.get("type") != "function" or not isinstance(name, str) or not name:
                 raise InvalidRequest(
                     "A tool must be {'type': 'function', 'function': {'name': …}}.", param=f"tools[{i}]"
                 )
-        if self.tool_choice in (None, "auto", "none"):
+            if not isinstance(function.get("parameters") or {}, dict):
+                raise InvalidRequest(
+                    "A tool's parameters must be a JSON schema.", param=f"tools[{i}].function.parameters"
+                )
+            names.add(name)
+        choice = self.tool_choice
+        if choice in (None, "auto", "none"):
             return
-        if isinstance(self.tool_choice, dict) or self.tool_choice == "required":
-            raise _unsupported("tool_choice", "Only 'auto' and 'none' are supported.")
-        raise InvalidRequest(
-            f"tool_choice must be 'auto' or 'none', not {self.tool_choice!r}.", param="tool_choice"
+        if choice == "required":
+            if not names:
+                raise InvalidRequest(
+                    "'tool_choice' is 'required', but there are no tools.", param="tool_choice"
+                )
+            return
+        function = (
+            choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
         )
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InvalidRequest(
+                "'tool_choice' must be 'auto', 'none', 'required' or "
+                "{'type': 'function', 'function': {'name': …}}.",
+                param="tool_choice",
+            )
+        if function["name"] not in names:
+            raise InvalidRequest(f"'tool_choice' names no tool: {function['name']!r}.", param="tool_choice")
 
     def _check_messages(self) -> None:
         for i, message in enumerate(self.messages):

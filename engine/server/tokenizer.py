@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as RustTokenizer
 
 from engine.errors import ModelUnavailable
+from engine.grammar.language import quoted
 
 _CONTEXT = 5
 """Most tokens of context: a character has four bytes at most, each of which may be a token."""
@@ -44,11 +47,14 @@ class Tokenizer:
         self.longest = max(map(len, self._tokenizer.get_vocab()), default=1)
         """Characters of the longest token."""
         added = self._tokenizer.get_added_tokens_decoder()
+        self._added = set(added)
         self._special = {number for number, token in added.items() if token.special}
         decoder = self._tokenizer.decoder
         kinds = decoder.__getstate__() if decoder is not None else b""
         self._byte_level = b'"ByteLevel"' in kinds
         self._byte_fallback = b'"ByteFallback"' in kinds
+        self.spells_bytes = self._byte_level or self._byte_fallback or b'"Metaspace"' in kinds
+        """Whether it is known of each token which bytes it stands for."""
         self._bytes: dict[int, bytes | None] = {}
 
     def encode(self, text: str, *, special: bool) -> list[int]:
@@ -57,6 +63,27 @@ class Tokenizer:
 
     def decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def showing(self, texts: Iterable[str]) -> Callable[[list[int]], str]:
+        """``decode``, but for special tokens that are among ``texts``: they show."""
+        ids = {self._tokenizer.token_to_id(text): text for text in texts}
+        shown = {number: text for number, text in ids.items() if number in self._special}
+        return partial(self._decode_showing, shown) if shown else self.decode
+
+    def _decode_showing(self, shown: Mapping[int, str], ids: list[int]) -> str:
+        text, start = "", 0
+        for place, token in enumerate(ids):
+            if token in shown:
+                text += self.decode(ids[start:place]) + shown[token]
+                start = place + 1
+        return text + self.decode(ids[start:])
+
+    def marker(self, text: str) -> str:
+        """How a grammar in Lark says ``text``: by number where it is a token of its own, as llguidance sees it."""
+        number = self._tokenizer.token_to_id(text)
+        if number in self._special or (number in self._added and text[0] + text[-1] == "<>"):
+            return f"<[{number}]>"
+        return quoted(text)
 
     def bytes_of(self, token: int) -> bytes | None:
         """What the token adds to a text, be it a part of a character; None for one that adds nothing."""

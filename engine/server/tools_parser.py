@@ -74,6 +74,11 @@ class ToolParser:
         self._marked = False
 
     @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that must be seen, special tokens or not."""
+        return self._format.markers
+
+    @property
     def done(self) -> bool:
         """Whether nothing that follows matters."""
         return self._only is not None and self.complete >= self._only

@@ -23,6 +23,9 @@ def completion(**fields: Any) -> CompletionBody:
     return read(CompletionBody, orjson.dumps({"model": "m", "prompt": "hi", **fields}))
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -99,6 +102,16 @@ def completion(**fields: Any) -> CompletionBody:
         ({"messages": [PARTIAL, USER], **CONTINUE}, "messages[1].role"),
         ({"messages": [USER, CALL], **CONTINUE}, "messages[1].content"),
         ({"messages": [USER, {**CALL, "content": "x"}], **CONTINUE}, "messages[1].tool_calls"),
+        ({"response_format": {"type": "json_schema", "json_schema": 1}}, "response_format.json_schema"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"guided_choice": [""]}, "guided_choice[0]"),
+        ({"tools": [{"type": "function", "function": {"name": 1}}]}, "tools[0]"),
+        ({"tools": [{**TOOL, "function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
     ],
 )
 def test_a_wrong_value_is_named(fields: dict[str, Any], param: str) -> None:
@@ -113,13 +126,11 @@ def test_a_wrong_value_is_named(fields: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"best_of": 1}, "best_of"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 1.0}, "length_penalty"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"store": True}, "store"),
         ({"frobnicate": 1}, "frobnicate"),
         ({"stream": True, "stream_options": {"frobnicate": 1}}, "stream_options.frobnicate"),

@@ -1,0 +1,157 @@
+"""What form an answer must have: from the fields that ask for one to a grammar that has been tried.
+
+OpenAI's ``response_format`` (https://platform.openai.com/docs/guides/structured-outputs), vLLM's ``guided_*`` fields
+and their successor ``structured_outputs`` (https://docs.vllm.ai/en/latest/features/structured_outputs.html), and tool
+calls that OpenAI's ``tool_choice`` forces. Only one of them can have its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from engine.core.sampling_params import Grammar
+from engine.errors import InvalidRequest, UnsupportedParameter
+from engine.grammar import language
+from engine.server.requests import ChatBody, Sampling
+from engine.server.tools import Demand, Format, call_rules
+
+_OBJECT = {"type": "object"}
+
+
+async def grammar_of(body: Sampling, prefix: str = "") -> Grammar | None:
+    """The form that the text must have. ``prefix``: what of it is written already.
+
+    Raises ``InvalidRequest``, which names the field and says what is wrong with it.
+    """
+    asked = _asked(body)
+    if asked is None:
+        return None
+    param, grammar = asked
+    return await _tried(replace(grammar, prefix=prefix), param)
+
+
+async def chat_grammar_of(
+    body: ChatBody, format: Format, marker: Callable[[str], str], prefix: str = ""
+) -> Grammar | None:
+    """As ``grammar_of``, with regard to tools: calls that are forced are all of the answer.
+
+    Where tools may be called and ``response_format`` asks for JSON, the answer is either calls or that JSON. ``format``
+    is how the model writes calls, and ``marker`` how a marker of its format is written in Lark.
+    """
+    asked, demand = _asked(body), _demand(body)
+    if demand is None and (asked is None or not body.callable_tools or asked[0] != "response_format"):
+        return await grammar_of(body, prefix)
+    if demand is not None and asked is not None and asked[0] != "response_format":
+        raise _excluded("tool_choice", asked[0])
+    start = "start: calls"
+    if demand is None:
+        assert asked is not None
+        await _tried(replace(asked[1], prefix=prefix), asked[0])
+        start = f"start: answer | calls\nanswer: {language.embedded(orjson.loads(asked[1].source))}"
+        demand = Demand(body.callable_tools, body.parallel_tool_calls is not False)
+    elif prefix:
+        raise InvalidRequest(
+            "'continue_final_message' continues text, and 'tool_choice' forces a call: give one of them.",
+            param="tool_choice",
+        )
+    for i, tool in enumerate(body.tools or ()):
+        if tool in demand.tools and (parameters := tool["function"].get("parameters")):
+            await _tried(Grammar("json_schema", _written(parameters)), f"tools[{i}].function.parameters")
+    await _tried(Grammar("lark", f"{start}\n{call_rules(format, demand)}"), "tools")
+    return Grammar("lark", f"{start}\n{call_rules(format, demand, marker)}", prefix)
+
+
+def _demand(body: ChatBody) -> Demand | None:
+    if body.tool_choice == "required":
+        return Demand(body.callable_tools, body.parallel_tool_calls is not False)
+    if isinstance(body.tool_choice, dict):
+        name = body.tool_choice["function"]["name"]
+        return Demand([tool for tool in body.callable_tools if tool["function"]["name"] == name][:1], False)
+    return None
+
+
+def _asked(body: Sampling) -> tuple[str, Grammar] | None:
+    """The field that asks for a form, and the form."""
+    found = list(_all_asked(body))
+    if len(found) > 1:
+        raise _excluded(found[0][0], found[1][0])
+    return found[0] if found else None
+
+
+def _all_asked(body: Sampling) -> Iterator[tuple[str, Grammar]]:
+    form = body.response_format
+    if form is not None and form.type == "json_object":
+        yield "response_format", _schema(_OBJECT, "response_format")
+    elif form is not None and form.type == "json_schema":
+        if form.json_schema is None or form.json_schema.schema_ is None:
+            raise InvalidRequest(
+                "'response_format' of type 'json_schema' needs {'json_schema': {'name': …, 'schema': {…}}}.",
+                param="response_format.json_schema",
+            )
+        yield "response_format", _schema(form.json_schema.schema_, "response_format.json_schema.schema")
+    elif form is not None and form.type != "text":
+        raise UnsupportedParameter(
+            f"'response_format' must be of type 'text', 'json_object' or 'json_schema', not {form.type!r}.",
+            param="response_format.type",
+        )
+    yield from _named("guided_", body.guided_json, body.guided_regex, body.guided_grammar, body.guided_choice)
+    if (given := body.structured_outputs) is not None:
+        yield from _named("structured_outputs.", given.json_, given.regex, given.grammar, given.choice)
+        if given.json_object:
+            yield "structured_outputs.json_object", _schema(_OBJECT, "structured_outputs.json_object")
+
+
+def _named(
+    place: str,
+    json: dict[str, Any] | str | None,
+    regex: str | None,
+    grammar: str | None,
+    choice: list[str] | None,
+) -> Iterator[tuple[str, Grammar]]:
+    if json is not None:
+        yield f"{place}json", _schema(json, f"{place}json")
+    if regex is not None:
+        yield f"{place}regex", Grammar("regex", regex)
+    if grammar is not None:
+        try:
+            yield f"{place}grammar", language.lark(grammar)
+        except ValueError as error:
+            raise _unusable(f"{place}grammar", str(error)) from None
+    if choice is not None:
+        yield f"{place}choice", language.choice(choice)
+
+
+def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
+    if isinstance(schema, str):
+        try:
+            schema = orjson.loads(schema)
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"'{param}' is not valid JSON: {error}.", param=param) from None
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"'{param}' must be a JSON object.", param=param)
+    return Grammar("json_schema", _written(schema))
+
+
+def _written(schema: Any) -> str:
+    return orjson.dumps(schema).decode()
+
+
+async def _tried(grammar: Grammar, param: str) -> Grammar:
+    # In a thread: a large schema takes longer than others should have to wait.
+    reason = await asyncio.to_thread(language.check, grammar)
+    if reason is not None:
+        raise _unusable(param, reason)
+    return grammar
+
+
+def _unusable(param: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"'{param}' cannot be used: {reason.rstrip('.')}.", param=param)
+
+
+def _excluded(one: str, other: str) -> InvalidRequest:
+    return InvalidRequest(f"'{one}' and '{other}' exclude each other: give one of them.", param=other)
