@@ -35,6 +35,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--max-num-seqs", type=int, help="sequences computed together (default: 64)")
     add("--max-batched-tokens", type=int, help="token budget of one step (default: 512)")
+    add(
+        "--prefill-stretch",
+        type=float,
+        help="how many times as long a step may take that computes prompts beside running streams; 0: no bound "
+        "(default: 2)",
+    )
     add("--max-waiting", type=int, help="requests that may wait before new ones get a 503 (default: 512)")
     add(
         "--priority-ageing",
@@ -45,6 +51,32 @@ def parser() -> argparse.ArgumentParser:
     add("--block-size", type=int, help="tokens a KV block (default: 16)")
     add("--kv-cache-blocks", type=int, help="size of the KV cache in blocks")
     add("--kv-cache-memory", type=_bytes, help="size of the KV cache, such as 512MiB (default: what fits)")
+    add(
+        "--context-cap",
+        dest="context_caps",
+        action="append",
+        type=_cap,
+        metavar="PRIORITY=TOKENS",
+        help="the longest context of requests up to this priority; may be given several times",
+    )
+    add(
+        "--no-prefix-caching",
+        dest="prefix_caching",
+        action="store_false",
+        help="compute every prompt anew",
+    )
+    add(
+        "--speculation",
+        choices=["off", "ngram", "draft"],
+        help="who guesses tokens ahead: nobody, the text so far, or --draft-model (default: off)",
+    )
+    add("--draft-model", help="the small model that guesses: 'demo', a folder, or a hub id")
+    add("--max-drafts", type=int, help="most guesses a step and request (default: 4)")
+    add(
+        "--check-integrity",
+        action="store_true",
+        help="prove after every step that no KV block is lost; for debugging",
+    )
     add(
         "--adapter",
         dest="adapters",
@@ -102,7 +134,7 @@ def run_serve(options: dict[str, object]) -> int:
 
 def read_options(options: dict[str, object]) -> ServerConfig:
     """Raises ``StartupError`` for a value that makes no sense, or a model that cannot be found."""
-    from engine.weights.source import locate
+    from engine.weights.source import DEMO, DEMO_DRAFT, locate
 
     rest = dict(options)
     model = str(rest.pop("model")).rstrip("/")
@@ -112,6 +144,12 @@ def read_options(options: dict[str, object]) -> ServerConfig:
     }
     if "adapters" in rest:
         rest["adapters"] = tuple(cast(list[tuple[str, Path]], rest["adapters"]))
+    if "context_caps" in rest:
+        rest["context_caps"] = tuple(cast(list[tuple[int, int]], rest["context_caps"]))
+    if "draft_model" in rest:
+        draft = str(rest["draft_model"])
+        rest["draft_model"] = locate(DEMO_DRAFT if draft == DEMO else draft)
+        rest.setdefault("speculation", "draft")
     return ServerConfig(engine=EngineConfig(model=locate(model), **rest), served_model_name=name, **server)  # type: ignore[arg-type]
 
 
@@ -120,6 +158,16 @@ def _adapter(text: str) -> tuple[str, Path]:
     if not (name and separator and folder):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
     return name, Path(folder).expanduser().absolute()
+
+
+def _cap(text: str) -> tuple[int, int]:
+    priority, found, tokens = text.partition("=")
+    try:
+        if not found:
+            raise ValueError
+        return int(priority), int(tokens)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PRIORITY=TOKENS such as 0=4096") from None
 
 
 def _bytes(text: str) -> int:

@@ -199,7 +199,7 @@ class EngineClient(asyncio.Protocol):
         self._generations |= dict.fromkeys(requests, generation)
         now = time.monotonic()
         numbered = zip(requests, sequences, strict=True)
-        for _, choices in groupby(numbered, key=lambda choice: choice[0]):
+        for _, choices in groupby(numbered, key=lambda choice: id(choice[1][0])):
             (first, (prompt, params)), *others = choices
             siblings = [Sibling(other, its) for other, (_, its) in others]
             self._send(Submit(first, prompt, params, now, priority, deadline, weight, adapter, siblings))

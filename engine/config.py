@@ -24,6 +24,8 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_batched_tokens: int = 512
     """Token budget of one step. A large one prefills faster, a small one keeps the gaps between tokens short."""
+    prefill_stretch: float = 2.0
+    """How many times as long a step may take in which prompts are computed beside running streams; 0: no bound."""
     max_waiting: int = 512
     """Requests that may wait beyond those that run, before new ones are refused."""
     priority_ageing: float = 10.0
@@ -76,6 +78,8 @@ class EngineConfig:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
         if self.max_adapters < 0:
             raise StartupError(f"--max-adapters must be 0 or more, not {self.max_adapters}.")
+        if self.prefill_stretch and not 1 < self.prefill_stretch < float("inf"):
+            raise StartupError(f"--prefill-stretch must be 0 or more than 1, not {self.prefill_stretch}.")
         if self.max_waiting < 0:
             raise StartupError(f"--max-waiting must be 0 or more, not {self.max_waiting}.")
         if not 0 < self.priority_ageing < float("inf"):

@@ -112,6 +112,14 @@ class Step:
     blocks_cached: int
     queued: list[float]
     """Seconds that each request scheduled for the first time had waited."""
+    hit_tokens: int = 0
+    """Tokens that requests of this step need not compute: the prefix cache had them."""
+    proposed: int = 0
+    """Guesses since the start that were checked."""
+    accepted: int = 0
+    """Guesses since the start that were right."""
+    prefixes: list[tuple[int, int]] | None = None
+    """(key, tokens) of cached prefixes, as ``PrefixCache.digest`` tells; ``None``: as last told."""
 
 
 @dataclass(frozen=True, slots=True)

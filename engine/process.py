@@ -20,6 +20,7 @@ from engine.core.block_pool import BlockPool
 from engine.core.plan import Plan, Progress
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
+from engine.core.stretch import Stretch
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, InvalidRequest, QueueFull, StartupError
 from engine.messages import (
     Abort,
@@ -34,9 +35,14 @@ from engine.messages import (
     Submit,
     UnloadAdapter,
 )
+from engine.startup import Stopwatch, describe
 
 log = logging.getLogger("engine.process")
 
+_DIGEST = 64
+"""Prefixes that the other process is told of."""
+_DIGEST_EVERY = 1.0
+"""Seconds."""
 _REST = 1.0
 """Seconds without work after which the block pool's integrity is checked."""
 
@@ -69,28 +75,27 @@ class Loop:
             max_model_len=runner.max_model_len,
             max_waiting=config.max_waiting,
             ageing=config.priority_ageing,
+            prefix_caching=config.prefix_caching,
+            lookahead=config.max_drafts if config.speculation != "off" else 0,
+            context_caps=config.context_caps,
         )
+        self._stretch = Stretch(config.prefill_stretch, config.max_batched_tokens)
+        self._check = config.check_integrity
         runner.warm_up()
         watch.lap("warm-up")
-        log.info("started in %.1f s: %s", sum(watch.laps.values()), watch)
+        log.info("started in %s", watch)
         memory = {
             "weights_predicted": predicted,
             "weights": weights,
             "kv_cache": blocks * runner.block_bytes,
             "process": taken(device),
         }
-        log.info(
-            "memory on %s: weights %s (predicted %s), KV cache up to %s in %d blocks of %d tokens, process %s",
-            runner.device,
-            *(_mebibytes(memory[name]) for name in ("weights", "weights_predicted", "kv_cache")),
-            blocks,
-            runner.block_size,
-            _mebibytes(memory["process"]),
-        )
+        log.info("memory on %s: %s", runner.device, describe(memory))
         self._submitted: dict[int, float] = {}
         self._refusals: list[Refusal] = []
         self._leaving: set[str] = set()
         """Adapters that go when the last request that uses them has ended."""
+        self._digest_due = 0.0
         self._news = False
         """Whether something has changed that the other process was not told of."""
         self.ready = Ready(
@@ -165,6 +170,7 @@ class Loop:
 
     def _step(self) -> None:
         began = time.monotonic()
+        self._scheduler.chunk = self._stretch.chunk
         plan = self._scheduler.schedule()
         for request_id, needed in plan.expired:
             del self._submitted[request_id]
@@ -172,6 +178,8 @@ class Loop:
         if plan.work:
             drawn = self._runner.execute(plan)
             self._send(self._scheduler.update(plan, drawn), plan, began)
+            if self._check:
+                self._scheduler.check_integrity()
             if self._leaving:
                 self._unload_adapters()
         elif self._scheduler.idle:
@@ -217,6 +225,8 @@ class Loop:
         seconds = time.monotonic() - began if plan.work else 0.0
         prefilled = plan.tokens - decoded
         scheduler.pace.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
+        self._stretch.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
+        speculation = self._runner.speculation
         step = Step(
             seconds=seconds,
             sequences=len(plan.work),
@@ -229,31 +239,21 @@ class Loop:
             blocks_free=scheduler.pool.free,
             blocks_cached=scheduler.pool.cached,
             queued=[began - self._submitted.pop(request_id) for request_id in plan.admitted],
+            hit_tokens=plan.hit_tokens,
+            proposed=speculation.proposed if speculation else 0,
+            accepted=speculation.accepted if speculation else 0,
+            prefixes=self._digest(),
         )
         self._channel.send(Outputs(progress, self._refusals, step))
         self._refusals = []
         self._news = False
 
-
-class Stopwatch:
-    """What start-up spends its time on."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self.laps: dict[str, float] = {}
-        """Seconds by name, in order."""
-
-    def lap(self, name: str) -> None:
+    def _digest(self) -> list[tuple[int, int]] | None:
         now = time.monotonic()
-        self.laps[name] = now - self._last
-        self._last = now
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.laps.items())
-
-
-def _mebibytes(count: int) -> str:
-    return f"{count / 2**20:,.0f} MiB"
+        if self._scheduler.prefixes is None or now < self._digest_due:
+            return None
+        self._digest_due = now + _DIGEST_EVERY
+        return self._scheduler.prefixes.digest(_DIGEST)
 
 
 def main(fd: int) -> int:

@@ -7,13 +7,15 @@ from pathlib import Path
 from engine.errors import ModelUnavailable
 
 DEMO = "demo"
+DEMO_DRAFT = "demo-draft"
+"""The small model that goes with it."""
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
 
 def locate(model: str) -> Path:
     """The folder that holds the model. Raises ``ModelUnavailable``."""
-    if model == DEMO:
-        folder = Path(__file__).parents[1] / "demo" / "model"
+    if model in (DEMO, DEMO_DRAFT):
+        folder = Path(__file__).parents[1] / "demo" / ("model" if model == DEMO else "draft")
         return _checked(folder, "The bundled demo model is missing from this installation")
     folder = Path(model).expanduser()
     if folder.exists():

@@ -7,6 +7,7 @@ import pytest
 
 from engine.__main__ import main, parser, read_options
 from engine.config import EngineConfig, ServerConfig
+from engine.errors import StartupError
 
 
 def options(*arguments: str) -> dict[str, object]:
@@ -34,6 +35,9 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "max_batched_tokens": 99,
         "max_waiting": 3,
         "priority_ageing": 2.5,
+        "prefill_stretch": 3.5,
+        "speculation": "ngram",
+        "max_drafts": 3,
         "block_size": 32,
         "kv_cache_blocks": 11,
         "max_model_len": 64,
@@ -46,13 +50,30 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     later = {
-        *("context_caps", "prefix_caching", "quantization", "kv_cache_dtype", "speculation", "draft_model"),
-        *("max_drafts", "adapters", "max_adapters", "max_adapter_rank", "tensor_parallel", "deterministic"),
-        "check_integrity",
+        *("quantization", "kv_cache_dtype", "deterministic"),
+        *("adapters", "max_adapters", "max_adapter_rank", "tensor_parallel"),
     }
-    assert settings - set(given) - later == {"model", "engine", "kv_cache_memory"}
+    others = {"context_caps", "prefix_caching", "check_integrity", "draft_model"}
+    assert settings - set(given) - later - others == {"model", "engine", "kv_cache_memory"}
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
+
+
+def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
+    flags = ("--no-prefix-caching", "--check-integrity", "--context-cap", "1=4096", "--context-cap", "0=100")
+    engine = read_options(options("--model", str(tiny_model), *flags)).engine
+    assert (engine.prefix_caching, engine.check_integrity) == (False, True)
+    assert engine.context_caps == ((1, 4096), (0, 100))
+    with pytest.raises(SystemExit):
+        options("--model", str(tiny_model), "--context-cap", "much")
+
+
+def test_a_draft_model_is_used_when_it_is_named(tiny_model: Path) -> None:
+    engine = read_options(options("--model", "demo", "--draft-model", "demo")).engine
+    assert engine.speculation == "draft"
+    assert engine.draft_model is not None and engine.draft_model.name == "draft"
+    with pytest.raises(StartupError, match="no folder nowhere"):
+        read_options(options("--model", "demo", "--draft-model", "nowhere"))
 
 
 def test_the_name_is_the_folders_or_what_was_asked_for(tiny_model: Path) -> None:
