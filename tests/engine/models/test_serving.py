@@ -1,0 +1,47 @@
+"""Every family in a folder with a tokenizer, from text to text, through the runner and the scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.core.sampling_params import SamplingParams
+from engine.worker.runner import Runner
+from tests.engine.models.hub import expected, save
+from tests.engine.steps import run
+from tests.engine.tiny import make_tokenizer
+
+GEMMA = {"head_dim": 16, "sliding_window": 9}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "Mistral": {"sliding_window": 9},
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 16},
+    "Phi3": {},
+    "Gemma2": GEMMA,
+    "Gemma3Text": GEMMA,
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen3Moe": EXPERTS,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_text_is_that_of_transformers(tmp_path: Path, family: str) -> None:
+    model = save(tmp_path, family, **FAMILIES[family])
+    tokenizer = make_tokenizer()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    runner = Runner(EngineConfig(model=tmp_path, kv_cache_blocks=60, threads=1, max_model_len=100))
+    runner.warm_up()
+    prompts = [tokenizer.encode(text).ids for text in ("bal gim nor tas", "pel", "dos rut " * 4)]
+    params = SamplingParams(max_tokens=12, temperature=0)
+    outcome = run(runner, [(prompt, params) for prompt in prompts], sequences=4, budget=16, late=1)
+    for i, prompt in enumerate(prompts):
+        answer = outcome.tokens[i]
+        theirs = expected(model, prompt + answer)[len(prompt) - 1 : -1]
+        assert answer == theirs.argmax(-1).tolist()
+        assert len(answer) == 12
+        assert isinstance(tokenizer.decode(answer), str)
