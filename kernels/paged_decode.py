@@ -1,49 +1,125 @@
-"""Attention of one new token per sequence over its paged cache.
+"""Attention of one or a few new tokens per sequence over its paged cache, their own keys and values included.
 
-    out[b, h] = softmax(cap(scale * q[b, h] · K[b, h // group]ᵀ)) V[b, h // group]
-    K[b, g]   = k_cache[block_tables[b], g], positions max(0, seq_lens[b] - window) … seq_lens[b] - 1
-    cap(s)    = softcap * tanh(s / softcap), or s where there is no ``softcap``
+    out[t, h] = softmax(cap(scale * q[t, h] · K[s, h // group]ᵀ)) V[s, h // group]
+    K[s, g]   = k_cache[block_tables[s], g] * k_scales[block_tables[s], g], positions max(0, p + 1 - window) … p
+    p         = seq_lens[s] - new + i        for t = s * new + i, 0 ≤ i < new
+    cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
-Without a ``window`` the token, which stands at position ``seq_lens[b] - 1``, sees all before it; with one, itself
-and the ``window - 1`` before it.
+Without a ``window`` a token sees all before it; with one, itself and the ``window - 1`` before it. Several new
+tokens are guesses to be verified, or the short end of a prompt.
 
-Shapes: ``q`` [sequences, heads, head_dim]; ``k_cache``, ``v_cache`` [blocks, kv_heads, block_size, head_dim];
-``block_tables`` int64 [sequences, max_blocks], entries past a sequence's end name any finite block;
-``seq_lens`` int64 [sequences], at least 1, the new token included. Returns [sequences, heads, head_dim].
+Shapes: ``q`` [sequences * new, heads, head_dim]; ``k_cache``, ``v_cache`` [blocks, kv_heads, block_size, head_dim],
+in the dtype of ``q`` or, with float32 ``k_scales``, ``v_scales`` [blocks, kv_heads, block_size], in int8 or
+float8_e4m3fn; ``block_tables`` int64 [sequences, max_blocks], entries past a sequence's end name any finite block;
+``seq_lens`` int64 [sequences], the new tokens included. Returns [sequences * new, heads, head_dim].
 
 The algorithm is PagedAttention (Kwon et al., 2023, https://arxiv.org/abs/2309.06180).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+TILE = 64
+"""Positions a tile. Keys are read in whole tiles, and prefill cuts its queries into them, at multiples counted from
+the sequence's start, never from the chunk's: so a token's attention is computed in the same shape, to the same bits,
+however a prompt is chunked."""
+_ROWS = 4
+"""Fewest rows of a product. From four rows on MKL computes a row in float32 to the same bits whatever stands beside
+it, and to others below: so a token's attention is the same in a prefill, in a decode and among guesses."""
 
-def gather(cache: Tensor, block_tables: Tensor) -> Tensor:
-    """The blocks of each sequence in a row: [sequences * kv_heads, max_blocks * block_size, head_dim]."""
-    _, kv_heads, block_size, head_dim = cache.shape
-    sequences, max_blocks = block_tables.shape
-    heads = torch.arange(kv_heads, device=cache.device)
-    rows = block_tables[:, None, :] * kv_heads + heads[None, :, None]
-    runs = cache.view(-1, block_size * head_dim).index_select(0, rows.reshape(-1))
-    return runs.view(sequences * kv_heads, max_blocks * block_size, head_dim)
+
+@dataclass(slots=True)
+class Reads:
+    """What a group of sequences reads of the cache, and does not see of it: the same in all layers of one window."""
+
+    rows: Tensor
+    """int64 [sequences * kv_heads * blocks]: which of the cache's runs of one block and head."""
+    unseen: Tensor
+    """bool [sequences, 1, 1, new, 1, length]"""
+
+    @classmethod
+    def of(
+        cls,
+        block_tables: Tensor,
+        seq_lens: Tensor,
+        new: int,
+        kv_heads: int,
+        block_size: int,
+        window: int | None,
+    ) -> Reads:
+        first = torch.zeros_like(seq_lens)
+        if window is not None and (blocks := _blocks(window, block_size)) < block_tables.shape[1]:
+            # Every new token as if it were alone, from the key that its tile of a prefill would begin with.
+            back = torch.arange(new - 1, -1, -1, device=seq_lens.device)
+            seq_lens = (seq_lens[:, None] - back).view(-1)
+            block_tables = block_tables.repeat_interleave(new, 0)
+            new = 1
+            begin = (seq_lens - 1) // TILE * TILE
+            first = (begin + 1 - window).clamp_(min=0) // TILE * TILE // block_size
+            columns = first[:, None] + torch.arange(blocks, device=seq_lens.device)
+            block_tables = block_tables.gather(1, columns.clamp_(max=block_tables.shape[1] - 1))
+        length = block_tables.shape[1] * block_size
+        positions = (first * block_size)[:, None] + torch.arange(length, device=seq_lens.device)
+        ends = seq_lens[:, None] - torch.arange(new - 1, -1, -1, device=seq_lens.device)
+        unseen = positions[:, None] >= ends[..., None]
+        if window is not None:
+            unseen |= positions[:, None] < ends[..., None] - window
+        return cls(runs(block_tables, kv_heads), unseen[:, None, None, :, None])
+
+
+def _blocks(window: int, block_size: int) -> int:
+    """Blocks of whole tiles that hold any token's window."""
+    length = -(-(window - 1) // TILE) * TILE + TILE
+    return -(-length // block_size) + (TILE % block_size != 0)
+
+
+def runs(block_tables: Tensor, kv_heads: int) -> Tensor:
+    """The rows, one sequence's head after another, of a cache seen as [blocks * kv_heads, …]."""
+    heads = torch.arange(kv_heads, device=block_tables.device)
+    return (block_tables[:, None, :] * kv_heads + heads[:, None]).view(-1)
+
+
+def gather(cache: Tensor, rows: Tensor, lists: int, dtype: torch.dtype) -> Tensor:
+    """The runs of each head of each sequence, ``lists`` in all, in a row: [lists, length, head_dim] of ``dtype``.
+
+    Of a quantized cache these are its numbers without their scales.
+    """
+    _, _, block_size, head_dim = cache.shape
+    wide = cache.dtype == dtype
+    stored = (cache if wide else cache.view(torch.int8)).view(-1, block_size * head_dim)
+    found = stored.index_select(0, rows)
+    if not wide:
+        found = _widen(found, dtype) if cache.dtype == torch.float8_e4m3fn else found.to(dtype)
+    return found.view(lists, -1, head_dim)
+
+
+def gather_scales(scales: Tensor, rows: Tensor, lists: int) -> Tensor:
+    """[lists, 1, length]"""
+    return scales.view(-1, scales.shape[2]).index_select(0, rows).view(lists, 1, -1)
+
+
+def _widen(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """float8_e4m3fn's bytes as numbers. On a CPU torch converts them one by one; as float16's bits they are right
+    but for the exponent's bias, 15 instead of 7."""
+    if bits.device.type != "cpu":
+        return bits.view(torch.float8_e4m3fn).to(dtype)
+    return (
+        bits.to(torch.int16)
+        .bitwise_left_shift_(7)
+        .bitwise_and_(-0x4001)
+        .view(torch.float16)
+        .to(dtype)
+        .mul_(256)
+    )
 
 
 def cap_(scores: Tensor, softcap: float | None) -> Tensor:
     """In place."""
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
-
-
-def _within(block_tables: Tensor, seq_lens: Tensor, window: int, block_size: int) -> tuple[Tensor, Tensor]:
-    """The part of each table that a window can touch, as wide for every sequence, and its first position."""
-    last = block_tables.shape[1] - 1
-    blocks = -(-(window - 1) // block_size) + 1
-    if blocks > last:
-        return block_tables, torch.zeros_like(seq_lens)
-    first = (seq_lens - window).clamp_(min=0) // block_size
-    columns = first[:, None] + torch.arange(blocks, device=block_tables.device)
-    return block_tables.gather(1, columns.clamp_(max=last)), first * block_size
 
 
 def paged_decode_reference(
@@ -55,22 +131,36 @@ def paged_decode_reference(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
+    reads: Reads | None = None,
 ) -> Tensor:
+    """``reads``: those of ``block_tables``, ``seq_lens`` and ``window``, where they are at hand."""
     # Two bmm's with the query group as rows: on a CPU over ten times faster than SDPA with enable_gqa.
-    sequences, heads, head_dim = q.shape
-    kv_heads = k_cache.shape[1]
-    positions = torch.arange(block_tables.shape[1] * k_cache.shape[2], device=q.device)
-    unseen = positions >= seq_lens[:, None]
-    if window is not None:
-        block_tables, first = _within(block_tables, seq_lens, window, k_cache.shape[2])
-        positions = first[:, None] + positions[: block_tables.shape[1] * k_cache.shape[2]]
-        unseen = (positions >= seq_lens[:, None]) | (positions < seq_lens[:, None] - window)
-    keys = gather(k_cache, block_tables)
-    grouped = q.reshape(sequences * kv_heads, heads // kv_heads, head_dim)
-    scores = cap_(torch.bmm(grouped * scale, keys.transpose(1, 2)), softcap)
-    scores.view(sequences, heads, -1).masked_fill_(unseen[:, None], float("-inf"))
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
-    return torch.bmm(weights, gather(v_cache, block_tables)).view(sequences, heads, head_dim)
+    tokens, heads, head_dim = q.shape
+    _, kv_heads, block_size, _ = k_cache.shape
+    if reads is None:
+        new = tokens // len(seq_lens)
+        reads = Reads.of(block_tables, seq_lens, new, kv_heads, block_size, window)
+    sequences, new = reads.unseen.shape[0], reads.unseen.shape[3]
+    lists, group = sequences * kv_heads, heads // kv_heads
+    queries = (q * scale).view(sequences, new, kv_heads, group, head_dim)
+    queries = queries.transpose(1, 2).reshape(lists, new * group, head_dim)
+    copies = -(-_ROWS // (new * group))
+    if copies > 1:
+        queries = torch.cat([queries] * copies, 1)
+    scores = torch.bmm(queries, gather(k_cache, reads.rows, lists, q.dtype).transpose(1, 2))
+    if k_scales is not None:
+        scores.mul_(gather_scales(k_scales, reads.rows, lists))
+    cap_(scores, softcap)
+    scores.view(sequences, kv_heads, copies, new, group, -1).masked_fill_(reads.unseen, float("-inf"))
+    # Inside, softmax is float32 in any case.
+    weights = torch.softmax(scores, dim=-1)
+    if v_scales is not None:
+        weights.mul_(gather_scales(v_scales, reads.rows, lists))
+    mixed = torch.bmm(weights, gather(v_cache, reads.rows, lists, q.dtype))[:, : new * group]
+    mixed = mixed.view(sequences, kv_heads, new, group, head_dim).transpose(1, 2)
+    return mixed.reshape(tokens, heads, head_dim)
 
 
 def paged_decode(
@@ -82,5 +172,10 @@ def paged_decode(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
+    reads: Reads | None = None,
 ) -> Tensor:
-    return paged_decode_reference(q, k_cache, v_cache, block_tables, seq_lens, scale, window, softcap)
+    return paged_decode_reference(
+        q, k_cache, v_cache, block_tables, seq_lens, scale, window, softcap, k_scales, v_scales, reads
+    )

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from engine.worker.kv_cache import KVLayer
-from kernels.paged_decode import paged_decode
-from kernels.paged_prefill import paged_prefill
+from kernels.paged_decode import Reads, paged_decode
+from kernels.paged_prefill import TILE, paged_prefill
 
 
 @dataclass(slots=True)
 class DecodeGroup:
-    """Rows ``start`` … ``stop`` of the batch: sequences with one new token each."""
+    """Rows ``start`` … ``stop`` of the batch: sequences with ``new`` new tokens each, one or a few."""
 
     start: int
     stop: int
     block_tables: Tensor
     seq_lens: Tensor
+    new: int = 1
+    _reads: dict[tuple[int, int, int | None], Reads] = field(default_factory=dict)
+
+    def reads(self, kv_heads: int, block_size: int, window: int | None) -> Reads:
+        """Computed once a step, not once a layer."""
+        key = kv_heads, block_size, window
+        if key not in self._reads:
+            self._reads[key] = Reads.of(self.block_tables, self.seq_lens, self.new, *key)
+        return self._reads[key]
 
 
 @dataclass(slots=True)
@@ -31,6 +40,7 @@ class PrefillGroup:
     block_tables: Tensor
     query_starts: Tensor
     seq_lens: Tensor
+    tile: int = TILE
 
 
 @dataclass(slots=True)
@@ -57,6 +67,7 @@ def attend(
     ``window``: a token sees itself and the ``window - 1`` before it. ``softcap``: scores go through
     ``softcap * tanh(score / softcap)`` before they are masked.
     """
+    _, kv_heads, block_size, _ = cache.keys.shape
     parts = [
         paged_decode(
             query[group.start : group.stop],
@@ -67,6 +78,9 @@ def attend(
             scale,
             window,
             softcap,
+            cache.key_scales,
+            cache.value_scales,
+            group.reads(kv_heads, block_size, window),
         )
         for group in batch.decodes
     ]
@@ -81,6 +95,9 @@ def attend(
             scale,
             window,
             softcap,
+            cache.key_scales,
+            cache.value_scales,
+            group.tile,
         )
         for group in batch.prefills
     ]

@@ -11,9 +11,16 @@ from torch import Tensor
 from engine.core.plan import Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.layers.attend import AttentionInput, DecodeGroup, PrefillGroup
+from kernels.paged_prefill import TILE
 
-_SMALLEST = 4
-"""Blocks of the narrowest decode group."""
+_SHORT = 16
+"""Tokens of the longest chunk that is attended to like a decode: guesses to be verified, and the ends of prompts."""
+_STEPS = (64, 192, 256, 320, 512)
+_STRIDE = 256
+"""Tokens that decode groups are padded to; beyond the last step, whole strides. Between these MKL cuts its sums in
+float32 alike, so that padding changes no bit, and a token's attention is that of a prefill."""
+_TILE = 16
+"""Query positions of a tile in deterministic mode, where most tiles hold one token."""
 
 
 @dataclass(slots=True)
@@ -54,26 +61,35 @@ class Batch:
 class BatchBuilder:
     """Decodes come first, then chunks of prompts.
 
-    On a CPU decodes are grouped by the power of two of blocks that their sequence fills: a short sequence is then
-    not padded to the longest one's length, and the shape that it is computed in, hence its result to the last bit,
-    depends on itself alone. On a GPU all decodes are one group: the kernel stops at each sequence's own end.
+    On a CPU decodes are grouped by the length of their sequence, in steps: a short sequence is then not padded to
+    the longest one's length, and the shape that it is computed in, hence its result to the last bit, depends on
+    itself alone. On a GPU they are one group: the kernel stops at each sequence's own end. Guesses to be verified
+    are a group for each number of them; their rows are padded to the length that each would have alone.
+
+    ``deterministic``: all tokens take one path, prefill, in tiles whose shape depends on the token's position
+    alone. One new token then costs what a tile costs.
     """
 
-    def __init__(self, block_size: int, padding_block: int, device: torch.device) -> None:
+    def __init__(
+        self, block_size: int, padding_block: int, device: torch.device, *, deterministic: bool = False
+    ) -> None:
         self._block_size = block_size
         self._padding_block = padding_block
         self._device = device
         self._grouped = device.type == "cpu"
+        self._longest = 0 if deterministic else _SHORT
+        self._tile = _TILE if deterministic else TILE
 
     def build(self, plan: Plan) -> Batch:
-        groups: dict[int, list[Work]] = {}
+        groups: dict[tuple[int, int], list[Work]] = {}
         chunks = []
         for work in plan.work:
-            if len(work.tokens) == 1:
-                groups.setdefault(self._width(work), []).append(work)
+            new = len(work.tokens)
+            if new <= self._longest and self._width(work.start + 1) == (width := self._width(work.end)):
+                groups.setdefault((new, width), []).append(work)
             else:
                 chunks.append(work)
-        order = [work for width in sorted(groups) for work in groups[width]] + chunks
+        order = [work for key in sorted(groups) for work in groups[key]] + chunks
         counts = np.array([len(work.tokens) for work in order])
         starts = np.array([work.start for work in order])
         ends = np.cumsum(counts)
@@ -81,7 +97,7 @@ class BatchBuilder:
         positions = np.arange(len(tokens)) - np.repeat(ends - counts - starts, counts)
 
         width = max(-(-work.end // self._block_size) for work in order)
-        width = max([width, *groups]) if self._grouped else width
+        width = max([width, *(width for _, width in groups)])
         tables = np.full((len(order), width), self._padding_block, dtype=np.int64)
         for row, work in enumerate(order):
             used = -(-work.end // self._block_size)
@@ -93,23 +109,27 @@ class BatchBuilder:
 
         block_tables = self._tensor(tables)
         seq_lens = self._tensor(starts + counts)
-        decodes, row = [], 0
-        for blocks in sorted(groups):
-            stop = row + len(groups[blocks])
-            group_width = blocks if self._grouped else width
-            decodes.append(DecodeGroup(row, stop, block_tables[row:stop, :group_width], seq_lens[row:stop]))
-            row = stop
+        decodes, row, token = [], 0, 0
+        for new, blocks in sorted(groups):
+            count = len(groups[new, blocks])
+            rows = slice(row, row + count)
+            table = block_tables[rows, : blocks or width]
+            decodes.append(DecodeGroup(token, token + count * new, table, seq_lens[rows], new))
+            row += count
+            token += count * new
         prefills = []
         if chunks:
-            query_starts = self._tensor(np.concatenate([[row], ends[row:]]) - row)
-            prefills.append(PrefillGroup(row, len(tokens), block_tables[row:], query_starts, seq_lens[row:]))
-        draws, rows = _draws(order, ends.tolist())
+            query_starts = self._tensor(np.concatenate([[token], ends[row:]]) - token)
+            prefills.append(
+                PrefillGroup(token, len(tokens), block_tables[row:], query_starts, seq_lens[row:], self._tile)
+            )
+        draws, drawn_rows = _draws(order, ends.tolist())
         return Batch(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
             attention=AttentionInput(self._tensor(slots), decodes, prefills),
             draws=draws,
-            drawn_rows=self._tensor(np.array(rows, dtype=np.int64)),
+            drawn_rows=self._tensor(np.array(drawn_rows, dtype=np.int64)),
             adapters=[
                 (work.adapter, int(end) - len(work.tokens), int(end))
                 for work, end in zip(order, ends, strict=True)
@@ -117,11 +137,12 @@ class BatchBuilder:
             ],
         )
 
-    def _width(self, work: Work) -> int:
+    def _width(self, length: int) -> int:
+        """Blocks that a sequence of ``length`` tokens is padded to; 0 where that is left to the batch."""
         if not self._grouped:
             return 0
-        blocks = -(-work.end // self._block_size)
-        return max(_SMALLEST, 1 << (blocks - 1).bit_length())
+        padded = next((step for step in _STEPS if length <= step), -(-length // _STRIDE) * _STRIDE)
+        return -(-padded // self._block_size)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from kernels.store_kv import store_kv
 
+NARROW = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+"""The dtypes of a quantized cache by the setting ``kv_cache_dtype``; ``auto`` is the compute dtype."""
+
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
@@ -21,8 +24,11 @@ class KVShape:
     kv_heads: int
     head_dim: int
 
-    def block_bytes(self, block_size: int, dtype: torch.dtype) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * block_size * dtype.itemsize
+    def block_bytes(self, block_size: int, dtype: torch.dtype, kv_cache_dtype: str = "auto") -> int:
+        """Of all layers, with the scales of a quantized cache."""
+        stored = NARROW.get(kv_cache_dtype)
+        row = self.head_dim * dtype.itemsize if stored is None else self.head_dim + torch.float32.itemsize
+        return 2 * self.layers * self.kv_heads * block_size * row
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,19 @@ class KVLayer:
     """[blocks + 1, kv_heads, block_size, head_dim]"""
     values: Tensor
     """As ``keys``."""
+    key_scales: Tensor | None = None
+    """Of a quantized cache: float32 [blocks + 1, kv_heads, block_size]."""
+    value_scales: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them, blocks first."""
+        found = (self.keys, self.values, self.key_scales, self.value_scales)
+        return [tensor for tensor in found if tensor is not None]
 
     def store(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """``keys``, ``values`` [tokens, kv_heads, head_dim]; ``slots`` int64 [tokens]: where they go."""
-        store_kv(keys, values, self.keys, self.values, slots)
+        store_kv(keys, values, self.keys, self.values, slots, self.key_scales, self.value_scales)
 
 
 class KVCache:
@@ -47,22 +62,39 @@ class KVCache:
     """
 
     def __init__(
-        self, shape: KVShape, blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+        self,
+        shape: KVShape,
+        blocks: int,
+        block_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kv_cache_dtype: str = "auto",
     ) -> None:
         self.blocks = blocks
         self.block_size = block_size
         self.padding_block = blocks
-        size = (blocks + 1, shape.kv_heads, block_size, shape.head_dim)
-        self.layers = [
-            KVLayer(_zeros(size, device, dtype), _zeros(size, device, dtype)) for _ in range(shape.layers)
-        ]
+        stored = NARROW.get(kv_cache_dtype)
+        scales = (blocks + 1, shape.kv_heads, block_size)
+        size = (*scales, shape.head_dim)
+
+        def layer() -> KVLayer:
+            if stored is None:
+                return KVLayer(_zeros(size, device, dtype), _zeros(size, device, dtype))
+            return KVLayer(
+                _zeros(size, device, stored),
+                _zeros(size, device, stored),
+                _zeros(scales, device, torch.float32),
+                _zeros(scales, device, torch.float32),
+            )
+
+        self.layers = [layer() for _ in range(shape.layers)]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks: (from, to), in order."""
         for source, target in pairs:
             for layer in self.layers:
-                layer.keys[target] = layer.keys[source]
-                layer.values[target] = layer.values[source]
+                for tensor in layer.tensors:
+                    tensor[target].copy_(tensor[source])
 
 
 def _zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels.paged_decode import paged_decode_reference
+from kernels.paged_prefill import paged_prefill_reference
 from tests.kernels.paged import dense, scatter
 
 
@@ -93,9 +94,51 @@ def test_within_a_window_a_row_is_the_same_to_the_bit_whoever_shares_the_batch()
 
 
 def test_blocks_before_the_window_are_not_read() -> None:
-    paged = scatter([128], kv_heads=2, head_dim=16, block_size=16)
+    """Whole tiles of 64 positions: here 128 … 191, in which the window begins, and the last."""
+    paged = scatter([200], kv_heads=2, head_dim=16, block_size=16)
     q = torch.randn(1, 4, 16, generator=torch.Generator().manual_seed(4))
     args = paged.block_tables, paged.seq_lens, 0.5, 20
     out = paged_decode_reference(q, paged.k_cache, paged.v_cache, *args)
-    paged.v_cache[paged.block_tables[0, :6]] = torch.nan
+    paged.v_cache[paged.block_tables[0, :8]] = torch.nan
     assert torch.equal(paged_decode_reference(q, paged.k_cache, paged.v_cache, *args), out)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4])
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (40, None), (150, 3.0)])
+def test_a_token_is_the_same_to_the_bit_alone_among_guesses_and_in_a_prefill(
+    group: int, window: int | None, softcap: float | None
+) -> None:
+    """In float32, as long as all are padded to the same length."""
+    paged = scatter([768], kv_heads=2, head_dim=16, block_size=16)
+    q = torch.randn(768, 2 * group, 16, generator=torch.Generator().manual_seed(4))
+    cache = paged.k_cache, paged.v_cache
+    starts = torch.tensor([0, 768])
+    prefill = paged_prefill_reference(
+        q, *cache, paged.block_tables, starts, paged.seq_lens, 0.5, window, softcap
+    )
+    # The last is the blocks that a sequence of that length is padded to: see engine/worker/batch.py.
+    cuts = [(0, 5, 4), (60, 4, 4), (130, 9, 12), (251, 5, 16), (256, 3, 20), (500, 7, 32), (512, 9, 48)]
+    for start, new, blocks in cuts:
+        table = paged.block_tables[:, :blocks]
+
+        def decode(first: int, count: int, table: torch.Tensor = table) -> torch.Tensor:
+            rows = q[first : first + count]
+            return paged_decode_reference(
+                rows, *cache, table, torch.tensor([first + count]), 0.5, window, softcap
+            )
+
+        together = decode(start, new)
+        assert torch.equal(together, prefill[start : start + new])
+        for i in range(new):
+            assert torch.equal(decode(start + i, 1)[0], together[i])
+
+
+def test_several_guesses_of_several_sequences_equal_dense_attention() -> None:
+    lengths = [40, 33, 64]
+    paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=16)
+    q = torch.randn(9, 6, 16, generator=torch.Generator().manual_seed(4))
+    out = paged_decode_reference(q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, 0.5)
+    for b in range(3):
+        rows = slice(3 * b, 3 * b + 3)
+        expected = dense(q[rows], paged.keys[b], paged.values[b], 0.5)
+        torch.testing.assert_close(out[rows].double(), expected, rtol=1e-5, atol=1e-5)
