@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
-from engine.core.request import Request
+from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.worker.runner import Runner
@@ -19,6 +19,8 @@ class Outcome:
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     steps: int = 0
     preempted: int = 0
+    hit_tokens: int = 0
+    copies: int = 0
     largest: int = 0
     """Most sequences in a step."""
 
@@ -32,8 +34,10 @@ def run(
     blocks: int | None = None,
     late: int = 0,
     adapters: Sequence[str | None] | None = None,
+    choices: int = 1,
 ) -> Outcome:
-    """Request ``i`` is submitted ``i * late`` steps after the first, and asks for ``adapters[i]``."""
+    """Request ``i`` is submitted ``i * late`` steps after the first, and asks for ``adapters[i]``. Its choice ``j`` has
+    the number ``i + j * 1000``, and a seed that is ``j`` larger."""
     scheduler = Scheduler(
         BlockPool(blocks or runner.cache.blocks),
         block_size=runner.block_size,
@@ -41,22 +45,30 @@ def run(
         max_tokens_per_step=budget,
         max_model_len=runner.max_model_len,
         max_waiting=1000,
+        lookahead=runner.speculation.max_drafts if runner.speculation else 0,
     )
-    outcome = Outcome({i: [] for i in range(len(requests))})
+    outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})
     submitted = 0
     while submitted < len(requests) or not scheduler.idle:
         while submitted < len(requests) and submitted * late <= outcome.steps:
             prompt, params = requests[submitted]
             adapter = adapters[submitted] if adapters else None
-            scheduler.submit(Request(submitted, prompt, params, adapter=adapter))
+            siblings = [
+                Sibling(submitted + 1000 * j, replace(params, seed=params.seed + j))
+                for j in range(1, choices)
+            ]
+            scheduler.submit(Request(submitted, prompt, params, adapter=adapter, siblings=siblings))
             submitted += 1
         plan = scheduler.schedule()
         for gain in scheduler.update(plan, runner.execute(plan)):
             outcome.tokens[gain.request_id] += gain.tokens
             if gain.logprobs is not None:
                 outcome.logprobs.setdefault(gain.request_id, []).extend(gain.logprobs)
+        scheduler.check_integrity()
         outcome.steps += 1
         outcome.preempted += len(plan.preempted)
+        outcome.hit_tokens += plan.hit_tokens
+        outcome.copies += len(plan.copies)
         outcome.largest = max(outcome.largest, len(plan.work))
     scheduler.check_integrity()
     return outcome
