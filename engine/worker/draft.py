@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -43,8 +44,7 @@ class DraftModel:
         self._device = device
         self._dtype = dtype
         self._sampler = Sampler()
-        self._seen: dict[int, tuple[int, list[int]]] = {}
-        """How many of a request's tokens have their keys and values here, and the guesses after them that do."""
+        self._seen: dict[int, _Seen] = {}
         self._known: dict[int, _Known] = {}
         """Those that could be guessed for in this step."""
 
@@ -118,7 +118,9 @@ class DraftModel:
                 guesses[request_id].append(token)
                 self._known[request_id].extra.append(token)
         for request_id, made in guesses.items():
-            self._seen[request_id] = (self._known[request_id].length, made[:-1])
+            known = self._known[request_id]
+            first = known.length // self._block_size
+            self._seen[request_id] = _Seen(known.length, made[:-1], known.work.blocks[first:])
         return guesses
 
     def forget(self, request_ids: Sequence[int]) -> None:
@@ -139,28 +141,46 @@ class DraftModel:
 
     def _seen_by(self, known: _Known) -> int:
         """How many tokens of the request need not be run: never all of them."""
-        seen, guesses = self._seen.get(known.work.request_id, (0, []))
-        if seen == 0:
-            for block in known.work.blocks:
+        work = known.work
+        there = self._seen.get(work.request_id)
+        if there is None:
+            seen = 0
+            for block in work.blocks:
                 seen += self._filled[block]
                 if self._filled[block] < self._block_size:
                     break
-        for guess in guesses:
-            if seen >= known.length or known.token(seen) != guess:
-                break
-            seen += 1
+        else:
+            seen = there.length
+            # Guesses that came true stay, but not in blocks that were taken back since.
+            if there.guesses and work.blocks[seen // self._block_size :][: len(there.blocks)] == there.blocks:
+                for guess in there.guesses:
+                    if seen >= known.length or known.token(seen) != guess:
+                        break
+                    seen += 1
         # What a block holds beyond these is of an earlier request.
         return min(seen, known.computed)
 
     def _advance(self, known: _Known, seen: int) -> int:
         """``seen`` tokens are going to be here, all of them drawn by the target; how many are already."""
         start, size = self._seen_by(known), self._block_size
-        self._seen[known.work.request_id] = (seen, [])
+        self._seen[known.work.request_id] = _Seen(seen, [], [])
         # Not so the last one drawn: the target has yet to compute it, in this block or in a copy.
         full = min(seen, known.computed)
         for index in range(start // size, -(-full // size)):
             self._filled[known.work.blocks[index]] = min(size, full - index * size)
         return start
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the cache holds of a request."""
+
+    length: int
+    """The first tokens, all of them drawn by the target."""
+    guesses: list[int]
+    """Those after them."""
+    blocks: list[int]
+    """The blocks that these were in."""
 
 
 class _Known:
