@@ -55,7 +55,7 @@ class Runner:
             )
         self.block_size = config.block_size
         shape = self.ranks.shape(self.model.kv_shape)
-        self.block_bytes = shape.block_bytes(config.block_size, self.dtype)
+        self.block_bytes = shape.block_bytes(config.block_size, self.dtype, config.kv_cache_dtype)
         proposer = self._load_proposer(config)
         if proposer:
             self.block_bytes += proposer.block_bytes
@@ -67,7 +67,7 @@ class Runner:
                     f"--max-model-len {self.max_model_len}. Raise --kv-cache-blocks or --kv-cache-memory, or lower it."
                 )
             self.max_model_len = blocks * config.block_size
-        self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype)
+        self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype, config.kv_cache_dtype)
         self.grammars: Grammars | None = None
         if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
             # Only the first rank's draws count.
@@ -77,7 +77,9 @@ class Runner:
             proposer.allocate(blocks)
             self.speculation = Speculation(proposer, config.max_drafts)
         self._sampler = Sampler()
-        self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device)
+        self._batches = BatchBuilder(
+            config.block_size, self.cache.padding_block, self.device, deterministic=config.deterministic
+        )
         if self.adapters:
             self.adapters.load_all(config.adapters)
 
