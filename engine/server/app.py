@@ -34,6 +34,7 @@ from engine.server.health import Health
 from engine.server.hints import Hints, read_hints
 from engine.server.metrics import Metrics, Throughput
 from engine.server.prepare import Job, Preparer
+from engine.server.state import State
 from engine.server.tokenizer import Tokenizer
 
 log = logging.getLogger("engine.server")
@@ -52,10 +53,12 @@ def create_app(
     """``adapters``: (name, folder) of those that the engine has loaded. Raises ``StartupError``."""
     metrics, throughput, health = Metrics(), Throughput(), Health(client)
     metrics.set_ready(ready)
+    state = State(name, ready, throughput)
 
     def observe(step: Step) -> None:
         metrics.observe(step, ready.blocks)
         throughput.observe(step)
+        state.observe(step)
         health.observe(step)
 
     client.on_step = observe
@@ -64,7 +67,7 @@ def create_app(
     models = Adapters(client, name, adapters)
     preparer = Preparer(models, ready, tokenizer, template)
     generator = Generator(client, tokenizer, metrics)
-    about = About(name, models, ready, client, health, metrics, throughput)
+    about = About(name, models, ready, client, health, metrics, state)
 
     def text(path: str, prepare: Callable[[bytes], Awaitable[Job]]) -> Route:
         return Route(path, TextEndpoint(path, prepare, generator, metrics, max_body_bytes), methods=["POST"])
@@ -87,7 +90,7 @@ def create_app(
             change("/v1/unload_lora_adapter", models.unload),
             Route("/v1/models", about.models),
             Route("/v1/models/{model:path}", about.model),
-            Route("/v1/engine/state", about.state),
+            Route("/v1/engine/state", about.engine_state),
             Route("/health", about.health),
             Route("/metrics", about.metrics_text),
         ],
@@ -207,7 +210,7 @@ class About:
     client: EngineClient
     health_check: Health
     metrics: Metrics
-    throughput: Throughput
+    state: State
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def models(self, request: Request) -> Response:
@@ -220,41 +223,8 @@ class About:
         served = self.adapters.find(name)
         return _json(self._adapter(served) if served else self._model())
 
-    async def state(self, request: Request) -> Response:
-        last, ready = self.client.last, self.ready
-        free = last.blocks_free if last else ready.blocks
-        cached = last.blocks_cached if last else 0
-        used = ready.blocks - free - cached
-        return _json(
-            {
-                "model": self.name,
-                "max_model_len": ready.max_model_len,
-                "max_num_seqs": ready.max_num_seqs,
-                "running": last.running if last else 0,
-                "waiting": last.waiting if last else 0,
-                "queue_depth": last.waiting if last else 0,
-                "waiting_by_priority": {
-                    str(priority): count
-                    for priority, count in sorted(
-                        last.waiting_by_priority.items() if last else (), reverse=True
-                    )
-                },
-                "kv_cache": {
-                    "block_size": ready.block_size,
-                    "blocks_total": ready.blocks,
-                    "blocks_used": used,
-                    "blocks_cached": cached,
-                    "blocks_free": free,
-                    "usage": used / ready.blocks,
-                },
-                "prefill_tokens_per_second": round(self.throughput.prefill_tokens_per_second, 1),
-                "decode_tokens_per_second": round(self.throughput.decode_tokens_per_second, 1),
-                "device": ready.device,
-                "dtype": ready.dtype,
-                "startup_seconds": {name: round(seconds, 3) for name, seconds in ready.startup.items()},
-                "memory_bytes": ready.memory,
-            }
-        )
+    async def engine_state(self, request: Request) -> Response:
+        return _json(self.state.tell())
 
     async def health(self, request: Request) -> Response:
         await self.health_check.check()

@@ -40,8 +40,19 @@ class Metrics:
         self.generated_tokens = counter("generated_tokens", "Tokens generated.")
         self._prefilled = counter("prefill_tokens", "Prompt tokens computed, recomputed ones included.")
         self._preemptions = counter("preemptions", "Sequences that lost their KV blocks to an older one.")
+        self._hits = counter("prefix_hit_tokens", "Prompt tokens that the prefix cache had.")
+        self._proposed = counter("speculation_proposed_tokens", "Guesses that were checked.")
+        self._accepted = counter("speculation_accepted_tokens", "Guesses that were right.")
+        self._guesses = (0, 0)
         self._running = gauge("running_requests", "Sequences in the batch.")
         self._waiting = gauge("waiting_requests", "Sequences that wait for a place in the batch.")
+        self._by_priority = Gauge(
+            "tollgate_engine_waiting_requests_by_priority",
+            "Requests that wait, by priority.",
+            ("priority",),
+            registry=self._registry,
+        )
+        self._priorities: set[int] = set()
         self._blocks_total = gauge("kv_blocks_total", "KV blocks.")
         self._blocks_used = gauge("kv_blocks_used", "KV blocks held by sequences.")
         self._blocks_free = gauge("kv_blocks_free", "KV blocks that are empty.")
@@ -58,6 +69,11 @@ class Metrics:
     def observe(self, step: Step, blocks: int) -> None:
         self._running.set(step.running)
         self._waiting.set(step.waiting)
+        if step.waiting_by_priority or self._priorities:
+            # One that waited once is told to be 0, not left out.
+            self._priorities |= step.waiting_by_priority.keys()
+            for priority in self._priorities:
+                self._by_priority.labels(str(priority)).set(step.waiting_by_priority.get(priority, 0))
         self._blocks_free.set(step.blocks_free)
         self._blocks_cached.set(step.blocks_cached)
         self._blocks_used.set(blocks - step.blocks_free - step.blocks_cached)
@@ -68,6 +84,10 @@ class Metrics:
             self._duration.observe(step.seconds)
             self._prefilled.inc(step.prefill_tokens)
             self._preemptions.inc(step.preempted)
+            self._hits.inc(step.hit_tokens)
+            self._proposed.inc(step.proposed - self._guesses[0])
+            self._accepted.inc(step.accepted - self._guesses[1])
+            self._guesses = (step.proposed, step.accepted)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

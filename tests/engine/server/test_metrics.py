@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,24 @@ def test_a_step_shows_in_the_metrics() -> None:
         'tollgate_engine_step_batch_size_bucket{le="4.0"} 1.0',
         "tollgate_engine_step_duration_seconds_sum 0.1",
         "tollgate_engine_queue_seconds_sum 0.2",
+    ):
+        assert line in lines
+
+
+def test_hits_guesses_and_who_waits_are_told() -> None:
+    metrics = Metrics()
+    told = replace(step(prefill=5), hit_tokens=32, proposed=10, accepted=7, waiting_by_priority={2: 3, 0: 1})
+    metrics.observe(told, READY.blocks)
+    metrics.observe(
+        replace(told, hit_tokens=0, proposed=14, accepted=8, waiting_by_priority={0: 2}), READY.blocks
+    )
+    lines = metrics.render().decode().splitlines()
+    for line in (
+        "tollgate_engine_prefix_hit_tokens_total 32.0",
+        "tollgate_engine_speculation_proposed_tokens_total 14.0",
+        "tollgate_engine_speculation_accepted_tokens_total 8.0",
+        'tollgate_engine_waiting_requests_by_priority{priority="2"} 0.0',
+        'tollgate_engine_waiting_requests_by_priority{priority="0"} 2.0',
     ):
         assert line in lines
 

@@ -1,0 +1,68 @@
+"""What the engine tells of itself, by a real one."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from struct import pack
+
+from tests.engine.live import EngineServer, eventually
+
+
+def complete(server: EngineServer, prompt: list[int], **more: object) -> None:
+    answer = server.post(
+        "/v1/completions", model="tiny", prompt=prompt, max_tokens=4, temperature=0, ignore_eos=True, **more
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_prompt_finds_in_the_digest_what_it_has_in_common_with_the_cache(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with EngineServer(tiny_model, "--check-integrity", log=tmp_path / "log") as server:
+        shared = [2 + i % 90 for i in range(100)]
+        complete(server, [*shared, 5, 6])
+        complete(server, [*shared, 7, 8, 9])
+        assert server.state()["prefix_cache"]["hit_tokens"] == 96
+
+        key = blake2b(b"", digest_size=8).digest()
+        for block in range(6):
+            key = blake2b(key + pack("<16I", *shared[block * 16 : block * 16 + 16]), digest_size=8).digest()
+        told = f"{int.from_bytes(key, 'little'):016x}"
+
+        def known() -> bool:
+            complete(server, [1, 2, 3])
+            return {"key": told, "tokens": 96} in server.state()["prefix_cache"]["digest"]
+
+        eventually(known, within=5)
+
+
+def test_the_start_is_told_in_parts(tiny_model: Path, tmp_path: Path) -> None:
+    with EngineServer(tiny_model, "--kv-cache-blocks", "100", log=tmp_path / "log") as server:
+        state = server.state()
+        assert {"imports", "model", "warm-up"} <= set(state["startup_seconds"])
+        memory = state["memory_bytes"]
+        # Two layers, keys and values, two heads of 16 numbers, 16 tokens, four bytes.
+        assert memory["kv_cache"] == 100 * 2 * 2 * 2 * 16 * 16 * 4
+        assert memory["process"] > memory["weights"] >= 0
+        size = (tiny_model / "model.safetensors").stat().st_size
+        assert 0.9 * size < memory["weights_predicted"] <= size
+        assert "started in" in server.log and "predicted" in server.log
+
+
+def test_nothing_is_found_again_where_prefix_caching_is_off(tiny_model: Path, tmp_path: Path) -> None:
+    with EngineServer(tiny_model, "--no-prefix-caching", log=tmp_path / "log") as server:
+        for _ in range(2):
+            complete(server, list(range(2, 80)))
+        assert server.state()["prefix_cache"] == {"hit_tokens": 0, "hit_rate": 0.0, "digest": []}
+
+
+def test_a_cap_on_the_context_holds_up_to_its_priority(tiny_model: Path, tmp_path: Path) -> None:
+    with EngineServer(tiny_model, "--context-cap", "0=40", log=tmp_path / "log") as server:
+        body = {"model": "tiny", "prompt": [5] * 38, "max_tokens": 4}
+        low = server.http.post("/v1/completions", json=body, headers={"x-tollgate-priority": "0"})
+        assert low.status_code == 400
+        assert low.json()["error"]["code"] == "context_length_exceeded"
+        assert "40" in low.json()["error"]["message"]
+        high = server.http.post("/v1/completions", json=body, headers={"x-tollgate-priority": "1"})
+        assert high.status_code == 200
