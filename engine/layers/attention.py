@@ -49,8 +49,9 @@ class PagedAttention:
     ) -> Tensor:
         tokens, heads, kv_heads = x.shape[0], self._heads, self._kv_heads
         qkv = self._qkv(x).view(tokens, heads + 2 * kv_heads, self._head_dim)
-        qk, value = qkv.split((heads + kv_heads, kv_heads), 1)
-        query, key = self._turn(qk, *rotation).split((heads, kv_heads), 1)
-        cache.store(key, value, batch.slots)
-        mixed = attend(query, batch, cache, scale=self._scale, window=self._window, softcap=self._softcap)
+        turned = self._turn(qkv[:, : heads + kv_heads], *rotation)
+        cache.store(turned[:, heads:], qkv[:, heads + kv_heads :], batch.slots)
+        mixed = attend(
+            turned[:, :heads], batch, cache, scale=self._scale, window=self._window, softcap=self._softcap
+        )
         return self._out(mixed.reshape(tokens, heads * self._head_dim))
