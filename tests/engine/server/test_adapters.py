@@ -1,0 +1,178 @@
+"""Adapters over HTTP, with a real server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from engine.config import EngineConfig
+from engine.core.sampling_params import SamplingParams
+from engine.server.tokenizer import Tokenizer
+from engine.worker.runner import Runner
+from tests.engine.live import EngineServer, eventually
+from tests.engine.lora import write_adapter
+from tests.engine.steps import run
+
+PROMPT = [5, 6, 7, 90, 91, 33, 12, 250, 8] * 4
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, long_model: Path) -> Path:
+    home = tmp_path_factory.mktemp("adapters")
+    weights = load_file(long_model / "model.safetensors")
+    write_adapter(home / "one", weights, rank=4, seed=1)
+    write_adapter(home / "two", weights, rank=7, seed=2)
+    write_adapter(home / "dora", weights, rank=2, use_dora=True)
+    write_adapter(home / "high", weights, rank=9)
+    return home
+
+
+@pytest.fixture(scope="module")
+def texts(long_model: Path, home: Path) -> dict[str | None, str]:
+    """What base model and adapters go on to say after ``PROMPT``."""
+    names: list[str | None] = [None, "one", "two"]
+    adapters = tuple((name, home / name) for name in names if name)
+    runner = Runner(EngineConfig(model=long_model, kv_cache_blocks=100, threads=1, adapters=adapters))
+    tokens = run(runner, [(PROMPT, GREEDY)] * 3, adapters=names).tokens
+    tokenizer = Tokenizer(long_model)
+    texts = {name: tokenizer.decode(tokens[i]) for i, name in enumerate(names)}
+    assert len(set(texts.values())) == 3
+    return texts
+
+
+@pytest.fixture(scope="module")
+def server(long_model: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    options = ("--served-model-name", "base", "--kv-cache-blocks", "2000", "--adapter", f"one={home / 'one'}")
+    log = tmp_path_factory.mktemp("logs") / "engine.log"
+    with EngineServer(
+        long_model, *options, "--max-adapters", "2", "--max-adapter-rank", "8", log=log
+    ) as server:
+        yield server
+
+
+def say(server: EngineServer, model: str) -> Any:
+    return server.post("/v1/completions", model=model, prompt=PROMPT, max_tokens=12, temperature=0)
+
+
+def load(server: EngineServer, name: str, folder: Path) -> Any:
+    return server.post("/v1/load_lora_adapter", lora_name=name, lora_path=str(folder))
+
+
+def unload(server: EngineServer, name: str) -> Any:
+    return server.post("/v1/unload_lora_adapter", lora_name=name)
+
+
+def models(server: EngineServer) -> dict[str, dict[str, Any]]:
+    return {model["id"]: model for model in server.http.get("/v1/models").json()["data"]}
+
+
+def test_adapters_are_models_of_their_own(
+    server: EngineServer, home: Path, texts: dict[str | None, str]
+) -> None:
+    found = models(server)
+    assert list(found) == ["base", "one"]
+    assert "parent" not in found["base"]
+    assert (found["one"]["parent"], found["one"]["root"]) == ("base", str(home / "one"))
+    assert server.http.get("/v1/models/one").json() == found["one"]
+    for name, key in (("base", None), ("one", "one"), ("base", None)):
+        answer = say(server, name).json()
+        assert (answer["model"], answer["choices"][0]["text"]) == (name, texts[key])
+    chat = server.post(
+        "/v1/chat/completions", model="one", messages=[{"role": "user", "content": "a"}], max_tokens=2
+    )
+    assert chat.json()["model"] == "one"
+
+
+def test_a_name_can_be_used_again_and_no_prefix_of_the_old_one_is(
+    server: EngineServer, home: Path, texts: dict[str | None, str]
+) -> None:
+    for folder in ("two", "one", "two"):
+        answer = load(server, "mine", home / folder)
+        assert (answer.status_code, answer.text) == (200, "Success: LoRA adapter 'mine' added successfully.")
+        assert list(models(server)) == ["base", "one", "mine"]
+        for _ in range(2):
+            assert say(server, "mine").json()["choices"][0]["text"] == texts[folder]
+        answer = unload(server, "mine")
+        assert (answer.status_code, answer.text) == (
+            200,
+            "Success: LoRA adapter 'mine' removed successfully.",
+        )
+    assert list(models(server)) == ["base", "one"]
+
+
+def test_names_that_are_not_there_are_404(server: EngineServer) -> None:
+    for answer in (say(server, "other"), unload(server, "other"), server.http.get("/v1/models/other")):
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "model_not_found"
+    assert "'base', 'one' do" in say(server, "other").json()["error"]["message"]
+
+
+def test_what_cannot_be_loaded_is_400_and_says_why(server: EngineServer, home: Path, tmp_path: Path) -> None:
+    assert load(server, "spare", home / "two").status_code == 200
+    cases = [
+        (load(server, "spare", home / "two"), "lora_name", "taken"),
+        (load(server, "base", home / "two"), "lora_name", "taken"),
+        (load(server, "a#1", home / "two"), "lora_name", "letters"),
+        (load(server, "third", home / "two"), "lora_path", "All 2 places"),
+    ]
+    unload(server, "spare")
+    cases += [
+        (load(server, "bad", tmp_path), "lora_path", "adapter_config.json cannot be read"),
+        (load(server, "bad", home / "dora"), "lora_path", "DoRA"),
+        (load(server, "bad", home / "high"), "lora_path", "--max-adapter-rank is 8"),
+        (server.post("/v1/load_lora_adapter", lora_name="bad"), "lora_path", "missing"),
+        (
+            server.post("/v1/load_lora_adapter", lora_name="bad", lora_path="x", load_inplace=True),
+            "load_inplace",
+            "",
+        ),
+    ]
+    for answer, param, complaint in cases:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param)
+        assert complaint in error["message"]
+    assert list(models(server)) == ["base", "one"]
+    assert server.http.get("/v1/load_lora_adapter").status_code == 405
+
+
+def test_one_comes_and_another_goes_while_requests_run(
+    server: EngineServer, home: Path, texts: dict[str | None, str]
+) -> None:
+    body = {"prompt": PROMPT, "temperature": 0, "stream": True}
+    load(server, "mine", home / "two")
+    with server.http.stream(
+        "POST", "/v1/completions", json={**body, "model": "mine", "max_tokens": 600}
+    ) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        # It goes when the answer is whole; nobody else finds it any more.
+        gone = threading.Thread(target=unload, args=(server, "mine"))
+        gone.start()
+        eventually(lambda: "mine" not in models(server))
+        assert say(server, "mine").status_code == 404
+        assert say(server, "one").json()["choices"][0]["text"] == texts["one"]
+        pieces = [line for line in lines if line.startswith("data: {")]
+        assert '"finish_reason":"length"' in pieces[-1]
+        gone.join(20)
+        assert not gone.is_alive()
+    assert load(server, "mine", home / "one").status_code == 200
+    assert say(server, "mine").json()["choices"][0]["text"] == texts["one"]
+    assert unload(server, "mine").status_code == 200
+
+
+def test_an_engine_without_room_says_how_to_get_some(server_without: EngineServer, home: Path) -> None:
+    answer = load(server_without, "one", home / "one")
+    assert answer.status_code == 400
+    assert "--max-adapters" in answer.json()["error"]["message"]
+
+
+@pytest.fixture
+def server_without(long_model: Path, tmp_path: Path) -> Iterator[EngineServer]:
+    with EngineServer(long_model, "--kv-cache-blocks", "100", log=tmp_path / "engine.log") as server:
+        yield server

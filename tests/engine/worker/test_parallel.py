@@ -1,0 +1,241 @@
+"""Two and three ranks on the CPU, as real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.core.sampling_params import SamplingParams
+from engine.errors import StartupError, UnsupportedModel
+from engine.server.tokenizer import Tokenizer
+from engine.worker.followers import Leader
+from engine.worker.parallel import Ranks
+from engine.worker.runner import Runner
+from tests.engine.live import EngineServer, alive, eventually
+from tests.engine.lora import write_adapter
+from tests.engine.models.hub import save
+from tests.engine.steps import Outcome, run
+from tests.engine.tiny import SHAPE, make_weights
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
+SEEDED = SamplingParams(max_tokens=12, temperature=0.8, seed=5)
+
+
+@contextmanager
+def started(model: Path, size: int = 2, **options: Any) -> Iterator[Runner]:
+    options = {"kv_cache_blocks": 60, "threads": 1, **options}
+    runner = Runner(EngineConfig(model=model, tensor_parallel=size, **options))
+    try:
+        yield runner
+    finally:
+        runner.ranks.close()
+
+
+def requests(lengths: tuple[int, ...] = (1, 9, 33, 50)) -> list[tuple[list[int], SamplingParams]]:
+    numbers = random.Random(1)
+    return [
+        ([numbers.randrange(2, SHAPE["vocab_size"]) for _ in range(length)], SEEDED if i % 4 == 3 else GREEDY)
+        for i, length in enumerate(lengths)
+    ]
+
+
+def traced(runner: Runner, **options: Any) -> tuple[Outcome, list[Tensor]]:
+    """And the logits that its tokens were drawn from."""
+    seen: list[Tensor] = []
+    logits = runner.model.logits
+    runner.model.logits = lambda hidden: seen.append(logits(hidden)) or seen[-1].clone()  # type: ignore[method-assign]
+    try:
+        return run(runner, requests(), budget=20, sequences=4, **options), seen
+    finally:
+        runner.model.logits = logits  # type: ignore[method-assign]
+
+
+def agree(model: Path, size: int = 2, asked: list[str | None] | None = None, **options: Any) -> None:
+    """``asked``: the requests' adapters."""
+    alone = Runner(EngineConfig(model=model, kv_cache_blocks=60, threads=1, **options))
+    expected, truth = traced(alone, adapters=asked)
+    with started(model, size, **options) as runner:
+        found, logits = traced(runner, adapters=asked)
+        assert runner.cache.layers[0].keys.shape[1] * size == alone.cache.layers[0].keys.shape[1]
+    assert found.tokens == expected.tokens
+    for one, other in zip(logits, truth, strict=True):
+        assert (one - other).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"),
+    [
+        (2, {}),
+        (2, {"num_key_value_heads": 4, "num_attention_heads": 8, "tie_word_embeddings": True}),
+        (3, {"num_attention_heads": 6, "num_key_value_heads": 3}),
+    ],
+    ids=["groups", "tied-head", "three-ranks"],
+)
+def test_ranks_say_what_one_says(model_of: Callable[..., Path], size: int, changes: dict[str, Any]) -> None:
+    agree(model_of(**changes), size)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("Llama", {"attention_bias": True, "mlp_bias": True}),
+        ("Qwen3", {"head_dim": 16}),
+        ("Mixtral", {"num_local_experts": 4}),
+    ],
+)
+def test_families_are_shared_too(tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
+    """Biases, norms of heads, experts."""
+    save(tmp_path / "model", family, **changes)
+    agree(tmp_path / "model")
+
+
+def test_adapters_are_shared_too(tmp_path: Path, tiny_model: Path) -> None:
+    weights = load_file(tiny_model / "model.safetensors")
+    one = write_adapter(tmp_path / "one", weights, rank=3, seed=1)
+    two = write_adapter(tmp_path / "two", weights, rank=8, seed=2, targets=("q_proj", "down_proj"))
+    names = ["one", None, "two", "one"]
+    agree(tiny_model, asked=names, adapters=(("one", one), ("two", two)))
+
+
+def test_an_adapter_comes_and_goes_on_all_ranks(tmp_path: Path, tiny_model: Path) -> None:
+    weights = load_file(tiny_model / "model.safetensors")
+    folder = write_adapter(tmp_path / "one", weights, rank=3)
+    prompts = requests((9, 20))
+    alone = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=60, threads=1, adapters=(("one", folder),)))
+    expected = run(alone, prompts, adapters=["one", None]).tokens
+    with started(tiny_model, max_adapters=1) as runner:
+        assert runner.adapters is not None
+        for key in ("one#1", "one#2"):
+            runner.adapters.load(key, folder)
+            assert run(runner, prompts, adapters=[key, None]).tokens == expected
+            runner.adapters.unload(key)
+
+
+def test_preempted_ranks_say_the_same(tiny_model: Path) -> None:
+    alone = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=60, threads=1))
+    long = SamplingParams(max_tokens=40, temperature=0)
+    crowd = [(prompt, long) for prompt, _ in requests((10, 12, 9, 11, 15))]
+    expected = run(alone, crowd).tokens
+    with started(tiny_model) as runner:
+        outcome = run(runner, crowd, blocks=8)
+    assert outcome.preempted > 0
+    assert outcome.tokens == expected
+
+
+def test_ranks_agree_on_the_smallest_cache() -> None:
+    class Three(Leader):
+        def __init__(self) -> None:
+            self.size = 3
+            self._processes = []
+            self.told: list[object] = []
+
+        def _hear(self, rank: int) -> int:
+            return {1: 70, 2: 40}[rank]
+
+        def _tell(self, message: object) -> None:
+            self.told.append(message)
+
+    ranks = Three()
+    assert (ranks.agree(50), ranks.told) == (40, [40])
+    assert (ranks.agree(30), ranks.told) == (30, [40, 30])
+
+
+def test_each_rank_cuts_its_part() -> None:
+    weight = torch.arange(24).view(4, 6)
+    parts = [Ranks(rank, 2) for rank in range(2)]
+    assert torch.equal(torch.cat([ranks.cut(weight, 0, "rows") for ranks in parts]), weight)
+    assert torch.equal(torch.cat([ranks.cut(weight, 1, "columns") for ranks in parts], 1), weight)
+    assert Ranks().cut(weight, 0, "rows") is weight
+    with pytest.raises(UnsupportedModel, match="4 ranks cannot share 6 columns evenly"):
+        Ranks(0, 4).cut(weight, 1, "columns")
+
+
+def test_what_cannot_be_shared_is_refused(model_of: Callable[..., Path]) -> None:
+    model = model_of(num_attention_heads=6, num_key_value_heads=3, head_dim=16)
+    command = [sys.executable, "-m", "engine", "serve", "--port", "0", "--model", str(model)]
+    ended = subprocess.run(
+        [*command, "--tensor-parallel", "2"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "2 ranks cannot share 3" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_more_ranks_than_gpus_are_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(StartupError, match="needs as many GPUs; PyTorch finds 1"):
+        Leader(EngineConfig(model=tiny_model, tensor_parallel=2), torch.device("cuda"))
+
+
+def server_name(server: EngineServer) -> str:
+    return str(server.http.get("/v1/models").json()["data"][0]["id"])
+
+
+def second_rank(server: EngineServer) -> int:
+    pid = server.loop_pid
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    (follower,) = children
+    return follower
+
+
+def test_a_server_of_two_ranks_and_the_death_of_either(long_model: Path, tmp_path: Path) -> None:
+    options = ("--tensor-parallel", "2", "--kv-cache-blocks", "2000")
+    prompt, params = [5, 6, 7, 90, 91], SamplingParams(max_tokens=20, temperature=0)
+    alone = Runner(EngineConfig(model=long_model, kv_cache_blocks=60, threads=1))
+    expected = run(alone, [(prompt, params)]).tokens[0]
+    with EngineServer(long_model, *options, log=tmp_path / "two.log") as server:
+        body = {"model": server_name(server), "prompt": prompt, "max_tokens": 20, "temperature": 0}
+        (choice,) = server.post("/v1/completions", **body).json()["choices"]
+        assert choice["text"] == Tokenizer(long_model).decode(expected)
+        body = {"model": server_name(server), "prompt": "a", "max_tokens": 20_000, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("data: ")
+            os.kill(second_rank(server), signal.SIGKILL)
+            rest = "".join(lines)
+        assert "engine_died" in rest
+        assert server.process.wait(10) == 1
+        assert "rank 1 died" in server.log
+    with EngineServer(long_model, *options, log=tmp_path / "three.log") as server:
+        follower = second_rank(server)
+        os.kill(server.loop_pid, signal.SIGKILL)
+        eventually(lambda: not alive(follower), within=10)
+        assert server.process.wait(10) == 1
+
+
+def test_an_idle_server_leaves_when_a_rank_dies_and_ends_all_when_told(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    options = ("--tensor-parallel", "2", "--kv-cache-blocks", "60")
+    with EngineServer(tiny_model, *options, log=tmp_path / "one.log") as server:
+        os.kill(second_rank(server), signal.SIGKILL)
+        assert server.process.wait(10) == 1
+    with EngineServer(tiny_model, *options, log=tmp_path / "two.log") as server:
+        follower = second_rank(server)
+        server.signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+        eventually(lambda: not alive(follower), within=10)
+        assert "died" not in server.log
+
+
+def test_weights_of_the_tiny_model_are_no_multiples(tiny_model: Path) -> None:
+    """Ranks with the same part would go unnoticed if parts were alike."""
+    weight = make_weights(SHAPE)["model.layers.0.self_attn.q_proj.weight"]
+    assert not torch.allclose(*weight.chunk(2))
