@@ -60,7 +60,7 @@ class StructuredOutputs(StrictBody):
 
 
 class Sampling(StrictBody):
-    """What both bodies share. A field of type ``None`` is one that OpenAI has and this engine has not."""
+    """What both bodies share."""
 
     model: Annotated[str, Field(min_length=1)]
     stream: bool | None = None

@@ -42,11 +42,6 @@ class Sampler:
         return _choose(self._editor.edit(logits, draws, masks), draws)
 
 
-def draw(logits: Tensor, draws: Sequence[Draw], masks: tuple[list[int], Tensor] | None = None) -> list[int]:
-    """As ``Sampler.draw``, for one step alone: penalties count a request's tokens anew."""
-    return Sampler().draw(logits, draws, masks)
-
-
 def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     params = [draw.sampling for draw in draws]
     if all(p.temperature < COLDEST for p in params):

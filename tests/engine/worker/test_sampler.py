@@ -8,14 +8,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from engine.core.sampling_params import SamplingParams
 from engine.worker.batch import Draw
 from engine.worker.runner import Runner
-from engine.worker.sampler import draw, measure, uniforms
+from engine.worker.sampler import Sampler, measure, uniforms
 from tests.engine.steps import run
 
 GREEDY = SamplingParams(max_tokens=30, temperature=0)
+
+
+def draw(logits: Tensor, draws: list[Draw], masks: tuple[list[int], Tensor] | None = None) -> list[int]:
+    return Sampler().draw(logits, draws, masks)
 
 
 def test_uniforms_are_uniform_and_reproducible() -> None:
@@ -119,6 +124,38 @@ def test_no_mask_is_ever_broken_and_no_neighbour_matters(
         assert row == 0 or together[row] in allowed
         own = ([0], masks[row : row + 1]) if row else None
         assert draw(logits[row : row + 1], [draws[row]], own) == [together[row]]
+
+
+def test_draws_of_many_seeds_fit_what_penalty_mask_and_filters_leave() -> None:
+    """Pearson's chi-square, whose mean is its degrees of freedom; the seeds are fixed, so it cannot fail by chance."""
+    count, vocab = 8000, 33
+    logits = torch.randn(vocab, generator=torch.Generator().manual_seed(4)) * 2
+    allowed = [token for token in range(vocab) if token % 3]
+    history = [5, 7, 7, 7, 8]
+    wish = {"temperature": 1.3, "frequency_penalty": 0.5, "presence_penalty": -1.0, "min_p": 0.02}
+    left = logits.double()
+    left[7] -= 3 * 0.5 - 1.0
+    left[8] -= 0.5 - 1.0
+    left[[token for token in range(vocab) if token not in allowed]] = float("-inf")
+    expected = torch.softmax(left / 1.3, -1)
+    expected[expected < 0.02 * expected.max()] = 0
+    expected /= expected.sum()
+
+    flags = np.zeros((1, 64), dtype=np.uint8)
+    flags[0, allowed] = 1
+    mask = torch.from_numpy(np.packbits(flags, axis=-1, bitorder="little").view(np.int32))
+    draws = [
+        Draw(seed, SamplingParams(max_tokens=9, seed=seed, **wish), history, 1, []) for seed in range(count)
+    ]
+    tokens = draw(logits.expand(count, -1), draws, (list(range(count)), mask.expand(count, -1).contiguous()))
+    found = torch.bincount(torch.tensor(tokens), minlength=vocab).double()
+    cells = expected > 0
+    assert found[~cells].sum() == 0
+    means = expected[cells] * count
+    freedom = int(cells.sum()) - 1
+    assert freedom > 8
+    assert means.min() > 5
+    assert ((found[cells] - means) ** 2 / means).sum() < freedom + 4 * (2 * freedom) ** 0.5
 
 
 def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
