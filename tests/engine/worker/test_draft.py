@@ -63,7 +63,7 @@ def likeness(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     generator = torch.Generator().manual_seed(1)
     for name, weight in weights.items():
         noise = torch.randn(weight.shape, generator=generator) * weight.std()
-        weights[name] = weight + 0.1 * noise if weight.dim() > 1 else weight
+        weights[name] = weight + 0.05 * noise if weight.dim() > 1 else weight
     save_file(weights, folder / "model.safetensors")
     return folder
 
@@ -100,7 +100,7 @@ def test_no_token_and_no_logprob_changes(
     assert 0 < sum(told.kept) < told.checked
     assert set(told.kept) == {0, 1, 2, 3, 4}
     if disturb:
-        assert told.preempted > 5
+        assert told.preempted > 2
     else:
         assert told.steps < plain.steps
 
