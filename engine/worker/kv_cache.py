@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.errors import StartupError
 from kernels.store_kv import store_kv
 
-NARROW = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
-"""The dtypes of a quantized cache by the setting ``kv_cache_dtype``; ``auto`` is the compute dtype."""
+_STORED = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class KVShape:
     head_dim: int
 
     def block_bytes(self, block_size: int, dtype: torch.dtype, kv_cache_dtype: str = "auto") -> int:
-        """Of all layers, with the scales of a quantized cache."""
-        stored = NARROW.get(kv_cache_dtype)
+        """Of all layers, with the scales of a quantized cache. Raises ``StartupError``."""
+        stored = stored_dtype(kv_cache_dtype)
         row = self.head_dim * dtype.itemsize if stored is None else self.head_dim + torch.float32.itemsize
         return 2 * self.layers * self.kv_heads * block_size * row
 
@@ -58,7 +58,7 @@ class KVCache:
     """``layers`` holds the keys and values of each layer.
 
     The one block more is never handed out: block tables are padded with it, and it stays zero, so that what is
-    read past a sequence's end is finite and nobody's.
+    read past a sequence's end is finite and nobody's. Raises ``StartupError`` for an unknown ``kv_cache_dtype``.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class KVCache:
         self.blocks = blocks
         self.block_size = block_size
         self.padding_block = blocks
-        stored = NARROW.get(kv_cache_dtype)
+        stored = stored_dtype(kv_cache_dtype)
         scales = (blocks + 1, shape.kv_heads, block_size)
         size = (*scales, shape.head_dim)
 
@@ -95,6 +95,13 @@ class KVCache:
             for layer in self.layers:
                 for tensor in layer.tensors:
                     tensor[target].copy_(tensor[source])
+
+
+def stored_dtype(kv_cache_dtype: str) -> torch.dtype | None:
+    """``None`` for ``auto``: the compute dtype. Raises ``StartupError``."""
+    if kv_cache_dtype not in _STORED:
+        raise StartupError(f"--kv-cache-dtype {kv_cache_dtype} is not one of {', '.join(_STORED)}.")
+    return _STORED[kv_cache_dtype]
 
 
 def _zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
