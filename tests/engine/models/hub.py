@@ -66,10 +66,10 @@ def expected(model: transformers.PreTrainedModel, tokens: list[int]) -> Tensor:
 class Paged:
     """Drives a model over a paged cache of its own, request by request or several at once."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.model: Model = load_model(folder, CPU, torch.float32, **options)
+    def __init__(self, folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+        self.model: Model = load_model(folder, CPU, dtype, **options)
         self._blocks = 80
-        self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, torch.float32)
+        self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, dtype)
         self._builder = BatchBuilder(BLOCK, self._cache.padding_block, CPU)
 
     def step(self, *chunks: tuple[int, list[int], int]) -> list[Tensor]:
