@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from engine.core.sampling_params import Grammar
@@ -42,7 +42,8 @@ def definition(grammar: Grammar) -> str:
     if grammar.kind == "json_schema":
         return LLMatcher.grammar_from_json_schema(grammar.source, defaults=_LOOK)
     if grammar.kind == "regex":
-        return LLMatcher.grammar_from_regex(grammar.source)
+        # \d, \w and \s are ASCII's, as writers of patterns for programs expect.
+        return LLMatcher.grammar_from_lark(f"start: /(?:{regex_to_lark(grammar.source, 'dws')})/")
     return LLMatcher.grammar_from_lark(grammar.source)
 
 

@@ -44,9 +44,10 @@ async def chat_grammar_of(
     is how the model writes calls, and ``marker`` how a marker of its format is written in Lark.
     """
     asked, demand = _asked(body), _demand(body)
-    if demand is None and (asked is None or not body.callable_tools or asked[0] != "response_format"):
+    of_text = asked is not None and not asked[0].startswith("response_format")
+    if demand is None and (asked is None or of_text or not body.callable_tools):
         return await grammar_of(body, prefix)
-    if demand is not None and asked is not None and asked[0] != "response_format":
+    if asked is not None and of_text:
         raise _excluded("tool_choice", asked[0])
     start = "start: calls"
     if demand is None:
@@ -93,7 +94,8 @@ def _all_asked(body: Sampling) -> Iterator[tuple[str, Grammar]]:
                 "'response_format' of type 'json_schema' needs {'json_schema': {'name': …, 'schema': {…}}}.",
                 param="response_format.json_schema",
             )
-        yield "response_format", _schema(form.json_schema.schema_, "response_format.json_schema.schema")
+        param = "response_format.json_schema.schema"
+        yield param, _schema(form.json_schema.schema_, param)
     elif form is not None and form.type != "text":
         raise UnsupportedParameter(
             f"'response_format' must be of type 'text', 'json_object' or 'json_schema', not {form.type!r}.",

@@ -17,6 +17,8 @@ from engine.grammar.language import MAX_SOURCE, check, choice, embedded, lark, q
         Grammar("json_schema", '{"type": "object"}'),
         Grammar("json_schema", "{}"),
         Grammar("regex", r"\d{4}-\d\d"),
+        Grammar("regex", ""),
+        Grammar("regex", "a/b\n[/]é|c"),
         choice(["yes", "no", 'a "quoted" /one/\n', "Grüße 😀", "\\"]),
         lark('start: "a" | foo\nfoo: /[0-9]+/'),
         lark('root ::= "a" | foo\nfoo ::= [0-9]+'),
