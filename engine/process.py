@@ -60,7 +60,9 @@ class Loop:
         dtype = pick_dtype(config.dtype, config.model, device)
         watch.lap("imports")
         predicted = predict_weights(config.model, dtype, config.quantization)
-        check_room(predicted, device, config.quantization)
+        # Ranks on a CPU share its memory; on GPUs each has one of its own.
+        mine = predicted // config.tensor_parallel if device.type == "cuda" else predicted
+        check_room(mine, device, config.quantization)
         before = taken(device)
         self._runner = Runner(config)
         watch.lap("model")
@@ -213,6 +215,7 @@ class Loop:
             self._leaving.remove(key)
             if bank is not None:
                 bank.unload(key)
+            scheduler.forget_adapter(key)
             self._channel.send(AdapterDone(key))
 
     def _refuse_late(self, request_id: int, needed: float, allowed: float) -> None:

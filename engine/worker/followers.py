@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from engine.channel import Channel, encode
 from engine.config import EngineConfig
@@ -36,6 +37,8 @@ log = logging.getLogger("engine.parallel")
 
 _MEET = timedelta(seconds=60)
 """How long ranks that are all there may take to find each other."""
+_NOTICE = 2.0
+"""Seconds after which the death of a process is known for sure."""
 _LEAVE = 5.0
 """Seconds that the others get to leave by themselves."""
 _PR_SET_PDEATHSIG = 1
@@ -64,6 +67,7 @@ class Leader(Ranks):
         self.on_death: Callable[[int], None] = _leave
         """Called in a thread of its own with the rank of a process that is gone."""
         self._closing = False
+        self._gone = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sockets: list[socket.socket] = []
         # Guesses and the start's adapters are rank 0's: what comes of them it tells.
@@ -95,6 +99,14 @@ class Leader(Ranks):
 
     def send(self, message: Plan | LoadAdapter | UnloadAdapter) -> None:
         self._tell(_bare(message) if isinstance(message, Plan) else message)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        try:
+            return super().all_reduce(x)
+        except RuntimeError:
+            # Gloo noticed first; the thread that watches knows who it was.
+            self._gone.wait(_NOTICE)
+            raise
 
     def close(self) -> None:
         self._closing = True
@@ -139,12 +151,17 @@ class Leader(Ranks):
 
     def _tell(self, message: object) -> None:
         data = encode(message)
-        for one in self._sockets:
-            one.sendall(data)
+        try:
+            for one in self._sockets:
+                one.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            self._gone.wait(_NOTICE)
+            raise
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         if process.wait() != 0 and not self._closing:
             self.on_death(rank)
+            self._gone.set()
 
 
 class Follower(Ranks):

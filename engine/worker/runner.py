@@ -156,7 +156,8 @@ class Runner:
             return config.kv_cache_memory // self.block_bytes
         # Enough for all sequences at full length, within a share of what is free.
         enough = config.max_num_seqs * -(-self.max_model_len // config.block_size)
-        return max(1, min(enough, int(_free_memory(self.device)) // self.block_bytes))
+        free = _free_memory(self.device) / (self.ranks.size if self.device.type == "cpu" else 1)
+        return max(1, min(enough, int(free) // self.block_bytes))
 
 
 def pick_device(name: str) -> torch.device:

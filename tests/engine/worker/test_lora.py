@@ -192,6 +192,29 @@ def test_rows_without_adapter_are_those_of_an_engine_without_any(
     assert torch.equal(beside, truth)
 
 
+def test_guesses_change_no_token(
+    tiny_model: Path, folders: dict[str, Path], expected: list[list[int]]
+) -> None:
+    config = EngineConfig(
+        model=tiny_model, kv_cache_blocks=99, threads=1, adapters=tuple(folders.items()), speculation="ngram"
+    )
+    requests = [(prompt, GREEDY) for prompt in prompts()]
+    assert list(run(Runner(config), requests, sequences=8, adapters=NAMES).tokens.values()) == expected
+
+
+def test_bfloat16_stays_near(
+    tiny_model: Path, folders: dict[str, Path], merged: dict[str | None, dict[str, Tensor]]
+) -> None:
+    config = EngineConfig(
+        model=tiny_model, kv_cache_blocks=99, threads=1, adapters=tuple(folders.items()), dtype="bfloat16"
+    )
+    asked = [(prompt, name) for prompt, name in zip(prompts(), NAMES, strict=True) if len(prompt) > 1]
+    for (prompt, name), found in zip(asked, logits(Runner(config), *asked), strict=True):
+        truth = dense.logits(merged[name], SHAPE, prompt)
+        near = torch.nn.functional.cosine_similarity(found.float(), truth)
+        assert near.mean() > 0.99
+
+
 def test_an_adapter_comes_and_goes_while_others_run(
     tiny_model: Path, folders: dict[str, Path], merged: dict[str | None, dict[str, Tensor]]
 ) -> None:

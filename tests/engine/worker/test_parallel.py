@@ -18,7 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.core.block_pool import BlockPool
+from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler import Scheduler
 from engine.errors import StartupError, UnsupportedModel
 from engine.server.tokenizer import Tokenizer
 from engine.worker.followers import Leader
@@ -133,6 +136,40 @@ def test_preempted_ranks_say_the_same(tiny_model: Path) -> None:
         outcome = run(runner, crowd, blocks=8)
     assert outcome.preempted > 0
     assert outcome.tokens == expected
+
+
+def test_guesses_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None:
+    """Guesses are checked by all ranks, and blocks that choices share are copied on all."""
+    prompt = ([7, 8, 9, 10] * 12)[:45]
+    texts = []
+    for size in (1, 2):
+        with started(tiny_model, size, speculation="ngram") as runner:
+            scheduler = Scheduler(
+                BlockPool(60),
+                block_size=16,
+                max_sequences=8,
+                max_tokens_per_step=20,
+                max_model_len=512,
+                max_waiting=9,
+                lookahead=4,
+            )
+            params = [
+                SamplingParams(max_tokens=20, temperature=t, seed=i) for i, t in enumerate((0, 0.9, 0.9))
+            ]
+            siblings = [Sibling(i, params[i]) for i in (1, 2)]
+            scheduler.submit(Request(0, prompt, params[0], siblings=siblings))
+            tokens: dict[int, list[int]] = {0: [], 1: [], 2: []}
+            copies = guesses = 0
+            while not scheduler.idle:
+                plan = scheduler.schedule()
+                copies += len(plan.copies)
+                guesses += sum(work.drafts for work in plan.work)
+                for gain in scheduler.update(plan, runner.execute(plan)):
+                    tokens[gain.request_id] += gain.tokens
+            assert copies > 0
+            assert guesses > 0
+            texts.append(tokens)
+    assert texts[0] == texts[1]
 
 
 def test_ranks_agree_on_the_smallest_cache() -> None:
