@@ -38,86 +38,87 @@ def paged_prefill_reference(
     tile: int = TILE,
 ) -> Tensor:
     """``tile``: another one makes other bits."""
-    _, kv_heads, block_size, _ = k_cache.shape
-    out = torch.empty_like(q)
+    block_size = k_cache.shape[2]
     starts, lens = query_starts.tolist(), seq_lens.tolist()
+    out = torch.empty_like(q)
     for s, length in enumerate(lens):
-        first, last = starts[s], starts[s + 1]
-        start = length - (last - first)
+        new = q[starts[s] : starts[s + 1]]
+        start = length - len(new)
+        rows, before = _tiles(new, start, scale, k_cache.shape[1], tile)
         # Whole tiles of keys; what lies past the end is masked, and is finite wherever it comes from.
-        blocks = -(-(-(-length // tile) * tile) // block_size)
-        skipped = _first_key(start - start % tile, window, tile) // block_size
-        table = block_tables[s : s + 1, skipped:blocks]
-        if table.shape[1] < blocks - skipped:
-            table = torch.nn.functional.pad(table, (0, blocks - skipped - table.shape[1]))
-        rows = runs(table, kv_heads)
-        keys, values = (gather(cache, rows, kv_heads, q.dtype) for cache in (k_cache, v_cache))
-        scales = tuple(
-            None if scales is None else gather_scales(scales, rows, kv_heads)
-            for scales in (k_scales, v_scales)
-        )
-        new, offset = slice(first, last), skipped * block_size
-        _attend(q[new], keys, values, scales, offset, start, scale, window, softcap, tile, out[new])
+        blocks = -(-(start - before + len(rows) * tile) // block_size)
+        table = block_tables[s : s + 1, :blocks]
+        table = torch.nn.functional.pad(table, (0, blocks - table.shape[1]))
+        mixed = torch.empty_like(rows)
+        for i, queries in enumerate(rows):
+            begin = start - before + i * tile
+            _attend(
+                queries,
+                begin,
+                k_cache,
+                v_cache,
+                table,
+                window,
+                softcap,
+                k_scales,
+                v_scales,
+                tile,
+                mixed[i],
+            )
+        by_token = mixed.view(*mixed.shape[:2], -1, tile, q.shape[2]).permute(0, 3, 1, 2, 4)
+        by_token = by_token.reshape(-1, *q.shape[1:])
+        out[starts[s] : starts[s + 1]] = by_token[before : before + len(new)]
     return out
 
 
-def _first_key(begin: int, window: int | None, tile: int) -> int:
-    """The first position, in whole tiles, that the tile from ``begin`` sees."""
-    seen = 0 if window is None else max(0, begin + 1 - window)
-    return seen - seen % tile
-
-
-def _attend(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scales: tuple[Tensor | None, ...],
-    offset: int,
-    start: int,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    tile: int,
-    out: Tensor,
-) -> None:
-    """One sequence: ``q``, ``out`` [new, heads, head_dim] from position ``start``; ``keys``, ``values``
-    [kv_heads, n, head_dim] from position ``offset``; ``scales``: those of both, [kv_heads, 1, n]."""
+def _tiles(q: Tensor, start: int, scale: float, kv_heads: int, tile: int) -> tuple[Tensor, int]:
+    """[tiles, kv_heads, group * tile, head_dim], the heads that share keys as rows of one product, and how many
+    positions of the first tile lie before ``start``."""
     new, heads, head_dim = q.shape
-    kv_heads = keys.shape[0]
-    k_scales, v_scales = scales
     before = start % tile
     tiles = -(-(before + new) // tile)
     padded = q.new_zeros(tiles * tile, heads, head_dim)
     torch.mul(q, scale, out=padded[before : before + new])
-    # [tiles, kv_heads, group * tile, head_dim]: the heads that share keys become rows of one product.
     rows = padded.view(tiles, tile, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
-    rows = rows.reshape(tiles, kv_heads, -1, head_dim)
-    mixed = torch.empty_like(rows)
-    above = torch.ones(tile, tile, dtype=torch.bool, device=q.device).triu_(1)
-    for i in range(tiles):
-        begin = start - before + i * tile
-        end = begin + tile
-        first = _first_key(begin, window, tile)
-        seen = slice(first - offset, end - offset)
-        scores = torch.bmm(rows[i], keys[:, seen].transpose(1, 2))
-        if k_scales is not None:
-            scores.mul_(k_scales[..., seen])
-        cap_(scores, softcap)
-        by_head = scores.view(kv_heads, -1, tile, end - first)
-        if window is None:
-            by_head[..., begin - first :].masked_fill_(above, float("-inf"))
-        else:
-            back = torch.arange(begin, end, device=q.device)[:, None] - torch.arange(
-                first, end, device=q.device
-            )
-            by_head.masked_fill_((back < 0) | (back >= window), float("-inf"))
-        # Inside, softmax is float32 in any case.
-        weights = torch.softmax(scores, dim=-1)
-        if v_scales is not None:
-            weights.mul_(v_scales[..., seen])
-        torch.bmm(weights, values[:, seen], out=mixed[i])
-    mixed = mixed.view(tiles, kv_heads, -1, tile, head_dim).permute(0, 3, 1, 2, 4)
-    out.copy_(mixed.reshape(tiles * tile, heads, head_dim)[before : before + new])
+    return rows.reshape(tiles, kv_heads, -1, head_dim), before
+
+
+def _attend(
+    queries: Tensor,
+    begin: int,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    window: int | None,
+    softcap: float | None,
+    k_scales: Tensor | None,
+    v_scales: Tensor | None,
+    tile: int,
+    out: Tensor,
+) -> None:
+    """One tile from position ``begin``: ``queries``, ``out`` [kv_heads, group * tile, head_dim]."""
+    _, kv_heads, block_size, _ = k_cache.shape
+    end = begin + tile
+    first = 0 if window is None else max(0, begin + 1 - window) // tile * tile
+    from_block = first // block_size
+    rows = runs(block_table[:, from_block : -(-end // block_size)], kv_heads)
+    seen = slice(first - from_block * block_size, end - from_block * block_size)
+    scores = torch.bmm(queries, gather(k_cache, rows, kv_heads, queries.dtype)[:, seen].transpose(1, 2))
+    if k_scales is not None:
+        scores.mul_(gather_scales(k_scales, rows, kv_heads)[..., seen])
+    cap_(scores, softcap)
+    by_head = scores.view(kv_heads, -1, tile, end - first)
+    positions = torch.arange(begin, end, device=queries.device)[:, None]
+    if window is None:
+        by_head[..., begin - first :].masked_fill_(positions < positions.T, float("-inf"))
+    else:
+        back = positions - torch.arange(first, end, device=queries.device)
+        by_head.masked_fill_((back < 0) | (back >= window), float("-inf"))
+    # Inside, softmax is float32 in any case.
+    weights = torch.softmax(scores, dim=-1)
+    if v_scales is not None:
+        weights.mul_(gather_scales(v_scales, rows, kv_heads)[..., seen])
+    torch.bmm(weights, gather(v_cache, rows, kv_heads, queries.dtype)[:, seen], out=out)
 
 
 def paged_prefill(
