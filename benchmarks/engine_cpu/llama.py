@@ -1,6 +1,6 @@
 """llama.cpp's side: run by a Python that has llama-cpp-python, and by nothing else of this project.
 
-``llama.py quantize SOURCE TARGET KIND``, or ``llama.py serve FILE THREADS CONTEXT``: lines of JSON in, lines of JSON out.
+``llama.py quantize SOURCE TARGET KIND``, or ``llama.py serve FILE THREADS CONTEXT``: JSON lines in and out.
 """
 
 from __future__ import annotations
