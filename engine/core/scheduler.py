@@ -22,6 +22,7 @@ from engine.core.block_pool import BlockPool
 from engine.core.block_tables import BlockTables
 from engine.core.deadlines import Deadlines
 from engine.core.forks import Forks
+from engine.core.guesses import Guesses, agreed
 from engine.core.pace import Pace
 from engine.core.plan import Drawn, Plan, Progress, Work
 from engine.core.prefix_cache import PrefixCache
@@ -75,6 +76,7 @@ class Scheduler:
         self.waiting = Queue()
         self.running: list[Request] = []
         self._tables = BlockTables(pool, self.prefixes, block_size)
+        self._guesses = Guesses(self._tables, lookahead)
         self._forks = Forks()
         self._requests: dict[int, Request] = {}
         self._clock = clock
@@ -178,7 +180,10 @@ class Scheduler:
         if len(plan.preempted) == made_way:
             budget -= self._admit(plan, budget, prompts)
         if self.lookahead:
-            self._speculate(plan, budget)
+            # Where one waits for blocks, guesses take none.
+            contended = bool(self.waiting) and len(self.running) < self.max_sequences
+            spare = 0 if contended else self.pool.available - len(self.running)
+            self._guesses.add(plan, self._requests, budget, spare)
         if plan.work:
             plan.ended, self._ended = self._ended, []
         return plan
@@ -199,7 +204,7 @@ class Scheduler:
             gains.append(gain)
             finish = gain.finish
             if work.drafts:
-                request.computed += _agreed(work.tokens[-work.drafts :], gain.tokens)
+                request.computed += agreed(work.tokens[-work.drafts :], gain.tokens)
             if self.lookahead:
                 request.drafts = drawn.drafts.get(request.id, [])
             if request.computed >= request.boundary:
@@ -249,6 +254,8 @@ class Scheduler:
         for _ in range(lower):
             self._preempt(plan)
             if self._can_seat(head):
+                # At once: what those that go on need for this step must not keep it out after all.
+                self._begin(head, plan)
                 return
 
     def _can_seat(self, request: Request) -> bool:
@@ -270,44 +277,20 @@ class Scheduler:
             request = self.waiting[0]
             if not self._can_seat(request):
                 break
-            self.waiting.remove(request)
-            self._tables.open(request)
-            plan.hit_tokens += request.computed
-            insort(self.running, request, key=RANK)
-            if not request.started:
-                request.started = True
-                plan.admitted.append(request.id)
+            self._begin(request, plan)
             count = min(request.missing, left)
             plan.work.append(self._work(request, count))
             left -= count
         return before - left
 
-    def _speculate(self, plan: Plan, budget: int) -> None:
-        """Adds guesses, and room for the next ones, with what nobody else can use in this step."""
-        contended = bool(self.waiting) and len(self.running) < self.max_sequences
-        spare = 0 if contended else self.pool.available - len(self.running)
-        for work in plan.work:
-            if work.sampling is None:
-                continue
-            blocks, guesses = work.blocks, self._requests[work.request_id].drafts
-            # What may yet be drawn after this step's token: one computes none of the last token, and none beyond it.
-            allowed = work.sampling.max_tokens - 1 - (len(work.history) - work.prompt_length)
-            drafts = min(len(guesses), self.lookahead, budget, allowed) if guesses else 0
-            room = self.lookahead if allowed > drafts + self.lookahead else max(0, allowed - drafts - 1)
-            slots = len(blocks) * self.block_size - len(work.history)
-            if drafts + room > slots:
-                wanted = min(self._tables.count(drafts + room - slots), spare)
-                if wanted > 0:
-                    blocks.extend(self.pool.allocate(wanted))
-                    spare -= wanted
-                    slots += wanted * self.block_size
-                drafts = min(drafts, slots)
-                room = min(room, slots - drafts)
-            if drafts:
-                work.tokens += guesses[:drafts]
-                work.drafts = drafts
-                budget -= drafts
-            work.room = room
+    def _begin(self, request: Request, plan: Plan) -> None:
+        self.waiting.remove(request)
+        self._tables.open(request)
+        plan.hit_tokens += request.computed
+        insort(self.running, request, key=RANK)
+        if not request.started:
+            request.started = True
+            plan.admitted.append(request.id)
 
     def _work(self, request: Request, count: int) -> Work:
         start, tokens = request.computed, request.tokens
@@ -404,11 +387,3 @@ class Scheduler:
                 for sibling in list(request.siblings):
                     self.abort(sibling.id)
                 self.abort(request_id)
-
-
-def _agreed(guesses: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many guesses came true."""
-    for count, (guess, token) in enumerate(zip(guesses, tokens, strict=False)):
-        if guess != token:
-            return count
-    return min(len(guesses), len(tokens))

@@ -136,9 +136,9 @@ class EverythingMachine(RuleBasedStateMachine):
         assert len({work.request_id for work in plan.work}) == len(plan.work) <= scheduler.max_sequences
         # Whoever decodes goes on in every step, unless it has to give way.
         assert {work.request_id for work in plan.work} | set(plan.preempted) >= set(streams)
-        if scheduler.chunk is not None and streams:
-            prompts = sum(len(w.tokens) - w.drafts for w in plan.work if w.request_id not in streams)
-            assert prompts <= scheduler.chunk + len(plan.work)
+        if scheduler.chunk is not None and set(streams) - set(plan.preempted):
+            prompts = sum(len(work.tokens) for work in plan.work if work.request_id not in streams)
+            assert prompts - sum(work.drafts for work in plan.work) <= scheduler.chunk
         self.take(scheduler.update(plan, self.worker.execute(plan)))
 
     @rule(adapter=st.sampled_from(["a", "bb"]))

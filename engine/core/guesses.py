@@ -1,0 +1,53 @@
+"""Guesses at tokens to come: computed with what nobody else can use in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.core.block_tables import BlockTables
+from engine.core.plan import Plan
+from engine.core.request import Request
+
+
+class Guesses:
+    def __init__(self, tables: BlockTables, lookahead: int) -> None:
+        """``lookahead``: most guesses a step and request."""
+        self._tables = tables
+        self._lookahead = lookahead
+
+    def add(self, plan: Plan, requests: Mapping[int, Request], budget: int, spare: int) -> None:
+        """Lengthens the works that draw by their requests' guesses, and makes room for the next ones.
+
+        ``budget``: tokens left in the step. ``spare``: blocks that may be taken.
+        """
+        pool, block_size, lookahead = self._tables.pool, self._tables.block_size, self._lookahead
+        for work in plan.work:
+            if work.sampling is None:
+                continue
+            blocks, guesses = work.blocks, requests[work.request_id].drafts
+            # What may be drawn after this step's token. Nothing is computed after the last.
+            allowed = work.sampling.max_tokens - 1 - (len(work.history) - work.prompt_length)
+            drafts = min(len(guesses), lookahead, budget, allowed) if guesses else 0
+            room = lookahead if allowed > drafts + lookahead else max(0, allowed - drafts - 1)
+            slots = len(blocks) * block_size - len(work.history)
+            if drafts + room > slots:
+                wanted = min(self._tables.count(drafts + room - slots), spare)
+                if wanted > 0:
+                    blocks.extend(pool.allocate(wanted))
+                    spare -= wanted
+                    slots += wanted * block_size
+                drafts = min(drafts, slots)
+                room = min(room, slots - drafts)
+            if drafts:
+                work.tokens += guesses[:drafts]
+                work.drafts = drafts
+                budget -= drafts
+            work.room = room
+
+
+def agreed(guesses: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many guesses came true."""
+    for count, (guess, token) in enumerate(zip(guesses, tokens, strict=False)):
+        if guess != token:
+            return count
+    return min(len(guesses), len(tokens))

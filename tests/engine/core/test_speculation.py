@@ -1,0 +1,160 @@
+"""The scheduler's part of speculation: which guesses are computed, and what is left of them."""
+
+from __future__ import annotations
+
+from engine.core.plan import Drawn
+from engine.core.request import Request, Sibling
+from engine.core.sampling_params import SamplingParams
+from tests.engine.core.fake_worker import FakeWorker
+from tests.engine.core.test_scheduler import BLOCK, make, request, shape
+
+
+def begin(*, generate: int = 20, lookahead: int = 4, prompt: int = 5, **options):
+    """A request that has drawn its first token, 7, and got the guesses 1, 2, 3 …"""
+    scheduler = make(lookahead=lookahead, **{"budget": 32, **options})
+    scheduler.submit(request(1, prompt, generate=generate))
+    plan = scheduler.schedule()
+    scheduler.update(plan, Drawn({1: [7]}, drafts={1: [1, 2, 3, 4, 5, 6][: plan.work[0].room]}))
+    scheduler.check_integrity()
+    return scheduler
+
+
+def test_guesses_are_computed_after_the_token_and_blocks_cover_them_and_the_next() -> None:
+    scheduler = begin()
+    (work,) = scheduler.schedule().work
+    assert (work.tokens, work.start, work.drafts, work.room) == ([7, 1, 2, 3, 4], 5, 4, 4)
+    assert work.sampling is not None
+    assert work.history == [0, 1, 2, 3, 4, 7]
+    assert len(work.blocks) * BLOCK >= work.end + work.room
+
+
+def test_guesses_that_come_true_count_as_computed_and_others_do_not() -> None:
+    for drawn, computed in (([9], 6), ([1, 9], 7), ([1, 2, 9], 8), ([1, 2, 3, 4, 9], 10)):
+        scheduler = begin()
+        plan = scheduler.schedule()
+        (gain,) = scheduler.update(plan, Drawn({1: drawn}, drafts={1: [8]}))
+        (one,) = scheduler.running
+        assert (gain.tokens, one.computed, one.missing) == (drawn, computed, 1)
+        assert one.drafts == [8]
+        assert shape(scheduler.schedule()) == [(1, computed, 2)]
+        scheduler.check_integrity()
+
+
+def test_guesses_last_for_one_step() -> None:
+    scheduler = begin()
+    scheduler.update(scheduler.schedule(), Drawn({1: [9]}))
+    (work,) = scheduler.schedule().work
+    assert (work.tokens, work.drafts) == ([9], 0)
+
+
+def test_a_stop_token_among_those_accepted_ends_the_request_there() -> None:
+    scheduler = make(lookahead=4, budget=32, prefix_caching=True)
+    params = SamplingParams(max_tokens=20, stop_token_ids=frozenset({2}))
+    scheduler.submit(Request(1, [5] * 5, params))
+    scheduler.update(scheduler.schedule(), Drawn({1: [7]}, drafts={1: [1, 2, 3]}))
+    (gain,) = scheduler.update(scheduler.schedule(), Drawn({1: [1, 2, 3, 9]}))
+    assert (gain.tokens, gain.finish) == ([1, 2], "stop")
+    assert scheduler.idle
+    scheduler.check_integrity()
+
+
+def test_nothing_is_guessed_beyond_the_last_token() -> None:
+    """Six to generate, one is drawn: four guesses leave one to draw, and none to guess after it."""
+    scheduler = begin(generate=6)
+    (work,) = scheduler.schedule().work
+    assert (work.drafts, work.room) == (4, 0)
+    for generate, drafts in ((5, 3), (4, 2), (2, 0)):
+        (work,) = begin(generate=generate).schedule().work
+        assert (work.drafts, work.room) == (drafts, 0)
+
+
+def test_the_budget_goes_to_wanted_tokens_first() -> None:
+    scheduler = begin(budget=8)
+    scheduler.submit(request(2, 40))
+    plan = scheduler.schedule()
+    assert shape(plan) == [(1, 5, 1), (2, 0, 7)]
+    assert plan.work[0].room == 4
+    scheduler = begin(budget=8)
+    scheduler.submit(request(2, 5))
+    assert [(work.request_id, work.drafts) for work in scheduler.schedule().work] == [(1, 2), (2, 0)]
+
+
+def test_off_means_off() -> None:
+    scheduler = begin(lookahead=0)
+    scheduler.update(scheduler.schedule(), Drawn({1: [7]}, drafts={1: [1, 2]}))
+    (work,) = scheduler.schedule().work
+    assert (work.tokens, work.drafts, work.room) == ([7], 0, 0)
+
+
+def test_guessing_takes_no_block_from_one_that_runs() -> None:
+    """Of five blocks each holds two: there is room up to the end of these, and no further."""
+    scheduler = make(lookahead=4, budget=32, blocks=5, sequences=2)
+    for number in (1, 2):
+        scheduler.submit(request(number, 6, generate=3))
+    plan = scheduler.schedule()
+    scheduler.update(plan, Drawn({1: [7], 2: [7]}, drafts={1: [1, 1], 2: [1, 1]}))
+    plan = scheduler.schedule()
+    assert plan.preempted == []
+    assert [(work.drafts, work.room) for work in plan.work] == [(1, 0), (1, 0)]
+
+
+def test_room_for_guesses_is_given_back_before_anyone_gives_way() -> None:
+    """The first has taken a third block for guesses, which the second needs."""
+    scheduler = make(lookahead=4, budget=32, blocks=6, sequences=2)
+    scheduler.submit(request(1, 7, generate=9))
+    plan = scheduler.schedule()
+    assert len(plan.work[0].blocks) == 3
+    scheduler.update(plan, Drawn({1: [7]}))
+    scheduler.submit(request(2, 8, generate=5))
+    plan = scheduler.schedule()
+    assert plan.admitted == [2]
+    scheduler.update(plan, Drawn({1: [7], 2: [7]}))
+    plan = scheduler.schedule()
+    assert plan.preempted == []
+    assert len(plan.work) == 2
+    scheduler.check_integrity()
+
+
+def test_room_for_guesses_keeps_nobody_waiting() -> None:
+    scheduler = make(lookahead=8, budget=32, blocks=6, sequences=2)
+    scheduler.submit(request(1, 7, generate=13))
+    plan = scheduler.schedule()
+    assert len(plan.work[0].blocks) == 4
+    scheduler.update(plan, Drawn({1: [7]}, drafts={1: [1] * 8}))
+    # Needs three blocks besides the one that the first may need: they are there if the guesses' are given back.
+    scheduler.submit(request(2, 12, generate=2))
+    plan = scheduler.schedule()
+    assert plan.admitted == [2]
+    scheduler.check_integrity()
+
+
+def test_while_one_waits_for_blocks_guesses_take_none() -> None:
+    scheduler = make(lookahead=8, budget=32, blocks=6, sequences=2)
+    scheduler.submit(request(1, 7, generate=13))
+    scheduler.submit(request(2, 20, generate=2))
+    plan = scheduler.schedule()
+    assert plan.admitted == [1]
+    assert (len(plan.work[0].blocks), plan.work[0].room) == (2, 1)
+
+
+def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
+    """Lookahead 0 to 5: the same answers, and in fewer steps with more guesses."""
+    steps = []
+    for lookahead in (0, 2, 5):
+        scheduler = make(blocks=40, lookahead=lookahead, budget=40, prefix_caching=True)
+        worker = FakeWorker(BLOCK)
+        params = [SamplingParams(max_tokens=30, seed=seed) for seed in range(4)]
+        prompt = [1, 0, 1, 1, 0, 1]
+        siblings = [Sibling(i, params[i]) for i in (1, 2)]
+        scheduler.submit(Request(0, prompt, params[0], siblings=siblings))
+        scheduler.submit(Request(3, prompt, params[3]))
+        gained = {i: [] for i in range(4)}
+        steps.append(0)
+        while not scheduler.idle:
+            plan = scheduler.schedule()
+            for gain in scheduler.update(plan, worker.execute(plan)):
+                gained[gain.request_id] += gain.tokens
+            scheduler.check_integrity()
+            steps[-1] += 1
+        assert gained == {i: worker.answer(prompt, params[i]) for i in range(4)}
+    assert steps[0] > steps[1] > steps[2]
