@@ -92,7 +92,9 @@ class Int4Linear:
         missing = -self.out_features % _BLOCK
         codes = functional.pad(weight.codes, (0, 0, 0, missing)).to(torch.int32)
         scales = torch.stack([weight.scale, weight.offset], -1).repeat_interleave(weight.size // size, 1)
-        self._scales = functional.pad(scales, (0, 0, 0, 0, 0, missing)).transpose(0, 1).contiguous().bfloat16()
+        self._scales = (
+            functional.pad(scales, (0, 0, 0, 0, 0, missing)).transpose(0, 1).contiguous().bfloat16()
+        )
         self._packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
         self._size = size
         if not invariant and (unpack := _layout()) is not None:

@@ -20,6 +20,7 @@ from engine.models.mixture import mixtral, qwen3_moe
 from engine.weights.loader import Loader
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
+from engine.weights.stored import stored
 from engine.worker.kv_cache import KVCache, KVShape
 from engine.worker.lora import AdapterBank
 from engine.worker.parallel import ALONE, Ranks
@@ -74,6 +75,8 @@ def load_model(
     ranks: Ranks = ALONE,
     adapters: AdapterBank | None = None,
     max_model_len: int | None = None,
+    quantization: str | None = None,
+    invariant: bool = False,
 ) -> Model:
     """``max_model_len``: the longest context that will be asked for; ``None``: the longest it was made for.
 
@@ -88,7 +91,16 @@ def load_model(
             f"The architecture {asked} is not supported; these are: {', '.join(FAMILIES)}."
         )
     reader = SafetensorsReader(folder, device, dtype)
-    weights = Loader(reader, device, dtype, ranks=ranks, adapters=adapters)
+    weights = Loader(
+        reader,
+        device,
+        dtype,
+        ranks=ranks,
+        adapters=adapters,
+        quantization=quantization,
+        stored=stored(config),
+        invariant=invariant,
+    )
     with progress(reader.total_bytes) as reader.on_read:
         model = Decoder(FAMILIES[known](config), weights, max_model_len)
     weights.finish()

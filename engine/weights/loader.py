@@ -6,13 +6,17 @@ spread and whether adapters sit on them is decided here, so that model families 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from engine.errors import UnsupportedModel
 from engine.layers.linear import Linear
+from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear, Joined
+from engine.weights.quantize import GROUPS, Groups, join, same_inputs, to_fp8, to_int4, to_int8
+from engine.weights.stored import RawTensors, Stored, check
 from engine.worker.lora import AdaptedLinear, AdapterBank
 from engine.worker.parallel import ALONE, Ranks, Reduced
 
@@ -53,8 +57,20 @@ class Loader:
         *,
         ranks: Ranks = ALONE,
         adapters: AdapterBank | None = None,
+        quantization: str | None = None,
+        stored: Stored | None = None,
+        invariant: bool = False,
     ) -> None:
+        """``quantization``: how plain weights are kept, one of ``METHODS``. ``stored``: how a quantized checkpoint has
+        them. ``invariant``: a row's result must not depend on the number of rows, at the price of slower prompts.
+
+        Raises ``UnsupportedModel`` for a method that this device or checkpoint does not allow.
+        """
+        check(quantization, stored, device)
         self._checkpoint = checkpoint
+        self._quantization = quantization
+        self._stored = stored
+        self._invariant = invariant
         self.device = device
         self.dtype = dtype
         self.ranks = ranks
@@ -65,6 +81,10 @@ class Loader:
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Raises ``UnsupportedModel`` if there is none of that name and shape."""
+        layer = name.removesuffix(".weight")
+        if len(shape) == 2 and (weight := self._read(layer, *shape)) is not None:
+            plain = weight.weight() if isinstance(weight, Groups) else weight
+            return plain.to(self.device, self.dtype)
         return self._checkpoint.take(name, shape)
 
     def ignore(self, name: str) -> None:
@@ -85,21 +105,78 @@ class Loader:
 
         Raises ``UnsupportedModel`` if the weights do not fit.
         """
-        weight = torch.cat([self._weight(name, out, in_features, split) for name, out in parts.items()])
+        weights = [self._weight(name, out, in_features, split) for name, out in parts.items()]
         biases = [self._bias(name, out, split) for name, out in parts.items()] if bias else []
         # What every rank has in full must be added once.
         once = split != "in" or self.ranks.rank == 0
-        layer = Linear(weight, torch.cat(biases) if biases and once else None)
+        head = any(name.endswith("lm_head") for name in parts)
+        layer = self._product(weights, torch.cat(biases) if biases and once else None, head)
         return self._shared(layer, parts, in_features, split)
 
     def tied(self, name: str, weight: Tensor) -> Product:
         """The head whose weights are the embedding ``weight`` [vocab, hidden] of that name."""
-        return Linear(weight)
+        return self._plain(weight, None, head=True)
 
-    def _weight(self, name: str, out_features: int, in_features: int, split: Split | None) -> Tensor:
+    def _product(self, weights: Sequence[Tensor | Groups], bias: Tensor | None, head: bool) -> Product:
+        plain = [weight for weight in weights if isinstance(weight, Tensor)]
+        grouped = [weight for weight in weights if isinstance(weight, Groups)]
+        if not grouped:
+            return self._plain(torch.cat(plain), bias, head)
+        if not plain and same_inputs(grouped):
+            return self._grouped(join(grouped), bias)
+        widths = [len(weight) if isinstance(weight, Tensor) else len(weight.codes) for weight in weights]
+        biases = [None] * len(weights) if bias is None else bias.split(widths)
+        return Joined(
+            [self._product([weight], part, head) for weight, part in zip(weights, biases, strict=True)]
+        )
+
+    def _plain(self, weight: Tensor, bias: Tensor | None, head: bool) -> Product:
+        """A plain weight, kept as ``quantization`` says.
+
+        With int4, the head has 8 bits: it decides which token it is, and costs less than it would save; so has a
+        layer whose inputs are no whole groups. What 8-bit floats cannot multiply on a GPU, sizes that 16 does not
+        divide, stays plain.
+        """
+        method = self._quantization
+        if method in GROUPS and not head and weight.shape[1] % GROUPS[method] == 0:
+            return self._grouped(to_int4(weight, GROUPS[method]), bias)
+        if method == "int8" or method in GROUPS:
+            return Int8Linear(to_int8(weight), bias)
+        if method == "fp8" and not any(size % 16 for size in weight.shape):
+            return Fp8Linear(to_fp8(weight), bias)
+        return Linear(weight, bias)
+
+    def _grouped(self, weight: Groups, bias: Tensor | None) -> Product:
+        weight = weight.to(self.device)
+        if weight.size % 32:
+            return Linear(weight.weight().to(self.dtype), bias)
+        return Int4Linear(weight, bias, invariant=self._invariant)
+
+    def _read(self, name: str, out_features: int, in_features: int) -> Groups | Tensor | None:
+        """What a quantized checkpoint has under that name; ``None`` if it is plain."""
+        reader = self._checkpoint
+        if self._stored is None or not isinstance(reader, RawTensors) or not self._stored.holds(reader, name):
+            return None
+        return self._stored.read(reader, name, out_features, in_features)
+
+    def _weight(self, name: str, out_features: int, in_features: int, split: Split | None) -> Tensor | Groups:
         """This rank's part."""
-        whole = self.take(f"{name}.weight", (out_features, in_features))
-        return whole if split is None else self.ranks.cut(whole, _DIMENSION[split], f"parts of {name}")
+        whole = self._read(name, out_features, in_features)
+        if whole is None:
+            whole = self._checkpoint.take(f"{name}.weight", (out_features, in_features))
+        elif isinstance(whole, Tensor):
+            whole = whole.to(self.device, self.dtype)
+        if split is None or self.ranks.size == 1:
+            return whole
+        dimension, what = _DIMENSION[split], f"parts of {name}"
+        if isinstance(whole, Tensor):
+            return self.ranks.cut(whole, dimension, what)
+        if split == "in" and whole.order is not None:
+            raise UnsupportedModel(
+                f"Ranks cannot share {name}, whose inputs are reordered (desc_act): leave out --tensor-parallel."
+            )
+        cut = (self.ranks.cut(part, dimension, what) for part in (whole.codes, whole.scale, whole.offset))
+        return Groups(*cut, whole.order)
 
     def _bias(self, name: str, out_features: int, split: Split | None) -> Tensor:
         whole = self.take(f"{name}.bias", (out_features,))

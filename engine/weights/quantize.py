@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-METHODS = ("int8", "int4", "fp8")
-GROUP = 32
-"""Weights that share a scale in 4 bits, if nobody says otherwise: as in llama.cpp's Q4_0."""
+GROUPS = {"int4": 32, "int4-64": 64, "int4-128": 128}
+"""Weights that share a scale, by the name of the method; 32 as in llama.cpp's Q4_0."""
+METHODS = ("int8", *GROUPS, "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,10 @@ class Groups:
     def size(self) -> int:
         return self.codes.shape[1] // self.scale.shape[1]
 
+    def to(self, device: torch.device) -> Groups:
+        order = None if self.order is None else self.order.to(device)
+        return Groups(self.codes.to(device), self.scale.to(device), self.offset.to(device), order)
+
     def weight(self) -> Tensor:
         """float32 [out, in]"""
         grouped = self.codes.view(*self.scale.shape, self.size).float()
@@ -51,8 +55,7 @@ def same_inputs(parts: Sequence[Groups]) -> bool:
     """Whether they can be one product: equal groups of equal inputs."""
     first = parts[0]
     return all(
-        part.size == first.size
-        and (part.order is first.order is None or _equal(part.order, first.order))
+        part.size == first.size and (part.order is first.order is None or _equal(part.order, first.order))
         for part in parts[1:]
     )
 
@@ -89,7 +92,7 @@ def to_fp8(weight: Tensor) -> Channels:
     return Channels((wide / scale[:, None]).to(torch.float8_e4m3fn), scale)
 
 
-def to_int4(weight: Tensor, size: int = GROUP) -> Groups:
+def to_int4(weight: Tensor, size: int) -> Groups:
     """Groups of ``size`` along the inputs, from their least to their largest weight.
 
     Scale and offset are rounded to bfloat16, in which they are computed with, before the codes are chosen. ``size``

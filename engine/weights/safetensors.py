@@ -44,17 +44,29 @@ class SafetensorsReader:
 
         Raises ``UnsupportedModel`` if there is none of that name and shape.
         """
-        if name not in self._files:
-            raise UnsupportedModel(f"The weights lack the tensor {name}: they do not belong to config.json.")
-        tensor = self._files[name].get_tensor(name)
+        tensor = self._get(name)
         if tuple(tensor.shape) != shape:
             raise UnsupportedModel(
                 f"The tensor {name} has the shape {tuple(tensor.shape)}, but config.json calls for {shape}."
             )
-        self._left.discard(name)
         taken = tensor.to(self._device, self._dtype)
-        self.on_read(tensor.nbytes)
+        self._count(name, tensor)
         return taken
+
+    def raw(self, name: str) -> Tensor:
+        """The tensor as it is stored, on the CPU. Raises ``UnsupportedModel`` if there is none of that name."""
+        tensor = self._get(name)
+        self._count(name, tensor)
+        return tensor
+
+    def _get(self, name: str) -> Tensor:
+        if name not in self._files:
+            raise UnsupportedModel(f"The weights lack the tensor {name}: they do not belong to config.json.")
+        return self._files[name].get_tensor(name)
+
+    def _count(self, name: str, tensor: Tensor) -> None:
+        self._left.discard(name)
+        self.on_read(tensor.nbytes)
 
     def ignore(self, name: str) -> None:
         """A tensor that the model has no use for; a name that ends in a dot is that of all tensors below."""
