@@ -46,6 +46,8 @@ class Runner:
             ranks=self.ranks,
             adapters=self.adapters,
             max_model_len=config.max_model_len,
+            quantization=config.quantization,
+            invariant=config.deterministic,
         )
         self.max_model_len = config.max_model_len or self.model.max_positions
         if self.max_model_len > self.model.max_positions:
