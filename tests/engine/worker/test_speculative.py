@@ -33,8 +33,8 @@ __all__ = ["drafted", "likeness", "twin"]
     [
         {},
         {"budget": 12, "late": 2, "sequences": 8},
-        {"blocks": 14, "sequences": 8, "budget": 64},
-        {"blocks": 10, "sequences": 8, "budget": 16},
+        {"blocks": 9, "sequences": 8, "budget": 64},
+        {"blocks": 8, "sequences": 8, "budget": 16},
     ],
     ids=["", "chunked", "preempted", "crowded"],
 )
