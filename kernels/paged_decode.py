@@ -39,7 +39,7 @@ class Reads:
     rows: Tensor
     """int64 [sequences * kv_heads * blocks]: which of the cache's runs of one block and head."""
     unseen: Tensor
-    """bool [sequences, 1, 1, new, 1, length]"""
+    """bool [sequences, new, length]"""
 
     @classmethod
     def of(
@@ -68,7 +68,7 @@ class Reads:
         unseen = positions[:, None] >= ends[..., None]
         if window is not None:
             unseen |= positions[:, None] < ends[..., None] - window
-        return cls(runs(block_tables, kv_heads), unseen[:, None, None, :, None])
+        return cls(runs(block_tables, kv_heads), unseen)
 
 
 def _blocks(window: int, block_size: int) -> int:
@@ -142,24 +142,35 @@ def paged_decode_reference(
     if reads is None:
         new = tokens // len(seq_lens)
         reads = Reads.of(block_tables, seq_lens, new, kv_heads, block_size, window)
-    sequences, new = reads.unseen.shape[0], reads.unseen.shape[3]
+    rows, unseen = reads.rows, reads.unseen
+    sequences, new, length = unseen.shape
     lists, group = sequences * kv_heads, heads // kv_heads
-    queries = (q * scale).view(sequences, new, kv_heads, group, head_dim)
-    queries = queries.transpose(1, 2).reshape(lists, new * group, head_dim)
+    queries = q * scale
+    if new > 1:
+        queries = queries.view(sequences, new, kv_heads, group, head_dim).transpose(1, 2)
+    queries = queries.reshape(lists, new * group, head_dim)
     copies = -(-_ROWS // (new * group))
     if copies > 1:
         queries = torch.cat([queries] * copies, 1)
-    scores = torch.bmm(queries, gather(k_cache, reads.rows, lists, q.dtype).transpose(1, 2))
+    scores = torch.bmm(queries, gather(k_cache, rows, lists, q.dtype).transpose(1, 2))
     if k_scales is not None:
-        scores.mul_(gather_scales(k_scales, reads.rows, lists))
-    cap_(scores, softcap)
-    scores.view(sequences, kv_heads, copies, new, group, -1).masked_fill_(reads.unseen, float("-inf"))
+        scores.mul_(gather_scales(k_scales, rows, lists))
+    if softcap is not None:
+        cap_(scores, softcap)
+    if new == 1:
+        scores.view(sequences, -1, length).masked_fill_(unseen, float("-inf"))
+    else:
+        by_token = scores.view(sequences, kv_heads * copies, new, group, length)
+        by_token.masked_fill_(unseen[:, None, :, None], float("-inf"))
     # Inside, softmax is float32 in any case.
-    weights = torch.softmax(scores, dim=-1)
+    weights = torch.softmax(scores, -1)
     if v_scales is not None:
-        weights.mul_(gather_scales(v_scales, reads.rows, lists))
-    mixed = torch.bmm(weights, gather(v_cache, reads.rows, lists, q.dtype))[:, : new * group]
-    mixed = mixed.view(sequences, kv_heads, new, group, head_dim).transpose(1, 2)
+        weights.mul_(gather_scales(v_scales, rows, lists))
+    mixed = torch.bmm(weights, gather(v_cache, rows, lists, q.dtype))
+    if copies > 1:
+        mixed = mixed[:, : new * group]
+    if new > 1:
+        mixed = mixed.view(sequences, kv_heads, new, group, head_dim).transpose(1, 2)
     return mixed.reshape(tokens, heads, head_dim)
 
 
