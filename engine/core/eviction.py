@@ -13,11 +13,11 @@ class EvictionOrder:
     """Time is counted in blocks handed out. A block of weight ``w``, last used at ``t``, expires at
     ``t + w * total``, and whichever expires first is evicted first, expired already or not.
 
-    So for weights ``W > w``: a block of weight ``W`` outlives all blocks of weight ``w`` that were last used up to
+    So for weights ``W > w``: a block of weight ``W`` outlives all blocks of weight ``w`` that were last used less than
     ``(W - w) * total`` after it. And nobody starves: once nobody has used it while more than ``(W - w) * total``
     blocks were handed out, it goes before every block of weight ``w`` that was used since. Weights are rounded to
-    powers of √2 from 1/4 to 64, so no block delays another for more than ``64 * total``, and each weight has a queue
-    of its own that is in order by itself: eviction looks at the head of each, at most 17.
+    powers of √2 from 1/4 to 64, so what nobody uses is in nobody's way for more than ``64 * total`` blocks, and each
+    weight has a queue of its own that is in order by itself: eviction looks at the head of each, at most 17.
 
     A block that several weights used keeps the largest until it has expired. Whoever uses a block uses its parent
     too, so a parent never expires before its children; where both were let go at once, the child has to be added

@@ -53,7 +53,8 @@ class Scheduler:
         """
         ``ageing``: seconds of waiting that are worth one of priority.
         ``lookahead``: most guesses a step and request.
-        ``chunk``: most tokens of prompts in a step in which others decode, as it is they who wait for it.
+        ``chunk``: most tokens of prompts in a step in which others decode, as it is they who wait for it. May be
+        changed between steps, to 0 for one without prompts.
         ``context_caps``: (priority, tokens): the longest context of requests of this priority and of those below it,
         down to the next entry's.
         """
