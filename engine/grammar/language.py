@@ -25,6 +25,11 @@ _WHITESPACE = r"( |\n {0,40})?"
 _LOOK = {"whitespace_pattern": _WHITESPACE}
 
 
+_SPELLING = '%llguidance {"no_forcing": true}'
+"""Texts that must follow may be spelt as the model likes: else llguidance would spell a special token's name, where it
+is meant as text, by that token, and then refuse it."""
+
+
 def limits() -> LLParserLimits:
     """What a grammar may cost to compile and at each token, so that no request stalls the others."""
     return LLParserLimits(
@@ -40,11 +45,13 @@ def limits() -> LLParserLimits:
 def definition(grammar: Grammar) -> str:
     """What llguidance's matcher is made of. Raises ``ValueError`` for what ``check`` refuses, or the matcher will."""
     if grammar.kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(grammar.source, defaults=_LOOK)
-    if grammar.kind == "regex":
+        source = f"start: {embedded(json.loads(grammar.source))}"
+    elif grammar.kind == "regex":
         # \d, \w and \s are ASCII's, as writers of patterns for programs expect.
-        return LLMatcher.grammar_from_lark(f"start: /(?:{regex_to_lark(grammar.source, 'dws')})/")
-    return LLMatcher.grammar_from_lark(grammar.source)
+        source = f"start: /(?:{regex_to_lark(grammar.source, 'dws')})/"
+    else:
+        source = grammar.source
+    return LLMatcher.grammar_from_lark(f"{source}\n{_SPELLING}")
 
 
 def check(grammar: Grammar) -> str | None:
@@ -56,6 +63,8 @@ def check(grammar: Grammar) -> str | None:
         return f"it has {len(grammar.source)} characters, and {MAX_SOURCE} is the most"
     try:
         matcher = LLMatcher(_bytes(), definition(grammar), log_level=0, limits=limits())
+    except RecursionError:
+        return "it is nested too deeply"
     except ValueError as error:
         return _plain(str(error))
     if matcher.is_error():

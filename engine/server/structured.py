@@ -62,7 +62,8 @@ async def chat_grammar_of(
         )
     for i, tool in enumerate(body.tools or ()):
         if tool in demand.tools and (parameters := tool["function"].get("parameters")):
-            await _tried(Grammar("json_schema", _written(parameters)), f"tools[{i}].function.parameters")
+            param = f"tools[{i}].function.parameters"
+            await _tried(Grammar("json_schema", _written(parameters, param)), param)
     await _tried(Grammar("lark", f"{start}\n{call_rules(format, demand)}"), "tools")
     return Grammar("lark", f"{start}\n{call_rules(format, demand, marker)}", prefix)
 
@@ -136,11 +137,14 @@ def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
             raise InvalidRequest(f"'{param}' is not valid JSON: {error}.", param=param) from None
     if not isinstance(schema, dict):
         raise InvalidRequest(f"'{param}' must be a JSON object.", param=param)
-    return Grammar("json_schema", _written(schema))
+    return Grammar("json_schema", _written(schema, param))
 
 
-def _written(schema: Any) -> str:
-    return orjson.dumps(schema).decode()
+def _written(schema: Any, param: str) -> str:
+    try:
+        return orjson.dumps(schema).decode()
+    except orjson.JSONEncodeError:
+        raise _unusable(param, "it is nested too deeply") from None
 
 
 async def _tried(grammar: Grammar, param: str) -> Grammar:

@@ -178,6 +178,15 @@ def test_a_matcher_follows_the_requests_own_tokens_however_they_came(
     grammars.forget([number, 123456])
 
 
+def test_special_tokens_names_are_texts_like_others(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    number, answer = new_id(), list[int]()
+    sampling = params(Grammar("lark", 'start: "<|bos|>!"'))
+    while EOS not in (found := allowed(grammars, draws_of(number, sampling, answer))[0]):
+        assert 0 not in found
+        answer.append(max(found))
+    assert tokenizer.decode(answer) == "<|bos|>!"
+
+
 def test_siblings_have_states_of_their_own(grammars: Grammars, tokenizer: Tokenizer) -> None:
     b, c, d = (tokenizer.token_to_id(sign) for sign in "bcd")
     sampling, leader, sibling = params(regex("bd|cb")), new_id(), new_id()
@@ -354,9 +363,9 @@ def test_tokenizers_that_fall_back_to_bytes(tmp_path: Path, decoder: decoders.De
         assert masks is not None
         return {tokenizer.id_to_token(i) for i in bits(masks.wait()[1][0])}
 
-    assert names([]) == {"a"}
+    assert names([]) == {"a", "<0x61>"}
     a, space_a = vocabulary["a"], vocabulary["\u2581a"]
-    assert names([a]) == {"\u2581a"}, "what must follow is spelt as the tokenizer does"
+    assert names([a]) == {"\u2581", "\u2581a", "<0x20>"}
     assert names([a, space_a]) == {"<0xC3>"}
     assert names([a, space_a, 3 + 0xC3]) == {"<0xA9>"}
     assert names([a, space_a, 3 + 0xC3, 3 + 0xA9]) == {"</s>"}

@@ -212,7 +212,7 @@ def test_mistrals_two_ways(whole: bool) -> None:
             '[TOOL_CALLS]sum[ARGS]{"a": 1}',
             '[TOOL_CALLS]sum[CALL_ID]123456789[ARGS]{"a": 1}',
         ):
-            assert run(format, list(text), whole=whole) == ("", [ONE], 1)
+            assert run(form, list(text), whole=whole) == ("", [ONE], 1)
     assert run(MISTRAL, ["[TOOL_CALLS]", "x" * 300], whole=whole)[0] == "[TOOL_CALLS]" + "x" * 300
 
 

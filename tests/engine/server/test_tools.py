@@ -1,0 +1,205 @@
+"""Which format a template shows, the grammar of forced calls, and how past calls are put into prompts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine.core.sampling_params import Grammar
+from engine.grammar.language import check
+from engine.server.chat_template import ChatTemplate
+from engine.server.tools import (
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    MISTRAL_ARGS,
+    PHI,
+    Demand,
+    Format,
+    call_rules,
+    detect,
+    template_messages,
+)
+from engine.server.tools_parser import ToolParser
+
+HERMES_TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+# Tools
+<tools>{% for tool in tools %}
+{{ tool | tojson }}{% endfor %}
+</tools>
+Answer with <tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == "tool" %}<|im_start|>user
+<tool_response>
+{{ message.content }}
+</tool_response><|im_end|>
+{% else %}<|im_start|>{{ message.role }}{% if message.content %}
+{{ message.content }}{% endif %}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+LLAMA_TEMPLATE = """\
+{{- bos_token }}{% for message in messages %}
+{%- if message.tool_calls %}
+{%- if message.tool_calls | length != 1 %}{{ raise_exception("only single tool-calls at once") }}{% endif %}
+{%- set call = message.tool_calls[0].function -%}
+<|start_header_id|>assistant<|end_header_id|>
+
+{"name": "{{ call.name }}", "parameters": {{ call.arguments | tojson }}}<|eot_id|>
+{%- elif message.role in ("tool", "ipython") -%}
+<|start_header_id|>ipython<|end_header_id|>
+
+{{ message.content | tojson }}<|eot_id|>
+{%- else -%}
+<|start_header_id|>{{ message.role }}<|end_header_id|>
+
+{{ message.content }}<|eot_id|>
+{%- endif %}
+{%- endfor %}"""
+
+MISTRAL_TEMPLATE = """\
+{{- bos_token }}{% for message in messages %}
+{%- if message.role == "user" %}[INST]{{ message.content }}[/INST]
+{%- elif message.tool_calls %}[TOOL_CALLS][
+{%- for call in message.tool_calls %}
+{%- if call.id is not defined or call.id | length != 9 %}{{ raise_exception("ids have length 9") }}{% endif %}
+{{- '{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson }}
+{{- ', "id": "' + call.id + '"}' }}{{ "" if loop.last else ", " }}
+{%- endfor %}]{{ eos_token }}
+{%- elif message.role == "tool" %}
+{%- if message.tool_call_id | length != 9 %}{{ raise_exception("ids have length 9") }}{% endif -%}
+[TOOL_RESULTS]{"name": "{{ message.name }}", "content": {{ message.content }}}[/TOOL_RESULTS]
+{%- endif %}
+{%- endfor %}"""
+
+CALL = {"id": "call_12", "type": "function", "function": {"name": "sum", "arguments": '{"a": [1, "é"]}'}}
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "Add."},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_12", "content": "3"},
+]
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "sum",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/few"}},
+                "required": ["a"],
+                "additionalProperties": False,
+                "$defs": {"few": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}},
+            },
+        },
+    },
+    {"type": "function", "function": {"name": 'say "hi"'}},
+]
+
+every = pytest.mark.parametrize("format", [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI], ids=lambda f: f.name)
+
+
+@pytest.mark.parametrize(
+    ("template", "format"),
+    [
+        (HERMES_TEMPLATE, HERMES),
+        (LLAMA_TEMPLATE, LLAMA),
+        ("{{ '<|python_tag|>' }}", LLAMA),
+        (MISTRAL_TEMPLATE, MISTRAL),
+        ("{{ '[TOOL_CALLS]' + call.name + '[ARGS]' }}", MISTRAL_ARGS),
+        ("<|tool|>{{ tools }}<|/tool|> <|tool_call|>", PHI),
+        ("{{ messages[0].content }}", HERMES),
+        ("", HERMES),
+    ],
+)
+def test_a_template_shows_its_format(template: str, format: Format) -> None:
+    assert detect(template) == format
+
+
+def render(template: str, format: Format) -> str:
+    return ChatTemplate(template, bos="<s>", eos="</s>").render(
+        template_messages(MESSAGES, format), TOOLS, generation_prompt=True
+    )
+
+
+def test_past_calls_are_rendered_as_each_family_has_them() -> None:
+    text = render(HERMES_TEMPLATE, HERMES)
+    assert '<tool_call>\n{"name": "sum", "arguments": {"a": [1, "é"]}}\n</tool_call>' in text
+    assert "<tool_response>\n3\n</tool_response>" in text
+    assert '"parameters": {"a": [1, "é"]}}<|eot_id|>' in render(LLAMA_TEMPLATE, LLAMA)
+    text = render(MISTRAL_TEMPLATE, MISTRAL)
+    assert '[TOOL_CALLS][{"name": "sum", "arguments": {"a": [1, "é"]}, "id": "' in text
+    (number,) = {part.split('"')[0] for part in text.split('id": "')[1:]}
+    assert len(number) == 9
+    assert '[TOOL_RESULTS]{"name": "sum", "content": 3' in text
+
+
+def test_the_callers_messages_are_left_alone_and_odd_ones_go_through() -> None:
+    before = json.dumps(MESSAGES)
+    template_messages(MESSAGES, MISTRAL)
+    assert json.dumps(MESSAGES) == before
+    odd = [
+        {"role": "assistant", "content": "", "tool_calls": [{"function": 3}, {"id": 4}, {}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "abcdefghi", "function": {"name": "f", "arguments": "{"}}],
+        },
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]},
+        {"role": "tool", "content": "x", "tool_call_id": "gone", "name": "kept"},
+    ]
+    found = template_messages(odd, HERMES)
+    assert found[1] == odd[1]
+    assert found[2] == odd[2]
+    assert found[3]["tool_calls"][0]["function"]["arguments"] == {}
+    assert found[4] == odd[4]
+    assert template_messages(odd, MISTRAL)[1]["tool_calls"][0]["id"] == "abcdefghi"
+
+
+@every
+@pytest.mark.parametrize("several", [False, True])
+def test_forced_calls_are_a_grammar_whose_texts_are_read_back(format: Format, several: bool) -> None:
+    rules = "start: calls\n" + call_rules(format, Demand(TOOLS, several))
+    assert check(Grammar("lark", rules)) is None
+    calls = [("sum", '{"a": [1, 2]}'), ('say "hi"', "{}")]
+    heads = [f'{{"name": {json.dumps(name)}, "{format.arguments}": {given}}}' for name, given in calls]
+
+    def fits(text: str) -> bool:
+        return check(Grammar("lark", rules, prefix=text)) is None
+
+    one = {
+        "hermes": f"<tool_call>\n{heads[0]}\n</tool_call>",
+        "llama": heads[0],
+        "mistral": f"[TOOL_CALLS][{heads[0]}]",
+        "mistral_args": f"[TOOL_CALLS]sum[ARGS]{calls[0][1]}",
+        "phi": f"<|tool_call|>[{heads[0]}]<|/tool_call|>",
+    }[format.name]
+    two = {
+        "hermes": f"{one}\n<tool_call>\n{heads[1]}\n</tool_call>",
+        "llama": f"{one}; {heads[1]}",
+        "mistral": f"[TOOL_CALLS] [{heads[0]}, {heads[1]}]",
+        "mistral_args": f'{one}[TOOL_CALLS]say "hi"[ARGS]{{}}',
+        "phi": f"<|tool_call|>[{heads[0]}, {heads[1]}]<|/tool_call|>",
+    }[format.name]
+    assert fits(one)
+    assert fits(two) == (several and format is not LLAMA)
+    assert not fits("Sure")
+    assert not fits(one.replace("[1, 2]", "[1, 2, 3]"))
+    assert not fits(one.replace("sum", "product"))
+    parser = ToolParser(format, ["sum", 'say "hi"'])
+    found = parser.push(two if fits(two) else one)
+    assert [(call.name, call.arguments) for call in found.calls] == calls[: 2 if fits(two) else 1]
+    assert found.text == ""
