@@ -23,7 +23,6 @@ from engine.models.config import (
 
 _COMMON: Raw = {
     "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "query_pre_attn_scalar": 256,
@@ -65,6 +64,7 @@ def gemma3_text(raw: Raw) -> DecoderConfig:
 
 
 def _gemma(raw: Raw, *, period: int, **options: Any) -> DecoderConfig:
+    raw = {**raw, "hidden_activation": raw.get("hidden_activation") or "gelu_pytorch_tanh"}
     bias = bool(raw.get("attention_bias"))
     return read(
         raw,

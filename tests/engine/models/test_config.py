@@ -55,6 +55,12 @@ def test_a_gemma_2_without_caps_has_none() -> None:
     assert (gemma2(SHAPE).softcap, gemma2(SHAPE).logit_softcap) == (50.0, 30.0)
 
 
+def test_gemma_goes_by_its_own_name_of_the_activation() -> None:
+    assert SHAPE["hidden_act"] == "silu"
+    assert gemma2(SHAPE).activation == gemma2({**SHAPE, "hidden_activation": None}).activation
+    assert gemma2(SHAPE).activation == "gelu_pytorch_tanh"
+
+
 def test_yarn_reaches_as_far_as_it_stretches() -> None:
     scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
     assert qwen2({**SHAPE, "rope_scaling": scaling}).max_positions == 2048
