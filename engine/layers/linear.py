@@ -10,8 +10,9 @@ from torch.nn import functional
 
 _NARROW = 192
 """Outputs below which MKL takes another path for a single row: it is then computed as two."""
-_FEW = 8
-"""Rows below which MKL, on some processors, computes what is left over of blocks of four by another path."""
+_FEW = 12
+"""Rows below which MKL, on some processors, computes what is left over of blocks of four by another path: 8 with one
+thread, 12 where two share the rows."""
 
 
 @cache
@@ -65,6 +66,10 @@ class Linear:
             self._reordered = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
             weight = weight.new_empty(1).expand(weight.shape)
         self._weight = weight
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.numel() * self._weight.itemsize
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._packed is not None:

@@ -35,8 +35,8 @@ from engine.worker.parallel import Ranks
 
 log = logging.getLogger("engine.parallel")
 
-_MEET = timedelta(seconds=60)
-"""How long ranks that are all there may take to find each other."""
+_MEET = timedelta(seconds=120)
+"""How long ranks that are all there may wait for each other: at the start, and in a sum."""
 _NOTICE = 2.0
 """Seconds after which the death of a process is known for sure."""
 _LEAVE = 5.0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch.nn import functional
@@ -24,6 +26,15 @@ def test_takes_a_slice_of_a_wider_tensor() -> None:
     torch.testing.assert_close(Linear(weight)(wide[:, 5:15]), wide[:, 5:15] @ weight.T)
 
 
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 def test_a_row_is_the_same_to_the_bit_whoever_shares_the_product() -> None:
     if not torch.backends.mkl.is_available():
         pytest.skip("packed weights need MKL")
@@ -31,6 +42,6 @@ def test_a_row_is_the_same_to_the_bit_whoever_shares_the_product() -> None:
     for fan_out in (64, 190, 192, 704):
         linear = Linear(torch.randn(fan_out, 256))
         whole = linear(x)
-        for rows in (*range(1, 9), 15, 16, 17, 64, 199):
+        for rows in (*range(1, 18), 64, 199):
             assert torch.equal(linear(x[:rows]), whole[:rows])
         assert torch.equal(linear(x[50:53]), whole[50:53])

@@ -15,6 +15,10 @@ from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.errors import InvalidRequest, StartupError
+from engine.layers.quantized import Int4Linear, Int8Linear
+from engine.weights.quantize import to_int4, to_int8
+from engine.worker.lora import AdaptedLinear, AdapterBank
+from engine.worker.parallel import Ranks
 from engine.worker.runner import Runner
 from tests.engine import dense
 from tests.engine.lora import merge, write_adapter
@@ -190,6 +194,33 @@ def test_rows_without_adapter_are_those_of_an_engine_without_any(
     assert torch.equal(found, truth)
     _, beside = logits(runner, (prompts()[4], "one"), (base, None))
     assert torch.equal(beside, truth)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_quantized_layer_can_be_adapted(tmp_path: Path, bits: int) -> None:
+    """Its own rows stay as they are; the adapter's are added in full precision."""
+    torch.manual_seed(0)
+    parts = {"layer.q_proj": 64, "layer.v_proj": 32}
+    weights = {f"{name}.weight": torch.randn(width, 64) for name, width in parts.items()}
+    whole = torch.cat(list(weights.values()))
+    base = Int8Linear(to_int8(whole)) if bits == 8 else Int4Linear(to_int4(whole, 32), invariant=True)
+    bank = AdapterBank(1, 8, Ranks())
+    layer = AdaptedLinear(base, bank, parts, 64, 0, torch.device("cpu"), torch.float32)
+    folder = write_adapter(tmp_path, weights, rank=4)
+    bank.load("it", folder)
+    merged = merge(weights, folder)
+    delta = torch.cat([merged[name] - weights[name] for name in weights])
+    x = torch.randn(9, 64)
+    before = base(x)
+    for runs, rows in (
+        ([("it", 2, 4), ("it", 4, 5)], [2, 3, 4]),
+        ([("it", 0, 1), ("it", 6, 9)], [0, 6, 7, 8]),
+    ):
+        bank.select(runs, x.device)
+        after = layer(x)
+        torch.testing.assert_close(after[rows], before[rows] + x[rows] @ delta.T, rtol=1e-5, atol=1e-4)
+        others = [row for row in range(9) if row not in rows]
+        assert torch.equal(after[others], before[others])
 
 
 def test_guesses_change_no_token(
