@@ -104,6 +104,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--log-level", choices=["debug", "info", "warning", "error"], help="(default: info)")
     serve.set_defaults(run=run_serve)
+    add_evaluation(commands.add_parser("eval", help="what weights and caches in fewer bits cost"))
     return top
 
 
@@ -117,6 +118,23 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def add_evaluation(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", default="demo", help="'demo' (the default), a folder, or a Hugging Face hub id")
+    add("--text", type=Path, help="a text to predict (needed for all but the demo model)")
+    add("--count", type=int, default=300, help="held-out conversations of the demo model (default: 300)")
+    add("--quantization", help="measure this alone: int8, int4, int4-64 or int4-128 (default: all)")
+    add("--kv-cache-dtype", choices=["int8", "fp8"], help="measure this alone (default: all)")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(run=run_evaluation)
+
+
+def run_evaluation(options: dict[str, object]) -> int:
+    from engine.evaluate import run
+
+    return run(options)
 
 
 def run_serve(options: dict[str, object]) -> int:

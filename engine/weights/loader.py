@@ -6,6 +6,7 @@ spread and whether adapters sit on them is decided here, so that model families 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -133,13 +134,12 @@ class Loader:
     def _plain(self, weight: Tensor, bias: Tensor | None, head: bool) -> Product:
         """A plain weight, kept as ``quantization`` says.
 
-        With int4, the head has 8 bits: it decides which token it is, and costs less than it would save; so has a
-        layer whose inputs are no whole groups. What 8-bit floats cannot multiply on a GPU, sizes that 16 does not
-        divide, stays plain.
+        With int4 the head, which decides on the token, has 8 bits; so has a layer whose inputs are no whole groups,
+        not even of 32. What 8-bit floats cannot multiply on a GPU, sizes that 16 does not divide, stays plain.
         """
         method = self._quantization
-        if method in GROUPS and not head and weight.shape[1] % GROUPS[method] == 0:
-            return self._grouped(to_int4(weight, GROUPS[method]), bias)
+        if method in GROUPS and not head and weight.shape[1] % 32 == 0:
+            return self._grouped(to_int4(weight, math.gcd(GROUPS[method], weight.shape[1])), bias)
         if method == "int8" or method in GROUPS:
             return Int8Linear(to_int8(weight), bias)
         if method == "fp8" and not any(size % 16 for size in weight.shape):
