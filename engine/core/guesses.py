@@ -27,7 +27,7 @@ class Guesses:
             blocks, guesses = work.blocks, requests[work.request_id].drafts
             # What may be drawn after this step's token. Nothing is computed after the last.
             allowed = work.sampling.max_tokens - 1 - (len(work.history) - work.prompt_length)
-            drafts = min(len(guesses), lookahead, budget, allowed) if guesses else 0
+            drafts = min(len(guesses), lookahead, budget, allowed) if guesses and budget else 0
             room = lookahead if allowed > drafts + lookahead else max(0, allowed - drafts - 1)
             slots = len(blocks) * block_size - len(work.history)
             if drafts + room > slots:
@@ -47,7 +47,9 @@ class Guesses:
 
 def agreed(guesses: Sequence[int], tokens: Sequence[int]) -> int:
     """How many guesses came true."""
-    for count, (guess, token) in enumerate(zip(guesses, tokens, strict=False)):
+    count = 0
+    for guess, token in zip(guesses, tokens, strict=False):
         if guess != token:
-            return count
-    return min(len(guesses), len(tokens))
+            break
+        count += 1
+    return count

@@ -321,13 +321,7 @@ class Scheduler:
         return True
 
     def _gain(self, request: Request, drawn: Drawn) -> Progress:
-        gained = drawn.tokens[request.id]
-        finish: FinishReason | None = None
-        for count, token in enumerate(gained, 1):
-            finish = request.append(token)
-            if finish is not None:
-                gained = gained[:count]
-                break
+        gained, finish = request.extend(drawn.tokens[request.id])
         told = drawn.logprobs.get(request.id) if drawn.logprobs else None
         return Progress(request.id, gained, finish, told and told[: len(gained)])
 

@@ -158,3 +158,11 @@ def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
             steps[-1] += 1
         assert gained == {i: worker.answer(prompt, params[i]) for i in range(4)}
     assert steps[0] > steps[1] > steps[2]
+
+
+def test_guesses_beyond_the_room_for_them_are_left_out() -> None:
+    scheduler = make(lookahead=4, budget=32)
+    scheduler.submit(request(1, 5, generate=3))
+    scheduler.update(scheduler.schedule(), Drawn({1: [7]}, drafts={1: [1] * 9}))
+    (work,) = scheduler.schedule().work
+    assert (work.drafts, work.room) == (1, 0)

@@ -27,3 +27,17 @@ def test_does_not_touch_the_callers_prompt() -> None:
     prompt = [1, 2]
     Request(1, prompt, SamplingParams(max_tokens=3)).append(3)
     assert prompt == [1, 2]
+
+
+def test_of_several_tokens_those_up_to_the_end_count() -> None:
+    params = SamplingParams(max_tokens=4, stop_token_ids=frozenset({2}))
+    for drawn, counted, finish in (
+        ([8, 8, 8], [8, 8, 8], None),
+        ([8, 2, 8], [8, 2], "stop"),
+        ([8, 8, 8, 8], [8, 8, 8, 8], "length"),
+        ([8, 8, 8, 2, 9], [8, 8, 8, 2], "stop"),
+        ([8, 8, 8, 8, 2], [8, 8, 8, 8], "length"),
+    ):
+        request = Request(1, [5], params)
+        assert request.extend(drawn) == (counted, finish)
+        assert request.tokens == [5, *counted]
