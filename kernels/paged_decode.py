@@ -31,6 +31,14 @@ _ROWS = 4
 """Fewest rows of a product. From four rows on MKL computes a row in float32 to the same bits whatever stands beside
 it, and to others below: so a token's attention is the same in a prefill, in a decode and among guesses."""
 
+_PLACES = {
+    torch.float32: (torch.int32, 20, -0x78100000, 2.0**120),
+    torch.bfloat16: (torch.int16, 4, -0x7810, 2.0**120),
+    torch.float16: (torch.int16, 7, -0x4080, 2.0**8),
+}
+"""Integers of each float's width, how far left float8_e4m3fn's bits go in it, which of them count once the sign has
+filled up what is above it, and what the biases differ by."""
+
 
 @dataclass(slots=True)
 class Reads:
@@ -103,18 +111,12 @@ def gather_scales(scales: Tensor, rows: Tensor, lists: int) -> Tensor:
 
 
 def _widen(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """float8_e4m3fn's bytes as numbers. On a CPU torch converts them one by one; as float16's bits they are right
-    but for the exponent's bias, 15 instead of 7."""
+    """float8_e4m3fn's bytes as numbers. On a CPU torch converts them one by one; moved to where a wider format has
+    its sign, exponent and mantissa they are right but for the exponent's bias of 7."""
     if bits.device.type != "cpu":
         return bits.view(torch.float8_e4m3fn).to(dtype)
-    return (
-        bits.to(torch.int16)
-        .bitwise_left_shift_(7)
-        .bitwise_and_(-0x4001)
-        .view(torch.float16)
-        .to(dtype)
-        .mul_(256)
-    )
+    integers, shift, mask, factor = _PLACES[dtype]
+    return bits.to(integers).bitwise_left_shift_(shift).bitwise_and_(mask).view(dtype).mul_(factor)
 
 
 def cap_(scores: Tensor, softcap: float | None) -> Tensor:
