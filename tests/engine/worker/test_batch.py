@@ -108,3 +108,11 @@ def test_a_batch_of_decodes_alone_has_no_prefill_part() -> None:
     (group,) = batch.attention.decodes
     assert (group.start, group.stop) == (0, 3)
     assert group.block_tables.shape == (3, 16)
+
+
+def test_long_sequences_are_not_all_gathered_at_once() -> None:
+    works = [Work(i, [i], 1000, list(range(251)), PARAMS, True) for i in range(5)]
+    groups = builder().build(Plan(works)).attention.decodes
+    assert [(group.start, group.stop) for group in groups] == [(0, 2), (2, 4), (4, 5)]
+    assert [len(group.block_tables) for group in groups] == [2, 2, 1]
+    assert [len(group.seq_lens) for group in groups] == [2, 2, 1]
