@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.layers.quantized import Int4Linear, Int8Linear, Joined, _layout
+from engine.weights.quantize import Channels, Groups, to_int4, to_int8
+
+SHAPES = [(1, 32), (5, 96), (80, 64), (300, 256)]
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+@pytest.mark.parametrize(("fan_out", "fan_in"), [*SHAPES, (7, 33)])
+@pytest.mark.parametrize("rows", [1, 3, 200])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eight_bits_equal_the_product_with_their_own_weight(
+    fan_out: int, fan_in: int, rows: int, dtype: torch.dtype
+) -> None:
+    weight = to_int8(torch.randn(fan_out, fan_in))
+    x, bias = torch.randn(rows, fan_in).to(dtype), torch.randn(fan_out).to(dtype)
+    wanted = x.double() @ (weight.codes.double() * weight.scale.double()[:, None]).T + bias.double()
+    found = Int8Linear(weight, bias)(x)
+    assert found.dtype == dtype
+    assert error(found, wanted) < (1e-4 if dtype == torch.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_of_eight_bits_is_the_same_to_the_bit_whoever_shares_the_product(dtype: torch.dtype) -> None:
+    linear = Int8Linear(to_int8(torch.randn(200, 256)))
+    x = torch.randn(150, 256).to(dtype)
+    whole = linear(x)
+    for rows in (*range(1, 18), 63, 64, 65, 149):
+        assert torch.equal(linear(x[:rows]), whole[:rows])
+    assert torch.equal(linear(x[70:75]), whole[70:75])
+
+
+def test_eight_bits_keep_a_large_activation_beside_small_ones() -> None:
+    x = torch.randn(4, 256)
+    x[:, 7] = 300
+    weight = to_int8(torch.randn(64, 256))
+    weight.codes[:, 7] = 0
+    wanted = x.double() @ (weight.codes.double() * weight.scale.double()[:, None]).T
+    assert error(Int8Linear(weight)(x), wanted) < 5e-3
+
+
+def test_the_largest_activations_of_either_sign_fit() -> None:
+    x = torch.tensor([[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [-3e4, 3e4, 1.0, 0.0]])
+    linear = Int8Linear(Channels(torch.tensor([[127, -127, 1, 5]], dtype=torch.int8), torch.ones(1)))
+    torch.testing.assert_close(linear(x), torch.tensor([[254.5], [0.0], [-7619999.0]]), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("fan_out", "fan_in"), SHAPES)
+@pytest.mark.parametrize("rows", [1, 7, 100])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("invariant", [False, True])
+def test_four_bits_equal_the_product_with_their_own_weight(
+    fan_out: int, fan_in: int, rows: int, dtype: torch.dtype, invariant: bool
+) -> None:
+    weight = to_int4(torch.randn(fan_out, fan_in), 32)
+    x, bias = torch.randn(rows, fan_in).to(dtype), torch.randn(fan_out).to(dtype)
+    found = Int4Linear(weight, bias, invariant=invariant)(x)
+    assert found.dtype == dtype
+    assert error(found, x.double() @ weight.weight().double().T + bias.double()) < 6e-3
+
+
+def test_more_outputs_than_are_widened_at_a_time() -> None:
+    weight = to_int4(torch.randn(2100, 64), 64)
+    x = torch.randn(60, 64)
+    assert error(Int4Linear(weight)(x), x.double() @ weight.weight().double().T) < 6e-3
+
+
+def test_a_row_of_four_bits_is_the_same_to_the_bit_among_any_rows_where_asked() -> None:
+    weight = to_int4(torch.randn(100, 128), 64)
+    x = torch.randn(90, 128)
+    few, whole = Int4Linear(weight), Int4Linear(weight, invariant=True)(x)
+    for rows in (*range(1, 18), 47):
+        assert torch.equal(few(x[:rows]), whole[:rows])
+    for rows in (48, 89):
+        assert torch.equal(Int4Linear(weight, invariant=True)(x[:rows]), whole[:rows])
+
+
+@pytest.mark.parametrize("size", [32, 64, 96, 128, 192, 384])
+def test_groups_of_any_multiple_of_32(size: int) -> None:
+    weight = to_int4(torch.randn(16, 384), size)
+    x = torch.randn(5, 384)
+    assert error(Int4Linear(weight)(x), x.double() @ weight.weight().double().T) < 6e-3
+
+
+def test_inputs_out_of_order() -> None:
+    order = torch.randperm(64)
+    plain = to_int4(torch.randn(16, 64), 32)
+    weight = Groups(plain.codes, plain.scale, plain.offset, order)
+    x = torch.randn(3, 64)
+    assert torch.equal(weight.weight()[:, order], plain.weight())
+    assert error(Int4Linear(weight)(x), x.double() @ weight.weight().double().T) < 6e-3
+
+
+def test_four_bits_where_the_product_is_plain() -> None:
+    """The way of a GPU, on a tensor that says it is on one as far as the layer asks."""
+    weight = to_int4(torch.randn(24, 64), 32)
+    linear = object.__new__(Int4Linear)
+    linear.out_features, linear.in_features = weight.codes.shape
+    linear._bias = linear._order = linear._packed = None
+    linear._pairs = weight.codes[:, 0::2] | weight.codes[:, 1::2] << 4
+    linear._scale, linear._offset = weight.scale, weight.offset
+    x = torch.randn(5, 64)
+    torch.testing.assert_close(linear(x), x @ weight.weight().T, rtol=1e-4, atol=1e-4)
+
+
+def test_the_packing_of_this_processor_is_known() -> None:
+    """Without it prompts take several times as long: worth a look on a new kind of processor."""
+    assert _layout() is not None
+
+
+def test_weights_take_the_bits_they_say() -> None:
+    weight = torch.randn(256, 512)
+    assert Int8Linear(to_int8(weight)).nbytes / weight.numel() < 1.02
+    # Four bits, and two bfloat16 for every 32 weights.
+    assert Int4Linear(to_int4(weight, 32), invariant=True).nbytes / weight.numel() == 0.625
+
+
+def test_parts_side_by_side() -> None:
+    x = torch.randn(2, 4)
+    assert torch.equal(Joined([lambda x: x + 1, lambda x: x[:, :1]])(x), torch.cat([x + 1, x[:, :1]], 1))
