@@ -1,0 +1,103 @@
+"""The linear layers alone of a model of Qwen3-0.6B's shape, random weights: ``python -m benchmarks.linear``.
+
+Ways of keeping weights take turns, and each one's shortest time counts, so that what else the machine does weighs on
+all of them alike. A prompt's rows pass the head once, as in the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.layers.linear import Linear
+from engine.layers.quantized import Int4Linear, Int8Linear
+from engine.weights.quantize import to_int4, to_int8
+
+LAYERS, HIDDEN, WIDTH, VOCAB = 28, 1024, 3072, 151_936
+SHAPES = ((4096, HIDDEN), (HIDDEN, 2048), (2 * WIDTH, HIDDEN), (HIDDEN, WIDTH))
+"""Of a layer's products [out, in]: queries, keys and values; their output; gate and up; down."""
+ROWS = (1, 4, 8, 512)
+
+Product = Callable[[Tensor], Tensor]
+
+
+def ways() -> dict[str, tuple[Callable[[Tensor], Product], Callable[[Tensor], Product]]]:
+    """How a layer and how the head are kept."""
+
+    def plain(weight: Tensor) -> Product:
+        return lambda x: functional.linear(x, weight)
+
+    def int8(weight: Tensor) -> Product:
+        return Int8Linear(to_int8(weight))
+
+    return {
+        "bfloat16, torch's linear": (plain, plain),
+        "bfloat16": (Linear, Linear),
+        "int8": (int8, int8),
+        "int4 (32), head int8": (lambda weight: Int4Linear(to_int4(weight, 32)), int8),
+        "int4 (128), head int8": (lambda weight: Int4Linear(to_int4(weight, 128)), int8),
+    }
+
+
+@torch.inference_mode()
+def measure(layers: int, repeats: int) -> dict[str, dict[int, float]]:
+    """Seconds a step, by way and rows; ``layers`` are timed and scaled to all of them."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*size: int) -> Tensor:
+        return (torch.randn(size, generator=generator) * 0.02).bfloat16()
+
+    made: dict[str, tuple[list[tuple[Product, ...]], Product]] = {}
+    for name, (layer, head) in ways().items():
+        blocks = [tuple(layer(random(*shape)) for shape in SHAPES) for _ in range(layers)]
+        made[name] = blocks, head(random(VOCAB, HIDDEN))
+    inputs = {rows: {size: random(rows, size) for size in (HIDDEN, 2048, WIDTH)} for rows in ROWS}
+
+    def step(name: str, rows: int) -> float:
+        blocks, head = made[name]
+        start = time.perf_counter()
+        for block in blocks:
+            for product, (_, size) in zip(block, SHAPES, strict=True):
+                product(inputs[rows][size])
+        between = time.perf_counter()
+        head(inputs[1 if rows == 512 else rows][HIDDEN])
+        return (between - start) * LAYERS / layers + time.perf_counter() - between
+
+    times: dict[str, dict[int, float]] = {name: dict.fromkeys(ROWS, float("inf")) for name in made}
+    for rows in ROWS:
+        for _ in range(repeats + 1):
+            for name in made:
+                times[name][rows] = min(times[name][rows], step(name, rows))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=LAYERS, help="so many are timed, and scaled to 28")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the figures here, too")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    times = measure(options.layers, options.repeats)
+    speeds = {name: {rows: rows / took for rows, took in found.items()} for name, found in times.items()}
+    print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}: tokens/s, all rows together\n")
+    print(f"| weights | {' | '.join(f'{rows} rows' for rows in ROWS)} | 8 rows to 1 |")
+    print("|---|" + "--:|" * (len(ROWS) + 1))
+    for name, found in speeds.items():
+        figures = " | ".join(f"{found[rows]:.0f}" for rows in ROWS)
+        print(f"| {name} | {figures} | {found[8] / found[1]:.1f}x |")
+    if options.json:
+        options.json.write_text(json.dumps(speeds, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
