@@ -66,9 +66,11 @@ def check(grammar: Grammar) -> str | None:
     except RecursionError:
         return "it is nested too deeply"
     except ValueError as error:
-        return _plain(str(error))
+        return plain(str(error))
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # some grammars compile and are too much at the first token
     if matcher.is_error():
-        return _plain(matcher.get_error())
+        return plain(matcher.get_error())
     if grammar.prefix:
         matcher.consume_tokens(_bytes().tokenize_str(grammar.prefix))
         if matcher.is_error():
@@ -109,7 +111,7 @@ def _bytes() -> LLTokenizer:
     return LLTokenizer("byte")
 
 
-def _plain(error: str) -> str:
+def plain(error: str) -> str:
     """llguidance's reason without the excerpt of the grammar that it draws below it."""
-    text = re.split(r"\n\s*\d+ \||\n<state>", error)[0]
+    text = re.split(r"\n\s*\d+ \||\n?<state>|\n?<non-verbose/>", error)[0]
     return re.sub(r"^at (\d+)\((\d+)\): ", r"line \1, column \2: ", " ".join(text.split()))[:500]

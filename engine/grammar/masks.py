@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from torch import Tensor
 
 from engine.core.sampling_params import Grammar
-from engine.grammar.language import definition, limits
+from engine.grammar.language import definition, limits, plain
 from engine.worker.batch import Draw
 
 log = logging.getLogger("engine.grammar")
@@ -116,7 +116,7 @@ class Grammars:
             state.consumed += len(new)
         if not state.failed and state.matcher.is_error():
             state.failed = True
-            log.warning("a grammar cannot go on, its answer ends: %s", state.matcher.get_error())
+            log.warning("a grammar cannot go on, its answer ends: %s", plain(state.matcher.get_error()))
         return state
 
     def _matcher(self, grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:

@@ -44,3 +44,17 @@ def test_a_broken_configuration_is_named(tiny_model: Path, tmp_path: Path) -> No
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ModelUnavailable, match=r"tokenizer_config\.json is not JSON"):
         Tokenizer(tmp_path)
+
+
+def test_special_tokens_show_where_they_are_asked_for(tiny_model: Path) -> None:
+    tokenizer = Tokenizer(tiny_model)
+    ids = [*tokenizer.encode("bal", special=False), 0, 1, *tokenizer.encode("del", special=False)]
+    assert tokenizer.decode(ids) == "baldel"
+    assert tokenizer.showing(["<|bos|>", "<none>", "bal"])(ids) == "bal<|bos|>del"
+    assert tokenizer.showing(["<none>"])(ids) == "baldel"
+
+
+def test_a_grammar_says_a_marker_by_number_if_it_is_a_token(tiny_model: Path) -> None:
+    tokenizer = Tokenizer(tiny_model)
+    assert tokenizer.marker("<|bos|>") == "<[0]>"
+    assert tokenizer.marker("<tool_call>") == '"<tool_call>"'
