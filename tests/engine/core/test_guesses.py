@@ -166,3 +166,20 @@ def test_guesses_beyond_the_room_for_them_are_left_out() -> None:
     scheduler.update(scheduler.schedule(), Drawn({1: [7]}, drafts={1: [1] * 9}))
     (work,) = scheduler.schedule().work
     assert (work.drafts, work.room) == (1, 0)
+
+
+def test_nobody_gives_way_to_room_for_guesses() -> None:
+    """The first holds all that is left for its guesses as the second needs a block."""
+    scheduler = make(lookahead=4, budget=32, blocks=8, sequences=2)
+    for number, prompt in ((1, 5), (2, 8)):
+        scheduler.submit(request(number, prompt, generate=9))
+    scheduler.update(scheduler.schedule(), Drawn({1: [7], 2: [7]}))
+    scheduler.running[0].blocks += scheduler.pool.allocate(scheduler.pool.available)
+    held = scheduler.running[1].blocks
+    while len(held) > 2:
+        scheduler.pool.release([held.pop()])
+        scheduler.running[0].blocks += scheduler.pool.allocate(1)
+    plan = scheduler.schedule()
+    assert plan.preempted == []
+    assert [work.request_id for work in plan.work] == [1, 2]
+    scheduler.check_integrity()
