@@ -28,11 +28,7 @@ async def grammar_of(body: Sampling, prefix: str = "") -> Grammar | None:
 
     Raises ``InvalidRequest``, which names the field and says what is wrong with it.
     """
-    asked = _asked(body)
-    if asked is None:
-        return None
-    param, grammar = asked
-    return await _tried(replace(grammar, prefix=prefix), param)
+    return await _bound(await _asked(body), prefix)
 
 
 async def chat_grammar_of(
@@ -43,16 +39,16 @@ async def chat_grammar_of(
     Where tools may be called and ``response_format`` asks for JSON, the answer is either calls or that JSON. ``format``
     is how the model writes calls, and ``marker`` how a marker of its format is written in Lark.
     """
-    asked, demand = _asked(body), _demand(body)
+    asked, demand = await _asked(body), _demand(body)
     of_text = asked is not None and not asked[0].startswith("response_format")
     if demand is None and (asked is None or of_text or not body.callable_tools):
-        return await grammar_of(body, prefix)
+        return await _bound(asked, prefix)
     if asked is not None and of_text:
         raise _excluded("tool_choice", asked[0])
     start = "start: calls"
     if demand is None:
         assert asked is not None
-        await _tried(replace(asked[1], prefix=prefix), asked[0])
+        await _bound(asked, prefix)
         start = f"start: answer | calls\nanswer: {language.embedded(orjson.loads(asked[1].source))}"
         demand = Demand(body.callable_tools, body.parallel_tool_calls is not False)
     elif prefix:
@@ -77,9 +73,20 @@ def _demand(body: ChatBody) -> Demand | None:
     return None
 
 
-def _asked(body: Sampling) -> tuple[str, Grammar] | None:
+async def _bound(asked: tuple[str, Grammar] | None, prefix: str) -> Grammar | None:
+    if asked is None:
+        return None
+    param, grammar = asked
+    return await _tried(replace(grammar, prefix=prefix), param)
+
+
+async def _asked(body: Sampling) -> tuple[str, Grammar] | None:
     """The field that asks for a form, and the form."""
-    found = list(_all_asked(body))
+    if body.guided_grammar or (body.structured_outputs and body.structured_outputs.grammar):
+        # From one notation to another takes a long one up to a second.
+        found = await asyncio.to_thread(lambda: list(_all_asked(body)))
+    else:
+        found = list(_all_asked(body))
     if len(found) > 1:
         raise _excluded(found[0][0], found[1][0])
     return found[0] if found else None
