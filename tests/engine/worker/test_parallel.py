@@ -105,6 +105,18 @@ def test_families_are_shared_too(tmp_path: Path, family: str, changes: dict[str,
     agree(tmp_path / "model")
 
 
+@pytest.mark.parametrize("method", ["int8", "int4"])
+def test_weights_in_fewer_bits_are_shared_too(model_of: Callable[..., Path], method: str) -> None:
+    """Cut, then quantized: a rank's scales are its own, so what they sum up is near, but not the same."""
+    options: dict[str, Any] = {"kv_cache_blocks": 60, "threads": 1, "quantization": method}
+    model = model_of(intermediate_size=128)
+    _, truth = traced(Runner(EngineConfig(model=model, **options)))
+    with started(model, **options) as runner:
+        _, found = traced(runner)
+    near = torch.nn.functional.cosine_similarity(found[0], truth[0])
+    assert near.min() > 0.99
+
+
 def test_adapters_are_shared_too(tmp_path: Path, tiny_model: Path) -> None:
     weights = load_file(tiny_model / "model.safetensors")
     one = write_adapter(tmp_path / "one", weights, rank=3, seed=1)
