@@ -157,27 +157,12 @@ class Scheduler:
         self._make_way(plan)
         made_way = len(plan.preempted)
         budget = prompts = self.max_tokens_per_step
-        running, block_size = self.running, self.block_size
-        if self.chunk is not None and any(len(one.tokens) - one.computed == 1 for one in running):
+        if self.chunk is not None and any(len(one.tokens) - one.computed == 1 for one in self.running):
             prompts = self.chunk
-        position = 0
-        while position < len(running):
-            request = running[position]
-            position += 1
-            count = len(request.tokens) - request.computed
-            if count > 1:
-                # One token is left for each request behind this one: a long prompt must not stall those that decode.
-                count = min(count, budget - (len(running) - position), prompts)
-                if count == 0:
-                    continue
-                prompts -= count
-            length = request.computed + count
-            if (length > len(request.blocks) * block_size or request.forked) and not self._grow(
-                request, length, plan
-            ):
-                break
-            plan.work.append(self._work(request, count))
-            budget -= count
+        budget, prompts = self._advance(plan, budget, prompts)
+        if not plan.work and self.running:
+            # All who decoded gave way, and it was for them that prompts were held back.
+            budget, prompts = self._advance(plan, budget, budget)
         if len(plan.preempted) == made_way:
             budget -= self._admit(plan, budget, prompts)
         if self.lookahead:
@@ -239,6 +224,29 @@ class Scheduler:
                 raise AssertionError("a queue is out of order")
         if +self.waiting_by_priority != Counter(request.priority for request in self.waiting):
             raise AssertionError("the count of those that wait is wrong")
+
+    def _advance(self, plan: Plan, budget: int, prompts: int) -> tuple[int, int]:
+        """Work for those that run, ``prompts`` tokens of prompts at most. Gives what is left of both."""
+        running, block_size = self.running, self.block_size
+        position = 0
+        while position < len(running):
+            request = running[position]
+            position += 1
+            count = len(request.tokens) - request.computed
+            if count > 1:
+                # One token is left for each request behind this one: a long prompt must not stall those that decode.
+                count = min(count, budget - (len(running) - position), prompts)
+                if count == 0:
+                    continue
+                prompts -= count
+            length = request.computed + count
+            if (length > len(request.blocks) * block_size or request.forked) and not self._grow(
+                request, length, plan
+            ):
+                break
+            plan.work.append(self._work(request, count))
+            budget -= count
+        return budget, prompts
 
     def _make_way(self, plan: Plan) -> None:
         """Whoever waits and is ahead by a whole class takes the seat or the blocks of those that run last."""
