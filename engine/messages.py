@@ -72,6 +72,8 @@ class Ready:
     max_num_seqs: int
     device: str
     dtype: str
+    context_caps: tuple[tuple[int, int], ...] = ()
+    """(priority, tokens), in ascending order."""
     startup: dict[str, float] = field(default_factory=dict)
     """Seconds that each part of the start took."""
     memory: dict[str, int] = field(default_factory=dict)

@@ -108,6 +108,7 @@ class Loop:
             max_num_seqs=config.max_num_seqs,
             device=str(runner.device),
             dtype=str(runner.dtype).removeprefix("torch."),
+            context_caps=tuple(sorted(config.context_caps)),
             startup=watch.laps,
             memory=memory,
         )
@@ -163,7 +164,7 @@ class Loop:
         except QueueFull as error:
             self._refusals.append(Refusal(message.request_id, "QueueFull", (error.waiting,)))
         except ContextLengthExceeded as error:
-            figures = (error.prompt_tokens, message.params.max_tokens, error.limit)
+            figures = (error.prompt_tokens, error.max_tokens or 0, error.limit)
             self._refusals.append(Refusal(message.request_id, "ContextLengthExceeded", figures))
         except DeadlineUnreachable as error:
             self._refuse_late(message.request_id, error.needed, error.allowed)
@@ -175,7 +176,7 @@ class Loop:
         self._scheduler.chunk = self._stretch.chunk
         plan = self._scheduler.schedule()
         for request_id, needed in plan.expired:
-            del self._submitted[request_id]
+            self._submitted.pop(request_id, None)
             self._refuse_late(request_id, needed, 0.0)
         if plan.work:
             drawn = self._runner.execute(plan)
@@ -241,7 +242,9 @@ class Loop:
             waiting_by_priority=dict(scheduler.waiting_by_priority),
             blocks_free=scheduler.pool.free,
             blocks_cached=scheduler.pool.cached,
-            queued=[began - self._submitted.pop(request_id) for request_id in plan.admitted],
+            queued=[
+                began - at for request_id in plan.admitted if (at := self._submitted.pop(request_id, None))
+            ],
             hit_tokens=plan.hit_tokens,
             proposed=speculation.proposed if speculation else 0,
             accepted=speculation.accepted if speculation else 0,

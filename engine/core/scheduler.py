@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from engine.core.block_pool import BlockPool
 from engine.core.block_tables import BlockTables
+from engine.core.context_caps import context_limit
 from engine.core.deadlines import Deadlines
 from engine.core.forks import Forks
 from engine.core.guesses import Guesses, agreed
@@ -100,9 +101,8 @@ class Scheduler:
 
     def context_limit(self, priority: int) -> int:
         """Most tokens of a request's prompt and answer together."""
-        position = bisect_left(self.context_caps, priority, key=lambda cap: cap[0])
-        caps = self.context_caps[position : position + 1]
-        return min([self.max_model_len, self.pool.total * self.block_size + 1, *(cap for _, cap in caps)])
+        most = min(self.max_model_len, self.pool.total * self.block_size + 1)
+        return context_limit(most, self.context_caps, priority)
 
     def submit(self, request: Request) -> None:
         """Raises ``ContextLengthExceeded`` if it could never run, ``QueueFull`` if too many wait already, and

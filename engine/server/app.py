@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from engine.client import EngineClient
+from engine.core.context_caps import context_limit
 from engine.errors import (
     EngineError,
     InternalError,
@@ -69,8 +70,9 @@ def create_app(
     generator = Generator(client, tokenizer, metrics)
     about = About(name, models, ready, client, health, metrics, state)
 
-    def text(path: str, prepare: Callable[[bytes], Awaitable[Job]]) -> Route:
-        return Route(path, TextEndpoint(path, prepare, generator, metrics, max_body_bytes), methods=["POST"])
+    def text(path: str, prepare: Callable[[bytes, int], Awaitable[Job]]) -> Route:
+        endpoint = TextEndpoint(path, prepare, ready, generator, metrics, max_body_bytes)
+        return Route(path, endpoint, methods=["POST"])
 
     def change(path: str, work: Callable[[bytes], Awaitable[str]]) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -105,7 +107,8 @@ class TextEndpoint:
     """Chat and plain completions: a raw ASGI application, since it must notice at any time that the client is gone."""
 
     path: str
-    prepare: Callable[[bytes], Awaitable[Job]]
+    prepare: Callable[[bytes, int], Awaitable[Job]]
+    ready: Ready
     generator: Generator
     metrics: Metrics
     max_body_bytes: int
@@ -131,7 +134,8 @@ class TextEndpoint:
 
     async def _answer(self, body: bytes, hints: Hints, reply: _Reply) -> None:
         arrived = time.monotonic()
-        job = await self.prepare(body)
+        limit = context_limit(self.ready.max_model_len, self.ready.context_caps, hints.priority)
+        job = await self.prepare(body, limit)
         self.metrics.prompt_tokens.inc(job.usage.prompt_tokens)
         pieces = self.generator.run(job.sequences, job.stops, job.usage, arrived, hints, job.adapter)
         try:

@@ -49,8 +49,8 @@ class Preparer:
     def __post_init__(self) -> None:
         self.format = detect(self.template.source if self.template else "")
 
-    async def chat(self, data: bytes) -> Job:
-        """Raises ``InvalidRequest``."""
+    async def chat(self, data: bytes, limit: int) -> Job:
+        """``limit``: most tokens of prompt and answer together. Raises ``InvalidRequest``."""
         body = read(ChatBody, data)
         self._check_model(body)
         if self.template is None:
@@ -62,12 +62,12 @@ class Preparer:
         else:
             begin = body.add_generation_prompt is not False
             text = self.template.render(messages, tools, generation_prompt=begin)
-        prompt = await self._encode(text, special=False, param="messages")
+        prompt = await self._encode(text, special=False, param="messages", limit=limit)
         continued = body.continue_final_message and messages[-1]["content"]
-        room = self.engine.max_model_len - len(prompt)
+        room = limit - len(prompt)
         max_tokens = body.max_completion_tokens or body.max_tokens
         field = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
-        self._check_room(prompt, max_tokens, "messages", field)
+        self._check_room(prompt, max_tokens, "messages", field, limit)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         context = self.tokenizer.context(prompt) if continued else []
         prefix = str(continued) if continued else ""
@@ -78,14 +78,14 @@ class Preparer:
         answer = ChatAnswer(body.model, include_usage=body.include_usage)
         return self._job(body, sequences, answer, len(prompt))
 
-    async def completion(self, data: bytes) -> Job:
-        """Raises ``InvalidRequest``."""
+    async def completion(self, data: bytes, limit: int) -> Job:
+        """``limit``: most tokens of prompt and answer together. Raises ``InvalidRequest``."""
         body = read(CompletionBody, data)
         self._check_model(body)
         prompts, echoes = [], []
         for given in body.prompts:
             if isinstance(given, str):
-                prompts.append(await self._encode(given, special=True, param="prompt"))
+                prompts.append(await self._encode(given, special=True, param="prompt", limit=limit))
             else:
                 self._check_ids(given, "prompt")
                 prompts.append(given)
@@ -95,8 +95,8 @@ class Preparer:
         grammar = await grammar_of(body)
         wanted = []
         for prompt in prompts:
-            self._check_room(prompt, body.max_tokens, "prompt", "max_tokens")
-            wanted.append(body.max_tokens or min(16, self.engine.max_model_len - len(prompt)))
+            self._check_room(prompt, body.max_tokens, "prompt", "max_tokens", limit)
+            wanted.append(body.max_tokens or min(16, limit - len(prompt)))
         sequences = [
             sequence
             for prompt, echo, max_tokens in zip(prompts, echoes, wanted, strict=True)
@@ -173,8 +173,7 @@ class Preparer:
                 "No form can be asked of this model: its tokenizer does not spell bytes."
             )
 
-    async def _encode(self, text: str, *, special: bool, param: str) -> list[int]:
-        limit = self.engine.max_model_len
+    async def _encode(self, text: str, *, special: bool, param: str, limit: int) -> list[int]:
         # No token is longer than the longest: such a text need not be tokenized to know that it does not fit.
         # (Twice that, as a normalizer may shorten it.)
         if len(text) > 2 * limit * self.tokenizer.longest:
@@ -192,8 +191,9 @@ class Preparer:
         self._check_ids(body.stop_token_ids or (), "stop_token_ids")
         self._check_ids([token for token, _ in body.biases], "logit_bias")
 
-    def _check_room(self, prompt: list[int], max_tokens: int | None, param: str, field: str) -> None:
-        limit = self.engine.max_model_len
+    def _check_room(
+        self, prompt: list[int], max_tokens: int | None, param: str, field: str, limit: int
+    ) -> None:
         if len(prompt) >= limit:
             raise ContextLengthExceeded(len(prompt), None, limit=limit, param=param)
         if len(prompt) + (max_tokens or 0) > limit:

@@ -66,3 +66,8 @@ def test_a_cap_on_the_context_holds_up_to_its_priority(tiny_model: Path, tmp_pat
         assert "40" in low.json()["error"]["message"]
         high = server.http.post("/v1/completions", json=body, headers={"x-tollgate-priority": "1"})
         assert high.status_code == 200
+        # Without a number of tokens an answer is as long as the cap leaves room for.
+        chat = {"model": "tiny", "messages": [{"role": "user", "content": "ba"}], "ignore_eos": True}
+        told = server.http.post("/v1/chat/completions", json=chat, headers={"x-tollgate-priority": "-1"})
+        assert told.status_code == 200, told.text
+        assert told.json()["usage"]["total_tokens"] == 40
