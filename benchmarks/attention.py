@@ -1,6 +1,6 @@
 """Microseconds that attention takes a layer: storing keys and values, gathering blocks, and the whole of it.
 
-    python benchmarks/attention.py [--threads 2] [--repeats 30] [--heads 16 --kv-heads 8 --head-dim 128]
+    python -m benchmarks.attention [--threads 2] [--repeats 30] [--heads 16 --kv-heads 8 --head-dim 128]
 
 The shape is Qwen3-0.6B's unless told otherwise. Each layer has a cache of its own, as in a model, so that keys come
 from memory and not from the processor's caches. Cases take turns, and the best of all repeats counts: other work on
