@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from engine.errors import StartupError
 
-_BITS = {"int8": 8.25, "fp8": 8.25, "int4": 5.0}
+_BITS = {"int8": 8.25, "fp8": 8.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
 """Bits a quantized weight takes, its share of the scales included."""
 _ALONE = ("embed_tokens", "lm_head", "norm")
 """Tensors by these names are not quantized, or seldom."""
