@@ -141,7 +141,7 @@ class Loader:
         if method in GROUPS and not head and weight.shape[1] % 32 == 0:
             return self._grouped(to_int4(weight, math.gcd(GROUPS[method], weight.shape[1])), bias)
         if method == "int8" or method in GROUPS:
-            return Int8Linear(to_int8(weight), bias)
+            return Int8Linear(to_int8(weight), bias, invariant=self._invariant)
         if method == "fp8" and not any(size % 16 for size in weight.shape):
             return Fp8Linear(to_fp8(weight), bias)
         return Linear(weight, bias)

@@ -35,12 +35,18 @@ def test_eight_bits_equal_the_product_with_their_own_weight(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_of_eight_bits_is_the_same_to_the_bit_whoever_shares_the_product(dtype: torch.dtype) -> None:
-    linear = Int8Linear(to_int8(torch.randn(200, 256)))
+    linear = Int8Linear(to_int8(torch.randn(200, 256)), invariant=True)
     x = torch.randn(150, 256).to(dtype)
     whole = linear(x)
     for rows in (*range(1, 18), 63, 64, 65, 149):
         assert torch.equal(linear(x[:rows]), whole[:rows])
     assert torch.equal(linear(x[70:75]), whole[70:75])
+
+
+def test_rows_of_float32_are_the_same_even_where_nobody_asks() -> None:
+    weight = to_int8(torch.randn(96, 64))
+    x = torch.randn(9, 64)
+    assert torch.equal(Int8Linear(weight)(x[:1]), Int8Linear(weight, invariant=True)(x)[:1])
 
 
 def test_eight_bits_keep_a_large_activation_beside_small_ones() -> None:
