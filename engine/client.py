@@ -25,6 +25,7 @@ from engine.errors import (
     DeadlineUnreachable,
     EngineDied,
     EngineError,
+    GrammarFailed,
     InvalidRequest,
     ModelNotFound,
     QueueFull,
@@ -305,6 +306,8 @@ class EngineClient(asyncio.Protocol):
         if refusal.error == "DeadlineUnreachable":
             needed, allowed = refusal.figures
             return DeadlineUnreachable(needed / 1000, allowed / 1000)
+        if refusal.error == "GrammarFailed":
+            return GrammarFailed(refusal.reason)
         if refusal.error == "ModelNotFound":
             return ModelNotFound("The adapter was unloaded before the request began.", param="model")
         return QueueFull(refusal.figures[0], retry_after=self.retry_after())

@@ -4,6 +4,7 @@
     ├── InvalidRequest               400  invalid_value          the caller's words are wrong; names the field
     │   ├── UnsupportedParameter     400  unsupported_parameter  understood, but not something this engine does
     │   ├── ContextLengthExceeded    400  context_length_exceeded
+    │   ├── GrammarFailed            400  grammar_failed         an answer's form is too much work to keep to
     │   ├── ModelNotFound            404  model_not_found
     │   ├── PathNotFound             404  not_found
     │   ├── MethodNotAllowed         405  method_not_allowed
@@ -77,6 +78,15 @@ class ContextLengthExceeded(InvalidRequest):
             advice = "Shorten the prompt or lower the number of tokens to generate."
         super().__init__(
             f"This model's context is {limit} tokens at most, but {asked}. {advice}", param=param
+        )
+
+
+class GrammarFailed(InvalidRequest):
+    code = "grammar_failed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The answer's form could not be kept to: {reason} Ask for a simpler schema, expression or grammar."
         )
 
 

@@ -92,10 +92,11 @@ class Failed:
 class Refusal:
     request_id: int
     error: str
-    """The class of ``engine.errors``: ``QueueFull``, ``ContextLengthExceeded``, ``DeadlineUnreachable`` or
-    ``ModelNotFound``, where the adapter was unloaded meanwhile."""
-    figures: tuple[int, ...]
+    """The class of ``engine.errors``: ``QueueFull``, ``ContextLengthExceeded``, ``DeadlineUnreachable``,
+    ``GrammarFailed`` or ``ModelNotFound``, where the adapter was unloaded meanwhile."""
+    figures: tuple[int, ...] = ()
     """The error's own arguments; times are in milliseconds."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

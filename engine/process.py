@@ -180,7 +180,13 @@ class Loop:
             self._refuse_late(request_id, needed, 0.0)
         if plan.work:
             drawn = self._runner.execute(plan)
-            self._send(self._scheduler.update(plan, drawn), plan, began)
+            progress = self._scheduler.update(plan, drawn)
+            for request_id, reason in drawn.failed.items():
+                # What it gained in this step breaks its form.
+                progress = [gain for gain in progress if gain.request_id != request_id]
+                self._scheduler.abort(request_id)
+                self._refusals.append(Refusal(request_id, "GrammarFailed", reason=reason))
+            self._send(progress, plan, began)
             if self._check:
                 self._scheduler.check_integrity()
             if self._leaving:

@@ -72,6 +72,8 @@ class Drawn:
     """For those that ask for them, one for each of their tokens."""
     drafts: dict[int, list[int]] = field(default_factory=dict)
     """Guesses for the next step, at most ``Work.room`` of them."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """Requests whose answers cannot go on, and why."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,8 +20,6 @@ from torch import Tensor
 from engine.core.sampling_params import Grammar
 from engine.grammar.language import definition, limits, plain
 from engine.worker.batch import Draw
-
-log = logging.getLogger("engine.grammar")
 
 _END = "<|end of grammar|>"
 """A token of our own that llguidance takes for the end: which tokens really end an answer, each request says."""
@@ -49,15 +46,13 @@ class _State:
     matcher: LLMatcher
     consumed: int = 0
     """Generated tokens that the matcher has seen."""
-    failed: bool = False
 
 
 class Grammars:
     """One matcher a request, which follows the request's own list of tokens: preemption costs it nothing.
 
     All work is done in one thread of its own, which shares it out to others outside of Python. Where a grammar is
-    complete, the request's stop tokens are allowed; where nothing else may follow, they alone are. A grammar that runs
-    into llguidance's limits ends the answer where it stands, and the log says so.
+    complete, the request's stop tokens are allowed; where nothing else may follow, they alone are.
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
@@ -72,6 +67,7 @@ class Grammars:
         self._executor = LLExecutor()
         self._compiled: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
         self._states: dict[int, _State] = {}
+        self._failed: dict[int, str] = {}
 
     def begin(self, draws: Sequence[Draw]) -> Pending | None:
         """Starts to compute the masks of the draws that have a grammar; ``None`` if none has."""
@@ -79,6 +75,11 @@ class Grammars:
         if not bound:
             return None
         return Pending(bound, self._thread.submit(self._fill, [draws[i] for i in bound]))
+
+    def take_failed(self) -> dict[int, str]:
+        """Requests whose grammar ran into llguidance's limits since the last call, and why."""
+        failed, self._failed = self._failed, {}
+        return failed
 
     def forget(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
@@ -100,6 +101,10 @@ class Grammars:
             fill_next_token_bitmask_par(self._executor, alone, bits)
         if guessed:
             fill_next_token_bitmask_par_with_draft_tokens(self._executor, guessed, bits)
+        for request_id in {draw.request_id for draw in draws}:
+            matcher = self._states[request_id].matcher
+            if matcher.is_error():
+                self._failed[request_id] = plain(matcher.get_error())
         self._let_end(draws, bits, end)
         return self._fit(bits)
 
@@ -114,9 +119,6 @@ class Grammars:
         if new:
             state.matcher.consume_tokens(new)
             state.consumed += len(new)
-        if not state.failed and state.matcher.is_error():
-            state.failed = True
-            log.warning("a grammar cannot go on, its answer ends: %s", plain(state.matcher.get_error()))
         return state
 
     def _matcher(self, grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:

@@ -106,6 +106,8 @@ class Runner:
             tokens = self._sampler.draw(logits, batch.draws, masks.wait() if masks else None)
             kept = verify(batch.draws, tokens)
             drawn.tokens = gather(batch.draws, tokens, kept)
+            if masks:
+                drawn.failed = self.grammars.take_failed()
             drawn.logprobs = measure(logits, batch.draws, tokens, kept)
         if self.speculation:
             drawn.drafts = self.speculation.propose(plan, drawn.tokens)
@@ -186,7 +188,8 @@ def pick_threads(folder: Path) -> int:
 
 
 def _weight_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    sizes = (sum(file.stat().st_size for file in folder.glob(f"*.{kind}")) for kind in ("safetensors", "gguf"))
+    return next(filter(None, sizes), 0)
 
 
 def _free_memory(device: torch.device) -> float:

@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from tests.engine.live import EngineServer
+from tests.engine.live import EngineServer, eventually
 from tests.engine.tiny import SHAPE, write_model
 
 CHAT = "/v1/chat/completions"
@@ -234,3 +234,15 @@ def test_guesses_change_no_answer(server: EngineServer, tmp_path_factory: pytest
             for temperature in (0, 1):
                 asked = {**form, "temperature": temperature}
                 assert said(guessing, **asked) == said(server, **asked)
+
+
+def test_a_form_that_is_too_much_work_is_an_error_and_never_half_an_answer(server: EngineServer) -> None:
+    hostile = {"guided_regex": "((a|b|ab|ba){1,300}c?){1,300}", "max_tokens": 500, "ignore_eos": True}
+    answer = server.post(CHAT, model="tiny", messages=HELLO, seed=3, **hostile)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == "grammar_failed"
+    assert "simpler" in error["message"]
+    # Nobody else was hurt.
+    assert said(server, guided_choice=["yes"]) == "yes"
+    eventually(lambda: server.state()["running"] == 0)
