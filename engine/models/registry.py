@@ -20,6 +20,7 @@ from engine.models.mixture import mixtral, qwen3_moe
 from engine.weights.loader import Loader
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
+from engine.weights.source import gguf_file
 from engine.weights.stored import stored
 from engine.worker.kv_cache import KVCache, KVShape
 from engine.worker.lora import AdapterBank
@@ -90,7 +91,18 @@ def load_model(
         raise UnsupportedModel(
             f"The architecture {asked} is not supported; these are: {', '.join(FAMILIES)}."
         )
-    reader = SafetensorsReader(folder, device, dtype)
+    way = stored(config)
+    reader: Any
+    if file := gguf_file(folder):
+        # Imported here: other models need none of it.
+        from engine.weights.gguf_checkpoint import GgufCheckpoint, GgufGroups
+
+        reader = GgufCheckpoint(file, device, dtype)
+        if quantization is None and reader.quantized:
+            # Codes of 4 bits stay what they are; what has others is kept in 8.
+            quantization, way = "int8", GgufGroups()
+    else:
+        reader = SafetensorsReader(folder, device, dtype)
     weights = Loader(
         reader,
         device,
@@ -98,7 +110,7 @@ def load_model(
         ranks=ranks,
         adapters=adapters,
         quantization=quantization,
-        stored=stored(config),
+        stored=way,
         invariant=invariant,
     )
     with progress(reader.total_bytes) as reader.on_read:

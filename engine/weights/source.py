@@ -1,7 +1,8 @@
-"""Where a model's files are: the bundled folder, a folder of yours, or a repository on the Hugging Face hub."""
+"""Where a model's files are: the bundled folder, a folder or GGUF file of yours, or a repository on the hub."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from engine.errors import ModelUnavailable
@@ -9,6 +10,7 @@ from engine.errors import ModelUnavailable
 DEMO = "demo"
 DEMO_DRAFT = "demo-draft"
 """The small model that goes with it."""
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
 
@@ -18,13 +20,41 @@ def locate(model: str) -> Path:
         folder = Path(__file__).parents[1] / "demo" / ("model" if model == DEMO else "draft")
         return _checked(folder, "The bundled demo model is missing from this installation")
     folder = Path(model).expanduser()
+    if file := _gguf(folder):
+        # Imported here: other models need none of it.
+        from engine.weights.gguf_folder import as_folder
+
+        return as_folder(file)
     if folder.exists():
         return _checked(folder, f"{model} is not a model folder")
     if folder.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
         raise ModelUnavailable(
-            f"There is no folder {model}. --model takes {DEMO!r}, a folder, or a hub id such as 'org/name'."
+            f"There is no folder {model}. --model takes {DEMO!r}, a folder, a .gguf file, "
+            "or a hub id such as 'org/name'."
         )
     return _checked(_download(model), f"The repository {model} is not a model")
+
+
+def _gguf(path: Path) -> Path | None:
+    """The GGUF file that ``path`` is, or that is in a folder which is no model otherwise."""
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    return gguf_file(path) if path.is_dir() and not (path / "config.json").exists() else None
+
+
+def gguf_file(folder: Path) -> Path | None:
+    """The folder's GGUF file, or the first part of it; ``None`` if it holds none, or has its weights otherwise.
+
+    Raises ``ModelUnavailable`` if there are several.
+    """
+    found = sorted(file for file in folder.glob("*.gguf") if not _LATER_PART.search(file.name))
+    if not found or any(folder.glob("*.safetensors")):
+        return None
+    if len(found) > 1:
+        raise ModelUnavailable(
+            f"{folder} holds several models: give --model one of {', '.join(file.name for file in found)} in it."
+        )
+    return found[0]
 
 
 def _checked(folder: Path, complaint: str) -> Path:

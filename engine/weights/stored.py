@@ -65,7 +65,7 @@ def check(quantization: str | None, way: Stored | None, device: torch.device) ->
         raise UnsupportedModel(
             f"--quantization {quantization} is not supported; these are: {', '.join(METHODS)}."
         )
-    if way is not None and way.name != "FP8":
+    if way is not None and way.name not in ("FP8", "GGUF"):
         raise UnsupportedModel(
             f"The checkpoint's weights are quantized already ({way.name}): leave out --quantization {quantization}."
         )

@@ -10,15 +10,19 @@ import torch
 from safetensors import safe_open
 
 from engine.errors import StartupError
+from engine.weights.source import gguf_file
 
 _BITS = {"int8": 8.25, "fp8": 8.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
 """Bits a quantized weight takes, its share of the scales included."""
 _ALONE = ("embed_tokens", "lm_head", "norm")
 """Tensors by these names are not quantized, or seldom."""
+_ALONE_GGUF = ("token_embd.weight", "ffn_gate_inp.weight")
 
 
 def predict_weights(folder: Path, dtype: torch.dtype, quantization: str | None) -> int:
-    """Bytes that the weights in a folder of safetensors will take, by their headers alone; 0 if there are none."""
+    """Bytes that a folder's weights will take, by the headers of its files alone; 0 if there are none."""
+    if file := gguf_file(folder):
+        return _predict_gguf(file, dtype, quantization)
     total = 0.0
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
@@ -30,6 +34,28 @@ def predict_weights(folder: Path, dtype: torch.dtype, quantization: str | None) 
                     total += count * _BITS[quantization] / 8
                 else:
                     total += count * (dtype.itemsize if plain else _stored(part.get_dtype()))
+    return int(total)
+
+
+def _predict_gguf(path: Path, dtype: torch.dtype, quantization: str | None) -> int:
+    # Imported here: other models need none of it.
+    from engine.weights.dequantize import GROUPED, PLAIN
+    from engine.weights.gguf import Gguf
+
+    tensors = Gguf(path).tensors
+    # What is not kept in the file's own 4 bits is kept in 8 where the file is quantized at all.
+    small = any(stored.type not in PLAIN for stored in tensors.values())
+    method = quantization or ("int8" if small else None)
+    total = 0.0
+    for name, stored in tensors.items():
+        count = _product(stored.shape)
+        alone = len(stored.shape) < 2 or name.endswith((*_ALONE_GGUF, "norm.weight"))
+        if quantization is None and stored.type in GROUPED and not alone:
+            total += count * _BITS["int4"] / 8
+        else:
+            total += count * (_BITS[method] / 8 if method and not alone else dtype.itemsize)
+    if method and "output.weight" not in tensors:
+        total += _product(tensors["token_embd.weight"].shape) * _BITS["int8"] / 8
     return int(total)
 
 

@@ -1,0 +1,195 @@
+"""A GGUF file's tensors by the names that Hugging Face checkpoints have, and in their layout.
+
+llama.cpp's converter turns rows of llama's queries and keys, adds one to Gemma's norms and stacks experts; here that is
+undone (https://github.com/ggml-org/llama.cpp, ``convert_hf_to_gguf.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.errors import UnsupportedModel
+from engine.weights import dequantize
+from engine.weights.gguf import Gguf, StoredTensor
+from engine.weights.gguf_config import number
+from engine.weights.quantize import Groups
+from engine.weights.stored import RawTensors
+
+_TOP = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
+_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+}
+_GEMMA = _LAYER | {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_EXPERT = {
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+    "w1": "ffn_gate",
+    "w3": "ffn_up",
+    "w2": "ffn_down",
+}
+_IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
+_IN_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)")
+_ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Read with the configuration."""
+
+
+class GgufCheckpoint:
+    """Raises ``ModelUnavailable`` if the file cannot be read, ``UnsupportedModel`` for types that are not known."""
+
+    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype) -> None:
+        self._file = Gguf(path)
+        self._device = device
+        self._dtype = dtype
+        for name, stored in self._file.tensors.items():
+            dequantize.check(name, stored.type)
+        self._gemma = self._file.architecture.startswith("gemma")
+        heads = number(self._file, "attention.head_count")
+        self._turned = {}
+        if self._file.architecture == "llama":
+            self._turned = {"attn_q": heads, "attn_k": number(self._file, "attention.head_count_kv", heads)}
+        self._left = set(self._file.tensors) - set(_ROTATION)
+        self.total_bytes = sum(stored.data.nbytes for stored in self._file.tensors.values())
+        self.on_read: Callable[[int], None] = lambda count: None
+        """Is told the bytes of each tensor that was taken."""
+
+    @property
+    def quantized(self) -> bool:
+        return any(stored.type not in dequantize.PLAIN for stored in self._file.tensors.values())
+
+    def __contains__(self, name: str) -> bool:
+        return self._find(name) is not None
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor, in the compute dtype and on the device.
+
+        Raises ``UnsupportedModel`` if there is none of that name and shape.
+        """
+        stored, place = self._get(name)
+        tensor = dequantize.plain(stored, torch.float32 if self._gemma and "norm" in place else self._dtype)
+        if tuple(tensor.shape) != shape:
+            raise UnsupportedModel(
+                f"The tensor {place} ({name}) has the shape {tuple(tensor.shape)}, but the metadata call for {shape}."
+            )
+        if self._gemma and place.endswith("norm.weight"):
+            tensor = tensor - 1
+        return self._unturn(tensor, place).to(self._device, self._dtype)
+
+    def raw(self, name: str) -> Tensor:
+        """The tensor's bytes [outer dimensions …, bytes of a row]. Raises ``UnsupportedModel``."""
+        return torch.from_numpy(self._get(name)[0].data.copy())
+
+    def holds_groups(self, layer: str) -> bool:
+        """Whether the layer's weights are 4-bit codes in groups."""
+        found = self._find(f"{layer}.weight")
+        return found is not None and found[0].type in dequantize.GROUPED and len(found[0].shape) == 2
+
+    def groups(self, layer: str, out_features: int, in_features: int) -> Groups:
+        """Raises ``UnsupportedModel`` if it has another shape; ``holds_groups`` must hold."""
+        stored, place = self._get(f"{layer}.weight")
+        if stored.shape != (out_features, in_features):
+            raise UnsupportedModel(
+                f"The tensor {place} has the shape {stored.shape}, but the metadata call for "
+                f"{(out_features, in_features)}."
+            )
+        groups = dequantize.grouped(stored)
+        parts = (self._unturn(part, place) for part in (groups.codes, groups.scale, groups.offset))
+        return Groups(*parts)
+
+    def ignore(self, name: str) -> None:
+        """A tensor that the model has no use for."""
+        found = self._find(name)
+        if found is not None:
+            self._left.discard(found[1])
+
+    def finish(self) -> None:
+        """Raises ``UnsupportedModel`` if a tensor was left over: then the model computed would not be this one."""
+        if self._left:
+            names = sorted(self._left)
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise UnsupportedModel(
+                f"{self._file.path} holds tensors that this model family does not use: {', '.join(names[:3])}{more}."
+            )
+
+    def _get(self, name: str) -> tuple[StoredTensor, str]:
+        found = self._find(name)
+        if found is None:
+            raise UnsupportedModel(
+                f"{self._file.path} lacks the tensor for {name}: it is not the whole model."
+            )
+        self._left.discard(found[1])
+        self.on_read(found[0].data.nbytes)
+        return found
+
+    def _find(self, name: str) -> tuple[StoredTensor, str] | None:
+        """What the file has for it, and under which name."""
+        within = _IN_LAYER.fullmatch(name)
+        if within is None:
+            part, _, kind = name.rpartition(".")
+            return self._stored(f"{_TOP.get(part)}.{kind}")
+        layer, part, kind = within.groups()
+        expert = _IN_EXPERT.fullmatch(part)
+        if expert is None:
+            names = _GEMMA if self._gemma else _LAYER
+            return self._stored(f"blk.{layer}.{names.get(part)}.{kind}")
+        which, part = int(expert[1]), _EXPERT.get(expert[2])
+        # Early files have one tensor an expert.
+        if found := self._stored(f"blk.{layer}.{part}.{which}.{kind}"):
+            return found
+        found = self._stored(f"blk.{layer}.{part}_exps.{kind}")
+        if found is None or which >= len(found[0].data):
+            return None
+        stacked, place = found
+        return replace(stacked, shape=stacked.shape[1:], data=stacked.data[which]), place
+
+    def _stored(self, name: str) -> tuple[StoredTensor, str] | None:
+        stored = self._file.tensors.get(name)
+        return stored and (stored, name)
+
+    def _unturn(self, rows: Tensor, place: str) -> Tensor:
+        """llama.cpp has the two numbers that turn together side by side, Hugging Face half a head apart."""
+        heads = self._turned.get(place.split(".")[2]) if place.startswith("blk.") else None
+        if heads is None:
+            return rows
+        return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(rows.shape)
+
+
+class GgufGroups:
+    """A file's 4-bit weights stay what they are."""
+
+    name = "GGUF"
+
+    def holds(self, tensors: RawTensors, name: str) -> bool:
+        return isinstance(tensors, GgufCheckpoint) and tensors.holds_groups(name)
+
+    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Groups:
+        assert isinstance(tensors, GgufCheckpoint), "``holds`` says so"
+        return tensors.groups(name, out_features, in_features)
