@@ -29,6 +29,16 @@ def parser() -> argparse.ArgumentParser:
     add("--device", help="auto, cpu or cuda (default: auto)")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"], help="compute dtype (default: auto)")
     add(
+        "--quantization",
+        choices=["int8", "int4", "int4-64", "int4-128", "fp8"],
+        help="keep the weights in fewer bits (default: as the checkpoint has them); fp8 needs a GPU that has it",
+    )
+    add(
+        "--kv-cache-dtype",
+        choices=["auto", "int8", "fp8"],
+        help="keep keys and values in fewer bits (default: auto, the compute dtype)",
+    )
+    add(
         "--threads",
         type=int,
         help="CPU threads of the matrix products (default: 1 for a small model, else all cores)",
@@ -156,7 +166,10 @@ def read_options(options: dict[str, object]) -> ServerConfig:
 
     rest = dict(options)
     model = str(rest.pop("model")).rstrip("/")
-    name = str(rest.pop("served_model_name", "") or (Path(model).name if Path(model).is_dir() else model))
+    name = str(
+        rest.pop("served_model_name", "")
+        or (Path(model).name.removesuffix(".gguf") if Path(model).exists() else model)
+    )
     server = {
         key: rest.pop(key) for key in ("host", "port", "max_body_bytes", "drain_timeout") if key in rest
     }

@@ -30,6 +30,8 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "served_model_name": "m",
         "device": "cpu",
         "dtype": "bfloat16",
+        "quantization": "int4",
+        "kv_cache_dtype": "int8",
         "threads": 2,
         "max_num_seqs": 7,
         "max_batched_tokens": 99,
@@ -50,7 +52,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     later = {
-        *("quantization", "kv_cache_dtype", "deterministic"),
+        "deterministic",
         *("adapters", "max_adapters", "max_adapter_rank", "tensor_parallel"),
     }
     others = {"context_caps", "prefix_caching", "check_integrity", "draft_model"}
