@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     )
     # What is not given is left to the configuration classes: --help only repeats their defaults in words.
     add = serve.add_argument
-    add("--model", required=True, help="'demo', a folder, or a Hugging Face hub id")
+    add("--model", required=True, help="'demo', a folder, a .gguf file, or a Hugging Face hub id")
     add("--served-model-name", help="the model's name in the API (default: --model, or its folder's name)")
     add("--host", help="address to listen on (default: 127.0.0.1)")
     add("--port", type=int, help="port to listen on; 0 picks a free one (default: 8100)")
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         choices=["off", "ngram", "draft"],
         help="who guesses tokens ahead: nobody, the text so far, or --draft-model (default: off)",
     )
-    add("--draft-model", help="the small model that guesses: 'demo', a folder, or a hub id")
+    add("--draft-model", help="the small model that guesses: 'demo', a folder, a .gguf file, or a hub id")
     add("--max-drafts", type=int, help="most guesses a step and request (default: 4)")
     add(
         "--check-integrity",
@@ -132,7 +132,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def add_evaluation(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", default="demo", help="'demo' (the default), a folder, or a Hugging Face hub id")
+    add(
+        "--model",
+        default="demo",
+        help="'demo' (the default), a folder, a .gguf file, or a Hugging Face hub id",
+    )
     add("--text", type=Path, help="a text to predict (needed for all but the demo model)")
     add("--count", type=int, default=300, help="held-out conversations of the demo model (default: 300)")
     add("--quantization", help="measure this alone: int8, int4, int4-64 or int4-128 (default: all)")
