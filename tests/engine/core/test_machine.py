@@ -1,0 +1,102 @@
+"""100,000 random steps: whatever happens, blocks add up, nobody is lost, and every answer is as if alone.
+
+Each case drives a fifth of them. ``TOLLGATE_MACHINE_STEPS`` asks for more in all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from engine.core import prefix_cache
+from tests.engine.core.world import World
+
+STEPS = int(os.environ.get("TOLLGATE_MACHINE_STEPS", "100000"))
+LENGTH = 250
+
+ACTIONS: dict[str, Callable[[World], None]] = {
+    "step": World.step,
+    "submit": World.submit,
+    "abort": World.abort,
+    "abort midway": lambda world: world.step(midway=True),
+    "forget": World.forget,
+}
+CHOICES = ["step"] * 9 + ["submit"] * 5 + ["abort", "abort midway", "forget"]
+
+
+def machine(tally: Counter[str], **options: bool) -> type[RuleBasedStateMachine]:
+    class Machine(RuleBasedStateMachine):
+        """What happens is Hypothesis's to choose and to shrink; how, a seed says."""
+
+        world: World | None = None
+
+        @initialize(seed=st.integers(0, 2**32 - 1))
+        def start(self, seed: int) -> None:
+            self.world = World(Random(seed), tally, **options)
+
+        @rule(action=st.sampled_from(CHOICES))
+        def act(self, action: str) -> None:
+            assert self.world is not None
+            ACTIONS[action](self.world)
+            self.world.check()
+            tally["steps"] += 1
+
+        def teardown(self) -> None:
+            if self.world is not None:
+                self.world.drain()
+
+    return Machine
+
+
+ALWAYS = {"finished", "aborted", "refused", "queue full", "unreachable", "expired", "preempted", "chunks"}
+ALWAYS |= {"siblings", "copies", "siblings aborted", "leaders aborted"}
+HITS = {"hits"}
+GUESSES = {"guesses right", "guesses wrong", "stops guessed"}
+
+
+def drive(options: dict[str, bool], expected: set[str], steps: int) -> None:
+    tally: Counter[str] = Counter()
+    run_state_machine_as_test(
+        machine(tally, **options),
+        settings=settings(
+            max_examples=-(-steps // LENGTH) + 2,
+            stateful_step_count=LENGTH,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert tally["steps"] >= steps
+    assert all(tally[name] >= steps / 1000 for name in expected), tally
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"caching": False, "guessing": False, "crowd": True}, ALWAYS),
+        ({"caching": True, "guessing": False, "crowd": True}, ALWAYS | HITS),
+        ({"caching": False, "guessing": True, "crowd": True}, ALWAYS | GUESSES),
+        ({"caching": True, "guessing": True, "crowd": True}, ALWAYS | HITS | GUESSES),
+        ({"caching": True, "guessing": True, "crowd": False}, ALWAYS | HITS | GUESSES),
+    ],
+)
+def test_every_answer_is_as_if_alone(options: dict[str, bool], expected: set[str]) -> None:
+    drive(options, expected, STEPS // 5)
+
+
+@pytest.mark.timeout(900)
+def test_blocks_whose_keys_collide_are_told_apart_by_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With keys of three bits."""
+    monkeypatch.setattr(
+        prefix_cache,
+        "block_key",
+        lambda parent, tokens: bytes([blake2b(parent + tokens, digest_size=1).digest()[0] & 7]),
+    )
+    drive({"caching": True, "guessing": True, "crowd": False}, ALWAYS | HITS, 5000)

@@ -1,0 +1,400 @@
+"""A scheduler on a few blocks, and a worker that knows what every token of the KV cache stands for.
+
+The state after a token is a hash of the adapter's weights and of all tokens up to it; the cache holds states; the next
+token is a function of the state and the request's own seed. So what is computed on top of the wrong content is seen at
+once, and each answer can be worked out without a scheduler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+from engine.core.block_pool import BlockPool
+from engine.core.plan import Drawn, Plan, Progress, Work
+from engine.core.prefix_cache import Node
+from engine.core.request import Request, Sibling
+from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler import Scheduler
+from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
+
+CONTEXT = 64
+STOP = 2
+VOCAB = 3
+ADAPTERS = ("a", "b")
+Ranks = dict[int, tuple[float, int]]
+
+
+@dataclass(eq=False)
+class Choice:
+    """One answer that is wanted."""
+
+    id: int
+    prompt: list[int]
+    params: SamplingParams
+    adapter: str | None
+    deadline: float | None
+    wanted: list[int]
+    states: list[int]
+    """After each token of prompt and answer."""
+    group: list[Choice] = field(default_factory=list)
+    """All choices of its request."""
+    gained: list[int] = field(default_factory=list)
+    scheduled: bool = False
+
+
+class World:
+    """``tally`` counts what happened, to show that all of it does."""
+
+    def __init__(
+        self, rng: Random, tally: Counter[str], *, caching: bool, guessing: bool, crowd: bool
+    ) -> None:
+        self.rng = rng
+        self.tally = tally
+        self.now = 0.0
+        self.block_size = rng.choice((1, 2, 4, 4))
+        sequences = rng.randint(1, 6)
+        self.budget = sequences + rng.randint(0, 16)
+        self.caps = [(0, 40)] if rng.random() < 0.3 else []
+        tokens = rng.randint(12, 48) if crowd else rng.randint(40, 160)
+        self.usual = min(30, tokens // 2)
+        """Tokens of the longest of usual prompts."""
+        tokens = rng.randint(12, 48) if crowd else rng.randint(40, 160)
+        self.usual = min(30, tokens // 2)
+        """Tokens of the longest of usual prompts."""
+        self.scheduler = Scheduler(
+            BlockPool(tokens // self.block_size),
+            block_size=self.block_size,
+            max_sequences=sequences,
+            max_tokens_per_step=self.budget,
+            max_model_len=CONTEXT,
+            max_waiting=rng.choice((0, 2, 6, 12)),
+            ageing=10.0,
+            clock=lambda: self.now,
+            prefix_caching=caching,
+            lookahead=rng.randint(1, 5) if guessing else 0,
+            context_caps=self.caps,
+        )
+        self.chunks = rng.choice(((None,), (0, 1, 2, 5), (0, 3, 1000), (2, 1000)))
+        self.cache: list[list[int]] = [[0] * self.block_size for _ in range(self.scheduler.pool.total)]
+        self.nodes: dict[Node, list[int]] = {}
+        """What each block that the prefix cache knows must hold."""
+        self.generations = dict.fromkeys((None, *ADAPTERS), 0)
+        """Of adapters' weights."""
+        self.texts = [rng.choices(range(VOCAB), k=CONTEXT) for _ in range(3)]
+        self.alive: dict[int, Choice] = {}
+        self.gone: list[int] = []
+        self.ended: list[int] = []
+        self.number = 0
+
+    # What a request alone would get
+
+    def root(self, adapter: str | None) -> int:
+        return hash((1 + ADAPTERS.index(adapter) if adapter else 0, self.generations[adapter], 0))
+
+    def draw(self, state: int, params: SamplingParams) -> int:
+        return hash((state, params.seed)) % 1009 % VOCAB
+
+    def choice(self, prompt: list[int], params: SamplingParams, adapter: str | None) -> Choice:
+        self.number += 1
+        state, states, wanted = self.root(adapter), [], []
+        for token in prompt:
+            state = hash((state, token))
+            states.append(state)
+        while True:
+            wanted.append(self.draw(state, params))
+            state = hash((state, wanted[-1]))
+            states.append(state)
+            if wanted[-1] in params.stop_token_ids or len(wanted) == params.max_tokens:
+                return Choice(self.number, prompt, params, adapter, None, wanted, states)
+
+    # What may happen
+
+    def prompt(self) -> list[int]:
+        """Often the beginning of another, its length around a block's end; sometimes an answer goes on from there."""
+        rng, size = self.rng, self.block_size
+        text = rng.choice(self.texts)
+        if rng.random() < 0.7:
+            length = size * rng.randint(0, self.usual // size) + rng.choice((-1, 0, 1))
+        else:
+            length = rng.randint(1, self.usual)
+        tail = rng.choices(range(VOCAB), k=rng.choice((0, 0, 1, size)))
+        return (text[: max(1, length)] + tail)[:CONTEXT]
+
+    def submit(self) -> None:
+        rng, scheduler = self.rng, self.scheduler
+        prompt = self.prompt()
+        if rng.random() < 0.05:
+            prompt = prompt * (1 + CONTEXT // len(prompt))
+        adapter = rng.choice((None, None, None, *ADAPTERS))
+        stops = frozenset({STOP}) if rng.random() < 0.4 else frozenset()
+        group = [
+            self.choice(
+                prompt, SamplingParams(rng.choice((1, 2, 5, 9, 17)), seed=seed, stop_token_ids=stops), adapter
+            )
+            for seed in rng.choices(range(3), k=rng.choice((1, 1, 1, 2, 3, 5)))
+        ]
+        deadline = self.now + rng.choice((-1, 0.5, 3, 20, 200)) if rng.random() < 0.3 else None
+        for one in group:
+            one.deadline, one.group = deadline, group
+        request = Request(
+            group[0].id,
+            prompt,
+            group[0].params,
+            priority=rng.randint(-2, 2),
+            submitted=self.now,
+            deadline=deadline,
+            weight=rng.choice((0.25, 1.0, 1.0, 4.0)),
+            adapter=adapter,
+            siblings=[Sibling(one.id, one.params) for one in group[1:]],
+        )
+        most = max(one.params.max_tokens for one in group)
+        cap = min([CONTEXT, *(cap for priority, cap in self.caps if request.priority <= priority)])
+        blocks = -(-(len(prompt) + most - 1) // self.block_size)
+        fits = len(prompt) + most <= cap and blocks <= scheduler.pool.total
+        seats = scheduler.max_sequences - len(scheduler.running)
+        full = bool(self.alive) and scheduler.places + len(group) > seats + scheduler.max_waiting
+        before = (scheduler.places, scheduler.idle)
+        try:
+            scheduler.submit(request)
+        except ContextLengthExceeded:
+            assert not fits
+        except QueueFull:
+            assert fits and full
+            self.tally["queue full"] += 1
+        except DeadlineUnreachable as late:
+            assert fits and not full and deadline is not None
+            assert late.allowed <= 0 or late.needed > late.allowed
+            self.tally["unreachable"] += 1
+        else:
+            assert fits and not full
+            self.alive |= {one.id: one for one in group}
+            self.tally["siblings"] += len(group) - 1
+            if rng.random() < 0.05:
+                # The next turn of the same chat may come: this one's answer is text, too.
+                self.texts[rng.randrange(3)] = (
+                    prompt + group[0].wanted + rng.choices(range(VOCAB), k=CONTEXT)
+                )[:CONTEXT]
+            return
+        self.tally["refused"] += 1
+        assert before == (scheduler.places, scheduler.idle)
+
+    def abort(self) -> None:
+        """Mostly of one that is alive, else of one that is not (any more)."""
+        if self.alive and self.rng.random() < 0.9:
+            number = self.rng.choice(list(self.alive))
+            one = self.alive[number]
+            if len(one.group) > 1 and not one.gained:
+                self.tally["leaders aborted" if one.scheduled else "siblings aborted"] += 1
+            assert self.scheduler.abort(number)
+            self.leave(number)
+            self.tally["aborted"] += 1
+        else:
+            number = self.rng.choice([self.number + 1, *self.gone[-5:]])
+        assert not self.scheduler.abort(number)
+
+    def forget(self) -> None:
+        name = self.rng.choice(ADAPTERS)
+        self.scheduler.forget_adapter(name)
+        if name not in (one.adapter for one in self.alive.values()):
+            self.generations[name] += 1
+
+    def step(self, *, midway: bool = False) -> None:
+        """``midway``: someone is aborted while the worker computes."""
+        scheduler, rng = self.scheduler, self.rng
+        self.now += rng.choice((0.1, 0.5, 2.0))
+        scheduler.chunk = rng.choice(self.chunks)
+        decoding = {one.id for one in scheduler.running if one.missing == 1}
+        running = {one.id: one.rank for one in scheduler.running}
+        waiting = {one.id: one.rank for one in scheduler.waiting}
+        plan = scheduler.schedule()
+        self.check_plan(plan, decoding, running, waiting)
+        for number in plan.ended:
+            assert number in self.gone
+        self.ended += plan.ended
+        drawn = self.execute(plan)
+        if midway:
+            self.abort()
+        self.take(scheduler.update(plan, drawn))
+        if plan.work:
+            decoded = sum(len(work.tokens) for work in plan.work if work.generating)
+            scheduler.pace.observe(0.1, prefill_tokens=plan.tokens - decoded, decode_tokens=decoded)
+
+    def check_plan(self, plan: Plan, decoding: set[int], running: Ranks, waiting: Ranks) -> None:
+        scheduler, tally = self.scheduler, self.tally
+        for number, needed in plan.expired:
+            assert number in waiting and needed >= 0
+            for one in [one for one in self.alive[number].group if one.id in self.alive]:
+                assert one.deadline is not None and one.deadline <= self.now and not one.scheduled
+                self.leave(one.id)
+            del waiting[number]
+            tally["expired"] += 1
+        worked = {work.request_id for work in plan.work}
+        for number in (*plan.admitted, *worked):
+            for one in self.alive[number].group:
+                one.scheduled = True
+        for one in self.alive.values():
+            assert one.scheduled or one.deadline is None or one.deadline > self.now
+        assert plan.work or not self.alive, "requests, but no work"
+        assert len(worked) == len(plan.work) <= scheduler.max_sequences
+        assert plan.tokens <= self.budget
+        # Whoever decodes gains a token in every step, unless it gives way.
+        assert worked | set(plan.preempted) >= decoding
+        if scheduler.chunk is not None and decoding - set(plan.preempted):
+            # One that lacks a single token is as good as one that decodes.
+            prompts = [work for work in plan.work if work.start + 1 < len(work.history)]
+            assert sum(len(work.tokens) for work in prompts) <= scheduler.chunk
+        # The last in rank give way, and the very last first; nobody is let in past one who waits ahead of him.
+        gave_way = [running[number] for number in plan.preempted if number in running]
+        stayed = [rank for number, rank in running.items() if number not in plan.preempted]
+        assert gave_way == sorted(gave_way, reverse=True)
+        assert not gave_way or not stayed or max(stayed) < min(gave_way)
+        seated = {one.id for one in scheduler.running}
+        let_in = [rank for number, rank in waiting.items() if number in seated]
+        kept_out = [rank for number, rank in waiting.items() if number not in seated | set(plan.preempted)]
+        assert not let_in or not kept_out or max(let_in) < min(kept_out)
+        tally["preempted"] += len(plan.preempted)
+        tally["copies"] += len(plan.copies)
+        tally["hits"] += plan.hit_tokens > 0
+        tally["chunks"] += sum(work.sampling is None for work in plan.work)
+        assert scheduler.prefixes is not None or not plan.hit_tokens
+
+    def take(self, gains: list[Progress]) -> None:
+        for gain in gains:
+            one = self.alive[gain.request_id]
+            one.gained += gain.tokens
+            assert gain.tokens and one.gained == one.wanted[: len(one.gained)]
+            if gain.finish is not None:
+                assert one.gained == one.wanted
+                assert gain.finish == ("stop" if one.gained[-1] in one.params.stop_token_ids else "length")
+                self.leave(gain.request_id)
+                self.tally["finished"] += 1
+            else:
+                assert len(one.gained) < len(one.wanted)
+
+    def leave(self, number: int) -> None:
+        del self.alive[number]
+        self.gone.append(number)
+
+    # The worker
+
+    def execute(self, plan: Plan) -> Drawn:
+        cache, pool, size = self.cache, self.scheduler.pool, self.block_size
+        for source, target in plan.copies:
+            cache[target] = list(cache[source])
+        written: set[int] = set()
+        states = []
+        for work in plan.work:
+            one = self.alive[work.request_id]
+            assert work.tokens and work.drafts <= self.scheduler.lookahead
+            assert len(work.blocks) * size >= work.end + work.room
+            assert work.history == one.prompt + one.gained
+            assert work.adapter == one.adapter and work.prompt_length == len(one.prompt)
+            real = work.end - work.drafts
+            assert work.tokens[: real - work.start] == work.history[work.start : real]
+            assert (work.sampling is not None) == (real == len(work.history))
+            assert work.sampling is not None or not (work.drafts or work.room or work.siblings)
+            assert work.generating == (work.start >= work.prompt_length)
+            self.check_content(one, work.blocks, work.start)
+            own = one.states[:real]
+            for token in work.tokens[real - work.start :]:
+                own.append(hash((own[-1], token)))
+            states.append(own)
+        # What is read was there before anything is written.
+        for work, own in zip(plan.work, states, strict=True):
+            for position in range(work.start, work.end):
+                block = work.blocks[position // size]
+                cache[block][position % size] = own[position]
+                written.add(block)
+        # Nobody else holds what is written, and no two write into the same.
+        assert all(pool.holders(block) == 1 for block in written)
+        drawn = Drawn()
+        for work, own in zip(plan.work, states, strict=True):
+            table = work.blocks
+            assert all(cache[table[i // size]][i % size] == own[i] for i in range(work.start, work.end))
+            if work.sampling is not None:
+                self.answer(work, own, work.sampling, drawn)
+        return drawn
+
+    def answer(self, work: Work, states: list[int], params: SamplingParams, drawn: Drawn) -> None:
+        one, rng, first = self.alive[work.request_id], self.rng, len(work.tokens) - work.drafts
+        assert params is one.params
+        kept: list[int] = []
+        for place in range(work.drafts + 1):
+            kept.append(self.draw(states[work.end - 1 - work.drafts + place], params))
+            if place < work.drafts and kept[-1] != work.tokens[first + place]:
+                self.tally["guesses wrong"] += 1
+                break
+        self.tally["guesses right"] += len(kept) - 1
+        self.tally["stops guessed"] += not params.stop_token_ids.isdisjoint(kept[:-1])
+        drawn.tokens[work.request_id] = kept
+        assert not work.siblings or one.gained == []
+        for sibling in work.siblings:
+            drawn.tokens[sibling.id] = [self.draw(states[work.end - 1 - work.drafts], sibling.params)]
+        state = hash((states[work.end - 1 - work.drafts + len(kept) - 1], kept[-1]))
+        guesses = []
+        for _ in range(rng.randint(0, work.room) if work.room else 0):
+            guesses.append(self.draw(state, params) if rng.random() < 0.75 else rng.randrange(VOCAB))
+            state = hash((state, guesses[-1]))
+        if guesses:
+            drawn.drafts[work.request_id] = guesses
+
+    # What always holds
+
+    def check_content(self, one: Choice, blocks: list[int], length: int) -> None:
+        """The first ``length`` tokens in ``blocks`` are those of the choice and of nothing else."""
+        size, cache, states = self.block_size, self.cache, one.states
+        for index, start in enumerate(range(0, length, size)):
+            end = min(start + size, length)
+            assert cache[blocks[index]][: end - start] == states[start:end], (
+                f"request {one.id}, token {start}"
+            )
+
+    def check(self) -> None:
+        scheduler = self.scheduler
+        scheduler.check_integrity()
+        pool = scheduler.pool
+        assert pool.free + pool.cached + pool.used == pool.total
+        assert scheduler.idle == (not self.alive)
+        known = [*scheduler.running, *scheduler.waiting]
+        begun = [one.id for one in known]
+        assert sorted([*begun, *(other.id for one in known for other in one.siblings)]) == sorted(self.alive)
+        for request in scheduler.running:
+            self.check_content(self.alive[request.id], request.blocks, request.computed)
+        if scheduler.prefixes is not None:
+            for node in scheduler.prefixes._by_block.values():
+                assert self.cache[node.block] == self.content(node), f"block {node.block}"
+
+    def content(self, node: Node) -> list[int]:
+        """What the block of ``node`` must hold: worked out when it is first seen."""
+        found = self.nodes.get(node)
+        if found is None:
+            assert node.parent is not None
+            state = self.content(node.parent)[-1] if node.parent.parent else self.root(node.adapter)
+            found = self.nodes[node] = []
+            for start in range(0, len(node.tokens), 4):
+                state = hash((state, int.from_bytes(node.tokens[start : start + 4], "little")))
+                found.append(state)
+        return found
+
+    def drain(self) -> None:
+        """Whatever is left ends within a bounded number of steps, and each end was told exactly once."""
+        scheduler = self.scheduler
+        left = sum(len(one.prompt) + len(one.wanted) for one in self.alive.values())
+        # Each may have to be computed again for each other that comes before it; and chunks of 0 take their time.
+        for _ in range(50 + 6 * left * math.isqrt(1 + len(self.alive))):
+            if not self.alive:
+                break
+            self.step()
+            self.check()
+        assert not self.alive, "requests hang"
+        assert scheduler.idle and scheduler.pool.used == 0
+        assert scheduler.places == 0 and not scheduler.waiting_by_priority
+        last = self.choice([0], SamplingParams(1), None)
+        self.alive[last.id] = last
+        scheduler.submit(Request(last.id, [0], last.params, submitted=self.now))
+        self.step()
+        self.check()
+        assert sorted(self.ended) == sorted(set(self.gone) - {last.id})
