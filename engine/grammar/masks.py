@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ class Grammars:
         bits = np.full((len(draws), -(-tokenizer.vocab_size // 32)), -1, dtype=np.int32)
         alone: list[tuple[LLMatcher, int]] = []
         guessed: list[tuple[LLMatcher, int, list[int]]] = []
-        for row, guesses in _rows(draws):
+        for row, guesses in _rows(draws, end):
             state = self._follow(draws[row], tokenizer)
             if guesses:
                 guessed.append((state.matcher, row, guesses))
@@ -159,12 +160,15 @@ class Grammars:
         return fitted
 
 
-def _rows(draws: list[Draw]) -> list[tuple[int, list[int]]]:
-    """Where each request's draws begin, and the guesses between them."""
+def _rows(draws: list[Draw], known: int) -> list[tuple[int, list[int]]]:
+    """Where each request's draws begin, and the guesses between them up to one that is none of the ``known`` tokens.
+
+    A model may have more logits than its tokenizer has tokens, and whoever guesses may guess any of them.
+    """
     found: list[tuple[int, list[int]]] = []
     for row, draw in enumerate(draws):
         if draw.guesses:
-            found[-1] = found[-1][0], draw.guesses
+            found[-1] = found[-1][0], list(takewhile(lambda guess: guess < known, draw.guesses))
         else:
             found.append((row, []))
     return found

@@ -153,6 +153,17 @@ def test_guesses_are_masked_each_after_those_before_it(grammars: Grammars, token
     assert found[0] == {EOS}
 
 
+@pytest.mark.parametrize("strange", [320, 321, VOCAB - 1])
+def test_guesses_that_are_no_tokens_of_the_tokenizer_are_only_wrong(
+    grammars: Grammars, tokenizer: Tokenizer, strange: int
+) -> None:
+    b, c = (tokenizer.token_to_id(sign) for sign in "bc")
+    sampling = params(regex("bcb"))
+    assert allowed(grammars, draws_of(new_id(), sampling, [], [strange]))[0] == {b}
+    assert allowed(grammars, draws_of(new_id(), sampling, [], [b, strange, c]))[:2] == [{b}, {c}]
+    assert not grammars.take_failed()
+
+
 def test_several_requests_with_and_without_guesses_share_a_step(
     grammars: Grammars, tokenizer: Tokenizer
 ) -> None:
