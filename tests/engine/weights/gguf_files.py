@@ -51,14 +51,24 @@ def floats(name: str) -> Type:
 
 
 def write(
-    path: Path, folder: Path, kind: Keep = floats, extra: Mapping[str, Any] | None = None, **metadata: Any
+    path: Path,
+    folder: Path,
+    kind: Keep = floats,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+    change: Callable[[Tensor], Tensor] | None = None,
+    unstacked: bool = False,
+    parts: int = 1,
+    **metadata: Any,
 ) -> Path:
-    """``kind``: the type of each matrix by its name in the file. ``metadata``: values of the architecture, with ``__``
-    for a dot. ``extra``: other ones by their full name."""
+    """``kind``: the type of each matrix by its name in the file. ``extra``: metadata by their full name; ``tensors``:
+    more of them; ``change``: done to each matrix; ``unstacked``: experts apart; ``metadata``: values of the
+    architecture, with ``__`` for a dot."""
     config = json.loads((folder / "config.json").read_text())
     family = config["architectures"][0].removesuffix("ForCausalLM")
     architecture = ARCHITECTURES[family]
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=20 if parts > 1 else 0)
     values = {key: config.get(name) for key, name in _KEYS.items()}
     values["expert_count"] = config.get("num_experts") or config.get("num_local_experts")
     if not config.get("use_sliding_window", True):
@@ -74,8 +84,15 @@ def write(
             add(writer, f"{architecture}.{key}", value)
     for key, value in (extra or {}).items():
         add(writer, key, value)
-    tensors = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
-    for name, tensor in renamed(tensors, config, architecture).items():
+    weights = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
+    found = renamed(weights, config, architecture)
+    if unstacked:
+        for name in [name for name in found if "_exps" in name]:
+            for i, expert in enumerate(found.pop(name)):
+                found[name.replace("_exps", f".{i}")] = expert
+    for name, tensor in (found | dict(tensors or {})).items():
+        if change and tensor.dim() > 1:
+            tensor = change(tensor)
         if tensor.dim() < 2 or kind(name) == Type.F32:
             writer.add_tensor(name, tensor.float().contiguous().numpy())
         else:

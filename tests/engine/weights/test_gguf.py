@@ -113,9 +113,7 @@ def change(place: int, form: str, value: int) -> Callable[[Path], None]:
         pytest.param(change(16, "<Q", 2**60), "breaks off", id="values"),
     ],
 )
-def test_a_header_of_another_kind_is_said_so(
-    file: Path, apply: Callable[[Path], None], message: str
-) -> None:
+def test_a_header_of_another_kind_is_said_so(file: Path, apply: Callable[[Path], None], message: str) -> None:
     apply(file)
     with pytest.raises(StartupError, match=message):
         Gguf(file)
