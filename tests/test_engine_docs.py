@@ -1,0 +1,220 @@
+"""docs/engine.md says what is there: flags, fields, metrics and modules all, and its snippets run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as OpenAIChat
+from openai.types.completion_create_params import CompletionCreateParamsBase as OpenAICompletion
+from safetensors.torch import load_file
+
+from engine.__main__ import parser
+from engine.config import EngineConfig, ServerConfig, parse_bytes
+from engine.server.requests import ChatBody, CompletionBody
+from engine.weights.source import DEMO, locate
+from gateway.policy.loader import load_policy
+from tests.engine.live import EngineServer, eventually
+from tests.engine.lora import write_adapter
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "engine.md").read_text()
+URL = "http://127.0.0.1:8100"
+ADAPTER = "/models/adapters/fox"
+PACKAGES = ["core", "worker", "layers", "models", "weights", "grammar", "server"]
+FOLDERS = ["engine", *(f"engine/{name}" for name in PACKAGES)]
+
+
+def section(title: str) -> str:
+    """What stands under a heading, up to the next one of its rank or higher."""
+    found = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.MULTILINE)
+    assert found is not None, f"the page has no heading {title!r}"
+    rest = PAGE[found.end() :]
+    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of the first table there, its head left out."""
+    lines = [line for line in section(title).splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:] if "---" not in line]
+
+
+def named(title: str) -> list[str]:
+    """What the first column there names."""
+    return [name for first, *_ in rows(title) for name in re.findall(r"`([^`]+)`", first)]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def actions(command: str) -> dict[str, argparse.Action]:
+    """The options of a command, by their long names."""
+    (commands,) = (one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
+    options = commands.choices[command]._actions
+    return {one.option_strings[-1]: one for one in options if one.dest != "help"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    with EngineServer(DEMO, "--max-adapters", "4", log=tmp_path_factory.mktemp("logs") / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    weights = load_file(locate(DEMO) / "model.safetensors")
+    return write_adapter(tmp_path_factory.mktemp("adapters") / "fox", weights, rank=4)
+
+
+@pytest.fixture(scope="module")
+def snippets(server: EngineServer, adapter: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """The page's Python, run from top to bottom: the names that it leaves, and what it prints."""
+    code = "\n".join(blocks("python")).replace(URL, server.url).replace(ADAPTER, str(adapter))
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            patch.delenv(name)
+        exec(compile(code, "docs/engine.md", "exec"), names)
+    yield names, said.getvalue()
+    names["client"].close()
+    names["engine"].close()
+
+
+def test_every_flag_is_on_the_page_and_no_other() -> None:
+    assert sorted(named("Flags")) == sorted(actions("serve"))
+
+
+def test_no_flag_is_named_that_is_not_there() -> None:
+    known = {*actions("serve"), *actions("eval")}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= known
+
+
+def test_defaults_are_those_of_help_and_code() -> None:
+    told = {first.strip("`"): default for first, default, *_ in rows("Flags")}
+    settings = {field.name: field.default for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
+    for flag, action in actions("serve").items():
+        if helped := re.search(r"\(default: (.*)\)", action.help or ""):
+            assert told[flag] == helped[1]
+        default = settings.get(action.dest)
+        if isinstance(default, str) or (type(default) in (int, float) and default):
+            said = parse_bytes(told[flag]) if flag == "--max-body-bytes" else told[flag].split(",")[0]
+            assert str(said) == (f"{default:g}" if isinstance(default, float) else str(default)), flag
+
+
+def test_commands_are_ones_that_the_parser_takes() -> None:
+    lines = [line.partition("#")[0].split() for block in blocks("sh") for line in block.splitlines()]
+    commands = [words[3:] for words in lines if words[:3] == ["python", "-m", "engine"]]
+    assert len(commands) >= 5
+    for words in commands:
+        parser().parse_args(words)
+
+
+def test_its_policy_loads_and_its_engine_starts_so(tmp_path: Path) -> None:
+    (block,) = blocks("yaml")
+    example = (ROOT / "policies" / "examples" / "engine" / "gateway.yaml").read_text()
+    for number, text in enumerate((block, example)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "gateway.yaml").write_text(text)
+        (backend,) = load_policy(folder, {}).policy.backends.values()
+        assert backend.kind == "engine" and backend.launch and backend.args
+        parser().parse_args(["serve", "--model", backend.model, *backend.args])
+
+
+def test_request_fields_are_those_beyond_openais() -> None:
+    ours = (set(ChatBody.model_fields) - set(OpenAIChat.__annotations__)) | (
+        set(CompletionBody.model_fields) - set(OpenAICompletion.__annotations__)
+    )
+    assert sorted(named("Asking it")) == sorted(ours - {"stream"})
+
+
+def test_openais_fields_that_are_refused_are_named() -> None:
+    refused = set(OpenAIChat.__annotations__) - set(ChatBody.model_fields)
+    told = re.search(r"OpenAI's chat fields (.*?) are refused", section("What it does not do"), re.DOTALL)
+    assert told is not None
+    assert set(re.findall(r"`(\w+)`", told[1])) == refused
+
+
+def test_the_snippets_print_what_the_page_says(snippets: tuple[dict[str, Any], str]) -> None:
+    _, said = snippets
+    lines = said.splitlines()
+    assert lines[:2] == ["The capital of France is Paris.", "Paris"]
+    assert '"city"' in said
+    assert "'fox' added successfully" in said and "'fox' removed successfully" in said
+
+
+def test_the_recipe_gives_the_keys_of_the_digest(
+    server: EngineServer, snippets: tuple[dict[str, Any], str]
+) -> None:
+    cached = snippets[0]["cached"]
+    shared = [5 + i % 700 for i in range(100)]
+
+    def complete(prompt: list[int]) -> None:
+        server.post("/v1/completions", model="demo", prompt=prompt, max_tokens=1).raise_for_status()
+
+    complete([*shared, 7, 8])
+    complete([*shared, 9])
+
+    def known() -> bool:
+        # The digest comes with a step, once a second at most.
+        complete([3])
+        return bool(cached([*shared, 1, 2, 3]) == 96)
+
+    eventually(known, within=10)
+    assert cached([4, *shared]) == 0
+
+
+def test_curl_can_ask_what_the_page_asks(server: EngineServer) -> None:
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl ")]
+    assert len(lines) == 3
+    for line in lines:
+        words = line.replace(URL, server.url).split()
+        done = subprocess.run([*words, "--fail", "--noproxy", "*"], capture_output=True, timeout=30)
+        assert done.returncode == 0 and done.stdout, line
+
+
+def test_the_state_has_the_fields_that_are_listed(server: EngineServer) -> None:
+    def leaves(state: dict[str, Any], prefix: str = "") -> Iterator[str]:
+        for name, value in state.items():
+            # The keys of these two are what happens to be there.
+            if isinstance(value, dict) and name not in ("waiting_by_priority", "startup_seconds"):
+                yield from leaves(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name
+
+    assert sorted(named("`/v1/engine/state`")) == sorted(leaves(server.state()))
+
+
+def test_the_metrics_are_those_that_are_listed(server: EngineServer) -> None:
+    text = server.http.get("/metrics").text
+    types = re.findall(r"^# TYPE tollgate_engine_(\w+) \w+$", text, re.MULTILINE)
+    assert sorted(named("`/metrics`")) == sorted(name for name in types if not name.endswith("_created"))
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "kernels"])
+def test_every_module_is_on_the_map_and_no_other(folder: str) -> None:
+    there = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
+    told = re.findall(r"`(\w+\.py)`", section(folder))
+    assert sorted(told) == sorted(there), f"docs/engine.md, 'The map', {folder}: one line for each module"
+
+
+def test_the_map_knows_every_folder() -> None:
+    there = {f"engine/{path.parent.name}" for path in (ROOT / "engine").glob("*/__init__.py")}
+    # The demo model's maker is described where it is trained.
+    assert there - set(FOLDERS) == {"engine/demo"}
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
