@@ -7,7 +7,7 @@ and two neighbours merge into the piece of the highest one; bytes stand in for w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.errors import UnsupportedModel
@@ -222,17 +222,12 @@ class Vocabulary:
         }
 
 
-def _merges(scores: Mapping[str, float], vocabulary: Mapping[str, int]) -> Iterable[tuple[str, str]]:
+def _merges(scores: Mapping[str, float], vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Every way in which two pieces make a third, the highest score first."""
-    found = []
-    for piece, score in scores.items():
-        number = vocabulary[piece]
-        for cut in range(1, len(piece)):
-            left, right = piece[:cut], piece[cut:]
-            if left in scores and right in scores:
-                found.append((-score, number, vocabulary[left], vocabulary[right], left, right))
-    found.sort()
-    return [(left, right) for *_, left, right in found]
+    for piece in sorted(scores, key=lambda piece: (-scores[piece], vocabulary[piece])):
+        cuts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        pairs = [(left, right) for left, right in cuts if left in scores and right in scores]
+        yield from sorted(pairs, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
 
 
 def _bpe(
