@@ -184,6 +184,8 @@ def _gemma2(file: Gguf, common: Mapping[str, Any]) -> dict[str, Any]:
     caps = ("attn_logit_softcapping", "final_logit_softcapping")
     return {
         "architectures": ["Gemma2ForCausalLM"],
+        # Early files leave it out.
+        "sliding_window": common["sliding_window"] or 4096,
         "query_pre_attn_scalar": _scalar(common, _GEMMA2_27B),
         "layer_types": _layer_types(file, common, 2),
         **{cap: file.value(cap) for cap in caps if file.value(cap)},

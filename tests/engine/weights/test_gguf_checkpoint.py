@@ -122,6 +122,13 @@ def test_gemmas_layers_slide_as_the_file_says(tmp_path: Path) -> None:
     assert (Paged(as_folder(file)).run(tokens(), []) - expected(model, tokens())).abs().max() <= 1e-4
 
 
+def test_an_early_gemma_2_has_the_window_that_all_have(tmp_path: Path) -> None:
+    changes = {**GEMMA, "query_pre_attn_scalar": 16, "sliding_window": 4096}
+    model = save(tmp_path / "m", "Gemma2", **changes)
+    file = gguf_files.write(tmp_path / "g.gguf", tmp_path / "m", attention__sliding_window=None)
+    assert (Paged(as_folder(file)).run(tokens(), []) - expected(model, tokens())).abs().max() <= 1e-4
+
+
 def test_experts_may_be_tensors_of_their_own(tmp_path: Path) -> None:
     """As files were before 2024."""
     model = save(tmp_path / "m", "Mixtral", num_local_experts=4, num_experts_per_tok=2)
