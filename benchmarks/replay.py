@@ -10,10 +10,11 @@ is replayed. Seconds are those of a cost model, not of this machine:
     a step = 8 ms + 25 µs for each token of a prompt + 50 µs for each sequence that decodes
 
 which is about a model of eight billion parameters on one large GPU. Arrivals are sped up or slowed down so that it is
-kept busy (``SPEED``; ``--speed`` is on top of it). Each conversation belongs to one of three tiers, drawn at random;
-the last two rows are the same trace with the tiers' weights and without. ``hits`` are the prompts' tokens that were
-found in the prefix cache when a request began, ``best`` those that a cache without bounds would have had. Only the
-last column is measured here: the median of the processor time of ``schedule`` and ``update`` a step.
+kept busy (``SPEED``; ``--speed`` is on top of it). Each conversation belongs to one of three tiers, drawn at random.
+Where prompts have something in common, the second row is without the tiers' weights; elsewhere it is without the
+bound on how much longer prompts may make the steps of those that decode, whose price is the waiting. ``hits`` are the
+prompts' tokens that were found in the prefix cache when a request began, ``best`` those that a cache without bounds
+would have had. Only the last column is measured here: the median of the processor time of ``schedule`` and ``update``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from engine.core.block_pool import BlockPool
 from engine.core.plan import Drawn, Plan
@@ -367,24 +369,21 @@ def main() -> None:
     if not found:
         print(f"No traces in {options.data}: a made-up one is replayed.\n")
         found = {"made up": made_up(options.requests)}
-    settings = {
-        name: getattr(options, name) for name in ("blocks", "block_size", "sequences", "budget", "waiting")
+    settings: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("blocks", "block_size", "sequences", "budget", "waiting", "stretch", "priorities")
     }
     results = {}
     print(HEAD)
     for name, arrivals in found.items():
         # Only where prompts have something in common do weights make a difference.
-        for weights in (True, False) if best_hits(arrivals, options.block_size) else (True,):
-            replay = Replay(
-                arrivals,
-                **settings,
-                speed=options.speed * SPEED.get(name, 1.0),
-                stretch=options.stretch,
-                priorities=options.priorities,
-                weights=weights,
-            )
-            label = name if weights else f"{name}, no weights"
-            results[label] = replay.run()
+        common = best_hits(arrivals, options.block_size) > 0
+        variants = {name: {}, f"{name}, no weights": {"weights": False}}
+        if not common:
+            variants = {name: {}, f"{name}, no stretch": {"stretch": 0.0}}
+        for label, change in variants.items():
+            chosen = {**settings, "speed": options.speed * SPEED.get(name, 1.0), **change}
+            results[label] = Replay(arrivals, **chosen).run()
             print(row(label, results[label]), flush=True)
     if options.json:
         options.json.write_text(json.dumps({name: asdict(one) for name, one in results.items()}, indent=1))
