@@ -81,6 +81,11 @@ def parser() -> argparse.ArgumentParser:
         help="who guesses tokens ahead: nobody, the text so far, or --draft-model (default: off)",
     )
     add("--draft-model", help="the small model that guesses: 'demo', a folder, a .gguf file, or a hub id")
+    add(
+        "--deterministic",
+        action="store_true",
+        help="the same tokens and logprobs to the bit, however requests are batched, chunked, preempted or guessed at",
+    )
     add("--max-drafts", type=int, help="most guesses a step and request (default: 4)")
     add(
         "--check-integrity",

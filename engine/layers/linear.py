@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.layers.invariance import filled, least_rows
+
 _NARROW = 192
 """Outputs below which MKL takes another path for a single row: it is then computed as two."""
 _FEW = 12
@@ -45,11 +47,14 @@ class Linear:
     row's result is the same to the last bit however many rows share the product, which plain ``linear`` does not
     give below 16 rows (measured, torch 2.13): a request's text does not depend on its neighbours.
 
-    In bfloat16 they are packed for oneDNN, twice as fast for up to 16 rows. That gives no such promise.
+    In bfloat16 they are packed for oneDNN, twice as fast for up to 16 rows. That gives no such promise: a single row
+    of 1,536 inputs or more has other bits (seen with one thread and with two). With ``invariant`` few rows are
+    filled up to as many as it takes, in any dtype, or ``StartupError`` is raised.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.shape
+        self._least = least_rows(Linear, *weight.shape, weight.dtype) if invariant else 1
         self._bias = bias
         self._packed: Tensor | None = None
         self._reordered: Tensor | None = None
@@ -72,12 +77,15 @@ class Linear:
         return self._weight.numel() * self._weight.itemsize
 
     def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x) if len(x) >= self._least else filled(self._product, x, self._least)
+
+    def _product(self, x: Tensor) -> Tensor:
         if self._packed is not None:
             rows = x.shape[0]
             if rows < _FEW and (missing := -rows % _block()):
-                return self(functional.pad(x, (0, 0, 0, missing)))[:rows]
+                return self._product(functional.pad(x, (0, 0, 0, missing)))[:rows]
             if rows == 1 and self.out_features < _NARROW:
-                return self(x.expand(2, -1))[:1]
+                return self._product(x.expand(2, -1))[:1]
             return torch.ops.mkl._mkl_linear(x, self._packed, self._weight, self._bias, x.shape[0])
         if self._reordered is not None:
             return torch.ops.mkldnn._linear_pointwise(x, self._reordered, self._bias, "none", [], "")

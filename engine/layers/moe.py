@@ -19,9 +19,17 @@ class MixtureMLP:
     so its result does not depend on whom it shares the step with.
     """
 
-    def __init__(self, router: Tensor, experts: Sequence[GatedMLP], top: int, normalise: bool) -> None:
+    def __init__(
+        self,
+        router: Tensor,
+        experts: Sequence[GatedMLP],
+        top: int,
+        normalise: bool,
+        *,
+        invariant: bool = False,
+    ) -> None:
         # MKL's rows have the same bits wherever they stand if outputs come in eights.
-        self._router = Linear(functional.pad(router, (0, 0, 0, -len(router) % 8)))
+        self._router = Linear(functional.pad(router, (0, 0, 0, -len(router) % 8)), invariant=invariant)
         self._experts = experts
         self._top = top
         self._normalise = normalise

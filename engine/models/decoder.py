@@ -161,7 +161,7 @@ def _mixture(config: DecoderConfig, experts: Experts, weights: Loader, name: str
         )
         for i in range(experts.count)
     ]
-    return MixtureMLP(router, mlps, experts.top, experts.normalise)
+    return MixtureMLP(router, mlps, experts.top, experts.normalise, invariant=weights.invariant)
 
 
 def _head(config: DecoderConfig, weights: Loader, prefix: str, embedding: Tensor) -> Product:

@@ -71,7 +71,7 @@ class Loader:
         self._checkpoint = checkpoint
         self._quantization = quantization
         self._stored = stored
-        self._invariant = invariant
+        self.invariant = invariant
         self.device = device
         self.dtype = dtype
         self.ranks = ranks
@@ -141,16 +141,16 @@ class Loader:
         if method in GROUPS and not head and weight.shape[1] % 32 == 0:
             return self._grouped(to_int4(weight, math.gcd(GROUPS[method], weight.shape[1])), bias)
         if method == "int8" or method in GROUPS:
-            return Int8Linear(to_int8(weight), bias, invariant=self._invariant)
+            return Int8Linear(to_int8(weight), bias, invariant=self.invariant)
         if method == "fp8" and not any(size % 16 for size in weight.shape):
             return Fp8Linear(to_fp8(weight), bias)
-        return Linear(weight, bias)
+        return Linear(weight, bias, invariant=self.invariant)
 
     def _grouped(self, weight: Groups, bias: Tensor | None) -> Product:
         weight = weight.to(self.device)
         if weight.size % 32:
-            return Linear(weight.weight().to(self.dtype), bias)
-        return Int4Linear(weight, bias, invariant=self._invariant)
+            return Linear(weight.weight().to(self.dtype), bias, invariant=self.invariant)
+        return Int4Linear(weight, bias, invariant=self.invariant)
 
     def _read(self, name: str, out_features: int, in_features: int) -> Groups | Tensor | None:
         """What a quantized checkpoint has under that name; ``None`` if it is plain."""

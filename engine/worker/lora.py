@@ -30,11 +30,12 @@ whatever rows stand before it (seen with widths 1, 5, 6 and 10, never with multi
 class AdapterBank:
     """The adapters that are loaded, by key, and the layers that they may sit on."""
 
-    def __init__(self, places: int, max_rank: int, ranks: Ranks) -> None:
-        """``places``: how many adapters may be loaded at a time."""
+    def __init__(self, places: int, max_rank: int, ranks: Ranks, *, invariant: bool = False) -> None:
+        """``places``: how many adapters may be loaded at a time. ``invariant``: as of ``Linear``."""
         self.places = places
         self.max_rank = max_rank
         self.ranks = ranks
+        self.invariant = invariant
         self.loaded: set[str] = set()
         self.rows: list[tuple[str, slice | Tensor]] = []
         """Of this step's batch: an adapter, and the rows that are its own."""
@@ -97,7 +98,9 @@ class AdapterBank:
 def start_bank(config: EngineConfig, ranks: Ranks) -> AdapterBank | None:
     """``None`` if there are to be no adapters."""
     places = max(config.max_adapters, len(config.adapters))
-    return AdapterBank(places, config.max_adapter_rank, ranks) if places else None
+    if not places:
+        return None
+    return AdapterBank(places, config.max_adapter_rank, ranks, invariant=config.deterministic)
 
 
 class AdaptedLinear:
@@ -169,7 +172,8 @@ class AdaptedLinear:
         return self._linear(down), self._linear(up)
 
     def _linear(self, weight: Tensor) -> Linear:
-        return Linear(weight.to(self._device, self._dtype).contiguous())
+        weight = weight.to(self._device, self._dtype).contiguous()
+        return Linear(weight, invariant=self._bank.invariant)
 
 
 def _rows(spans: list[tuple[int, int]], device: torch.device) -> slice | Tensor:

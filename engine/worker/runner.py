@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -22,6 +24,8 @@ from engine.worker.parallel import Ranks, start_ranks
 from engine.worker.sampler import Sampler, gather, measure, verify
 from engine.worker.speculative import Fixed, Proposer, Speculation
 
+log = logging.getLogger("engine.worker")
+
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SMALL = 100 * 2**20
 """Bytes of weights up to which a CPU computes in float32 and on one thread, when it is left the choice."""
@@ -33,6 +37,11 @@ class Runner:
     def __init__(self, config: EngineConfig, ranks: Ranks | None = None) -> None:
         """``ranks``: this process's part in those that share the model; ``None`` starts the others, if any."""
         device = pick_device(config.device)
+        if config.deterministic and device.type != "cpu":
+            raise StartupError(
+                f"--deterministic is kept on a CPU alone, and this is {device.type}, whose products may depend on "
+                "how many rows they have: leave it out, or take --device cpu."
+            )
         self.ranks = ranks or start_ranks(config, device)
         self.device = self.ranks.place(device)
         self.dtype = pick_dtype(config.dtype, config.model, self.device)
@@ -68,6 +77,11 @@ class Runner:
                     f"{blocks} KV blocks hold {blocks * config.block_size} tokens, fewer than "
                     f"--max-model-len {self.max_model_len}. Raise --kv-cache-blocks or --kv-cache-memory, or lower it."
                 )
+            log.warning(
+                "the KV cache shortens the context from %d to %d tokens: see --kv-cache-memory and --kv-cache-blocks",
+                self.max_model_len,
+                blocks * config.block_size,
+            )
             self.max_model_len = blocks * config.block_size
         self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype, config.kv_cache_dtype)
         self.grammars: Grammars | None = None
@@ -167,6 +181,8 @@ class Runner:
 def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise StartupError(f"--device must be auto, cpu, cuda or one such as cuda:1, not {name!r}.")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise StartupError(f"--device {name}, but PyTorch finds no GPU on this machine.")
     return torch.device(name)
@@ -188,7 +204,9 @@ def pick_threads(folder: Path) -> int:
 
 
 def _weight_bytes(folder: Path) -> int:
-    sizes = (sum(file.stat().st_size for file in folder.glob(f"*.{kind}")) for kind in ("safetensors", "gguf"))
+    sizes = (
+        sum(file.stat().st_size for file in folder.glob(f"*.{kind}")) for kind in ("safetensors", "gguf")
+    )
     return next(filter(None, sizes), 0)
 
 

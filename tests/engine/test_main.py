@@ -52,19 +52,26 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     later = {
-        "deterministic",
         *("adapters", "max_adapters", "max_adapter_rank", "tensor_parallel"),
     }
-    others = {"context_caps", "prefix_caching", "check_integrity", "draft_model"}
+    others = {"context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
     assert settings - set(given) - later - others == {"model", "engine", "kv_cache_memory"}
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
 
 
 def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
-    flags = ("--no-prefix-caching", "--check-integrity", "--context-cap", "1=4096", "--context-cap", "0=100")
+    flags = (
+        "--no-prefix-caching",
+        "--check-integrity",
+        "--deterministic",
+        "--context-cap",
+        "1=4096",
+        "--context-cap",
+        "0=100",
+    )
     engine = read_options(options("--model", str(tiny_model), *flags)).engine
-    assert (engine.prefix_caching, engine.check_integrity) == (False, True)
+    assert (engine.prefix_caching, engine.check_integrity, engine.deterministic) == (False, True, True)
     assert engine.context_caps == ((1, 4096), (0, 100))
     with pytest.raises(SystemExit):
         options("--model", str(tiny_model), "--context-cap", "much")
@@ -107,6 +114,17 @@ def test_nonsense_is_told_in_a_line(capsys: pytest.CaptureFixture[str], tiny_mod
     assert capsys.readouterr().err.startswith("error: There is no folder nowhere")
     assert main(["serve", "--model", str(tiny_model), "--max-num-seqs", "0"]) == 1
     assert "--max-num-seqs must be at least 1" in capsys.readouterr().err
+    for flags, said in (
+        (("--max-drafts", "0"), "--max-drafts must be at least 1"),
+        (
+            ("--draft-model", "demo", "--speculation", "ngram"),
+            "--draft-model guesses with --speculation draft",
+        ),
+        (("--context-cap", "0=1"), "--context-cap must leave room"),
+        (("--prefill-stretch", "0.5"), "--prefill-stretch must be 0 or more than 1"),
+    ):
+        assert main(["serve", "--model", "demo", *flags]) == 1
+        assert said in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["serve", "--model", "demo", "--kv-cache-memory", "much"])
     assert "'much' is not a size" in capsys.readouterr().err

@@ -1,0 +1,165 @@
+"""``--deterministic``: a request's tokens and logprobs are the same bits whatever happens around it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.config import EngineConfig
+from engine.core.logprobs import TokenLogprobs
+from engine.core.sampling_params import SamplingParams
+from engine.errors import StartupError
+from engine.worker.runner import Runner
+from engine.worker.speculative import Fixed
+from tests.engine.models.hub import save
+from tests.engine.steps import run
+
+Requests = list[tuple[list[int], SamplingParams]]
+Answer = tuple[list[int], list[TokenLogprobs]]
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    # So many inputs to so few outputs that threads share a single row's sums.
+    "Llama": {"intermediate_size": 3072},
+    "Qwen3": {"head_dim": 32, "tie_word_embeddings": True},
+    "Gemma3Text": {"head_dim": 32, "sliding_window": 9},
+    "Mixtral": {"num_local_experts": 4, "intermediate_size": 64},
+}
+NARROW: dict[str, Any] = {"deterministic": True, "dtype": "bfloat16"}
+CASES = [
+    # Without the flag, too.
+    *((family, {"dtype": "float32"}, threads) for family in FAMILIES for threads in (1, 2)),
+    *((family, {"dtype": "float32", "deterministic": True}, 1) for family in FAMILIES),
+    *((family, NARROW, threads) for family in FAMILIES for threads in (1, 2)),
+    *(("Qwen3", {**NARROW, "quantization": kind}, 2) for kind in ("int8", "int4")),
+    *(("Llama", {**NARROW, "quantization": kind}, 1) for kind in ("int8", "int4")),
+    ("Mixtral", {**NARROW, "quantization": "int4"}, 2),
+    *(("Qwen3", {**NARROW, "kv_cache_dtype": kind}, 1) for kind in ("int8", "fp8")),
+    ("Gemma3Text", {**NARROW, "dtype": "float16", "kv_cache_dtype": "int8"}, 2),
+    ("Llama", {**NARROW, "dtype": "float32", "quantization": "int4", "kv_cache_dtype": "int8"}, 1),
+]
+LENGTHS = (41, 75, 17, 3, 1)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    for family, changes in FAMILIES.items():
+        save(root / family, family, num_hidden_layers=2, **changes)
+        (root / family / "draft").mkdir()
+    return {family: root / family for family in FAMILIES}
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def likeness(folder: Path) -> Path:
+    """A model that often says what that of ``folder`` says."""
+    weights = load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(1)
+    for name, weight in weights.items():
+        if weight.dim() > 1:
+            weights[name] = weight + 0.05 * weight.std() * torch.randn(weight.shape, generator=generator)
+    save_file(weights, folder / "draft" / "model.safetensors", metadata={"format": "pt"})
+    (folder / "draft" / "config.json").write_bytes((folder / "config.json").read_bytes())
+    return folder / "draft"
+
+
+def requests() -> Requests:
+    """Greedy ones, which find near ties among 320 tokens, and every third one drawn by chance."""
+    numbers = random.Random(0)
+    greedy = SamplingParams(max_tokens=14, temperature=0, logprobs=2)
+    drawn = replace(greedy, temperature=0.9, top_p=0.95)
+    return [
+        (
+            [numbers.randrange(2, 9 if i % 2 else 320) for _ in range(length)],
+            replace(drawn if i % 3 == 2 else greedy, seed=i, max_tokens=14 + i),
+        )
+        for i, length in enumerate(LENGTHS)
+    ]
+
+
+def answers(runner: Runner, asked: Requests, **options: Any) -> list[Answer]:
+    outcome = run(runner, asked, **options)
+    return [(outcome.tokens[i], outcome.logprobs[i]) for i in range(len(asked))]
+
+
+def always(runner: Runner) -> Runner:
+    """Guesses even where it does not pay."""
+    assert runner.speculation is not None
+    runner.speculation.policy = Fixed(4)
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "threads"),
+    [
+        pytest.param(*case, id="-".join([case[0], *map(str, case[1].values()), str(case[2])]))
+        for case in CASES
+    ],
+)
+def test_answers_are_the_same_bits(
+    folders: dict[str, Path], family: str, settings: dict[str, Any], threads: int
+) -> None:
+    config = EngineConfig(
+        folders[family], device="cpu", threads=threads, block_size=4, kv_cache_blocks=240, **settings
+    )
+    runner = Runner(config)
+    asked = requests()
+    alone = [answers(runner, [request])[0] for request in asked]
+    assert all(len(tokens) == len(logprobs) for tokens, logprobs in alone)
+    assert len({tuple(tokens) for tokens, _ in alone}) == len(asked)
+
+    assert answers(runner, asked) == alone
+    assert answers(runner, asked, sequences=4, late=3) == alone
+    for budget in (7, 16, 64):
+        assert answers(runner, asked, sequences=5, budget=budget, late=2) == alone, budget
+
+    few = run(runner, asked, sequences=5, blocks=30, budget=160)
+    assert few.preempted > 0
+    assert [(few.tokens[i], few.logprobs[i]) for i in range(len(asked))] == alone
+
+    twice = run(runner, asked + asked, late=2)
+    assert twice.hit_tokens > 0
+    assert [(twice.tokens[i], twice.logprobs[i]) for i in range(2 * len(asked))] == alone + alone
+
+    for changes in (
+        {"speculation": "ngram"},
+        {"speculation": "draft", "draft_model": likeness(folders[family])},
+    ):
+        guessing = always(Runner(replace(config, **changes)))  # type: ignore[arg-type]
+        for options in ({"late": 2}, {"budget": 13, "sequences": 3, "blocks": 34}):
+            assert answers(guessing, asked, **options) == alone, (changes, options)
+        assert guessing.speculation is not None
+        assert 0 < guessing.speculation.accepted < guessing.speculation.proposed
+
+
+def test_two_ranks_give_the_same_bits_in_company_as_alone(folders: dict[str, Path]) -> None:
+    config = EngineConfig(
+        folders["Llama"], device="cpu", threads=1, kv_cache_blocks=60, tensor_parallel=2, **NARROW
+    )
+    runner = Runner(config)
+    try:
+        asked = requests()[1:]
+        alone = [answers(runner, [request])[0] for request in asked]
+        assert answers(runner, asked, sequences=5, budget=16, late=2) == alone
+    finally:
+        runner.ranks.close()
+
+
+def test_it_is_refused_where_it_has_not_been_seen(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.worker.runner.pick_device", lambda name: torch.device("cuda"))
+    with pytest.raises(StartupError, match="--deterministic is kept on a CPU alone"):
+        Runner(EngineConfig(folders["Llama"], kv_cache_blocks=60, deterministic=True))
