@@ -99,7 +99,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "adapter_config.json"
     try:
         config = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path} cannot be read: {error}.") from error
     if not isinstance(config, dict):
         raise InvalidRequest(f"{path} is not a JSON object.")
