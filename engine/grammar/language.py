@@ -80,12 +80,14 @@ def check(grammar: Grammar) -> str | None:
 
 def choice(texts: Sequence[str]) -> Grammar:
     """Exactly one of the texts."""
-    return Grammar("lark", "start: " + " | ".join(map(quoted, texts)))
+    # A terminal, not a rule of alternatives: however many they are, a mask takes 50 us, and no limit is met.
+    return Grammar("lark", "start: CHOICE\nCHOICE: " + " | ".join(map(quoted, texts)))
 
 
 def lark(source: str) -> Grammar:
     """From llguidance's Lark, or from GBNF or EBNF with ``::=``. Raises ``ValueError``."""
-    if len(source) > MAX_SOURCE:  # the conversion below is slow on long texts; ``check`` says what is wrong
+    if len(source) > MAX_SOURCE or "::=" not in source:
+        # The conversion below is slow on long texts, and takes some Lark for GBNF; ``check`` says what is wrong.
         return Grammar("lark", source)
     try:
         return Grammar("lark", any_to_lark(source))
@@ -95,13 +97,13 @@ def lark(source: str) -> Grammar:
 
 def quoted(text: str) -> str:
     """A literal of Lark."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def embedded(schema: object) -> str:
     """A JSON schema as a part of a Lark grammar."""
-    if isinstance(schema, dict):
-        schema = {**schema, "x-guidance": {**_LOOK, **schema.get("x-guidance", {})}}
+    if isinstance(schema, dict) and isinstance(look := schema.get("x-guidance", {}), dict):
+        schema = {**schema, "x-guidance": {**_LOOK, **look}}
     return "%json " + json.dumps(schema, ensure_ascii=False)
 
 
@@ -113,5 +115,7 @@ def _bytes() -> LLTokenizer:
 
 def plain(error: str) -> str:
     """llguidance's reason without the excerpt of the grammar that it draws below it."""
+    if "NoExtensionBias" in error:
+        return "it is recursive without an end"
     text = re.split(r"\n\s*\d+ \||\n?<state>|\n?<non-verbose/>", error)[0]
     return re.sub(r"^at (\d+)\((\d+)\): ", r"line \1, column \2: ", " ".join(text.split()))[:500]

@@ -23,6 +23,9 @@ from engine.grammar.language import MAX_SOURCE, check, choice, embedded, lark, q
         choice(["yes", "no", 'a "quoted" /one/\n', "Grüße 😀", "\\"]),
         lark('start: "a" | foo\nfoo: /[0-9]+/'),
         lark('root ::= "a" | foo\nfoo ::= [0-9]+'),
+        lark("start[max_tokens=5]: /.*/"),
+        choice(["a", "ab", "\x7f", "\x00"]),
+        choice([f"choice {i}" for i in range(5000)]),
         Grammar("lark", f"start: {quoted('<x>')} {embedded({'type': 'integer'})} {embedded(True)}"),
         Grammar("json_schema", '{"enum": ["north", "south"]}', prefix='"no'),
     ],
@@ -45,6 +48,8 @@ def test_takes(grammar: Grammar) -> None:
         (Grammar("lark", "start: <|nothing|>"), "unknown special token"),
         (Grammar("regex", "a" * (MAX_SOURCE + 1)), str(MAX_SOURCE)),
         (Grammar("json_schema", '{"enum": ["north"]}', prefix='"so'), "does not begin as it demands"),
+        (Grammar("json_schema", '{"x-guidance": 5}'), "integer `5`"),
+        (Grammar("json_schema", '{"$ref": "#"}'), "recursive without an end"),
         (Grammar("json_schema", '{"items": ' * 500 + "true" + "}" * 500), "recursion limit"),
     ],
 )
