@@ -11,6 +11,7 @@ open-weight servers, as vLLM has them: ``top_k``, ``min_p``, ``repetition_penalt
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -189,9 +190,16 @@ class ChatBody(Sampling):
                 raise InvalidRequest(
                     "A tool must be {'type': 'function', 'function': {'name': …}}.", param=f"tools[{i}]"
                 )
-            if not isinstance(function.get("parameters") or {}, dict):
+            parameters = function.get("parameters") or {}
+            if not isinstance(parameters, dict):
                 raise InvalidRequest(
                     "A tool's parameters must be a JSON schema.", param=f"tools[{i}].function.parameters"
+                )
+            kinds = parameters.get("type", "object")
+            if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+                raise InvalidRequest(
+                    f"A tool's parameters must be a JSON schema of type 'object', not {kinds!r:.50}.",
+                    param=f"tools[{i}].function.parameters",
                 )
             names.add(name)
         choice = self.tool_choice
@@ -322,7 +330,7 @@ def _from_pydantic(error: ValidationError) -> InvalidRequest:
     problems = error.errors(include_url=False, include_context=False)
     # Where a field may be one of several types, pydantic reports each: what got furthest is what was meant.
     first = problems[0]["loc"][:1]
-    problem = max((p for p in problems if p["loc"][:1] == first), key=lambda p: _depth(p["loc"]))
+    problem = max((p for p in problems if p["loc"][:1] == first), key=_got_far)
     param = _path(problem["loc"])
     if problem["type"] == "extra_forbidden":
         return UnsupportedParameter(
@@ -333,8 +341,9 @@ def _from_pydantic(error: ValidationError) -> InvalidRequest:
     return InvalidRequest(f"'{param}': {problem['msg']}.", param=param)
 
 
-def _depth(place: tuple[int | str, ...]) -> int:
-    return sum(isinstance(step, int) for step in place)
+def _got_far(problem: Mapping[str, Any]) -> tuple[int, bool]:
+    depth = sum(isinstance(step, int) for step in problem["loc"])
+    return depth, not problem["type"].endswith("_type")
 
 
 def _path(place: tuple[int | str, ...]) -> str:

@@ -158,7 +158,8 @@ def _past_arguments(arguments: Any) -> Any:
         return arguments
     try:
         found = json.loads(arguments or "{}")
-    except ValueError:
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text for a prompt
+    except (ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments
 

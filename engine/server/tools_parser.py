@@ -97,7 +97,9 @@ class ToolParser:
                 self._whole = False
                 self._tell()
             self._give_up()
-        if not self.done:
+        rest = self._text.lstrip()
+        unfinished = cut and self.complete and not self._spoken and self._format.end.startswith(rest)
+        if not self.done and not unfinished:
             self._say(self._text)
         self._text = ""
         return self._release()

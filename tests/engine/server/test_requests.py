@@ -107,6 +107,14 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ({"guided_choice": [""]}, "guided_choice[0]"),
         ({"tools": [{"type": "function", "function": {"name": 1}}]}, "tools[0]"),
         ({"tools": [{**TOOL, "function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters"),
+        (
+            {"tools": [{**TOOL, "function": {"name": "f", "parameters": {"type": "string"}}}]},
+            "tools[0].function.parameters",
+        ),
+        (
+            {"tools": [{**TOOL, "function": {"name": "f", "parameters": {"type": ["null"] * 500}}}]},
+            "tools[0].function.parameters",
+        ),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
@@ -146,6 +154,13 @@ def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], param:
     assert found.value.param == param
     assert found.value.code == "unsupported_parameter"
     assert param.split(".")[-1].split("[")[0] in found.value.message or "text only" in found.value.message
+
+
+def test_of_several_types_the_one_that_was_meant_is_complained_of() -> None:
+    with pytest.raises(InvalidRequest, match="at most 16 items"):
+        chat(stop=["a"] * 17)
+    with pytest.raises(InvalidRequest, match="at least 1 character"):
+        chat(stop="")
 
 
 def test_a_missing_field_is_said_to_be_missing() -> None:

@@ -163,6 +163,10 @@ def test_the_callers_messages_are_left_alone_and_odd_ones_go_through() -> None:
     ]
     found = template_messages(odd, HERMES)
     assert found[1] == odd[1]
+    for arguments in ("[" * 5000, '{"a":' * 5000, '{"a": "\\ud800"}'):
+        calls = [{"id": "abcdefghi", "function": {"name": "f", "arguments": arguments}}]
+        (past,) = template_messages([{"role": "assistant", "tool_calls": calls}], HERMES)
+        assert past["tool_calls"] == calls
     assert found[2] == odd[2]
     assert found[3]["tool_calls"][0]["function"]["arguments"] == {}
     assert found[4] == odd[4]

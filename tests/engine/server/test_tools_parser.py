@@ -222,6 +222,9 @@ def test_a_cut_call_is_told_as_far_as_it_is() -> None:
         assert run(HERMES, [text], whole=whole, cut=True) == ("", [("sum", '{"a": ')], 0)
         text = '<tool_call>{"name": "su'
         assert run(HERMES, [text], whole=whole, cut=True) == (text, [], 0)
+        text = written(HERMES, ONE)
+        for length in range(text.index("</"), len(text)):
+            assert run(HERMES, [text[:length]], whole=whole, cut=True) == ("", [ONE], 1)
 
 
 @every
