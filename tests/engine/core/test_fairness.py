@@ -121,6 +121,7 @@ def test_prompts_however_long_stop_no_decode_for_a_single_step(
         scheduler.chunk = chunks[turn % len(chunks)]
         plan, gains = step(scheduler)
         assert {gain.request_id for gain in gains} >= set(range(decoding))
+        assert plan.tokens <= scheduler.max_tokens_per_step
         if scheduler.chunk is not None:
             long = [work for work in plan.work if work.start + 1 < work.prompt_length]
             assert sum(len(work.tokens) for work in long) <= scheduler.chunk
