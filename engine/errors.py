@@ -86,7 +86,8 @@ class GrammarFailed(InvalidRequest):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"The answer's form could not be kept to: {reason.rstrip('.')}. Ask for a simpler schema, expression or grammar."
+            f"The answer's form could not be kept to: {reason.rstrip('.')}. "
+            "Ask for a simpler schema, expression or grammar."
         )
 
 
