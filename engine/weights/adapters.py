@@ -127,7 +127,7 @@ def _module(name: str, pair: Mapping[str, Tensor], config: Mapping[str, Any]) ->
         alpha = float(_by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"]))
     except KeyError as error:
         raise InvalidRequest(f"adapter_config.json lacks {error}.") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"adapter_config.json gives {name} no sensible rank or alpha: {error}."
         ) from error
@@ -136,11 +136,16 @@ def _module(name: str, pair: Mapping[str, Tensor], config: Mapping[str, Any]) ->
             f"The adapter's matrices for {name} have the ranks {down.shape[0]} and {up.shape[1]}, "
             f"but adapter_config.json says {rank}."
         )
-    return LowRank(down, up, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    if not (math.isfinite(scale) and down.isfinite().all() and up.isfinite().all()):
+        raise InvalidRequest(f"The adapter's matrices for {name}, or their alpha, hold infinities or NaN.")
+    return LowRank(down, up, scale)
 
 
-def _by_pattern(patterns: Mapping[str, Any] | None, name: str, default: Any) -> Any:
+def _by_pattern(patterns: Any, name: str, default: Any) -> Any:
     """PEFT's rule: a pattern is a regular expression that matches the end of a layer's name, whole parts only."""
+    if not isinstance(patterns or {}, dict):
+        raise InvalidRequest(f"adapter_config.json has patterns that are no JSON object: {patterns!r:.50}.")
     for pattern, value in (patterns or {}).items():
         try:
             if re.fullmatch(rf"(.*\.)?({pattern})", name):

@@ -85,6 +85,12 @@ def test_matrices_in_half_precision_are_read(tmp_path: Path) -> None:
         ({"r": 3}, "ranks 4 and 4, but adapter_config.json says 3"),
         ({"r": "many"}, "no sensible rank"),
         ({"rank_pattern": {"(": 3}}, "bad pattern"),
+        ({"rank_pattern": [1]}, "no JSON object"),
+        ({"alpha_pattern": "a"}, "no JSON object"),
+        ({"lora_alpha": float("nan")}, "NaN"),
+        ({"lora_alpha": float("inf")}, "NaN"),
+        ({"lora_alpha": None}, "no sensible rank or alpha"),
+        ({"lora_alpha": 10**400}, "no sensible rank or alpha"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -110,8 +116,9 @@ def test_what_would_be_ignored_is_refused_by_name(
         ({f"base_model.model.{Q}.lora_B.weight": None}, f"lacks lora_A or lora_B of {Q}"),
         ({f"base_model.model.{Q}.lora_A.weight": torch.ones(4, 6, 1)}, "none that can be used"),
         ({f"base_model.model.{Q}.lora_A.weight": torch.ones(5, 6)}, "the ranks 5 and 4"),
+        ({f"base_model.model.{Q}.lora_A.weight": torch.full((4, 6), math.nan)}, "NaN"),
     ],
-    ids=["dora", "embedding", "half", "convolution", "rank"],
+    ids=["dora", "embedding", "half", "convolution", "rank", "nan"],
 )
 def test_strange_tensors_are_refused_by_name(
     tmp_path: Path, changes: dict[str, Tensor | None], complaint: str
