@@ -64,6 +64,8 @@ class Delta:
     """``time.monotonic()`` when they came."""
     logprobs: list[TokenLogprobs] | None = None
     """One for each of ``tokens``, where asked for."""
+    cached: int = 0
+    """With the first tokens: those of the prompt that were in the cache."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +112,7 @@ class Generation:
 
     def _gain(self, gain: Progress, at: float) -> None:
         index = self._open[gain.request_id]
-        self._deltas.append(Delta(index, gain.tokens, gain.finish, at, gain.logprobs))
+        self._deltas.append(Delta(index, gain.tokens, gain.finish, at, gain.logprobs, gain.cached))
         if gain.finish is not None:
             del self._open[gain.request_id]
         self._wake()

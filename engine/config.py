@@ -80,6 +80,12 @@ class EngineConfig:
             raise StartupError(f"--max-adapters must be 0 or more, not {self.max_adapters}.")
         if self.prefill_stretch and not 1 < self.prefill_stretch < float("inf"):
             raise StartupError(f"--prefill-stretch must be 0 or more than 1, not {self.prefill_stretch}.")
+        if self.max_drafts < 1:
+            raise StartupError(f"--max-drafts must be at least 1, not {self.max_drafts}.")
+        if self.draft_model is not None and self.speculation != "draft":
+            raise StartupError(f"--draft-model guesses with --speculation draft, not {self.speculation}.")
+        if any(tokens < 2 for _, tokens in self.context_caps):
+            raise StartupError("--context-cap must leave room for a prompt and an answer: 2 tokens or more.")
         if self.max_waiting < 0:
             raise StartupError(f"--max-waiting must be 0 or more, not {self.max_waiting}.")
         if not 0 < self.priority_ageing < float("inf"):

@@ -70,6 +70,7 @@ class Ready:
     block_size: int
     blocks: int
     max_num_seqs: int
+    max_waiting: int
     device: str
     dtype: str
     context_caps: tuple[tuple[int, int], ...] = ()

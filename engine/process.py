@@ -106,6 +106,7 @@ class Loop:
             block_size=config.block_size,
             blocks=blocks,
             max_num_seqs=config.max_num_seqs,
+            max_waiting=config.max_waiting,
             device=str(runner.device),
             dtype=str(runner.dtype).removeprefix("torch."),
             context_caps=tuple(sorted(config.context_caps)),

@@ -85,3 +85,5 @@ class Progress:
     finish: FinishReason | None
     logprobs: list[TokenLogprobs] | None = None
     """One for each of ``tokens``, where the request asks for them."""
+    cached: int = 0
+    """With a request's first tokens: those of its prompt that the prefix cache had."""

@@ -30,6 +30,7 @@ class Request:
     __slots__ = (
         "adapter",
         "blocks",
+        "cached",
         "boundary",
         "chain",
         "computed",
@@ -87,6 +88,8 @@ class Request:
         """Tokens that have to be computed before the prefix cache can learn another block."""
         self.forked = False
         """Whether the block that it writes next may be shared with other choices of the same prompt."""
+        self.cached = 0
+        """Tokens of the prompt that the prefix cache had: until they are told."""
         self.started = False
         """Whether it has ever been scheduled."""
 

@@ -299,6 +299,7 @@ class Scheduler:
         insort(self.running, request, key=RANK)
         if not request.started:
             request.started = True
+            request.cached = request.computed
             plan.admitted.append(request.id)
 
     def _work(self, request: Request, count: int) -> Work:
@@ -331,7 +332,9 @@ class Scheduler:
     def _gain(self, request: Request, drawn: Drawn) -> Progress:
         gained, finish = request.extend(drawn.tokens[request.id])
         told = drawn.logprobs.get(request.id) if drawn.logprobs else None
-        return Progress(request.id, gained, finish, told and told[: len(gained)])
+        progress = Progress(request.id, gained, finish, told and told[: len(gained)], request.cached)
+        request.cached = 0
+        return progress
 
     def _seat(self, fork: Request, finish: FinishReason | None) -> None:
         """A sibling begins: it runs if it can, else it waits as if it had been preempted."""

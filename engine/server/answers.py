@@ -26,12 +26,15 @@ DONE = b"data: [DONE]\n\n"
 class Usage:
     prompt_tokens: int
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompts', those that the prefix cache had."""
 
     def wire(self) -> dict[str, Any]:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 

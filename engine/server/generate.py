@@ -70,6 +70,7 @@ class Generator:
                     counted = choice.tokens
                     text, finish, said, calls = choice.take(delta)
                     usage.completion_tokens += choice.tokens - counted
+                    usage.cached_tokens += delta.cached
                     if choice.finished and delta.finish is None:
                         generation.stop(delta.index)
                     if first:

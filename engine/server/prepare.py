@@ -104,6 +104,12 @@ class Preparer:
                 body, prompt, max_tokens, body.logprobs, self.tokenizer.context(prompt), echo, grammar
             )
         ]
+        most = self.engine.max_num_seqs + self.engine.max_waiting
+        if len(prompts) > 1 and len(sequences) > most:
+            raise InvalidRequest(
+                f"{len(sequences)} answers at once are more than the {most} that this engine has room for.",
+                param="prompt",
+            )
         answer = CompletionAnswer(body.model, include_usage=body.include_usage)
         return self._job(body, sequences, answer, sum(map(len, prompts)))
 

@@ -48,7 +48,12 @@ def test_a_chat_answer_has_openais_shape(server: EngineServer) -> None:
     assert answer == {
         "object": "chat.completion",
         "model": "long",
-        "usage": {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5},
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": 5,
+            "total_tokens": prompt + 5,
+            "prompt_tokens_details": answer["usage"]["prompt_tokens_details"],
+        },
     }
 
 

@@ -9,7 +9,14 @@ from engine.messages import Ready, Step
 from engine.server.metrics import Metrics, Throughput
 
 READY = Ready(
-    max_model_len=64, vocab_size=9, block_size=4, blocks=20, max_num_seqs=8, device="cpu", dtype="float32"
+    max_model_len=64,
+    vocab_size=9,
+    block_size=4,
+    blocks=20,
+    max_num_seqs=8,
+    max_waiting=4,
+    device="cpu",
+    dtype="float32",
 )
 
 

@@ -71,3 +71,23 @@ def test_a_cap_on_the_context_holds_up_to_its_priority(tiny_model: Path, tmp_pat
         told = server.http.post("/v1/chat/completions", json=chat, headers={"x-tollgate-priority": "-1"})
         assert told.status_code == 200, told.text
         assert told.json()["usage"]["total_tokens"] == 40
+
+
+def test_usage_tells_what_was_cached(tiny_model: Path, tmp_path: Path) -> None:
+    with EngineServer(tiny_model, log=tmp_path / "log") as server:
+        body = {"model": "tiny", "prompt": [2 + i % 90 for i in range(100)], "max_tokens": 3, "n": 2}
+        usages = [server.http.post("/v1/completions", json=body).json()["usage"] for _ in range(2)]
+        assert [usage["prompt_tokens_details"] for usage in usages] == [
+            {"cached_tokens": 0},
+            {"cached_tokens": 96},
+        ]
+
+
+def test_more_prompts_than_there_is_room_for_are_refused_for_good(tiny_model: Path, tmp_path: Path) -> None:
+    with EngineServer(
+        tiny_model, "--max-num-seqs", "2", "--max-waiting", "1", log=tmp_path / "log"
+    ) as server:
+        answer = server.post("/v1/completions", model="tiny", prompt=["a", "b"], n=2)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "prompt"
+        assert "more than the 3" in answer.json()["error"]["message"]

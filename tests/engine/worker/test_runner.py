@@ -183,3 +183,9 @@ def test_the_compute_dtype_is_the_checkpoints_unless_it_is_small(model_of: Calla
     assert pick_dtype("auto", folder, torch.device("cpu")) == torch.float32
     assert pick_dtype("auto", folder, torch.device("cuda")) == torch.float16
     assert pick_dtype("bfloat16", folder, torch.device("cpu")) == torch.bfloat16
+
+
+def test_a_device_that_is_none_is_said_so(tiny_model: Path) -> None:
+    for name in ("foo", "gpu", "cuda:x"):
+        with pytest.raises(StartupError, match="--device must be"):
+            Runner(EngineConfig(model=tiny_model, device=name))
