@@ -51,7 +51,9 @@ def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     shares = [[p.temperature, p.top_p, p.min_p] for p in params]
     temperature, top_p, min_p = torch.tensor(shares, dtype=torch.float32).T.contiguous().to(device)
     top_k = torch.tensor([min(p.top_k, vocab) or vocab for p in params], dtype=torch.int64, device=device)
-    return sample(logits, temperature, top_k, top_p, min_p, torch.from_numpy(uniform).to(device)).tolist()
+    tokens = sample(logits, temperature, top_k, top_p, min_p, torch.from_numpy(uniform).to(device))
+    # Of a row of NaN (weights or an adapter that overflow) no token can be drawn; it must not end the others' step.
+    return tokens.clamp_(max=vocab - 1).tolist()
 
 
 def verify(draws: Sequence[Draw], tokens: Sequence[int]) -> list[bool]:

@@ -54,6 +54,18 @@ def test_greedy_and_drawn_rows_share_a_batch() -> None:
     assert draw(logits, [work(0), work(2.0, top_k=1), work(1.0)]) == [1, 1, 2]
 
 
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"temperature": 0}])
+def test_a_row_of_nan_is_drawn_from_somehow_and_leaves_the_others_alone(filters: dict[str, Any]) -> None:
+    logits = torch.randn(3, 200, generator=torch.Generator().manual_seed(1))
+    draws = [Draw(i, SamplingParams(max_tokens=1, seed=i, **filters), [0], 1, []) for i in range(3)]
+    before = draw(logits, draws)
+    for strange in (math.nan, math.inf, -math.inf):
+        logits[1] = strange
+        found = draw(logits, draws)
+        assert 0 <= found[1] < 200
+        assert (found[0], found[2]) == (before[0], before[2])
+
+
 def test_greedy_answers_are_penalised_and_bound_too() -> None:
     logits = torch.tensor([[1.0, 5.0, 4.5, 0.0]])
 
