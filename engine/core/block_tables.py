@@ -54,7 +54,8 @@ class BlockTables:
     def grow(self, request: Request, length: int, copies: list[tuple[int, int]]) -> bool:
         """Blocks for ``length`` tokens, the one written next held by nobody else; False if there are too few."""
         blocks, index = request.blocks, request.computed // self.block_size
-        needed = self.count(length) - len(blocks)
+        # Those that were given for guesses are no substitute for a copy.
+        needed = max(0, self.count(length) - len(blocks))
         shared = request.forked and self.pool.holders(blocks[index]) > 1
         if needed + shared > self.pool.available:
             return False

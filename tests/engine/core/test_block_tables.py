@@ -79,6 +79,19 @@ def test_a_copy_needs_a_block_and_takes_none_if_there_is_none() -> None:
     assert copies == []
 
 
+def test_what_was_given_for_guesses_does_not_count_for_a_copy() -> None:
+    tables = make(3)
+    leader = computed(tables, 1, list(range(6)))
+    leader.blocks += tables.pool.allocate(1)
+    fork = Request(2, list(range(6)), SamplingParams(max_tokens=9))
+    tables.share(leader, fork)
+    assert not tables.grow(leader, 7, [])
+    tables.check_integrity([leader, fork])
+    assert tables.trim([leader])
+    assert tables.grow(leader, 7, [])
+    tables.check_integrity([leader, fork])
+
+
 def test_only_what_is_held_beyond_need_is_taken_back() -> None:
     tables = make()
     request = computed(tables, 1, list(range(6)))
