@@ -105,6 +105,16 @@ def gather(cache: Tensor, rows: Tensor, lists: int, dtype: torch.dtype) -> Tenso
     return found.view(lists, -1, head_dim)
 
 
+def gather_keys(cache: Tensor, rows: Tensor, lists: int, dtype: torch.dtype) -> Tensor:
+    """As ``gather``, but as the second factor of a product with queries: [lists, head_dim, length]."""
+    if cache.stride(3) == 1:
+        return gather(cache, rows, lists, dtype).transpose(1, 2)
+    # Stored by dimension: see paged_bags.py.
+    _, _, block_size, head_dim = cache.shape
+    found = cache.transpose(2, 3).view(-1, block_size * head_dim).index_select(0, rows)
+    return found.view(lists, -1, head_dim, block_size).transpose(1, 2).reshape(lists, head_dim, -1)
+
+
 def gather_scales(scales: Tensor, rows: Tensor, lists: int) -> Tensor:
     """[lists, 1, length]"""
     return scales.view(-1, scales.shape[2]).index_select(0, rows).view(lists, 1, -1)
@@ -154,7 +164,7 @@ def paged_decode_reference(
     copies = -(-_ROWS // (new * group))
     if copies > 1:
         queries = torch.cat([queries] * copies, 1)
-    scores = torch.bmm(queries, gather(k_cache, rows, lists, q.dtype).transpose(1, 2))
+    scores = torch.bmm(queries, gather_keys(k_cache, rows, lists, q.dtype))
     if k_scales is not None:
         scores.mul_(gather_scales(k_scales, rows, lists))
     if softcap is not None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.paged_decode import TILE, cap_, gather, gather_scales, runs
+from kernels.paged_decode import TILE, cap_, gather, gather_keys, gather_scales, runs
 
 
 def paged_prefill_reference(
@@ -103,7 +103,7 @@ def _attend(
     from_block = first // block_size
     rows = runs(block_table[:, from_block : -(-end // block_size)], kv_heads)
     seen = slice(first - from_block * block_size, end - from_block * block_size)
-    scores = torch.bmm(queries, gather(k_cache, rows, kv_heads, queries.dtype)[:, seen].transpose(1, 2))
+    scores = torch.bmm(queries, gather_keys(k_cache, rows, kv_heads, queries.dtype)[..., seen])
     if k_scales is not None:
         scores.mul_(gather_scales(k_scales, rows, kv_heads)[..., seen])
     cap_(scores, softcap)

@@ -8,8 +8,12 @@ import torch
 from torch import Tensor
 
 from engine.worker.kv_cache import KVLayer
+from kernels.paged_bags import Bags, by_dimension, paged_bags
 from kernels.paged_decode import Reads, paged_decode
 from kernels.paged_prefill import TILE, paged_prefill
+
+_FEW = 3
+"""Most new tokens of a sequence that are read for one by one."""
 
 
 @dataclass(slots=True)
@@ -22,6 +26,7 @@ class DecodeGroup:
     seq_lens: Tensor
     new: int = 1
     _reads: dict[tuple[int, int, int | None], Reads] = field(default_factory=dict)
+    _bags: dict[tuple[int, torch.Size, int | None], Bags] = field(default_factory=dict)
 
     def reads(self, kv_heads: int, block_size: int, window: int | None) -> Reads:
         """Computed once a step, not once a layer."""
@@ -29,6 +34,13 @@ class DecodeGroup:
         if key not in self._reads:
             self._reads[key] = Reads.of(self.block_tables, self.seq_lens, self.new, *key)
         return self._reads[key]
+
+    def bags(self, heads: int, cache_shape: torch.Size, window: int | None) -> Bags:
+        """As ``reads``."""
+        key = heads, cache_shape, window
+        if key not in self._bags:
+            self._bags[key] = Bags.of(self.block_tables, self.seq_lens, self.new, *key)
+        return self._bags[key]
 
 
 @dataclass(slots=True)
@@ -67,23 +79,7 @@ def attend(
     ``window``: a token sees itself and the ``window - 1`` before it. ``softcap``: scores go through
     ``softcap * tanh(score / softcap)`` before they are masked.
     """
-    _, kv_heads, block_size, _ = cache.keys.shape
-    parts = [
-        paged_decode(
-            query[group.start : group.stop],
-            cache.keys,
-            cache.values,
-            group.block_tables,
-            group.seq_lens,
-            scale,
-            window,
-            softcap,
-            cache.key_scales,
-            cache.value_scales,
-            group.reads(kv_heads, block_size, window),
-        )
-        for group in batch.decodes
-    ]
+    parts = [_decode(query, group, cache, scale, window, softcap) for group in batch.decodes]
     parts += [
         paged_prefill(
             query[group.start : group.stop],
@@ -102,3 +98,31 @@ def attend(
         for group in batch.prefills
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _decode(
+    query: Tensor,
+    group: DecodeGroup,
+    cache: KVLayer,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    query = query[group.start : group.stop]
+    keys, values = cache.keys, cache.values
+    if group.new <= _FEW and by_dimension(keys):
+        bags = group.bags(query.shape[1], keys.shape, window)
+        return paged_bags(query, keys, values, bags, len(group.seq_lens), scale, softcap)
+    return paged_decode(
+        query,
+        keys,
+        values,
+        group.block_tables,
+        group.seq_lens,
+        scale,
+        window,
+        softcap,
+        cache.key_scales,
+        cache.value_scales,
+        group.reads(keys.shape[1], keys.shape[2], window),
+    )

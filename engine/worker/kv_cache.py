@@ -36,7 +36,8 @@ class KVLayer:
     """One layer's part of the cache."""
 
     keys: Tensor
-    """[blocks + 1, kv_heads, block_size, head_dim]"""
+    """[blocks + 1, kv_heads, block_size, head_dim]. On a CPU, in 16 bits, its last two dimensions lie the other way
+    round: see kernels/paged_bags.py."""
     values: Tensor
     """As ``keys``."""
     key_scales: Tensor | None = None
@@ -78,6 +79,9 @@ class KVCache:
         size = (*scales, shape.head_dim)
 
         def layer() -> KVLayer:
+            if stored is None and device.type == "cpu" and dtype != torch.float32:
+                keys = _zeros((*size[:2], shape.head_dim, block_size), device, dtype).transpose(2, 3)
+                return KVLayer(keys, _zeros(size, device, dtype))
             if stored is None:
                 return KVLayer(_zeros(size, device, dtype), _zeros(size, device, dtype))
             return KVLayer(

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.paged_bags import Bags, by_dimension, paged_bags
+from kernels.paged_decode import paged_decode_reference
+from kernels.paged_prefill import paged_prefill_reference
+from tests.kernels.paged import Paged, dense, scatter
+
+
+def turned(paged: Paged) -> torch.Tensor:
+    keys = paged.k_cache.transpose(2, 3).contiguous().transpose(2, 3)
+    assert by_dimension(keys)
+    return keys
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("window", [None, 1, 15, 16, 17, 40, 1000])
+@pytest.mark.parametrize(
+    ("lengths", "new", "block_size"),
+    [
+        pytest.param([1], 1, 16, id="one-token"),
+        pytest.param([33], 2, 16, id="one-sequence-two-new"),
+        pytest.param([16, 33, 90, 17], 1, 16, id="mixed-lengths"),
+        pytest.param([9, 70, 3], 3, 7, id="three-new-block-7"),
+        pytest.param([64, 64], 1, 16, id="whole-blocks"),
+    ],
+)
+def test_equals_dense_attention(
+    lengths: list[int], new: int, block_size: int, window: int | None, softcap: float | None
+) -> None:
+    paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=block_size)
+    q = torch.randn(new * len(lengths), 6, 16, generator=torch.Generator().manual_seed(1))
+    keys = turned(paged)
+    bags = Bags.of(paged.block_tables, paged.seq_lens, new, 6, keys.shape, window)
+    out = paged_bags(q, keys, paged.v_cache, bags, len(lengths), 0.5, softcap)
+    for s in range(len(lengths)):
+        rows = slice(new * s, new * (s + 1))
+        expected = dense(q[rows], paged.keys[s], paged.values[s], 0.5, window, softcap)
+        torch.testing.assert_close(out[rows].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_stay_near_float32(dtype: torch.dtype) -> None:
+    paged = scatter([70, 3], kv_heads=2, head_dim=32, block_size=16)
+    keys, values = turned(paged).clamp(-3, 3), paged.v_cache.clamp(-3, 3)
+    q = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(1))
+    bags = Bags.of(paged.block_tables, paged.seq_lens, 1, 4, keys.shape, None)
+    wide = paged_bags(q, keys, values, bags, 2, 0.2)
+    narrow = paged_bags(q.to(dtype), keys.to(dtype), values.to(dtype), bags, 2, 0.2)
+    assert narrow.dtype == dtype
+    torch.testing.assert_close(narrow.float(), wide, rtol=0.05, atol=0.05)
+
+
+def test_a_lone_sequence_is_read_to_its_end_and_no_further() -> None:
+    paged = scatter([21], kv_heads=2, head_dim=16, block_size=16)
+    bags = Bags.of(paged.block_tables, paged.seq_lens, 1, 4, paged.k_cache.shape, None)
+    assert bags.unseen is None
+    assert len(bags.values) == 4 * 21
+
+
+def test_other_ways_read_such_keys_too() -> None:
+    """A prefill, and guesses too many to be read for one by one."""
+    paged = scatter([90], kv_heads=2, head_dim=16, block_size=16)
+    q = torch.randn(90, 4, 16, generator=torch.Generator().manual_seed(1))
+    keys, starts = turned(paged), torch.tensor([0, 90])
+    rest = paged.block_tables, paged.seq_lens, 0.5, 40
+    expected = paged_decode_reference(q[-9:], paged.k_cache, paged.v_cache, *rest)
+    assert torch.equal(paged_decode_reference(q[-9:], keys, paged.v_cache, *rest), expected)
+    rest = paged.block_tables, starts, paged.seq_lens, 0.5, 40
+    expected = paged_prefill_reference(q, paged.k_cache, paged.v_cache, *rest)
+    torch.testing.assert_close(paged_prefill_reference(q, keys, paged.v_cache, *rest), expected)
