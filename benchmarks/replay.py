@@ -253,7 +253,7 @@ class Replay:
 
     def _step(self) -> None:
         scheduler = self.scheduler
-        scheduler.chunk = self._stretch.chunk
+        scheduler.chunk = self._stretch.chunk(scheduler.prompts)
         began = time.thread_time()
         plan = scheduler.schedule()
         planned = time.thread_time() - began

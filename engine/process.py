@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 from engine.channel import Channel
@@ -43,6 +44,8 @@ _DIGEST = 64
 """Prefixes that the other process is told of."""
 _DIGEST_EVERY = 1.0
 """Seconds."""
+_COMPILING = 0.002
+"""Seconds between two looks at whether a grammar is compiled, where nothing else is to be done."""
 _REST = 1.0
 """Seconds without work after which the block pool's integrity is checked."""
 
@@ -97,6 +100,8 @@ class Loop:
         self._refusals: list[Refusal] = []
         self._leaving: set[str] = set()
         """Adapters that go when the last request that uses them has ended."""
+        self._compiling: dict[int, tuple[Submit, Future[object]]] = {}
+        """Requests that wait for their grammars."""
         self._digest_due = 0.0
         self._news = False
         """Whether something has changed that the other process was not told of."""
@@ -117,14 +122,16 @@ class Loop:
     def run(self) -> None:
         """Until the other process is gone: then raises ``EOFError``."""
         while True:
+            self._submit_compiled()
             idle = self._scheduler.idle
-            for message in self._channel.receive(_REST if idle else 0.0):
+            rest = _COMPILING if self._compiling else _REST
+            for message in self._channel.receive(rest if idle else 0.0):
                 self._take(message)
             if not self._scheduler.idle:
                 self._step()
             elif self._news:
                 self._send([], Plan(), 0.0)
-            elif idle:
+            elif idle and not self._compiling:
                 self._scheduler.check_integrity()
                 for message in self._channel.receive(None):
                     self._take(message)
@@ -133,9 +140,10 @@ class Loop:
         self._news = True
         match message:
             case Submit():
-                self._submit(message)
+                self._prepare(message)
             case Abort(request_ids):
                 for request_id in request_ids:
+                    self._compiling.pop(request_id, None)
                     self._scheduler.abort(request_id)
                     self._submitted.pop(request_id, None)
             case LoadAdapter(key, folder):
@@ -144,6 +152,24 @@ class Loop:
                 self._leaving.add(key)
         if self._leaving:
             self._unload_adapters()
+
+    def _prepare(self, message: Submit) -> None:
+        """A grammar that is new is compiled first, while the others go on."""
+        grammars, grammar = self._runner.grammars, message.params.grammar
+        compiling = grammars.prepare(grammar) if grammars and grammar else None
+        if compiling is None:
+            self._submit(message)
+        elif len(self._compiling) >= self.ready.max_waiting:
+            self._refusals.append(Refusal(message.request_id, "QueueFull", (len(self._compiling),)))
+        else:
+            self._compiling[message.request_id] = message, compiling
+
+    def _submit_compiled(self) -> None:
+        for request_id, (message, compiling) in list(self._compiling.items()):
+            if compiling.done():
+                del self._compiling[request_id]
+                self._news = True
+                self._submit(message)
 
     def _submit(self, message: Submit) -> None:
         if message.adapter is not None and not self._has_adapter(message.adapter):
@@ -174,7 +200,7 @@ class Loop:
 
     def _step(self) -> None:
         began = time.monotonic()
-        self._scheduler.chunk = self._stretch.chunk
+        self._scheduler.chunk = self._stretch.chunk(self._scheduler.prompts)
         plan = self._scheduler.schedule()
         for request_id, needed in plan.expired:
             self._submitted.pop(request_id, None)
@@ -232,7 +258,10 @@ class Loop:
 
     def _send(self, progress: list[Progress], plan: Plan, began: float) -> None:
         scheduler = self._scheduler
-        decoded = sum(len(work.tokens) for work in plan.work if work.generating)
+        # One that comes back after it had to give way computes its answer like a prompt.
+        decoded = sum(
+            len(work.tokens) for work in plan.work if work.generating and len(work.tokens) == work.drafts + 1
+        )
         seconds = time.monotonic() - began if plan.work else 0.0
         prefilled = plan.tokens - decoded
         scheduler.pace.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)

@@ -30,8 +30,8 @@ class Request:
     __slots__ = (
         "adapter",
         "blocks",
-        "cached",
         "boundary",
+        "cached",
         "chain",
         "computed",
         "deadline",

@@ -51,8 +51,7 @@ class Scheduler:
         chunk: int | None = None,
         context_caps: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """
-        ``ageing``: seconds of waiting that are worth one of priority.
+        """``ageing``: seconds of waiting that are worth one of priority.
         ``lookahead``: most guesses a step and request.
         ``chunk``: most tokens of prompts in a step in which others decode, as it is they who wait for it. May be
         changed between steps, to 0 for one without prompts.
@@ -98,6 +97,12 @@ class Scheduler:
     def places(self) -> int:
         """Choices of answers that have no seat yet."""
         return len(self.waiting) + len(self._forks)
+
+    @property
+    def prompts(self) -> int:
+        """Requests with more than one token to be computed that have a seat, or could have one."""
+        seats = self.max_sequences - len(self.running)
+        return sum(one.missing > 1 for one in self.running) + min(len(self.waiting), seats)
 
     def context_limit(self, priority: int) -> int:
         """Most tokens of a request's prompt and answer together."""

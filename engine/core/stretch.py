@@ -16,7 +16,9 @@ class Stretch:
     """Steers the chunk by what steps take: no model of the machine, only the last steps' seconds.
 
     A step that only decodes is quiet. One with a chunk of a prompt may take ``limit`` times as long; after each such
-    step the chunk grows or shrinks by how far it was off. While nobody decodes there is no bound.
+    step the chunk grows or shrinks by how far it was off. Every further prompt that could be computed now may lengthen
+    a step as much again: prompts that pile up are a load like streams, and must not wait for ever for the sake of
+    short gaps. While nobody decodes there is no bound.
     """
 
     def __init__(self, limit: float, most: int) -> None:
@@ -27,18 +29,24 @@ class Stretch:
         """Seconds of a quiet step."""
         self._mixed = 0
         """Mixed steps since the last quiet one."""
-        self._chunk = float(min(_FIRST, most))
+        self._share = float(_FIRST)
+        """Tokens for each prompt."""
+        self._prompts = 1
 
-    @property
-    def chunk(self) -> int:
-        """Tokens of prompts that may join the next step if others decode in it; 0 if a quiet one is due."""
+    def chunk(self, prompts: int = 1) -> int:
+        """Tokens of prompts that may join the next step if others decode in it; 0 if a quiet one is due.
+
+        ``prompts``: how many could be computed now.
+        """
         if not self._limit:
             return self._most
         if not self._quiet or self._mixed >= _REFRESH:
             return 0
-        return int(self._chunk)
+        self._prompts = max(1, prompts)
+        return min(self._most, int(self._share * self._prompts))
 
     def observe(self, seconds: float, *, prefill_tokens: int, decode_tokens: int) -> None:
+        """What the step took for which a chunk was asked last."""
         if not decode_tokens or seconds <= 0:
             return
         if not prefill_tokens:
@@ -46,10 +54,10 @@ class Stretch:
             self._quiet += (seconds - self._quiet) * (_FADE if self._quiet else 1.0)
             return
         self._mixed += 1
-        if prefill_tokens < self._chunk / 2 or not self._quiet:
+        if prefill_tokens < min(self._most, self._share * self._prompts) / 2 or not self._quiet:
             return
-        allowed = max(0.05, self._limit * _AIM - 1) * self._quiet
+        allowed = max(0.05, self._limit * _AIM - 1) * self._quiet * self._prompts
         over = max(seconds - self._quiet, 0.1 * allowed)
         # The root keeps one slow step from halving the next ten.
         change = min(1.5, max(0.5, (allowed / over) ** 0.5))
-        self._chunk = min(float(self._most), max(float(_LEAST), self._chunk * change))
+        self._share = min(float(self._most), max(float(_LEAST), self._share * change))

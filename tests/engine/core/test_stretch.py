@@ -10,13 +10,13 @@ from engine.core.stretch import Stretch
 
 
 def drive(
-    stretch: Stretch, quiet: float, per_token: float, steps: int = 200, noise: float = 0.0
+    stretch: Stretch, quiet: float, per_token: float, steps: int = 200, noise: float = 0.0, prompts: int = 1
 ) -> list[float]:
     """Seconds of the steps of a machine that takes ``per_token`` more for each token of a prompt."""
     chance = random.Random(1)
     found = []
     for _ in range(steps):
-        chunk = stretch.chunk
+        chunk = stretch.chunk(prompts)
         seconds = (quiet + chunk * per_token) * (1 + noise * chance.random())
         stretch.observe(seconds, prefill_tokens=chunk, decode_tokens=4)
         found.append(seconds)
@@ -36,25 +36,35 @@ def test_steps_settle_below_the_limit_and_use_what_it_allows(
 
 def test_the_first_step_beside_others_is_quiet_and_so_is_one_in_many() -> None:
     stretch = Stretch(2.0, 512)
-    assert stretch.chunk == 0
+    assert stretch.chunk() == 0
     seconds = drive(stretch, 0.01, 0.0001, steps=200)
     assert seconds[0] == 0.01
     assert 3 <= seconds.count(0.01) <= 4
 
 
+def test_prompts_that_pile_up_get_room_for_each() -> None:
+    stretch = Stretch(2.0, 2048)
+    alone = max(drive(stretch, 0.01, 0.0001)[30:])
+    several = drive(stretch, 0.01, 0.0001, prompts=5)[30:]
+    assert alone <= 0.02
+    assert 0.03 <= max(several) <= 0.06
+    # When all but one are done, the gaps are short again at once.
+    assert max(drive(stretch, 0.01, 0.0001, steps=20)) <= 0.02
+
+
 def test_a_machine_that_gets_slower_is_noticed() -> None:
     stretch = Stretch(2.0, 512)
     drive(stretch, 0.01, 0.0001)
-    before = stretch.chunk or 60
+    before = stretch.chunk() or 60
     seconds = drive(stretch, 0.01, 0.0004)
     assert max(seconds[20:]) <= 0.02
-    assert stretch.chunk < before
+    assert stretch.chunk() < before
 
 
 def test_without_a_limit_chunks_are_as_large_as_can_be() -> None:
     stretch = Stretch(0.0, 512)
     drive(stretch, 0.01, 1.0, steps=3)
-    assert stretch.chunk == 512
+    assert stretch.chunk() == 512
 
 
 @given(
@@ -67,6 +77,6 @@ def test_whatever_is_measured_chunks_stay_within_bounds_and_prompts_go_on(
     stretch = Stretch(limit, 512)
     for seconds, prefill, decode in steps:
         stretch.observe(seconds, prefill_tokens=prefill, decode_tokens=decode)
-        assert 0 <= stretch.chunk <= 512
+        assert 0 <= stretch.chunk() <= 512
     stretch.observe(0.01, prefill_tokens=0, decode_tokens=1)
-    assert stretch.chunk >= 8
+    assert stretch.chunk() >= 8
