@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -66,9 +67,21 @@ class Grammars:
         self._thread = ThreadPoolExecutor(1, "grammar")
         self._vocabulary = self._thread.submit(_read, folder)
         self._executor = LLExecutor()
+        self._compiler = ThreadPoolExecutor(1, "compiler")
         self._compiled: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
+        self._lock = Lock()
+        """Of the dictionary, which both threads change."""
         self._states: dict[int, _State] = {}
         self._failed: dict[int, str] = {}
+
+    def prepare(self, grammar: Grammar) -> Future[LLMatcher] | None:
+        """Starts to compile it, in a thread of its own: a large one takes seconds, for which no step should wait.
+
+        ``None`` if it is compiled.
+        """
+        if (grammar.kind, grammar.source) in self._compiled:
+            return None
+        return self._compiler.submit(self._compile, grammar)
 
     def begin(self, draws: Sequence[Draw]) -> Pending | None:
         """Starts to compute the masks of the draws that have a grammar; ``None`` if none has."""
@@ -114,7 +127,10 @@ class Grammars:
         state = self._states.get(draw.request_id)
         if state is None:
             assert draw.sampling.grammar is not None
-            state = _State(self._matcher(draw.sampling.grammar, tokenizer))
+            grammar = draw.sampling.grammar
+            state = _State(self._compile(grammar).deep_copy())
+            if grammar.prefix:
+                state.matcher.consume_tokens(tokenizer.tokenize_str(grammar.prefix))
             self._states[draw.request_id] = state
         new = draw.history[draw.prompt_length + state.consumed :]
         if new:
@@ -122,18 +138,18 @@ class Grammars:
             state.consumed += len(new)
         return state
 
-    def _matcher(self, grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
+    def _compile(self, grammar: Grammar) -> LLMatcher:
         key = grammar.kind, grammar.source
-        compiled = self._compiled.pop(key, None)
+        compiled = self._compiled.get(key)
         if compiled is None:
+            tokenizer, _ = self._vocabulary.result()
             compiled = LLMatcher(tokenizer, definition(grammar), log_level=0, limits=limits())
-        self._compiled[key] = compiled
-        if len(self._compiled) > _KEPT:
-            self._compiled.popitem(last=False)
-        matcher = compiled.deep_copy()
-        if grammar.prefix:
-            matcher.consume_tokens(tokenizer.tokenize_str(grammar.prefix))
-        return matcher
+        with self._lock:
+            self._compiled[key] = compiled
+            self._compiled.move_to_end(key)
+            if len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+        return compiled
 
     def _let_end(self, draws: list[Draw], bits: Bits, end: int) -> None:
         """Puts each request's stop tokens in the place of ours."""

@@ -328,6 +328,19 @@ def test_whatever_is_said_conforms_to_its_schema(
     assert conforms(json.loads(text), schema), text
 
 
+def test_a_large_grammar_is_compiled_while_others_go_on(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    large = Grammar(
+        "json_schema", json.dumps({"properties": {f"p{i}": {"type": "integer"} for i in range(1500)}})
+    )
+    compiling = grammars.prepare(large)
+    assert compiling is not None
+    assert allowed(grammars, draws_of(new_id(), params(regex("b")), [])) == [{tokenizer.token_to_id("b")}]
+    assert not compiling.done()
+    compiling.result()
+    assert grammars.prepare(large) is None
+    assert tokenizer.token_to_id("{") in allowed(grammars, draws_of(new_id(), params(large), []))[0]
+
+
 def test_twenty_grammars_at_once(grammars: Grammars, tokenizer: Tokenizer) -> None:
     wanted = [Grammar("lark", f'start: "{i}: " /[a-z]{{{i}}}/ "."') for i in range(1, 21)]
     texts = Writer(grammars, tokenizer, 3).write(wanted)

@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Literal
 
+import httpx
 import openai
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
@@ -234,6 +236,17 @@ def test_guesses_change_no_answer(server: EngineServer, tmp_path_factory: pytest
             for temperature in (0, 1):
                 asked = {**form, "temperature": temperature}
                 assert said(guessing, **asked) == said(server, **asked)
+
+
+def test_whoever_leaves_while_the_form_is_compiled_leaves_nothing_behind(server: EngineServer) -> None:
+    for patience in (0.1, 0.3, 0.5, 30):
+        # New each time, and a second's work in all.
+        schema = {"properties": {f"p{i}": {"const": patience} for i in range(1500)}}
+        body = {"model": "tiny", "messages": HELLO, "max_tokens": 1, "guided_json": schema}
+        with suppress(httpx.ReadTimeout):
+            assert server.http.post(CHAT, json=body, timeout=patience).status_code == 200
+    eventually(lambda: server.state()["running"] == server.state()["waiting"] == 0)
+    assert server.state()["kv_cache"]["blocks_used"] == 0
 
 
 def test_a_form_that_is_too_much_work_is_an_error_and_never_half_an_answer(server: EngineServer) -> None:
