@@ -40,6 +40,11 @@ def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return units.clamp_(-LARGEST[dtype], LARGEST[dtype]).to(dtype), scales
 
 
+def split(slots: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """Blocks, and offsets in them."""
+    return slots // block_size, slots % block_size
+
+
 def store_kv_reference(
     k: Tensor,
     v: Tensor,
@@ -48,9 +53,10 @@ def store_kv_reference(
     slots: Tensor,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
+    places: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    block_size = k_cache.shape[2]
-    blocks, offsets = slots // block_size, slots % block_size
+    """``places``: the slots' blocks and offsets, where they are at hand."""
+    blocks, offsets = places or split(slots, k_cache.shape[2])
     if k_scales is None or v_scales is None:
         k_cache[blocks, :, offsets] = k
         v_cache[blocks, :, offsets] = torch.nan_to_num(v)
@@ -70,5 +76,6 @@ def store_kv(
     slots: Tensor,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
+    places: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    store_kv_reference(k, v, k_cache, v_cache, slots, k_scales, v_scales)
+    store_kv_reference(k, v, k_cache, v_cache, slots, k_scales, v_scales, places)

@@ -63,6 +63,8 @@ class AttentionInput:
     """int64 [tokens]: where each token's keys and values go."""
     decodes: list[DecodeGroup]
     prefills: list[PrefillGroup]
+    places: tuple[Tensor, Tensor] | None = None
+    """The slots' blocks and offsets."""
 
 
 def attend(

@@ -50,7 +50,7 @@ class PagedAttention:
         tokens, heads, kv_heads = x.shape[0], self._heads, self._kv_heads
         qkv = self._qkv(x).view(tokens, heads + 2 * kv_heads, self._head_dim)
         turned = self._turn(qkv[:, : heads + kv_heads], *rotation)
-        cache.store(turned[:, heads:], qkv[:, heads + kv_heads :], batch.slots)
+        cache.store(turned[:, heads:], qkv[:, heads + kv_heads :], batch.slots, batch.places)
         mixed = attend(
             turned[:, :heads], batch, cache, scale=self._scale, window=self._window, softcap=self._softcap
         )

@@ -107,17 +107,16 @@ class BatchBuilder:
             used = -(-work.end // self._block_size)
             tables[row, :used] = work.blocks[:used]
         owners = np.repeat(np.arange(len(order)), counts)
-        slots = (
-            tables[owners, positions // self._block_size] * self._block_size + positions % self._block_size
-        )
+        blocks, offsets = tables[owners, positions // self._block_size], positions % self._block_size
+        slots = blocks * self._block_size + offsets
 
         block_tables = self._tensor(tables)
         seq_lens = self._tensor(starts + counts)
         decodes, row, token = [], 0, 0
-        for new, blocks in sorted(groups):
-            table = block_tables[:, : blocks or width]
-            last = row + len(groups[new, blocks])
-            most = max(1, _MOST // (blocks * self._block_size)) if self._grouped else last - row
+        for new, length in sorted(groups):
+            table = block_tables[:, : length or width]
+            last = row + len(groups[new, length])
+            most = max(1, _MOST // (length * self._block_size)) if self._grouped else last - row
             while row < last:
                 rows = slice(row, min(row + most, last))
                 stop = token + (rows.stop - row) * new
@@ -133,7 +132,9 @@ class BatchBuilder:
         return Batch(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
-            attention=AttentionInput(self._tensor(slots), decodes, prefills),
+            attention=AttentionInput(
+                self._tensor(slots), decodes, prefills, (self._tensor(blocks), self._tensor(offsets))
+            ),
             draws=draws,
             drawn_rows=self._tensor(np.array(drawn_rows, dtype=np.int64)),
             adapters=[

@@ -50,9 +50,12 @@ class KVLayer:
         found = (self.keys, self.values, self.key_scales, self.value_scales)
         return [tensor for tensor in found if tensor is not None]
 
-    def store(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-        """``keys``, ``values`` [tokens, kv_heads, head_dim]; ``slots`` int64 [tokens]: where they go."""
-        store_kv(keys, values, self.keys, self.values, slots, self.key_scales, self.value_scales)
+    def store(
+        self, keys: Tensor, values: Tensor, slots: Tensor, places: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        """``keys``, ``values`` [tokens, kv_heads, head_dim]; ``slots`` int64 [tokens]: where they go, or as blocks and
+        offsets, ``places``, for those who store in many layers."""
+        store_kv(keys, values, self.keys, self.values, slots, self.key_scales, self.value_scales, places)
 
 
 class KVCache:
