@@ -30,6 +30,8 @@ class Sequence:
     """Text to send before what is generated."""
     parser: ToolParser | None = None
     """Takes tool calls out of the text."""
+    spared: int = 0
+    """Tokens in whose text no stop string is looked for, as in vLLM: ``min_tokens`` of the request."""
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ class _Choice:
                 certain = self._detokenizer.push([token])
                 if self._minutes is not None and logprobs is not None:
                     self._minutes.push(logprobs, certain)
-                text += self._stop_strings.push(certain)
+                text += self._stop_strings.push(certain) if self.tokens > self.sequence.spared else certain
                 if self._stop_strings.hit:
                     return text, "stop"
             self.tokens += len(delta.tokens) - len(spoken)

@@ -160,7 +160,7 @@ class Preparer:
                 logprobs=logprobs,
                 grammar=grammar,
             )
-            found.append(Sequence(prompt, params, context, echo))
+            found.append(Sequence(prompt, params, context, echo, spared=body.min_tokens or 0))
         return found
 
     def _parser(self, body: ChatBody) -> ToolParser:

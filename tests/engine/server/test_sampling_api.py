@@ -75,6 +75,15 @@ def test_min_p_of_1_and_top_k_of_1_leave_the_likeliest(server: EngineServer) -> 
     )
 
 
+def test_min_tokens_puts_stop_strings_off(server: EngineServer) -> None:
+    always = {"logit_bias": {str(word("a")): 60}, "max_tokens": 9}
+    for least, text in ((0, ""), (3, "aaa"), (9, "a" * 9)):
+        choice = ask(server, **always, stop=["a"], min_tokens=least)["choices"][0]
+        assert choice["text"] == text
+        assert choice["finish_reason"] == ("length" if least == 9 else "stop")
+    assert len(tokens(server, **always, stop=["aa"], min_tokens=3)) == 3
+
+
 def test_min_tokens_puts_the_end_off_and_ignore_eos_does_without(server: EngineServer) -> None:
     ending = {str(EOS): 100}
     assert ask(server, logit_bias=ending)["usage"]["completion_tokens"] == 1
