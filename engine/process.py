@@ -238,6 +238,10 @@ class Loop:
             bank.load(key, folder)
         except InvalidRequest as refused:
             self._channel.send(AdapterDone(key, refused.message))
+        except Exception:
+            # A folder that nobody thought of must not end the requests that run.
+            log.exception("an adapter could not be loaded from %s", folder)
+            self._channel.send(AdapterDone(key, "It cannot be read; the engine's log has the details."))
         else:
             self._channel.send(AdapterDone(key))
 
