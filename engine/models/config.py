@@ -119,7 +119,10 @@ def read(raw: Raw, *, activation: str = "hidden_act", **options: Any) -> Decoder
 def integer(raw: Raw, key: str) -> int:
     if raw.get(key) is None:
         raise UnsupportedModel(f"config.json lacks {key!r}.")
-    return int(raw[key])
+    value = raw[key]
+    if not isinstance(value, int | float) or value != int(value) or not 0 < value < 2**31:
+        raise UnsupportedModel(f"config.json has {key!r} {value!r}: a whole number above 0 is due.")
+    return int(value)
 
 
 def count_layers(raw: Raw) -> int:
@@ -134,7 +137,11 @@ def read_rope(raw: Raw, head_dim: int, kind: str | None = None, theta: float | N
     checkpoint that names none.
     """
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise UnsupportedModel(f"rope_scaling {given!r} is not supported: an object with a rope_type is.")
     given = given.get(kind, given) if kind else given
+    if (factor := given.get("factor")) is not None and not float(factor) > 0:
+        raise UnsupportedModel(f"rope_scaling.factor is {factor}: a number above 0 is due.")
     positions = integer(raw, "max_position_embeddings")
     turned = float(given.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0)
     trained = raw.get("original_max_position_embeddings") or given.get("original_max_position_embeddings")

@@ -61,11 +61,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
     if not isinstance(config, dict):
         raise ModelUnavailable(f"{path} is not a JSON object.")
     return config
+
+
+def read_family(name: str, config: Raw) -> DecoderConfig:
+    """Raises ``UnsupportedModel``."""
+    try:
+        return FAMILIES[name](config)
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UnsupportedModel(f"config.json holds a value that makes no sense: {error}.") from error
 
 
 def load_model(
@@ -85,6 +93,7 @@ def load_model(
     """
     config = read_config(folder)
     names = config.get("architectures") or []
+    names = [str(name) for name in names] if isinstance(names, list) else [str(names)]
     known = next((name for name in names if name in FAMILIES), None)
     if known is None:
         asked = ", ".join(names) or "(config.json names none)"
@@ -114,6 +123,6 @@ def load_model(
         invariant=invariant,
     )
     with progress(reader.total_bytes) as reader.on_read:
-        model = Decoder(FAMILIES[known](config), weights, max_model_len)
+        model = Decoder(read_family(known, config), weights, max_model_len)
     weights.finish()
     return model

@@ -94,14 +94,23 @@ class ChatTemplate:
 
 
 def read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template's source from chat_template.jinja or tokenizer_config.json; None if the model has none."""
+    """The template's source from chat_template.jinja or tokenizer_config.json; None if the model has none.
+
+    Raises ``ModelUnavailable`` if it cannot be read.
+    """
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelUnavailable(f"{file} cannot be read: {error}.") from error
     found = settings.get("chat_template")
     if isinstance(found, list):
         # Several named templates: the default one is meant for conversation.
-        found = {entry.get("name"): entry.get("template") for entry in found}.get("default")
+        entries = [entry for entry in found if isinstance(entry, Mapping)]
+        found = {entry.get("name"): entry.get("template") for entry in entries}.get("default")
+    if found is not None and not isinstance(found, str):
+        raise ModelUnavailable("The model's chat template in tokenizer_config.json is no text.")
     return found
 
 

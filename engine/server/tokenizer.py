@@ -134,6 +134,6 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"{path} is not JSON: {error}.") from error
     return found if isinstance(found, dict) else {}

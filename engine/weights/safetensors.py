@@ -26,10 +26,7 @@ class SafetensorsReader:
         self._files: dict[str, safe_open] = {}
         paths = _paths(folder)
         for path in paths:
-            try:
-                file = safe_open(path, framework="pt", device="cpu")
-            except (OSError, SafetensorError) as error:
-                raise ModelUnavailable(f"{path} cannot be read: {error}. Is the download whole?") from error
+            file = open_file(path)
             self._files |= dict.fromkeys(file.keys(), file)
         self._left = set(self._files)
         self.total_bytes = sum(path.stat().st_size for path in paths)
@@ -84,11 +81,22 @@ class SafetensorsReader:
             )
 
 
+def open_file(path: Path) -> safe_open:
+    """Raises ``ModelUnavailable``."""
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (OSError, SafetensorError) as error:
+        raise ModelUnavailable(f"{path} cannot be read: {error}. Is the download whole?") from error
+
+
 def _paths(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = set(json.loads(index.read_bytes())["weight_map"].values())
-        paths = [folder / name for name in sorted(names)]
+        try:
+            names = set(json.loads(index.read_bytes())["weight_map"].values())
+            paths = [folder / name for name in sorted(names)]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ModelUnavailable(f"{index} names no files by weight_map. Is the download whole?") from error
     else:
         paths = [folder / "model.safetensors"]
     missing = [path.name for path in paths if not path.is_file()]

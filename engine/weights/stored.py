@@ -47,13 +47,16 @@ def stored(config: Mapping[str, Any]) -> Stored | None:
     if not settings:
         return None
     ways = {"awq": Awq, "gptq": Gptq, "fp8": Fp8, "fbgemm_fp8": Fp8, "compressed-tensors": Fp8}
-    method = settings.get("quant_method")
-    if method not in ways:
+    method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
+    if not isinstance(method, str) or method not in ways:
         raise UnsupportedModel(
             f"Weights quantized by {method!r} are not supported; these are: {', '.join(ways)}. "
             "Or take the plain checkpoint and --quantization int4."
         )
-    way: Stored = ways[method](settings)
+    try:
+        way: Stored = ways[method](settings)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UnsupportedModel(f"quantization_config holds a value that makes no sense: {error}.") from error
     return way
 
 

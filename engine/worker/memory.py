@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
 from engine.errors import StartupError
+from engine.weights.safetensors import open_file
 from engine.weights.source import gguf_file
 
 _BITS = {"int8": 8.25, "fp8": 8.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
@@ -20,12 +20,15 @@ _ALONE_GGUF = ("token_embd.weight", "ffn_gate_inp.weight")
 
 
 def predict_weights(folder: Path, dtype: torch.dtype, quantization: str | None) -> int:
-    """Bytes that a folder's weights will take, by the headers of its files alone; 0 if there are none."""
+    """Bytes that a folder's weights will take, by the headers of its files alone; 0 if there are none.
+
+    Raises ``ModelUnavailable`` if one of them is broken.
+    """
     if file := gguf_file(folder):
         return _predict_gguf(file, dtype, quantization)
     total = 0.0
     for path in folder.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
+        with open_file(path) as file:
             for name in file.keys():  # noqa: SIM118 -- it is no dict
                 part = file.get_slice(name)
                 count = _product(part.get_shape())

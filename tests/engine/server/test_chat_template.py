@@ -107,3 +107,13 @@ def test_an_open_message_that_is_not_shown_cannot_be_continued() -> None:
 
 def test_the_generation_prompt_can_be_left_out() -> None:
     assert make().render([USER], generation_prompt=False) == "<|user|>hi\n"
+
+
+def test_a_template_that_is_no_text_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match="no text"):
+        read_template(tmp_path, {"chat_template": 5})
+    with pytest.raises(ModelUnavailable, match="no text"):
+        read_template(tmp_path, {"chat_template": ["x", {"name": "default", "template": 5}]})
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ModelUnavailable, match=r"chat_template\.jinja"):
+        read_template(tmp_path, {})

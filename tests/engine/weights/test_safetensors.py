@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.weights.safetensors import SafetensorsReader
+from engine.worker.memory import predict_weights
 
 
 def reader(folder: Path) -> SafetensorsReader:
@@ -54,3 +55,18 @@ def test_missing_broken_and_left_over_weights_are_said_so(tmp_path: Path) -> Non
     weights.take("a", (2,))
     weights.ignore("b")
     weights.finish()
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"weight_map": 5}', '{"weight_map": {"a": 5}}'])
+def test_an_index_that_is_none_is_said_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ModelUnavailable, match=r"index\.json"):
+        reader(tmp_path)
+
+
+def test_the_memory_of_a_file_cut_short_is_not_predicted_but_said_so(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-1])
+    with pytest.raises(ModelUnavailable, match="Is the download whole"):
+        predict_weights(tmp_path, torch.float32, None)
