@@ -57,14 +57,18 @@ def number(file: Gguf, key: str, default: int | None = None) -> int:
         value = value[0]
     if value is None:
         raise UnsupportedModel(f"{file.path} lacks {file.architecture}.{key}: it cannot be run without.")
-    return int(value)
+    if not isinstance(value, int) or (value < 1 and value != default):
+        raise UnsupportedModel(
+            f"{file.path} has {file.architecture}.{key} {value!r}: a whole number above 0 is due."
+        )
+    return value
 
 
 def _common(file: Gguf) -> dict[str, Any]:
     if "token_embd.weight" not in file.tensors:
         raise UnsupportedModel(f"{file.path} lacks the tensor token_embd.weight: it holds no language model.")
     hidden, heads = number(file, "embedding_length"), number(file, "attention.head_count")
-    head_dim = number(file, "attention.key_length", hidden // heads)
+    head_dim = number(file, "attention.key_length", hidden // heads or None)
     if number(file, "attention.value_length", head_dim) != head_dim:
         raise UnsupportedModel(f"{file.path} has values longer than its keys, which is not supported.")
     plain = all(tensor.type == Type.F32 for tensor in file.tensors.values())

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import ModelUnavailable, StartupError, UnsupportedModel
@@ -77,6 +77,8 @@ def test_a_file_that_breaks_off_anywhere_is_said_so(file: Path) -> None:
         Gguf(file)
 
 
+@example(damage=[(255, 0)])
+@example(damage=[(256, 1)])
 @given(damage=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6))
 @settings(max_examples=150, deadline=None)
 def test_a_damaged_file_is_refused_or_read_and_nothing_else(
