@@ -117,6 +117,12 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         help="seconds for running requests to finish after SIGTERM (default: 30)",
     )
+    add(
+        "--step-timeout",
+        type=float,
+        help="seconds without a step, though requests are open, after which the engine ends with an error, to be "
+        "started anew; 0: never (default: 300)",
+    )
     add("--log-level", choices=["debug", "info", "warning", "error"], help="(default: info)")
     serve.set_defaults(run=run_serve)
     add_evaluation(commands.add_parser("eval", help="what weights and caches in fewer bits cost"))
@@ -180,7 +186,9 @@ def read_options(options: dict[str, object]) -> ServerConfig:
         or (Path(model).name.removesuffix(".gguf") if Path(model).exists() else model)
     )
     server = {
-        key: rest.pop(key) for key in ("host", "port", "max_body_bytes", "drain_timeout") if key in rest
+        key: rest.pop(key)
+        for key in ("host", "port", "max_body_bytes", "drain_timeout", "step_timeout")
+        if key in rest
     }
     if "adapters" in rest:
         rest["adapters"] = tuple(cast(list[tuple[str, Path]], rest["adapters"]))

@@ -241,6 +241,10 @@ class EngineClient(asyncio.Protocol):
             done.exception()
         self._adapters.clear()
 
+    def kill(self) -> None:
+        """Ends a loop process that answers no more: everyone who waits is told, and ``died`` is set."""
+        self._process.kill()
+
     async def close(self) -> None:
         """Ends the loop process, if need be by force."""
         if self._closing is None:

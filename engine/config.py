@@ -76,6 +76,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
+        if self.max_model_len == 1:
+            raise StartupError(
+                "--max-model-len must leave room for a prompt and an answer: 2 tokens or more."
+            )
         if self.max_adapters < 0:
             raise StartupError(f"--max-adapters must be 0 or more, not {self.max_adapters}.")
         if self.prefill_stretch and not 1 < self.prefill_stretch < float("inf"):
@@ -111,6 +115,8 @@ class ServerConfig:
     max_body_bytes: int = 8 * 2**20
     drain_timeout: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""
+    step_timeout: float = 300.0
+    """Seconds without a step, though requests are open, after which the loop process is given up; 0: never."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -119,6 +125,8 @@ class ServerConfig:
             raise StartupError(f"--max-body-bytes must be at least 1, not {self.max_body_bytes}.")
         if self.drain_timeout < 0:
             raise StartupError(f"--drain-timeout must be 0 or more, not {self.drain_timeout}.")
+        if not self.step_timeout >= 0:
+            raise StartupError(f"--step-timeout must be 0 or more, not {self.step_timeout}.")
 
 
 def parse_bytes(text: str) -> int:

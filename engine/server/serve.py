@@ -58,6 +58,7 @@ async def _run(
         loop.add_signal_handler(number, on_signal)
 
     client = await EngineClient.start(config.engine)
+    watching: asyncio.Task[None] | None = None
     try:
         # The loop process takes its time to import torch; meanwhile the tokenizer loads here.
         tokenizer = await asyncio.to_thread(Tokenizer, config.engine.model)
@@ -96,6 +97,7 @@ async def _run(
         announce(url)
         log.info("ready on %s in %.1f s: %s", url, time.monotonic() - began, config.served_model_name)
 
+        watching = asyncio.create_task(_give_up_on_stuck(client, config.step_timeout))
         await _first(stop.wait(), client.died.wait())
         server.should_exit = True
         if stop.is_set() and not client.died.is_set():
@@ -111,7 +113,23 @@ async def _run(
         await asyncio.wait({serving}, timeout=_FAREWELL)
         return 1 if client.died.is_set() else 0
     finally:
+        if watching is not None:
+            watching.cancel()
         await client.close()
+
+
+async def _give_up_on_stuck(client: EngineClient, timeout: float) -> None:
+    """Kills the loop process once it has done no step for ``timeout`` seconds though requests are open."""
+    last, since = client.last, time.monotonic()
+    while timeout:
+        await asyncio.sleep(min(1.0, timeout / 4))
+        now = time.monotonic()
+        if client.last is not last or not client.open_requests:
+            last, since = client.last, now
+        elif now - since >= timeout:
+            log.error("no step in %.0f s: giving up the loop process (--step-timeout)", now - since)
+            client.kill()
+            return
 
 
 class _Server(uvicorn.Server):

@@ -26,6 +26,7 @@ def test_what_is_not_a_size(text: str) -> None:
     ("fields", "flag"),
     [
         ({"max_num_seqs": 0}, "--max-num-seqs"),
+        ({"max_model_len": 1}, "--max-model-len"),
         ({"block_size": 0}, "--block-size"),
         ({"max_batched_tokens": 32}, "--max-batched-tokens"),
         ({"kv_cache_blocks": 0}, "--kv-cache-blocks"),
@@ -40,7 +41,9 @@ def test_a_setting_that_makes_no_sense_names_its_flag(fields: dict[str, int], fl
         EngineConfig(model=Path(), **fields)
 
 
-@pytest.mark.parametrize("fields", [{"port": 70000}, {"max_body_bytes": 0}, {"drain_timeout": -1.0}])
+@pytest.mark.parametrize(
+    "fields", [{"port": 70000}, {"max_body_bytes": 0}, {"drain_timeout": -1.0}, {"step_timeout": -1.0}]
+)
 def test_the_servers_settings_are_checked_too(fields: dict[str, float]) -> None:
     with pytest.raises(StartupError, match="--"):
         ServerConfig(EngineConfig(model=Path()), "m", **fields)

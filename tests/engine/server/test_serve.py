@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -31,7 +32,11 @@ class Request(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with httpx.stream("POST", self._url, json=self._body, timeout=120, trust_env=False) as answer:
+        # A test may end, and its server with it, while this one still reads.
+        with (
+            contextlib.suppress(httpx.RemoteProtocolError),
+            httpx.stream("POST", self._url, json=self._body, timeout=120, trust_env=False) as answer,
+        ):
             self.status = answer.status_code
             for text in answer.iter_text():
                 self.text += text
@@ -176,6 +181,23 @@ def refuses(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     return False
+
+
+def test_a_loop_process_that_stays_stuck_is_given_up_and_everyone_told(
+    long_model: Path, tmp_path: Path
+) -> None:
+    options = ("--kv-cache-blocks", "4000", "--step-timeout", "1")
+    with EngineServer(long_model, *options, log=tmp_path / "log") as server:
+        stream, plain = Request(server, **LONG, stream=True), Request(server, **LONG)
+        eventually(lambda: stream.text)
+        os.kill(server.loop_pid, signal.SIGSTOP)
+        assert server.process.wait(10) == 1
+        stream.join(5)
+        plain.join(5)
+        assert plain.status == 503
+        assert '"engine_died"' in plain.text
+        assert '"engine_died"' in stream.text
+    assert "--step-timeout" in (tmp_path / "log").read_text()
 
 
 def test_a_step_that_is_stuck_shows_within_five_seconds(long_model: Path, tmp_path: Path) -> None:
