@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.core.plan import Plan, Work
-from engine.errors import ModelUnavailable
+from engine.errors import ModelUnavailable, StartupError
 from engine.layers.linear import Linear
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear
 from engine.models.registry import Model, load_model
@@ -180,6 +180,8 @@ def run(options: dict[str, Any]) -> int:
     if options["text"] is not None:
         samples = read_text(folder, options["text"])
     elif options["model"] == DEMO:
+        if options["count"] < 1:
+            raise StartupError(f"--count must be at least 1, not {options['count']}.")
         samples = exam(folder, options["count"])
     else:
         raise ModelUnavailable("Give --text FILE: only the demo model has held-out texts of its own.")

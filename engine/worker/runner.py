@@ -164,6 +164,16 @@ class Runner:
         )
 
     def _count_blocks(self, config: EngineConfig) -> int:
+        blocks = self._wanted_blocks(config)
+        # On a CPU it is taken as it is used, so that it may be more than is free now, but not more than there is.
+        if self.device.type == "cpu" and blocks * self.block_bytes > _all_memory():
+            raise StartupError(
+                f"A KV cache of {blocks} blocks is {blocks * self.block_bytes / 2**30:.1f} GiB, more than this machine "
+                "has: lower --kv-cache-memory or --kv-cache-blocks."
+            )
+        return blocks
+
+    def _wanted_blocks(self, config: EngineConfig) -> int:
         if config.kv_cache_blocks is not None:
             return config.kv_cache_blocks
         if config.kv_cache_memory is not None:
@@ -208,6 +218,10 @@ def _weight_bytes(folder: Path) -> int:
         sum(file.stat().st_size for file in folder.glob(f"*.{kind}")) for kind in ("safetensors", "gguf")
     )
     return next(filter(None, sizes), 0)
+
+
+def _all_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _free_memory(device: torch.device) -> float:

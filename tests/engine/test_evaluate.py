@@ -34,6 +34,8 @@ def test_what_it_needs_is_said(tiny_model: Path, tmp_path: Path, capsys: pytest.
     assert "Give --text FILE" in capsys.readouterr().err
     assert main(["eval", "--text", str(tmp_path / "none")]) == 1
     assert "cannot be read" in capsys.readouterr().err
+    assert main(["eval", "--count", "0"]) == 1
+    assert "--count must be at least 1" in capsys.readouterr().err
     (tmp_path / "empty").write_text("")
     assert main(["eval", "--text", str(tmp_path / "empty")]) == 1
     assert "fewer than two tokens" in capsys.readouterr().err

@@ -168,6 +168,8 @@ def test_a_small_cache_shortens_the_context_unless_one_was_asked_for(tiny_model:
         Runner(EngineConfig(model=tiny_model, max_model_len=513))
     with pytest.raises(StartupError, match="not one KV block"):
         Runner(EngineConfig(model=tiny_model, kv_cache_memory=100))
+    with pytest.raises(StartupError, match="more than this machine has"):
+        Runner(EngineConfig(model=tiny_model, kv_cache_memory=2**50))
 
 
 def test_a_gpu_that_is_not_there_is_said_so() -> None:
