@@ -278,7 +278,7 @@ class Loop:
             decode_tokens=decoded,
             preempted=len(plan.preempted),
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=scheduler.places,
             waiting_by_priority=dict(scheduler.waiting_by_priority),
             blocks_free=scheduler.pool.free,
             blocks_cached=scheduler.pool.cached,

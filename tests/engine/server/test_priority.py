@@ -28,7 +28,7 @@ def narrow(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def occupied(server: EngineServer) -> Iterator[None]:
     """The one seat is taken, for seconds unless left."""
     body = {"model": "long", "prompt": "zz", "max_tokens": 20_000, "temperature": 0, "stream": True}
-    with server.http.stream("POST", TEXT, json=body) as answer:
+    with server.http.stream("POST", TEXT, json=body, headers={"x-tollgate-priority": "9"}) as answer:
         lines = answer.iter_lines()
         next(lines)
         yield
