@@ -21,6 +21,8 @@ _ROWS = 64
 """Rows computed at a time, so that what lies between stays in the processor's cache."""
 _MANY = 48
 """Rows from which widening 4-bit weights and multiplying them in bfloat16 beats multiplying them as they are."""
+_MANY_INT8 = 96
+"""As ``_MANY``, of 8-bit weights."""
 _BLOCK = 64
 """Outputs that torch packs together."""
 _COLUMNS = 1024
@@ -34,79 +36,61 @@ class Int8Linear:
 
     Activations keep 15 bits and a sign: on a CPU a row is written as ``step * (256 * high + low)`` with two rows of
     8-bit integers, whose products with the weights are sums of integers, so exact. A row's result is therefore the
-    same to the last bit whoever shares the product.
-
-    With VNNI the weights are packed for oneDNN, whose product takes a row in less than half the time of torch's own
-    for bfloat16, and 512 rows in that of a bfloat16 product. Without, up to ``_FEW`` rows of bfloat16 take torch's
-    own, which rounds otherwise; with ``invariant`` it is left out.
+    same to the last bit whoever shares the product. Up to ``_FEW`` rows of bfloat16 torch has a product that reads
+    the weights faster (8 rows take it twice as long, on a processor with VNNI), and from ``_MANY_INT8`` rows on, as in
+    a prompt, a product of widened weights is faster (512 rows by a quarter); both round otherwise, and with
+    ``invariant`` they are left out.
     """
 
     def __init__(self, weight: Channels, bias: Tensor | None = None, *, invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.codes.shape
+        self._codes = weight.codes.t()
         self._scale = weight.scale
         self._bias = bias
-        self._packed: Tensor | None = None
-        if weight.codes.device.type == "cpu" and _has_vnni():
-            self._packed = torch.ops.onednn.qlinear_prepack(weight.codes.contiguous(), None)
-            self._wide_scale = weight.scale.float()
-            self._zeros = torch.zeros(self.out_features, dtype=torch.int32)
-            return
-        self._codes = weight.codes.t()
         # Torch's product reads past the end of rows that are no whole vectors.
         self._few = 0 if invariant or self.in_features % 32 else _FEW
+        self._many = None if invariant else _MANY_INT8
         self._rough_scale = weight.scale.bfloat16()
 
     @property
     def nbytes(self) -> int:
-        return self.out_features * self.in_features + self._scale.nbytes
+        return self._codes.nbytes + self._scale.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
             product = (x @ self._codes.to(x.dtype)) * self._scale.to(x.dtype)
-        elif self._packed is None and len(x) <= self._few and x.dtype == torch.bfloat16:
+        elif len(x) <= self._few and x.dtype == torch.bfloat16:
             product = torch._weight_int8pack_mm(x.contiguous(), self._codes.t(), self._rough_scale)
+        elif self._many and len(x) >= self._many and x.dtype == torch.bfloat16:
+            product = self._widened(x)
         elif len(x) <= _ROWS:
             product = self._exact(x)
         else:
             product = torch.cat([self._exact(rows) for rows in x.split(_ROWS)])
         return product if self._bias is None else product + self._bias
 
+    def _widened(self, x: Tensor) -> Tensor:
+        product = x.new_empty(len(x), self.out_features)
+        columns = min(_COLUMNS // 2, self.out_features)
+        scratch = x.new_empty(columns, self.in_features)
+        for start in range(0, self.out_features, columns):
+            codes = self._codes.t()[start : start + columns]
+            weight = scratch[: len(codes)].copy_(codes)
+            torch.mm(x, weight.t(), out=product[:, start : start + columns])
+        return product.mul_(self._rough_scale)
+
     def _exact(self, x: Tensor) -> Tensor:
         rows = len(x)
-        step = torch.linalg.vector_norm(x, torch.inf, 1, keepdim=True, dtype=torch.float32)
+        wide = x.float()
         # 126 * 256: what is rounded up must not leave the 16 bits.
-        step = step.clamp_min_(1e-30).div_(126 * 256)
+        step = wide.abs().amax(1, keepdim=True).clamp_min_(1e-30).div_(126 * 256)
         # With 128 added, the upper byte is rounded to nearest, and the lower one is what is left plus 128.
-        integers = (x / step).round_().to(torch.int16).add_(128)
-        planes = integers.view(torch.uint8).view(rows, -1, 2).permute(2, 0, 1).contiguous()
-        if self._packed is not None:
-            planes[1].bitwise_xor_(128)
-            sums = torch.ops.onednn.qlinear_pointwise(
-                planes.view(2 * rows, -1),
-                1.0,
-                128,
-                self._packed,
-                self._wide_scale,
-                self._zeros,
-                None,
-                1.0,
-                0,
-                torch.float32,
-                "none",
-                [],
-                "",
-            )
-            return torch.add(sums[:rows], sums[rows:], alpha=256).mul_(step).to(x.dtype)
-        planes[0].bitwise_xor_(128)
-        sums = torch._int_mm(planes.view(torch.int8).view(2 * rows, -1), self._codes).float()
+        integers = (wide / step).round_().to(torch.int16).add_(128)
+        planes = integers.view(torch.int8).view(rows, -1, 2).permute(2, 0, 1).contiguous()
+        planes[0].bitwise_xor_(-128)
+        sums = torch._int_mm(planes.view(2 * rows, -1), self._codes).float()
         product = torch.add(sums[:rows], sums[rows:], alpha=256)
         return product.mul_(step).mul_(self._scale).to(x.dtype)
-
-
-@cache
-def _has_vnni() -> bool:
-    """Whether oneDNN multiplies 8-bit integers exactly here: without VNNI it adds pairs of products in 16 bits."""
-    return torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported()
 
 
 class Int4Linear:

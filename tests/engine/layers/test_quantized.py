@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.layers import quantized
 from engine.layers.quantized import Int4Linear, Int8Linear, Joined, _layout
 from engine.weights.quantize import Channels, Groups, to_int4, to_int8
 
@@ -20,13 +19,6 @@ def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
-@pytest.fixture(params=["as it is", "without VNNI"])
-def vnni(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "without VNNI":
-        monkeypatch.setattr(quantized, "_has_vnni", lambda: False)
-
-
-@pytest.mark.usefixtures("vnni")
 @pytest.mark.parametrize(("fan_out", "fan_in"), [*SHAPES, (7, 33)])
 @pytest.mark.parametrize("rows", [1, 3, 200])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -41,7 +33,6 @@ def test_eight_bits_equal_the_product_with_their_own_weight(
     assert error(found, wanted) < (1e-4 if dtype == torch.float32 else 1e-2)
 
 
-@pytest.mark.usefixtures("vnni")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_of_eight_bits_is_the_same_to_the_bit_whoever_shares_the_product(dtype: torch.dtype) -> None:
     linear = Int8Linear(to_int8(torch.randn(200, 256)), invariant=True)
@@ -58,7 +49,6 @@ def test_rows_of_float32_are_the_same_even_where_nobody_asks() -> None:
     assert torch.equal(Int8Linear(weight)(x[:1]), Int8Linear(weight, invariant=True)(x)[:1])
 
 
-@pytest.mark.usefixtures("vnni")
 def test_eight_bits_keep_a_large_activation_beside_small_ones() -> None:
     x = torch.randn(4, 256)
     x[:, 7] = 300
@@ -68,7 +58,6 @@ def test_eight_bits_keep_a_large_activation_beside_small_ones() -> None:
     assert error(Int8Linear(weight)(x), wanted) < 5e-3
 
 
-@pytest.mark.usefixtures("vnni")
 def test_the_largest_activations_of_either_sign_fit() -> None:
     x = torch.tensor([[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [-3e4, 3e4, 1.0, 0.0]])
     linear = Int8Linear(Channels(torch.tensor([[127, -127, 1, 5]], dtype=torch.int8), torch.ones(1)))
