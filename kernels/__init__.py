@@ -1,4 +1,4 @@
-"""GPU kernels and their plain torch references, one file an operation.
+"""The engine's operations in plain torch, one file an operation: what kernels for GPUs are going to be held to.
 
 Importing this package is cheap on purpose: it pulls in neither torch nor triton. ``__version__`` stays below
 0.18 because transformers probes for an unrelated package of the same name and tests its version.
