@@ -41,6 +41,9 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "prefill_stretch": 3.5,
         "speculation": "ngram",
         "max_drafts": 3,
+        "max_adapters": 5,
+        "max_adapter_rank": 16,
+        "tensor_parallel": 2,
         "block_size": 32,
         "kv_cache_blocks": 11,
         "max_model_len": 64,
@@ -52,11 +55,8 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         holder = config if hasattr(config, name) else config.engine
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
-    later = {
-        *("adapters", "max_adapters", "max_adapter_rank", "tensor_parallel"),
-    }
-    others = {"context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
-    assert settings - set(given) - later - others == {"model", "engine", "kv_cache_memory"}
+    others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
+    assert settings - set(given) - others == {"model", "engine", "kv_cache_memory"}
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
 
@@ -74,6 +74,8 @@ def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
     engine = read_options(options("--model", str(tiny_model), *flags)).engine
     assert (engine.prefix_caching, engine.check_integrity, engine.deterministic) == (False, True, True)
     assert engine.context_caps == ((1, 4096), (0, 100))
+    named = read_options(options("--model", str(tiny_model), "--adapter", "a=/x", "--adapter", "b=/y"))
+    assert named.engine.adapters == (("a", Path("/x")), ("b", Path("/y")))
     with pytest.raises(SystemExit):
         options("--model", str(tiny_model), "--context-cap", "much")
 
