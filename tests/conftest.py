@@ -17,6 +17,9 @@ from hypothesis import settings
 from tests.fakes import FakeUpstream
 from tests.sidecars import SidecarProcess
 
+# Kernels are run by Triton's interpreter: it decides when they are imported, which is after this.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # The same examples every time, and no deadline: a busy machine must not turn a good test red.
 settings.register_profile("tollgate", derandomize=True, deadline=None, database=None)
 settings.load_profile("tollgate")
