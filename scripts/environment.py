@@ -41,7 +41,7 @@ LOCK_HEADER = """\
 # Regenerate with `make lock`. It keeps torch's version (change that line by hand) and writes it without a local
 # part, so that torch's CPU builds (2.x.y+cpu) satisfy it too. What only torch's CUDA build needs is not pinned.
 """
-NOT_PINNED = re.compile(r"(nvidia-|cuda-|triton\b)|(pip|wheel|tollgate)\b")
+NOT_PINNED = re.compile(r"(nvidia-|cuda-)|(pip|wheel|tollgate)\b")
 
 # Dependencies that the Python resolved on need not have: torch's from 3.12 on, redis' before 3.11.3.
 ONLY_ON_SOME_PYTHONS = ("setuptools", "async-timeout")

@@ -28,7 +28,7 @@ PROJECT = PYPROJECT["project"]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 # What only the CUDA build of torch brings; the pins leave it to that build.
-CUDA_ONLY = re.compile(r"nvidia-|cuda-|triton$")
+CUDA_ONLY = re.compile(r"nvidia-|cuda-")
 
 
 def tracked(*paths: str) -> list[str]:
