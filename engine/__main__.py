@@ -76,6 +76,12 @@ def parser() -> argparse.ArgumentParser:
         help="compute every prompt anew",
     )
     add(
+        "--enforce-eager",
+        dest="cuda_graphs",
+        action="store_false",
+        help="do not record decode steps as CUDA graphs",
+    )
+    add(
         "--speculation",
         choices=["off", "ngram", "draft"],
         help="who guesses tokens ahead: nobody, the text so far, or --draft-model (default: off)",

@@ -58,6 +58,8 @@ class EngineConfig:
     """Ranks that share the model."""
     deterministic: bool = False
     """Greedy output is the same to the token however requests are batched, chunked, preempted or guessed at."""
+    cuda_graphs: bool = True
+    """Record decode steps as CUDA graphs, on a GPU."""
     check_integrity: bool = False
     """Check the block pool after every step, not only when idle."""
     log_level: str = "info"

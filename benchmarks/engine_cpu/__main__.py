@@ -13,39 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import Child
 from benchmarks.engine_cpu.shape import SHAPE, prompt, quantize, write_folder, write_gguf
 
 PAIRS = {"int4": "Q4_0", "int8": "Q8_0", "bf16": "F16"}
 TARGETS = {"int4": 1.2, "int8": 1.2}
-
-
-class Child:
-    """One engine in its own process."""
-
-    def __init__(self, *command: str) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._read()
-
-    def ask(self, **question: Any) -> Any:
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(30)
-
-    def _read(self) -> Any:
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a process has ended: {' '.join(self._process.args)}")
-        return json.loads(line)
 
 
 def compare(ours: Child, theirs: Child | None, contexts: list[int], tokens: int, repeats: int) -> list[dict]:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
 import gguf
-import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
-SHAPE = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "vocab_size": 151_936,
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 40_960,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1_000_000.0,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-}
+from benchmarks.random_model import QWEN3_06B
+from benchmarks.random_model import prompt as random_prompt
+from benchmarks.random_model import write_folder as write_random
+
+SHAPE = QWEN3_06B
 _GGUF = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -46,42 +30,7 @@ _GGUF = {
 
 
 def write_folder(folder: Path, layers: int) -> Path:
-    """config.json and model.safetensors in bfloat16. Random: speed does not depend on what the weights say."""
-    if (folder / "model.safetensors").is_file():
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": layers}))
-    generator = torch.Generator().manual_seed(0)
-    hidden, width, dim = SHAPE["hidden_size"], SHAPE["intermediate_size"], SHAPE["head_dim"]
-    heads, kv_heads = SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"]
-
-    def random(out: int, size: int) -> torch.Tensor:
-        weight = torch.empty(out, size, dtype=torch.bfloat16)
-        return weight.normal_(0, size**-0.5, generator=generator)
-
-    tensors = {
-        "model.embed_tokens.weight": random(SHAPE["vocab_size"], hidden),
-        "model.norm.weight": torch.ones(hidden, dtype=torch.bfloat16),
-    }
-    for i in range(layers):
-        name = f"model.layers.{i}"
-        sizes = {
-            "self_attn.q_proj": (heads * dim, hidden),
-            "self_attn.k_proj": (kv_heads * dim, hidden),
-            "self_attn.v_proj": (kv_heads * dim, hidden),
-            "self_attn.o_proj": (hidden, heads * dim),
-            "mlp.gate_proj": (width, hidden),
-            "mlp.up_proj": (width, hidden),
-            "mlp.down_proj": (hidden, width),
-        }
-        tensors |= {f"{name}.{part}.weight": random(*size) for part, size in sizes.items()}
-        norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
-        norms |= {"self_attn.q_norm": dim, "self_attn.k_norm": dim}
-        tensors |= {
-            f"{name}.{part}.weight": torch.ones(size, dtype=torch.bfloat16) for part, size in norms.items()
-        }
-    save_file(tensors, folder / "model.safetensors")
-    return folder
+    return write_random(folder, SHAPE, layers)
 
 
 def write_gguf(path: Path, folder: Path, layers: int) -> Path:
@@ -132,7 +81,7 @@ def quantize(python: str, source: Path, path: Path, kind: str) -> Path:
 
 
 def prompt(length: int) -> list[int]:
-    return np.random.default_rng(length).integers(0, SHAPE["vocab_size"], length).tolist()
+    return random_prompt(length, SHAPE["vocab_size"])
 
 
 def _gguf_name(name: str) -> str:

@@ -16,6 +16,7 @@ from engine.errors import StartupError
 from engine.grammar.masks import Grammars
 from engine.models.registry import load_model, read_config
 from engine.worker.batch import BatchBuilder
+from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.draft import DraftModel
 from engine.worker.kv_cache import KVCache
 from engine.worker.lora import start_bank
@@ -92,6 +93,10 @@ class Runner:
         if proposer:
             proposer.allocate(blocks)
             self.speculation = Speculation(proposer, config.max_drafts)
+        self._graphs: DecodeGraphs | None = None
+        self._max_num_seqs = config.max_num_seqs
+        # All-reduces of several ranks have not been seen to be recorded, so they are not.
+        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.ranks.size == 1
         self._sampler = Sampler()
         self._batches = BatchBuilder(
             config.block_size, self.cache.padding_block, self.device, deterministic=config.deterministic
@@ -113,7 +118,9 @@ class Runner:
         masks = self.grammars.begin(batch.draws) if self.grammars else None
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
-        hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
+        hidden = self._graphs.forward(batch) if self._graphs else None
+        if hidden is None:
+            hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
         drawn = Drawn()
         if batch.draws:
             logits = self.model.logits(hidden[batch.drawn_rows])
@@ -148,6 +155,16 @@ class Runner:
         if speculation:
             speculation.forget([0])
             self.speculation = speculation
+        if self._recording:
+            try:
+                self.record(Capture())
+            except RuntimeError as error:
+                log.warning("decode steps are not recorded as CUDA graphs, and slower for it: %s", error)
+
+    @torch.inference_mode()
+    def record(self, recorder: Recorder) -> None:
+        """From here on decode steps are replayed."""
+        self._graphs = DecodeGraphs(self.model, self.cache, self._max_num_seqs, self.max_model_len, recorder)
 
     def _load_proposer(self, config: EngineConfig) -> Proposer | None:
         """Only the first rank guesses: it is the one that is asked."""

@@ -56,6 +56,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
+    others |= {"cuda_graphs"}
     assert settings - set(given) - others == {"model", "engine", "kv_cache_memory"}
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
@@ -66,6 +67,7 @@ def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
         "--no-prefix-caching",
         "--check-integrity",
         "--deterministic",
+        "--enforce-eager",
         "--context-cap",
         "1=4096",
         "--context-cap",
@@ -73,6 +75,7 @@ def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
     )
     engine = read_options(options("--model", str(tiny_model), *flags)).engine
     assert (engine.prefix_caching, engine.check_integrity, engine.deterministic) == (False, True, True)
+    assert not engine.cuda_graphs
     assert engine.context_caps == ((1, 4096), (0, 100))
     named = read_options(options("--model", str(tiny_model), "--adapter", "a=/x", "--adapter", "b=/y"))
     assert named.engine.adapters == (("a", Path("/x")), ("b", Path("/y")))
