@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from kernels.launch import Variant, jit, on_triton, tl, triton
+from kernels.launch import Variant, arch, jit, on_triton, tl, triton
 
 WIDEST = 16384
 """Hidden sizes up to which a row is kept in the registers of one program."""
@@ -84,9 +84,10 @@ def _rms_norm_kernel(
     tl.store(out + row * HIDDEN + columns, scaled.to(out.dtype.element_ty), inside)
 
 
-def _warps(hidden: int) -> int:
-    """The same on all chips: a warp for each 512 numbers of a row, so that each thread loads 16 bytes at a time."""
-    return max(1, min(16, triton.next_power_of_2(hidden) // 512))
+def _warps(hidden: int, arch: str) -> int:
+    """For 16 numbers of a row a thread, which loads 16 bytes at a time; no more than 512 threads."""
+    threads, lanes = triton.next_power_of_2(hidden) // 16, 64 if arch == "gfx942" else 32
+    return max(1, min(threads, 512) // lanes)
 
 
 def rms_norm_triton(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -107,7 +108,7 @@ def rms_norm_triton(x: Tensor, weight: Tensor, eps: float) -> Tensor:
             HIDDEN=hidden,
             BLOCK=block,
             ADD=False,
-            num_warps=_warps(hidden),
+            num_warps=_warps(hidden, arch(out.device)),
         )
     return out
 
@@ -129,7 +130,7 @@ def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float)
             HIDDEN=hidden,
             BLOCK=triton.next_power_of_2(hidden),
             ADD=True,
-            num_warps=_warps(hidden),
+            num_warps=_warps(hidden, arch(out.device)),
         )
     return out, total
 
@@ -151,5 +152,5 @@ def variants(arch: str) -> Iterator[Variant]:
                         "eps": "fp32",
                     },
                     {"HIDDEN": hidden, "BLOCK": triton.next_power_of_2(hidden), "ADD": add},
-                    num_warps=_warps(hidden),
+                    num_warps=_warps(hidden, arch),
                 )

@@ -9,12 +9,21 @@
 Shapes: ``x`` [tokens, heads, head_dim]; ``cos``, ``sin`` [tokens, 1, turned], the tokens' rows of the tables, each
 written twice over; ``weight`` [heads, 2 * head_dim], each head's weight twice over. Both return a new contiguous
 tensor of ``x``'s shape and dtype.
+
+On a GPU a program reads some heads of a token once, normalises and turns them in registers in float32, and rounds once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
+
+from kernels.launch import Variant, arch, jit, on_triton, tl, triton
+
+PAIRS = 512
+"""Pairs of numbers that a program turns at a time, on all chips: it is given as many heads as that takes."""
 
 
 def rope_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -31,6 +40,8 @@ def norm_rope_reference(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin:
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    if on_triton(x):
+        return rope_triton(x, cos, sin)
     if x.shape[-1] != cos.shape[-1]:
         return rope_reference(x, cos, sin)
     # In [-x, x] the middle is what x turns into by a right angle.
@@ -38,6 +49,8 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def norm_rope(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+    if on_triton(x):
+        return norm_rope_triton(x, weight, eps, cos, sin)
     size = x.shape[-1]
     if x.device.type != "cpu" or size != cos.shape[-1]:
         return norm_rope_reference(x, weight, eps, cos, sin)
@@ -49,3 +62,125 @@ def norm_rope(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -
 def _middle(both: Tensor) -> Tensor:
     quarter = both.shape[-1] // 4
     return both[..., quarter : 3 * quarter]
+
+
+@jit
+def _rope_kernel(
+    x,
+    weight,
+    cos,
+    sin,
+    out,
+    x_stride,
+    head_stride,
+    cos_stride,
+    sin_stride,
+    eps,
+    heads,
+    HEAD_DIM: tl.constexpr,
+    TURNED: tl.constexpr,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    REST: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
+    column = tl.arange(0, HALF)[None, :]
+    turns = (head < heads) & (column < TURNED // 2)
+    source = x + token * x_stride + head * head_stride
+    target = out + (token * heads + head) * HEAD_DIM
+    scales = weight + head * (2 * HEAD_DIM)
+    low = tl.load(source + column, turns, other=0.0).to(tl.float32)
+    high = tl.load(source + TURNED // 2 + column, turns, other=0.0).to(tl.float32)
+    rest = low
+    after = column
+    beyond = turns
+    if REST > 0:
+        after = TURNED + tl.arange(0, REST)[None, :]
+        beyond = (head < heads) & (after < HEAD_DIM)
+        rest = tl.load(source + after, beyond, other=0.0).to(tl.float32)
+    if NORM:
+        squares = tl.sum(low * low, 1) + tl.sum(high * high, 1)
+        if REST > 0:
+            squares += tl.sum(rest * rest, 1)
+        scale = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
+        low *= scale * tl.load(scales + column, turns, other=0.0).to(tl.float32)
+        high *= scale * tl.load(scales + TURNED // 2 + column, turns, other=0.0).to(tl.float32)
+        if REST > 0:
+            rest *= scale * tl.load(scales + after, beyond, other=0.0).to(tl.float32)
+    inside = column < TURNED // 2
+    cosine = tl.load(cos + token * cos_stride + column, inside, other=0.0).to(tl.float32)
+    sine = tl.load(sin + token * sin_stride + column, inside, other=0.0).to(tl.float32)
+    dtype = out.dtype.element_ty
+    tl.store(target + column, (low * cosine - high * sine).to(dtype), turns)
+    tl.store(target + TURNED // 2 + column, (high * cosine + low * sine).to(dtype), turns)
+    if REST > 0:
+        tl.store(target + after, rest.to(dtype), beyond)
+
+
+def _blocks(head_dim: int, turned: int, heads: int) -> dict[str, int]:
+    half = triton.next_power_of_2(max(1, turned // 2))
+    return {
+        "HEAD_DIM": head_dim,
+        "TURNED": turned,
+        "HEADS": min(max(1, PAIRS // half), triton.next_power_of_2(heads)),
+        "HALF": half,
+        "REST": triton.next_power_of_2(head_dim - turned) if turned < head_dim else 0,
+    }
+
+
+def _warps(blocks: dict[str, int], arch: str) -> int:
+    """8 numbers of each half a thread: 16 bytes at a time where there are 16 bits a number."""
+    return max(1, blocks["HEADS"] * blocks["HALF"] // (512 if arch == "gfx942" else 256))
+
+
+def rope_triton(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return _launch(x, None, 0.0, cos, sin)
+
+
+def norm_rope_triton(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+    return _launch(x, weight, eps, cos, sin)
+
+
+def _launch(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+    tokens, heads, head_dim = x.shape
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    blocks = _blocks(head_dim, cos.shape[-1], heads)
+    if out.numel():
+        _rope_kernel[(tokens, triton.cdiv(heads, blocks["HEADS"]))](
+            x,
+            x if weight is None else weight,
+            cos,
+            sin,
+            out,
+            x.stride(0),
+            x.stride(1),
+            cos.stride(0),
+            sin.stride(0),
+            eps,
+            heads,
+            **blocks,
+            NORM=weight is not None,
+            num_warps=_warps(blocks, arch(out.device)),
+        )
+    return out
+
+
+def variants(arch: str) -> Iterator[Variant]:
+    """Compiled ahead of time: see kernels/launch.py."""
+    for dtype in ("bf16", "fp16"):
+        for head_dim, turned, norm in ((128, 128, False), (128, 128, True), (80, 32, False)):
+            blocks = _blocks(head_dim, turned, 24)
+            yield Variant(
+                f"{dtype} head_dim={head_dim} turned={turned}{' norm' if norm else ''}",
+                _rope_kernel,
+                {
+                    **dict.fromkeys(("x", "weight", "cos", "sin", "out"), f"*{dtype}"),
+                    **dict.fromkeys(("x_stride", "head_stride", "cos_stride", "sin_stride", "heads"), "i32"),
+                    "eps": "fp32",
+                },
+                {**blocks, "NORM": norm},
+                num_warps=_warps(blocks, arch),
+                unaligned=frozenset({"heads"}),
+            )
