@@ -1,0 +1,106 @@
+"""All kernels compiled ahead of time for all chips, as ``python -m kernels report`` does it: in a process without the
+interpreter, once for all workers of the test run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.launch import ARCHS
+from kernels.report import operations
+
+pytest.importorskip("triton", reason="triton is installed on Linux alone")
+
+pytestmark = pytest.mark.timeout(900)  # All wait for the first, which compiles.
+
+ROOT = Path(__file__).parents[2]
+FAULTY = "tests.kernels.faulty_kernels"
+
+FAULTS = {
+    "spills": "spills ",
+    "too much shared memory": "bytes of shared memory",
+    "too many threads": "2048 threads a block of 1024",
+    "dot without matrix instructions": "matrix products without matrix instructions: 1",
+    "no dot where one is promised": "has no matrix instructions",
+    "twice": "is the name of 2 variants",
+    "does not compile": "no attribute 'no_such_function'",
+    "misnamed argument": "given for ['SIZE', 'x', 'y']",
+    "crashes the compiler": "the compiler crashed",
+}
+ABSENT = {("gfx942", "dot without matrix instructions")}
+ABSENT |= {(arch, "crashes the compiler") for arch in ARCHS if arch != "gfx942"}
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of the test run share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+def report(folder: Path, name: str, *arguments: str) -> dict:
+    """What the command printed and wrote. Whoever comes first runs it, and the others wait."""
+    file = folder / f"kernels-{name}.json"
+    with (folder / f"kernels-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            rows = folder / f"kernels-{name}-rows.json"
+            command = [sys.executable, "-m", "kernels", "report", "--json", str(rows), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+            if not rows.exists():
+                raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+            written = json.loads(rows.read_text())
+            file.write_text(json.dumps({"status": done.returncode, "text": done.stdout, "rows": written}))
+    return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("op", operations())
+def test_compiles_without_faults(op: str, arch: str, reports: Path) -> None:
+    rows = [row for row in report(reports, "all")["rows"] if (row["op"], row["arch"]) == (op, arch)]
+    assert rows
+    assert {row["variant"]: row["faults"] for row in rows if row["faults"]} == {}
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [(arch, name) for arch in ARCHS for name in FAULTS if (arch, name) not in ABSENT],
+)
+def test_faults_are_found(name: str, arch: str, reports: Path) -> None:
+    done = report(reports, "faulty", "--only", FAULTY)
+    assert done["status"] == 1
+    rows = [row for row in done["rows"] if (row["variant"], row["arch"]) == (name, arch)]
+    [fault] = [fault for row in rows for fault in row["faults"]]
+    assert FAULTS[name] in fault
+    assert f"FAULT {FAULTY} {arch} {name}:" in done["text"]
+    assert all(line in done["text"] for line in fault.splitlines())
+    assert "Traceback" not in done["text"]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_what_is_good_is_not_called_faulty(arch: str, reports: Path) -> None:
+    rows = report(reports, "faulty", "--only", FAULTY)["rows"]
+    good = {row["variant"]: row for row in rows if row["arch"] == arch and row["variant"].startswith("good")}
+    assert len(good) == 4
+    assert not any(row["faults"] for row in good.values())
+    kind = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}[arch]
+    code = {name: row["code"] for name, row in good.items()}
+    assert code["good loop"]["matrix"].keys() == {kind}
+    assert code["good loop"]["shared"] > 0 and code["good loop"]["registers"] > 16
+    assert code["good copy"]["wide_loads"] and not code["good copy"]["matrix"]
+    assert not code["good copy of single numbers"]["wide_loads"]
+
+
+@pytest.mark.parametrize("arguments", [["--arch", "sm_70"], ["--only", "no_such_op"]])
+def test_what_there_is_not_is_named(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kernels", "report", *arguments], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 2
+    assert arguments[1] in done.stderr and "Traceback" not in done.stderr
