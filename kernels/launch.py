@@ -19,9 +19,8 @@ from torch import Tensor
 try:
     import triton
     import triton.language as tl
-except (
-    ImportError
-):  # Without it kernels are functions that nobody launches: a machine without a GPU needs no Triton.
+except ImportError:
+    # Kernels are then functions that nobody launches: a machine without a GPU needs no Triton.
     triton = tl = None
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import kernels
+from kernels import launch
+
+CPU, GPU = SimpleNamespace(is_cuda=False), SimpleNamespace(is_cuda=True)
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What was asked of the environment and of the chip is asked anew, before and after."""
+    for known in (launch.path, launch.arch):
+        known.cache_clear()
+    yield
+    for known in (launch.path, launch.arch):
+        known.cache_clear()
+
+
+@pytest.fixture(params=["with triton", "without triton"])
+def has_triton(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    has = request.param == "with triton"
+    monkeypatch.setattr(launch, "triton", SimpleNamespace() if has else None)
+    return has
+
+
+@pytest.mark.parametrize("wanted", [None, "auto"])
+def test_a_gpu_takes_triton_and_a_cpu_does_not(
+    wanted: str | None, has_triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TOLLGATE_KERNELS", raising=False)
+    if wanted:
+        monkeypatch.setenv("TOLLGATE_KERNELS", wanted)
+    assert launch.on_triton(GPU) is has_triton
+    assert launch.on_triton(CPU) is False
+    assert launch.on_triton(torch.empty(1)) is False
+
+
+def test_the_reference_is_taken_anywhere(has_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOLLGATE_KERNELS", "reference")
+    assert not launch.on_triton(GPU) and not launch.on_triton(CPU)
+
+
+def test_triton_is_taken_anywhere_or_refused(has_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOLLGATE_KERNELS", "triton")
+    if has_triton:
+        assert launch.on_triton(GPU) and launch.on_triton(CPU)
+        return
+    with pytest.raises(ValueError, match=r"TOLLGATE_KERNELS=triton, but triton is not installed"):
+        launch.on_triton(CPU)
+
+
+@pytest.mark.parametrize("wanted", ["", "cuda", "Triton"])
+def test_other_paths_are_refused_by_name(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOLLGATE_KERNELS", wanted)
+    with pytest.raises(ValueError, match=rf"TOLLGATE_KERNELS={wanted} is not one of auto, triton, reference"):
+        launch.path()
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((8, 0), "sm_80"),
+        ((8, 6), "sm_80"),
+        ((8, 9), "sm_80"),
+        ((9, 0), "sm_90"),
+        ((10, 0), "sm_100"),
+        ((10, 3), "sm_100"),
+        ((7, 5), "sm_80"),
+        ((12, 0), "sm_100"),
+    ],
+)
+def test_a_chip_takes_the_nearest_table_below(
+    capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert launch.arch(torch.device("cuda", 0)) == expected
+    assert expected in launch.ARCHS
+
+
+def test_amd_and_the_interpreter_have_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launch.arch(torch.device("cpu")) == "sm_90"
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert launch.arch(torch.device("cuda", 0)) == "gfx942"
+    assert launch.arch(torch.device("cpu")) == "sm_90"
+
+
+def test_without_triton_kernels_are_plain_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "triton", None)
+
+    def kernel() -> None: ...
+
+    assert launch.jit(kernel) is kernel
+
+
+WITHOUT_TRITON = """
+import importlib, sys
+sys.modules["triton"] = None
+for name in sys.argv[1:]:
+    importlib.import_module("kernels." + name)
+import torch
+from kernels import launch, rms_norm
+assert launch.triton is None and launch.tl is None
+x, weight = torch.randn(3, 64), rms_norm.twice(torch.ones(64))
+torch.testing.assert_close(rms_norm.rms_norm(x, weight, 1e-6), rms_norm.rms_norm_reference(x, weight, 1e-6))
+print("imported", len(sys.argv) - 1)
+"""
+
+
+def test_all_is_imported_where_there_is_no_triton() -> None:
+    folder = Path(kernels.__file__).parent
+    names = [file.stem for file in folder.glob("*.py") if not file.stem.startswith("__")]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TRITON, *names], capture_output=True, text=True, cwd=folder.parent
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"imported {len(names)}\n"
