@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -31,3 +34,22 @@ def _poison(tensor: Tensor) -> Tensor:
     if tensor.is_floating_point():
         return tensor.fill_(float("nan"))
     return tensor.fill_(torch.iinfo(tensor.dtype).max) if tensor.dtype != torch.bool else tensor.fill_(True)
+
+
+@pytest.fixture
+def bfloat16_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter has bfloat16 as raw bits, and would multiply these."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain = InterpreterBuilder.create_dot
+
+    def widened(handle: TensorHandle) -> TensorHandle:
+        if handle.dtype.scalar != interpreted.language.bfloat16:
+            return handle
+        bits = handle.data.astype(np.uint32) << 16
+        return TensorHandle(bits.view(np.float32), interpreted.language.float32)
+
+    def create_dot(self: InterpreterBuilder, a: TensorHandle, b: TensorHandle, *others: Any) -> TensorHandle:
+        return plain(self, widened(a), widened(b), *others)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
