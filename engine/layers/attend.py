@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.worker.kv_cache import KVLayer
+from kernels.native.attention import Sequences, is_packed, packed_attention
 from kernels.paged_bags import Bags, by_dimension, paged_bags
 from kernels.paged_decode import Reads, paged_decode
 from kernels.paged_prefill import TILE, paged_prefill
@@ -63,6 +64,8 @@ class AttentionInput:
     """int64 [tokens]: where each token's keys and values go."""
     decodes: list[DecodeGroup]
     prefills: list[PrefillGroup]
+    sequences: Sequences
+    """Those of all groups together."""
     places: tuple[Tensor, Tensor] | None = None
     """The slots' blocks and offsets."""
 
@@ -81,6 +84,8 @@ def attend(
     ``window``: a token sees itself and the ``window - 1`` before it. ``softcap``: scores go through
     ``softcap * tanh(score / softcap)`` before they are masked.
     """
+    if is_packed(cache.keys):
+        return packed_attention(query, cache.keys, cache.values, batch.sequences, scale, window, softcap)
     parts = [_decode(query, group, cache, scale, window, softcap) for group in batch.decodes]
     parts += [
         paged_prefill(

@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.core.plan import Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.layers.attend import AttentionInput, DecodeGroup, PrefillGroup
+from kernels.native.attention import Sequences
 from kernels.paged_prefill import TILE
 
 _SHORT = 16
@@ -128,12 +129,13 @@ class BatchBuilder:
             prefills.append(
                 PrefillGroup(token, len(tokens), block_tables[row:], query_starts, seq_lens[row:], self._tile)
             )
+        sequences = Sequences(block_tables, self._tensor(np.concatenate([[0], ends])), seq_lens)
         draws, drawn_rows = _draws(order, ends.tolist())
         return Batch(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
             attention=AttentionInput(
-                self._tensor(slots), decodes, prefills, (self._tensor(blocks), self._tensor(offsets))
+                self._tensor(slots), decodes, prefills, sequences, (self._tensor(blocks), self._tensor(offsets))
             ),
             draws=draws,
             drawn_rows=self._tensor(np.array(drawn_rows, dtype=np.int64)),

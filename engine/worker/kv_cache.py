@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import StartupError
+from kernels.native.attention import is_packed, packed_shapes, packed_store, packs
 from kernels.store_kv import store_kv
 
 _STORED = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -37,7 +38,7 @@ class KVLayer:
 
     keys: Tensor
     """[blocks + 1, kv_heads, block_size, head_dim]. On a CPU, in 16 bits, its last two dimensions lie the other way
-    round: see kernels/paged_bags.py."""
+    round: see kernels/paged_bags.py. In bfloat16 it is packed where it can be: see kernels/native/attention.py."""
     values: Tensor
     """As ``keys``."""
     key_scales: Tensor | None = None
@@ -55,6 +56,9 @@ class KVLayer:
     ) -> None:
         """``keys``, ``values`` [tokens, kv_heads, head_dim]; ``slots`` int64 [tokens]: where they go, or as blocks and
         offsets, ``places``, for those who store in many layers."""
+        if is_packed(self.keys):
+            packed_store(keys, values, self.keys, self.values, slots)
+            return
         store_kv(keys, values, self.keys, self.values, slots, self.key_scales, self.value_scales, places)
 
 
@@ -80,8 +84,12 @@ class KVCache:
         stored = stored_dtype(kv_cache_dtype)
         scales = (blocks + 1, shape.kv_heads, block_size)
         size = (*scales, shape.head_dim)
+        packed = stored is None and packs(device, dtype, shape.head_dim, block_size)
 
         def layer() -> KVLayer:
+            if packed:
+                sizes = packed_shapes(*scales, shape.head_dim)
+                return KVLayer(*(_zeros(size, device, dtype) for size in sizes))
             if stored is None and device.type == "cpu" and dtype != torch.float32:
                 keys = _zeros((*size[:2], shape.head_dim, block_size), device, dtype).transpose(2, 3)
                 return KVLayer(keys, _zeros(size, device, dtype))

@@ -1,0 +1,440 @@
+/* Causal attention of new tokens over a paged cache of bfloat16, whose blocks are read where they lie.
+ *
+ *     out[t, h] = softmax(cap(scale * q[t, h] . K[g, a:p + 1]^T)) V[g, a:p + 1],   g = h / (heads / kv_heads)
+ *     a = max(0, p + 1 - window);   cap(x) = softcap * tanh(x / softcap), or x where softcap is 0
+ *
+ * Row r of a sequence is head r % group of its new token r / group: heads that share keys are rows of one product. A
+ * task is up to ROWS of them over one head's keys. As in FlashAttention (Dao et al., 2022, arXiv 2205.14135) it goes
+ * through the keys in tiles, keeping each row's highest score, its sum of weights, and its weighted values.
+ *
+ * Sixteen tokens are a panel: keys lie [head_dim / 2, 16, 2] and values [8, head_dim, 2], so that 64 bytes are what one
+ * vdpbf16ps multiplies with a pair of the query's numbers, or of the weights.
+ *
+ * A row's result is the same to the bit whatever stands beside it, in its tile or batch, and on any number of threads:
+ * tiles and parts of the keys begin at fixed positions, every sum runs in one order, what a row does not see adds zero,
+ * and parts are joined first to last whoever computed them. */
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef __AVX512BW__
+#error "this processor has no AVX-512"
+#endif
+
+enum {
+    LANES = 16,
+    PANELS = 4,
+    TILE = PANELS * LANES, /* keys */
+    PART = 512,            /* keys: what one thread computes at least */
+    BAND = 6,              /* rows: with PANELS vectors each, as many sums as there are registers for */
+    ROWS = 8 * BAND,
+    WIDEST = 256,      /* head_dim */
+    LEAST = 64 * 1024, /* numbers multiplied: fewer are not worth a second thread */
+};
+#define LOWEST -1e30f
+#define LOG2E 1.44269504088896341f
+#define UNROLL _Pragma("GCC unroll 8")
+#define INLINE static inline __attribute__((always_inline))
+
+typedef uint16_t bf16;
+
+typedef struct {
+    const bf16 *query; /* [tokens, heads, head_dim], a token every query_stride */
+    bf16 *out;         /* [tokens, heads, head_dim] */
+    const bf16 *keys, *values;
+    const int64_t *tables; /* [sequences, width] */
+    const int64_t *starts; /* [sequences + 1] */
+    const int64_t *lengths;
+    int64_t query_stride, width, sequences, heads, kv_heads, head_dim, block_size;
+    int64_t window; /* 0: none */
+    float scale, softcap;
+} Job;
+
+typedef struct {
+    int64_t sequence, head, row, rows;
+    int64_t low, high; /* positions that any of its rows sees */
+    float *parts;      /* one state after another, where threads share it */
+} Task;
+
+typedef struct {
+    const Task *task;
+    int64_t part;
+} Piece;
+
+typedef struct {
+    float *peak, *sum, *mixed; /* [rows], [rows], [rows, head_dim] */
+} State;
+
+/* a pair's two products are added to each lane */
+INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
+#ifdef __AVX512BF16__
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#else
+    const __m512i odd = _mm512_set1_epi32((int)0xffff0000);
+    sum = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(a, 16), (__m512)_mm512_slli_epi32(b, 16), sum);
+    return _mm512_fmadd_ps((__m512)_mm512_and_si512(a, odd), (__m512)_mm512_and_si512(b, odd), sum);
+#endif
+}
+
+INLINE __m256i narrow(__m512 x) {
+#ifdef __AVX512BF16__
+    return (__m256i)_mm512_cvtneps_pbh(x);
+#else
+    __m512i bits = (__m512i)x, even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    bits = _mm512_add_epi32(bits, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff)));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
+#endif
+}
+
+INLINE __m512 widen(__m256i x) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16); }
+
+/* Within 2 in the last place. Below -126 it is or becomes zero; NaN stays. */
+INLINE __m512 exp2_(__m512 x) {
+    x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x);
+    __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 rest = _mm512_sub_ps(x, whole), y = _mm512_set1_ps(1.5403530e-4f);
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.3333558e-3f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(9.6181291e-3f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(5.5504109e-2f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(2.4022651e-1f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(6.9314718e-1f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(y, whole);
+}
+
+INLINE float exp2_of(float x) { return _mm512_cvtss_f32(exp2_(_mm512_set1_ps(x))); }
+
+INLINE __m512 tanh_(__m512 x) {
+    const __m512 one = _mm512_set1_ps(1.0f), most = _mm512_set1_ps(40.0f);
+    __m512 grown = exp2_(_mm512_mul_ps(_mm512_min_ps(most, x), _mm512_set1_ps(2 * LOG2E)));
+    return _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(grown, one)));
+}
+
+/* scores [rows, TILE] = queries [rows, dim] . each of the panels */
+INLINE void score_band(const int rows, const int panels, const bf16 *queries, int64_t dim, const bf16 *const *keys,
+                       float *scores) {
+    __m512 sums[BAND][PANELS];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < panels; p++) sums[r][p] = _mm512_setzero_ps();
+    for (int64_t d = 0; d < dim; d += 2) {
+        __m512i key[PANELS];
+        UNROLL for (int p = 0; p < panels; p++) key[p] = _mm512_loadu_si512(keys[p] + d * LANES);
+        UNROLL for (int r = 0; r < rows; r++) {
+            int32_t pair;
+            memcpy(&pair, queries + r * dim + d, sizeof pair);
+            UNROLL for (int p = 0; p < panels; p++) sums[r][p] = dot(sums[r][p], key[p], _mm512_set1_epi32(pair));
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int p = 0; p < panels; p++) _mm512_storeu_ps(scores + r * TILE + p * LANES, sums[r][p]);
+}
+
+/* mixed [rows, dim] = mixed * factors + weights [rows, TILE] . the panels, for `vectors` of each row */
+INLINE void mix_band(const int rows, const int vectors, const bf16 *weights, const float *factors, int64_t dim,
+                     const bf16 *const *values, int panels, int64_t first, float *mixed) {
+    __m512 sums[BAND][PANELS];
+    UNROLL for (int r = 0; r < rows; r++) {
+        const __m512 factor = _mm512_set1_ps(factors[r]);
+        UNROLL for (int v = 0; v < vectors; v++)
+            sums[r][v] = _mm512_mul_ps(_mm512_loadu_ps(mixed + r * dim + first + v * LANES), factor);
+    }
+    for (int p = 0; p < panels; p++) {
+        const bf16 *panel = values[p] + 2 * first;
+        for (int token = 0; token < LANES; token += 2) {
+            __m512i value[PANELS];
+            UNROLL for (int v = 0; v < vectors; v++)
+                value[v] = _mm512_loadu_si512(panel + token * dim + v * 2 * LANES);
+            UNROLL for (int r = 0; r < rows; r++) {
+                int32_t pair;
+                memcpy(&pair, weights + r * TILE + p * LANES + token, sizeof pair);
+                UNROLL for (int v = 0; v < vectors; v++)
+                    sums[r][v] = dot(sums[r][v], value[v], _mm512_set1_epi32(pair));
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < vectors; v++)
+            _mm512_storeu_ps(mixed + r * dim + first + v * LANES, sums[r][v]);
+}
+
+/* One copy of a loop for each number of rows and of vectors, whose sums then stay in registers. */
+#define EACH_VECTORS(call, rows, vectors)                                                                             \
+    switch (vectors) {                                                                                                \
+    case 1: call(rows, 1); break;                                                                                     \
+    case 2: call(rows, 2); break;                                                                                     \
+    case 3: call(rows, 3); break;                                                                                     \
+    default: call(rows, 4);                                                                                           \
+    }
+#define EACH(call, rows, vectors)                                                                                     \
+    switch (rows) {                                                                                                   \
+    case 1: EACH_VECTORS(call, 1, vectors) break;                                                                     \
+    case 2: EACH_VECTORS(call, 2, vectors) break;                                                                     \
+    case 3: EACH_VECTORS(call, 3, vectors) break;                                                                     \
+    case 4: EACH_VECTORS(call, 4, vectors) break;                                                                     \
+    case 5: EACH_VECTORS(call, 5, vectors) break;                                                                     \
+    default: EACH_VECTORS(call, 6, vectors)                                                                           \
+    }
+
+static void score(const bf16 *queries, int rows, int64_t dim, const bf16 *const *keys, int panels, float *scores) {
+#define CALL(r, p) score_band(r, p, queries, dim, keys, scores)
+    EACH(CALL, rows, panels)
+#undef CALL
+}
+
+static void mix(const bf16 *weights, const float *factors, int rows, int64_t dim, const bf16 *const *values,
+                int panels, float *mixed) {
+    for (int64_t first = 0; first < dim; first += PANELS * LANES) {
+        const int64_t vectors = (dim - first) / LANES;
+#define CALL(r, v) mix_band(r, v, weights, factors, dim, values, panels, first, mixed)
+        EACH(CALL, rows, vectors)
+#undef CALL
+    }
+}
+
+/* One row's scores of a tile become weights. Of its panels the first begins at position `at`; the row sees low .. high.
+ * What it has summed up so far is to be multiplied by `factor`. */
+INLINE void weigh(const float *scores, bf16 *weights, int panels, int64_t at, int64_t low, int64_t high, float scale,
+                  float softcap, float *peak, float *factor, __m512 *sum) {
+    __m512 x[PANELS], highest = _mm512_set1_ps(*peak), total = _mm512_setzero_ps();
+    for (int p = 0; p < panels; p++) {
+        x[p] = _mm512_mul_ps(_mm512_loadu_ps(scores + p * LANES), _mm512_set1_ps(scale));
+        if (softcap != 0) x[p] = _mm512_mul_ps(tanh_(x[p]), _mm512_set1_ps(softcap));
+        const int64_t from = low - at - p * LANES, to = high - at - p * LANES;
+        if (from > 0 || to < LANES) {
+            uint32_t seen = to >= LANES ? 0xffff : to > 0 ? (1u << to) - 1 : 0;
+            seen &= from >= LANES ? 0 : from > 0 ? 0xffffu << from : 0xffff;
+            x[p] = _mm512_mask_blend_ps((__mmask16)seen, _mm512_set1_ps(-__builtin_inff()), x[p]);
+        }
+        highest = _mm512_max_ps(highest, x[p]);
+    }
+    const float before = *peak, now = _mm512_reduce_max_ps(highest);
+    for (int p = 0; p < panels; p++) {
+        /* The sum is of what the values are multiplied with. */
+        const __m256i rounded = narrow(exp2_(_mm512_sub_ps(x[p], _mm512_set1_ps(now))));
+        _mm256_storeu_si256((__m256i *)(weights + p * LANES), rounded);
+        total = _mm512_add_ps(total, widen(rounded));
+    }
+    *peak = now;
+    *factor = before == now ? 1.0f : exp2_of(before - now);
+    *sum = _mm512_fmadd_ps(*sum, _mm512_set1_ps(*factor), total);
+}
+
+static int64_t parts_of(const Task *task) { return (task->high - 1) / PART - task->low / PART + 1; }
+
+/* What the task's rows see of one of its parts. */
+static void attend_part(const Job *job, const Task *task, const bf16 *queries, int64_t part, State state) {
+    const int64_t dim = job->head_dim, group = job->heads / job->kv_heads, rows = task->rows;
+    const int64_t length = job->lengths[task->sequence];
+    const int64_t old = length - (job->starts[task->sequence + 1] - job->starts[task->sequence]);
+    const int64_t from = (task->low / PART + part) * PART;
+    const int64_t end = from + PART < task->high ? from + PART : task->high;
+    const int64_t *table = job->tables + task->sequence * job->width;
+    const float scale = job->softcap != 0 ? job->scale / job->softcap : job->scale * LOG2E;
+    const float softcap = job->softcap * LOG2E;
+    float scores[ROWS * TILE], factors[ROWS];
+    bf16 weights[ROWS * TILE], seen[PANELS][LANES * WIDEST];
+    __m512 sums[ROWS];
+
+    for (int64_t r = 0; r < rows; r++) {
+        state.peak[r] = LOWEST;
+        sums[r] = _mm512_setzero_ps();
+    }
+    memset(state.mixed, 0, rows * dim * sizeof(float));
+    for (int64_t tile = part ? from : task->low / TILE * TILE; tile < end; tile += TILE) {
+        const bf16 *keys[PANELS], *values[PANELS];
+        const int64_t last = tile + TILE < end ? tile + TILE : end;
+        const int64_t at = task->low > tile ? task->low / LANES * LANES : tile;
+        int panels = 0;
+        for (int64_t p = at; p < last; p += LANES, panels++) {
+            const int64_t inside = p % job->block_size * dim;
+            const int64_t place = (table[p / job->block_size] * job->kv_heads + task->head) * job->block_size * dim;
+            keys[panels] = job->keys + place + inside;
+            values[panels] = job->values + place + inside;
+            if (p < task->low || p + LANES > length) {
+                /* What was never written may be no number, and would stay none times zero. */
+                memset(seen[panels], 0, LANES * dim * sizeof(bf16));
+                for (int64_t t = 0; t < LANES; t++)
+                    if (p + t >= task->low && p + t < length)
+                        for (int64_t d = 0; d < dim; d++) {
+                            const int64_t i = t / 2 * 2 * dim + 2 * d + t % 2;
+                            seen[panels][i] = values[panels][i];
+                        }
+                values[panels] = seen[panels];
+            }
+        }
+        for (int64_t r = 0; r < rows; r += BAND)
+            score(queries + r * dim, (int)(rows - r), dim, keys, panels, scores + r * TILE);
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t high = old + (task->row + r) / group + 1;
+            const int64_t low = job->window && high > job->window ? high - job->window : 0;
+            weigh(scores + r * TILE, weights + r * TILE, panels, at, low, high, scale, softcap, state.peak + r,
+                  factors + r, sums + r);
+        }
+        for (int64_t r = 0; r < rows; r += BAND)
+            mix(weights + r * TILE, factors + r, (int)(rows - r), dim, values, panels, state.mixed + r * dim);
+    }
+    for (int64_t r = 0; r < rows; r++) state.sum[r] = _mm512_reduce_add_ps(sums[r]);
+}
+
+static void join(State total, State part, int64_t rows, int64_t dim) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float peak = total.peak[r] > part.peak[r] ? total.peak[r] : part.peak[r];
+        const float a = exp2_of(total.peak[r] - peak), b = exp2_of(part.peak[r] - peak);
+        total.peak[r] = peak;
+        total.sum[r] = __builtin_fmaf(part.sum[r], b, total.sum[r] * a);
+        for (int64_t d = r * dim; d < (r + 1) * dim; d += LANES) {
+            const __m512 grown = _mm512_mul_ps(_mm512_loadu_ps(total.mixed + d), _mm512_set1_ps(a));
+            const __m512 added = _mm512_loadu_ps(part.mixed + d);
+            _mm512_storeu_ps(total.mixed + d, _mm512_fmadd_ps(added, _mm512_set1_ps(b), grown));
+        }
+    }
+}
+
+INLINE int64_t row_of(const Job *job, const Task *task, int64_t row, int64_t stride) {
+    const int64_t group = job->heads / job->kv_heads, r = task->row + row;
+    const int64_t token = job->starts[task->sequence] + r / group;
+    return token * stride + (task->head * group + r % group) * job->head_dim;
+}
+
+static State state_at(float *memory, int64_t rows) {
+    return (State){memory, memory + rows, memory + 2 * rows};
+}
+
+static void load(const Job *job, const Task *task, bf16 *queries) {
+    for (int64_t r = 0; r < task->rows; r++)
+        memcpy(queries + r * job->head_dim, job->query + row_of(job, task, r, job->query_stride),
+               job->head_dim * sizeof(bf16));
+}
+
+static void finish(const Job *job, const Task *task, State total) {
+    const int64_t dim = job->head_dim;
+    for (int64_t r = 0; r < task->rows; r++) {
+        bf16 *out = job->out + row_of(job, task, r, job->heads * dim);
+        const __m512 sum = _mm512_set1_ps(total.sum[r]);
+        for (int64_t d = 0; d < dim; d += LANES) {
+            const __m512 mixed = _mm512_loadu_ps(total.mixed + r * dim + d);
+            _mm256_storeu_si256((__m256i *)(out + d), narrow(_mm512_div_ps(mixed, sum)));
+        }
+    }
+}
+
+static void attend_whole(const Job *job, const Task *task) {
+    bf16 queries[ROWS * WIDEST];
+    float total_memory[ROWS * (WIDEST + 2)], part_memory[ROWS * (WIDEST + 2)];
+    const State total = state_at(total_memory, task->rows), part = state_at(part_memory, task->rows);
+    load(job, task, queries);
+    attend_part(job, task, queries, 0, total);
+    for (int64_t p = 1; p < parts_of(task); p++) {
+        attend_part(job, task, queries, p, part);
+        join(total, part, task->rows, job->head_dim);
+    }
+    finish(job, task, total);
+}
+
+static State kept(const Job *job, const Task *task, int64_t part) {
+    return state_at(task->parts + part * task->rows * (job->head_dim + 2), task->rows);
+}
+
+static void attend_one(const Job *job, const Task *task, int64_t part) {
+    bf16 queries[ROWS * WIDEST];
+    load(job, task, queries);
+    attend_part(job, task, queries, part, kept(job, task, part));
+}
+
+static void join_all(const Job *job, const Task *task) {
+    const State total = kept(job, task, 0);
+    for (int64_t p = 1; p < parts_of(task); p++) join(total, kept(job, task, p), task->rows, job->head_dim);
+    finish(job, task, total);
+}
+
+/* The longest come first, as far as one sequence goes. */
+static int64_t list_tasks(const Job *job, Task *tasks) {
+    const int64_t group = job->heads / job->kv_heads;
+    int64_t count = 0;
+    for (int64_t s = 0; s < job->sequences; s++) {
+        const int64_t new = job->starts[s + 1] - job->starts[s], old = job->lengths[s] - new;
+        for (int64_t tile = (new * group + ROWS - 1) / ROWS - 1; tile >= 0; tile--) {
+            const int64_t row = tile * ROWS, left = new * group - row, rows = left < ROWS ? left : ROWS;
+            const int64_t first = old + row / group + 1, high = old + (row + rows - 1) / group + 1;
+            const int64_t low = job->window && first > job->window ? first - job->window : 0;
+            for (int64_t head = 0; head < job->kv_heads; head++, count++)
+                if (tasks) tasks[count] = (Task){s, head, row, rows, low, high, NULL};
+        }
+    }
+    return count;
+}
+
+/* Of a task, in what a key costs one row; a few rows wait for memory as long as several. */
+static int64_t cost(const Task *task) { return (task->high - task->low) * (task->rows < BAND ? BAND : task->rows); }
+
+/* Whether threads share it: it alone takes more than half of what is one thread's. */
+static int shared(const Task *task, int64_t total, int threads) {
+    return threads > 1 && parts_of(task) > 1 && cost(task) * 2 * threads > total;
+}
+
+/* Returns 0, or 1 if there is no memory. */
+int attend(const Job *job, int threads) {
+    const int64_t count = list_tasks(job, NULL);
+    int64_t total = 0, most = 0, floats = 0, filled = 0;
+    Task *tasks = malloc((size_t)count * sizeof(Task) + 1);
+    if (!tasks) return 1;
+    list_tasks(job, tasks);
+    for (int64_t i = 0; i < count; i++) total += cost(tasks + i);
+    if (total * job->head_dim < LEAST) threads = 1;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t parts = shared(tasks + i, total, threads) ? parts_of(tasks + i) : 0;
+        most += parts ? parts : 1;
+        floats += parts * tasks[i].rows * (job->head_dim + 2);
+    }
+    Piece *pieces = malloc((size_t)most * sizeof(Piece) + 1);
+    float *memory = malloc((size_t)floats * sizeof(float) + 1);
+    if (!pieces || !memory) {
+        free(memory), free(pieces), free(tasks);
+        return 1;
+    }
+    floats = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t parts = shared(tasks + i, total, threads) ? parts_of(tasks + i) : 0;
+        if (!parts) pieces[filled++] = (Piece){tasks + i, 0};
+        if (parts) tasks[i].parts = memory + floats;
+        for (int64_t p = 0; p < parts; p++) pieces[filled++] = (Piece){tasks + i, p};
+        floats += parts * tasks[i].rows * (job->head_dim + 2);
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < most; i++) {
+        if (pieces[i].task->parts)
+            attend_one(job, pieces[i].task, pieces[i].part);
+        else
+            attend_whole(job, pieces[i].task);
+    }
+    if (floats) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+        for (int64_t i = 0; i < count; i++)
+            if (tasks[i].parts) join_all(job, tasks + i);
+    }
+    free(memory), free(pieces), free(tasks);
+    return 0;
+}
+
+/* New keys and values [tokens, kv_heads, head_dim], a token every `stride`, to their slots. Values that are no numbers
+ * are stored as numbers: see store_kv.py. */
+void store(const bf16 *new_keys, const bf16 *new_values, int64_t key_stride, int64_t value_stride, bf16 *keys,
+           bf16 *values, const int64_t *slots, int64_t tokens, int64_t kv_heads, int64_t dim, int64_t block_size,
+           int threads) {
+    /* By heads, as two tokens share a word of the values. */
+#pragma omp parallel for num_threads(threads) if (threads > 1 && tokens >= TILE)
+    for (int64_t head = 0; head < kv_heads; head++)
+        for (int64_t t = 0; t < tokens; t++) {
+            const int64_t block = slots[t] / block_size, offset = slots[t] % block_size, lane = offset % LANES;
+            const int64_t panel = ((block * kv_heads + head) * block_size + offset - lane) * dim;
+            const bf16 *key = new_keys + t * key_stride + head * dim;
+            const bf16 *value = new_values + t * value_stride + head * dim;
+            bf16 *to_key = keys + panel + 2 * lane, *to_value = values + panel + lane / 2 * 2 * dim + lane % 2;
+            for (int64_t d = 0; d < dim; d += 2) memcpy(to_key + d * LANES, key + d, 2 * sizeof(bf16));
+            for (int64_t d = 0; d < dim; d++) {
+                const bf16 x = value[d], size = x & 0x7fff;
+                to_value[2 * d] = size > 0x7f80 ? 0 : size == 0x7f80 ? x - 1 : x;
+            }
+        }
+}

@@ -1,0 +1,156 @@
+"""Attention over a paged cache of bfloat16 on a CPU, in C: decodes, guesses and chunks of prompts in one call.
+
+    out[t, h] = softmax(cap(scale * q[t, h] · K[s, h // group, a:p + 1]ᵀ)) V[s, h // group, a:p + 1]
+    p         = seq_lens[s] - new[s] + (t - query_starts[s]),   new[s] = query_starts[s + 1] - query_starts[s]
+    a         = max(0, p + 1 - window), or 0 where there is no ``window``
+    cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
+
+Keys and values are read where they lie, in panels of 16 tokens (see attention.c), so that a step costs about what it
+reads. A token's result is the same to the bit whatever stands beside it and however its prompt came in chunks.
+
+Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another; ``keys``
+[blocks, kv_heads, block_size / 16, head_dim / 2, 16, 2]; ``values`` [blocks, kv_heads, block_size / 16, 8, head_dim, 2].
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_float, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from kernels.launch import path
+from kernels.native.library import load
+
+PANEL = 16
+_WIDEST = 256
+
+
+class _Job(ctypes.Structure):
+    """As in attention.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("query", "out", "keys", "values", "tables", "starts", "lengths")),
+        *((name, c_int64) for name in ("query_stride", "width", "sequences", "heads", "kv_heads", "head_dim")),
+        *((name, c_int64) for name in ("block_size", "window")),
+        *((name, c_float) for name in ("scale", "softcap")),
+    )
+
+
+@dataclass(slots=True)
+class Sequences:
+    """Whose rows stand in a batch, in their order."""
+
+    block_tables: Tensor
+    """int64 [sequences, max_blocks]"""
+    query_starts: Tensor
+    """int64 [sequences + 1]"""
+    seq_lens: Tensor
+    """int64 [sequences], the new tokens included."""
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    library = load("attention") if path() == "auto" else None
+    if library is not None:
+        library.attend.argtypes = (c_void_p, c_int)
+        library.attend.restype = c_int
+        library.store.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p)
+        library.store.argtypes += (c_int64, c_int64, c_int64, c_int64, c_int)
+        library.store.restype = None
+    return library
+
+
+def is_packed(cache: Tensor) -> bool:
+    """Whether keys or values lie in panels."""
+    return cache.dim() == 6
+
+
+def packs(device: torch.device, dtype: torch.dtype, head_dim: int, block_size: int) -> bool:
+    """Whether there is a way to attend to such a cache in panels, on this machine."""
+    fits = head_dim % PANEL == 0 and head_dim <= _WIDEST and block_size % PANEL == 0
+    return fits and device.type == "cpu" and dtype == torch.bfloat16 and _library() is not None
+
+
+def packed_shapes(
+    blocks: int, kv_heads: int, block_size: int, head_dim: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of keys, and of values."""
+    panels = blocks, kv_heads, block_size // PANEL
+    return (*panels, head_dim // 2, PANEL, 2), (*panels, PANEL // 2, head_dim, 2)
+
+
+def unpack(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Copies [blocks, kv_heads, block_size, head_dim]."""
+    keys, values = keys.transpose(3, 4), values.transpose(4, 5)
+    return keys.flatten(4).flatten(2, 3), values.flatten(3, 4).flatten(2, 3)
+
+
+def packed_store(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+    """``k``, ``v`` [tokens, kv_heads, head_dim], to ``slots`` int64 [tokens]; as kernels/store_kv.py."""
+    library = _library()
+    if library is None:
+        raise RuntimeError("kernels/native/attention.c is not loaded")
+    k, v = _rows(k), _rows(v)
+    tokens, kv_heads, head_dim = k.shape
+    library.store(
+        k.data_ptr(),
+        v.data_ptr(),
+        k.stride(0),
+        v.stride(0),
+        keys.data_ptr(),
+        values.data_ptr(),
+        slots.data_ptr(),
+        tokens,
+        kv_heads,
+        head_dim,
+        keys.shape[2] * PANEL,
+        torch.get_num_threads(),
+    )
+
+
+def packed_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    sequences: Sequences,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    library = _library()
+    if library is None:
+        raise RuntimeError("kernels/native/attention.c is not loaded")
+    q = _rows(q)
+    out = torch.empty(q.shape, dtype=q.dtype)
+    tables = sequences.block_tables
+    job = _Job(
+        q.data_ptr(),
+        out.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+        tables.data_ptr(),
+        sequences.query_starts.data_ptr(),
+        sequences.seq_lens.data_ptr(),
+        q.stride(0),
+        tables.stride(0),
+        len(tables),
+        q.shape[1],
+        keys.shape[1],
+        q.shape[2],
+        keys.shape[2] * PANEL,
+        window or 0,
+        scale,
+        softcap or 0.0,
+    )
+    if library.attend(byref(job), torch.get_num_threads()):
+        raise MemoryError("attention found no memory to work in")
+    return out
+
+
+def _rows(x: Tensor) -> Tensor:
+    """A token's heads side by side; tokens may be further apart."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
