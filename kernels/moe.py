@@ -30,8 +30,9 @@ from kernels.geglu import geglu_reference
 from kernels.launch import Variant, arch, jit, on_triton, tl, triton
 from kernels.swiglu import swiglu_reference
 
-_CHUNK = 32
-"""Tokens of one program that chooses."""
+_CHOICES = 2048
+"""Scores that one program looks at: those of 32 tokens, or of fewer if there are more than 64 experts."""
+_CHOICE_WARPS = 8
 
 
 def route_reference(scores: Tensor, top: int, normalise: bool) -> tuple[Tensor, Tensor]:
@@ -167,7 +168,7 @@ def _sort_kernel(
         needed = (total + ROWS - 1) // ROWS
         last = tl.cumsum(needed, 0)
         tl.store(tiles, tl.sum(needed, 0))
-        for i in range(0, tl.max(needed, 0)):
+        for i in range(tl.max(needed, 0)):
             tile = tiles + 1 + 3 * (last - needed + i)
             first = end - total + i * ROWS
             tl.store(tile, numbers, i < needed)
@@ -205,7 +206,7 @@ def _experts_kernel(
     inside = slots < tl.load(tiles + 3 + 3 * tile)
     pairs = tl.load(order + slots, inside, other=0)
     column = block * COLUMNS + tl.arange(0, COLUMNS)
-    if ACTIVATION:
+    if ACTIVATION != "":
         rows, targets = pairs // TOP, slots
         # Gate and up in turn, so that one thread has both.
         column = column // 2 + column % 2 * (OUT // 2)
@@ -226,7 +227,7 @@ def _experts_kernel(
         total = tl.dot(a, b, total, input_precision="ieee")
         left += DEPTH
         right += DEPTH
-    if ACTIVATION:
+    if ACTIVATION != "":
         gate, up = tl.split(tl.reshape(total, [ROWS, COLUMNS // 2, 2]))
         if ACTIVATION == "swiglu":
             result = gate * tl.sigmoid(gate) * up
@@ -292,6 +293,10 @@ def _tile(chip: str, dtype: torch.dtype, tokens: int, experts: int, top: int) ->
     return some if tokens <= some.rows or share <= some.rows else many
 
 
+def _chunk(experts: int) -> int:
+    return max(1, min(32, _CHOICES // experts))
+
+
 def mixture_triton(
     x: Tensor,
     scores: Tensor,
@@ -303,11 +308,13 @@ def mixture_triton(
 ) -> Tensor:
     tokens, hidden = x.shape
     count, width = down.shape[0], down.shape[2]
-    out = x.new_empty(0) if not tokens else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if not tokens:
-        return out.view(x.shape)
+        return out
     tile = _tile(arch(x.device), x.dtype, tokens, count, top)
-    pairs, experts, chunks = tokens * top, triton.next_power_of_2(count), triton.cdiv(tokens, _CHUNK)
+    pairs, experts = tokens * top, triton.next_power_of_2(count)
+    chunk = _chunk(experts)
+    chunks = triton.cdiv(tokens, chunk)
     # As many as there can be: each expert in use has fewer than ``tile.rows`` rows to spare.
     most = (pairs + min(count, pairs) * (tile.rows - 1)) // tile.rows
 
@@ -327,7 +334,8 @@ def mixture_triton(
         EXPERTS=experts,
         TOP=top,
         NORMALISE=normalise,
-        CHUNK=_CHUNK,
+        CHUNK=chunk,
+        num_warps=_CHOICE_WARPS,
     )
     _sort_kernel[(chunks,)](
         chosen,
@@ -338,8 +346,9 @@ def mixture_triton(
         chunks,
         EXPERTS=experts,
         TOP=top,
-        CHUNK=_CHUNK,
+        CHUNK=chunk,
         ROWS=tile.rows,
+        num_warps=_CHOICE_WARPS,
     )
 
     def product(rows: Tensor, weight: Tensor, result: Tensor, activation: str) -> Tensor:
@@ -386,7 +395,7 @@ def variants(arch: str) -> Iterator[Variant]:
         ("Qwen3-30B", 128, 8, 2048, 768, (few,)),
     )
     for name, count, top, hidden, width, tiles in models:
-        routed = {"EXPERTS": count, "TOP": top, "CHUNK": _CHUNK}
+        routed = {"EXPERTS": count, "TOP": top, "CHUNK": _chunk(count)}
         yield Variant(
             f"route {name}",
             _route_kernel,
@@ -399,6 +408,7 @@ def variants(arch: str) -> Iterator[Variant]:
                 "scores_stride": "i32",
             },
             {"COUNT": count, "NORMALISE": True, **routed},
+            num_warps=_CHOICE_WARPS,
             unaligned=frozenset({"tokens"}),
         )
         yield Variant(
@@ -410,6 +420,7 @@ def variants(arch: str) -> Iterator[Variant]:
                 "chunks": "i32",
             },
             {"ROWS": few.rows, **routed},
+            num_warps=_CHOICE_WARPS,
             unaligned=frozenset({"tokens", "chunks"}),
         )
         for tile in tiles:
