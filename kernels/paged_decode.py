@@ -13,7 +13,8 @@ in the dtype of ``q`` or, with float32 ``k_scales``, ``v_scales`` [blocks, kv_he
 float8_e4m3fn; ``block_tables`` int64 [sequences, max_blocks], entries past a sequence's end name any finite block;
 ``seq_lens`` int64 [sequences], the new tokens included. Returns [sequences * new, heads, head_dim].
 
-The algorithm is PagedAttention (Kwon et al., 2023, https://arxiv.org/abs/2309.06180).
+The algorithm is PagedAttention (Kwon et al., 2023, https://arxiv.org/abs/2309.06180); on a GPU, split into parts: see
+flash_decoding.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from kernels.flash_decoding import paged_decode_triton
+from kernels.launch import on_triton
 
 TILE = 64
 """Positions a tile. Keys are read in whole tiles, and prefill cuts its queries into them, at multiples counted from
@@ -199,6 +203,11 @@ def paged_decode(
     v_scales: Tensor | None = None,
     reads: Reads | None = None,
 ) -> Tensor:
+    # The kernel knows no keys by dimension: see paged_bags.py.
+    if on_triton(q) and k_cache.stride(3) == 1:
+        return paged_decode_triton(
+            q, k_cache, v_cache, block_tables, seq_lens, scale, window, softcap, k_scales, v_scales
+        )
     return paged_decode_reference(
         q, k_cache, v_cache, block_tables, seq_lens, scale, window, softcap, k_scales, v_scales, reads
     )
