@@ -1,7 +1,7 @@
 """Matrix products with weights in 8 or 4 bits.
 
-On a CPU the products are torch's own packed ones. On a GPU the integer weights are widened and multiplied: that saves
-memory, not time.
+On a CPU with VNNI they are kernels/native/linear.c, elsewhere torch's own packed ones. On a GPU the integer weights are
+widened and multiplied: that saves memory, not time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.weights.quantize import Channels, Groups
+from kernels.native.linear import PackedWeight, available, pack_int4, pack_int8
 
 _FEW = 3
 """Rows of bfloat16 up to which torch's product with 8-bit weights is the faster one."""
@@ -21,6 +22,8 @@ _ROWS = 64
 """Rows computed at a time, so that what lies between stays in the processor's cache."""
 _MANY = 48
 """Rows from which widening 4-bit weights and multiplying them in bfloat16 beats multiplying them as they are."""
+_MANY_NATIVE = 48
+"""As ``_MANY``, where the product is in C."""
 _MANY_INT8 = 96
 """As ``_MANY``, of 8-bit weights."""
 _BLOCK = 64
@@ -29,6 +32,36 @@ _COLUMNS = 1024
 """Outputs widened at a time."""
 _GROUPS = (256, 128, 64, 32)
 """Sizes of groups that torch's product knows."""
+
+
+class _Native:
+    """A product in C: few rows with the codes as they are, many with codes widened to bfloat16 piece by piece.
+
+    The latter rounds otherwise; with ``invariant`` it is left out.
+    """
+
+    def __init__(self, weight: PackedWeight, bias: Tensor | None, invariant: bool) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._many = None if invariant else _MANY_NATIVE
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._many is None or len(x) < self._many or x.dtype != torch.bfloat16:
+            return self._weight(x)
+        columns, outputs = self._weight.columns, self._weight.out_features
+        product = x.new_empty(len(x), columns)
+        scratch = x.new_empty(self._weight.in_features * min(_COLUMNS, columns))
+        for start in range(0, columns, _COLUMNS):
+            stop = min(start + _COLUMNS, columns)
+            piece = scratch[: self._weight.in_features * (stop - start)].view(-1, stop - start)
+            self._weight.widen(start, piece)
+            torch.mm(x, piece, out=product[:, start:stop])
+        product = product[:, :outputs]
+        return product if self._bias is None else product + self._bias
 
 
 class Int8Linear:
@@ -42,8 +75,19 @@ class Int8Linear:
     ``invariant`` they are left out.
     """
 
-    def __init__(self, weight: Channels, bias: Tensor | None = None, *, invariant: bool = False) -> None:
+    def __init__(
+        self,
+        weight: Channels,
+        bias: Tensor | None = None,
+        *,
+        invariant: bool = False,
+        native: bool = True,
+    ) -> None:
         self.out_features, self.in_features = weight.codes.shape
+        self._native: _Native | None = None
+        if native and weight.codes.device.type == "cpu" and available():
+            self._native = _Native(pack_int8(weight.codes, weight.scale, bias), bias, invariant)
+            return
         self._codes = weight.codes.t()
         self._scale = weight.scale
         self._bias = bias
@@ -54,9 +98,13 @@ class Int8Linear:
 
     @property
     def nbytes(self) -> int:
+        if self._native is not None:
+            return self._native.nbytes
         return self._codes.nbytes + self._scale.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._native is not None:
+            return self._native(x)
         if x.device.type != "cpu":
             product = (x @ self._codes.to(x.dtype)) * self._scale.to(x.dtype)
         elif len(x) <= self._few and x.dtype == torch.bfloat16:
@@ -101,10 +149,23 @@ class Int4Linear:
     but rounds otherwise; with ``invariant`` they never are.
     """
 
-    def __init__(self, weight: Groups, bias: Tensor | None = None, *, invariant: bool = False) -> None:
+    def __init__(
+        self,
+        weight: Groups,
+        bias: Tensor | None = None,
+        *,
+        invariant: bool = False,
+        native: bool = True,
+    ) -> None:
         self.out_features, self.in_features = weight.codes.shape
         self._bias = bias
         self._order = weight.order
+        self._native: _Native | None = None
+        if native and weight.codes.device.type == "cpu" and available():
+            self._native = _Native(
+                pack_int4(weight.codes, weight.scale, weight.offset, bias), bias, invariant
+            )
+            return
         self._packed: Tensor | None = None
         self._many: int | None = None
         if weight.codes.device.type != "cpu":
@@ -127,6 +188,8 @@ class Int4Linear:
 
     @property
     def nbytes(self) -> int:
+        if self._native is not None:
+            return self._native.nbytes
         if self._packed is None:
             return self._pairs.nbytes + self._scale.nbytes + self._offset.nbytes
         return self._packed.nbytes + self._scales.nbytes
@@ -134,6 +197,8 @@ class Int4Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if self._order is not None:
             x = x[:, self._order]
+        if self._native is not None:
+            return self._native(x)
         if self._packed is None:
             product = functional.linear(x, self._widened(x.dtype))
         else:

@@ -115,7 +115,7 @@ def test_four_bits_where_the_product_is_plain() -> None:
     weight = to_int4(torch.randn(24, 64), 32)
     linear = object.__new__(Int4Linear)
     linear.out_features, linear.in_features = weight.codes.shape
-    linear._bias = linear._order = linear._packed = None
+    linear._bias = linear._order = linear._packed = linear._native = None
     linear._pairs = weight.codes[:, 0::2] | weight.codes[:, 1::2] << 4
     linear._scale, linear._offset = weight.scale, weight.offset
     x = torch.randn(5, 64)

@@ -1,0 +1,186 @@
+"""``linear.c``: products with weights of 4, 6 or 8 bits on processors with AVX-512 VNNI.
+
+A few rows are bound by reading the weights. Activations keep 15 bits and a sign in each group of inputs, and a row's
+result is the same to the last bit whatever other rows share the product.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.native.library import load
+
+_TILE = 16
+_SIZES = (128, 64, 32)
+"""Inputs that share a scale in the kernel; wider groups become several."""
+_PIECE = 8192
+"""Outputs packed at a time, so that no second whole copy arises."""
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+class Kind(IntEnum):
+    """How codes and scales lie in memory; as in linear.c."""
+
+    INT8 = 0
+    INT4 = 1
+    INT4_SMALL = 2
+    INT6 = 3
+
+
+class _Weight(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("codes", "scales", "factors", "bias")),
+        *((name, ctypes.c_int64) for name in ("outputs", "inputs", "padded", "group", "kind")),
+    )
+
+
+class _Library:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+        self.product = library.product
+        self.product.argtypes = (pointer, pointer, long, long, pointer, integer, integer)
+        self.product.restype = integer
+        self.widen = library.widen
+        self.widen.argtypes = (pointer, long, long, pointer, integer)
+        self.widen.restype = None
+
+
+@cache
+def library() -> _Library | None:
+    """``None`` where it cannot be had: then torch's products are taken."""
+    found = load("linear")
+    return None if found is None else _Library(found)
+
+
+def available() -> bool:
+    return library() is not None
+
+
+class PackedWeight:
+    """A weight [out, in] in tiles of 16 outputs; made by ``pack_int8`` or ``pack_int4``."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        shape: tuple[int, int],
+        group: int,
+        codes: Tensor,
+        scales: Tensor,
+        factors: Tensor,
+        bias: Tensor | None,
+    ) -> None:
+        found = library()
+        assert found is not None
+        self.out_features, self.in_features = shape
+        self._library = found
+        self._kept = [codes, scales, factors]
+        if bias is not None:
+            bias = bias.float().contiguous()
+        self._bias = bias
+        self._struct = _Weight(
+            codes.data_ptr(),
+            scales.data_ptr(),
+            factors.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            *shape,
+            -(-shape[1] // group) * group,
+            group,
+            kind,
+        )
+        self._address = ctypes.addressof(self._struct)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._kept)
+
+    @property
+    def columns(self) -> int:
+        """Outputs, filled up to whole tiles."""
+        return -(-self.out_features // _TILE) * _TILE
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``x`` [rows, in] → [rows, out], bias included."""
+        rows = len(x)
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        out = x.new_empty(rows, self.out_features)
+        if self._library.product(
+            self._address,
+            x.data_ptr(),
+            x.stride(0),
+            rows,
+            out.data_ptr(),
+            _DTYPES[x.dtype],
+            torch.get_num_threads(),
+        ):
+            raise MemoryError(f"No memory for a product of {rows} rows of {self.in_features} inputs.")
+        return out
+
+    def widen(self, start: int, into: Tensor) -> None:
+        """Outputs from ``start`` on into bfloat16 [in, outputs], both multiples of 16."""
+        first = start // _TILE
+        last = first + into.shape[1] // _TILE
+        self._library.widen(self._address, first, last, into.data_ptr(), torch.get_num_threads())
+
+
+def pack_int8(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight:
+    """``codes`` int8 [out, in], ``scale`` float32 [out]."""
+    packed = _tiles(codes.view(torch.uint8), 64, 128, lambda piece: piece ^ 128)
+    return PackedWeight(Kind.INT8, codes.shape, 64, packed, scale.new_empty(0), _by_tile(scale), bias)
+
+
+def pack_int4(codes: Tensor, scale: Tensor, offset: Tensor, bias: Tensor | None) -> PackedWeight:
+    """``codes`` uint8 [out, in], ``scale`` and ``offset`` float32 [out, groups]."""
+    size = codes.shape[1] // scale.shape[1]
+    group = next(part for part in _SIZES if size % part == 0)
+    packed = _tiles(codes, group, 0, _nibbles)
+    if (small := _small(scale, offset)) is not None:
+        kind, (scales, factors) = Kind.INT4_SMALL, small
+    else:
+        kind, scales, factors = Kind.INT4, torch.stack([scale, offset], -1).bfloat16(), scale.new_empty(0)
+    scales = _by_tile(scales.repeat_interleave(size // group, 1))
+    return PackedWeight(kind, codes.shape, group, packed, scales, _by_tile(factors), bias)
+
+
+def _tiles(codes: Tensor, group: int, zero: int, pack: Callable[[Tensor], Tensor]) -> Tensor:
+    """Codes [out, in] into tiles, both sides filled up with ``zero``; ``pack`` [tiles, 16, in] → bytes of a lane."""
+    pieces = []
+    for piece in codes.split(_PIECE):
+        missing = (0, -codes.shape[1] % group, 0, -len(piece) % _TILE)
+        filled = functional.pad(piece, missing, value=zero)
+        lanes = pack(filled.view(-1, _TILE, filled.shape[1]))
+        pieces.append(lanes.view(*lanes.shape[:2], -1, 4).transpose(1, 2).reshape(-1))
+    return torch.cat(pieces)
+
+
+def _nibbles(codes: Tensor) -> Tensor:
+    fours = codes.view(*codes.shape[:2], -1, 2, 4)
+    return fours[..., 0, :] | fours[..., 1, :] << 4
+
+
+def _by_tile(rows: Tensor) -> Tensor:
+    """[out, ...] → [tiles, ..., 16]"""
+    filled = torch.cat([rows, rows.new_zeros(-len(rows) % _TILE, *rows.shape[1:])])
+    return filled.unflatten(0, (-1, _TILE)).movedim(1, -1).contiguous()
+
+
+def _small(scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Scales of 8 bits and offsets in sixteenths uint8 [out, groups, 2], and factors [out], if they are exactly so."""
+    most = scale.amax(1).view(torch.int32)
+    least = ((most >> 23) - 7 << 23).clamp_(min=1 << 23).view(torch.float32)
+    bits = scale.view(torch.int32) - least.view(torch.int32)[:, None]
+    sixteenths = offset * 16 / scale
+    if (
+        bits.bitwise_and(2**18 - 1).any()
+        or bits.min() < 0
+        or not torch.equal(sixteenths, sixteenths.round().clamp(-127, 127))
+    ):
+        return None
+    return torch.stack([(bits >> 18).byte(), sixteenths.to(torch.int8).view(torch.uint8)], -1), least
