@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.layers.invariance import filled, least_rows
+from kernels.launch import on_triton
 
 _NARROW = 192
 """Outputs below which MKL takes another path for a single row: it is then computed as two."""
@@ -58,16 +59,14 @@ class Linear:
         self._bias = bias
         self._packed: Tensor | None = None
         self._reordered: Tensor | None = None
-        if (
-            weight.device.type == "cpu"
-            and weight.dtype == torch.float32
-            and torch.backends.mkl.is_available()
-        ):
+        # Where Triton is forced, weights are kept as a GPU has them.
+        on_cpu = weight.device.type == "cpu" and not on_triton(weight)
+        if on_cpu and weight.dtype == torch.float32 and torch.backends.mkl.is_available():
             # The number of rows is a hint: any number may follow.
             self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), 16)
             # The product asks for the plain weights' shape alone; this has it and takes no memory.
             weight = weight.new_empty(1).expand(weight.shape)
-        elif weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and _has_bfloat16():
+        elif on_cpu and weight.dtype == torch.bfloat16 and _has_bfloat16():
             self._reordered = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
             weight = weight.new_empty(1).expand(weight.shape)
         self._weight = weight
@@ -75,6 +74,19 @@ class Linear:
     @property
     def nbytes(self) -> int:
         return self._weight.numel() * self._weight.itemsize
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the layer is nothing but its ``weight`` [out, in], as it was given."""
+        return self._packed is None and self._reordered is None and self._bias is None
+
+    @property
+    def weight(self) -> Tensor:
+        return self._weight
+
+    def move(self, place: Tensor) -> None:
+        """A plain weight stands in ``place`` from here on."""
+        self._weight = place.copy_(self._weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._product(x) if len(x) >= self._least else filled(self._product, x, self._least)

@@ -22,9 +22,9 @@ class GatedMLP:
     """``x`` [tokens, hidden] → [tokens, hidden]."""
 
     def __init__(self, gate_up: Product, down: Product, activation: str = "silu") -> None:
-        self._gate_up = gate_up
-        self._down = down
-        self._activation = ACTIVATIONS[activation]
+        self.gate_up = gate_up
+        self.down = down
+        self.activation = ACTIVATIONS[activation]
 
     @classmethod
     def load(
@@ -48,4 +48,4 @@ class GatedMLP:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._down(self._activation(self._gate_up(x)))
+        return self.down(self.activation(self.gate_up(x)))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from torch import Tensor
 from torch.nn import functional
 
 from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
-from kernels.moe import group, route
+from engine.weights.loader import Product
+from engine.worker.parallel import Reduced
+from kernels.geglu import geglu
+from kernels.launch import on_triton
+from kernels.moe import group, mixture, route
 
 
 class MixtureMLP:
@@ -17,12 +21,15 @@ class MixtureMLP:
 
     Each expert that is used runs once, over its tokens. A token's experts are summed in the order of their numbers,
     so its result does not depend on whom it shares the step with.
+
+    On a GPU experts with plain weights are computed all at once. For that their weights are moved into one tensor,
+    each as it comes, so that no more than one expert's is held twice.
     """
 
     def __init__(
         self,
         router: Tensor,
-        experts: Sequence[GatedMLP],
+        experts: Iterable[GatedMLP],
         top: int,
         normalise: bool,
         *,
@@ -30,12 +37,19 @@ class MixtureMLP:
     ) -> None:
         # MKL's rows have the same bits wherever they stand if outputs come in eights.
         self._router = Linear(functional.pad(router, (0, 0, 0, -len(router) % 8)), invariant=invariant)
-        self._experts = experts
+        self._stacks: list[Tensor] | None = None
+        self._experts = self._stacked(experts, len(router)) if on_triton(router) else list(experts)
         self._top = top
         self._normalise = normalise
 
     def __call__(self, x: Tensor) -> Tensor:
-        chosen, weights = route(self._router(x)[:, : len(self._experts)], self._top, self._normalise)
+        scores = self._router(x)[:, : len(self._experts)]
+        if self._stacks is not None:
+            one = self._experts[0]
+            activation = "geglu" if one.activation is geglu else "swiglu"
+            out = mixture(x, scores, *self._stacks, self._top, self._normalise, activation)
+            return one.down.ranks.all_reduce(out) if isinstance(one.down, Reduced) else out
+        chosen, weights = route(scores, self._top, self._normalise)
         out = x.new_zeros(x.shape)
         if len(x) == 1:
             for expert, weight in sorted(
@@ -47,6 +61,26 @@ class MixtureMLP:
             y = self._experts[expert](x[rows])
             out.index_add_(0, rows, y.mul_(weights[rows, places, None]))
         return out
+
+    def _stacked(self, experts: Iterable[GatedMLP], count: int) -> list[GatedMLP]:
+        """The experts, on weights that stand in ``_stacks`` if all are plain."""
+        done: list[GatedMLP] = []
+        for expert in experts:
+            layers = [layer for layer in map(_plain, (expert.gate_up, expert.down)) if layer is not None]
+            if len(layers) < 2:
+                self._stacks = None
+            elif not done:
+                self._stacks = [layer.weight.new_empty(count, *layer.weight.shape) for layer in layers]
+            for stack, layer in zip(self._stacks or (), layers, strict=False):
+                layer.move(stack[len(done)])
+            done.append(expert)
+        return done
+
+
+def _plain(layer: Product) -> Linear | None:
+    """The linear layer that is nothing but its weight; ``None`` if it is something else."""
+    layer = layer.part if isinstance(layer, Reduced) else layer
+    return layer if isinstance(layer, Linear) and layer.is_plain else None
 
 
 def _first(pair: tuple[int, Tensor]) -> int:

@@ -149,7 +149,7 @@ def _mixture(config: DecoderConfig, experts: Experts, weights: Loader, name: str
     name = f"{name}.{experts.name}"
     # The router is small, and what it decides is decided for good: it stays as it is stored.
     router = weights.take(f"{name}.gate.weight", (experts.count, config.hidden))
-    mlps = [
+    mlps = (
         GatedMLP.load(
             weights,
             f"{name}.experts.{i}",
@@ -160,7 +160,7 @@ def _mixture(config: DecoderConfig, experts: Experts, weights: Loader, name: str
             down=experts.down,
         )
         for i in range(experts.count)
-    ]
+    )
     return MixtureMLP(router, mlps, experts.top, experts.normalise, invariant=weights.invariant)
 
 

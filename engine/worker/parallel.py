@@ -92,8 +92,8 @@ class Reduced:
     """A layer of which each rank has some inputs: their results are summed."""
 
     def __init__(self, part: Callable[[Tensor], Tensor], ranks: Ranks) -> None:
-        self._part = part
-        self._ranks = ranks
+        self.part = part
+        self.ranks = ranks
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._ranks.all_reduce(self._part(x))
+        return self.ranks.all_reduce(self.part(x))
