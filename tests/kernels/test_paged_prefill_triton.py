@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.paged_prefill import paged_prefill_triton
+from kernels.store_kv import quantize
+from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
+
+__all__ = ["bfloat16_products", "poisoned"]
+
+pytestmark = pytest.mark.usefixtures("bfloat16_products")
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None
+) -> Tensor:
+    """The formula in float64: ``q`` [new, heads, d] are the last positions of ``k``, ``v`` [length, kv_heads, d]."""
+    q, k, v = (x.double().transpose(0, 1) for x in (q, k, v))
+    group, (_, new, _), length = len(q) // len(k), q.shape, k.shape[1]
+    scores = q @ k.repeat_interleave(group, 0).transpose(1, 2) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    back = torch.arange(length - new, length)[:, None] - torch.arange(length)
+    unseen = (back < 0) | (back >= (window or length))
+    weights = torch.softmax(scores.masked_fill(unseen, -torch.inf), -1)
+    return (weights @ v.repeat_interleave(group, 0)).transpose(0, 1)
+
+
+def check(
+    new: list[int],
+    lengths: list[int],
+    heads: int = 2,
+    kv_heads: int = 1,
+    head_dim: int = 64,
+    dtype: torch.dtype = torch.float32,
+    *,
+    block_size: int = 16,
+    window: int | None = None,
+    softcap: float | None = None,
+    stored: torch.dtype | None = None,
+    **options: int,
+) -> None:
+    """All that no token sees is NaN: past the end, before all windows, and other sequences' blocks. Queries are a
+    view of a wider product."""
+    counts = [-(-length // block_size) for length in lengths]
+    total = sum(counts) + 2
+    order = (torch.randperm(total - 1) + 1).tolist()
+    size = (total, kv_heads, block_size)
+    caches = [torch.full((*size, head_dim), torch.nan, dtype=dtype) for _ in "kv"]
+    scales: list[Tensor] = []
+    if stored is not None:
+        caches = [torch.full((*size, head_dim), 0x7F, dtype=torch.int8).view(stored) for _ in "kv"]
+        scales = [torch.full(size, torch.nan) for _ in "kv"]
+    tables = torch.zeros(len(lengths), max([1, *counts]) + 1, dtype=torch.int64)
+    wide = torch.randn(sum(new), heads + 2, head_dim).to(dtype)
+    starts = torch.tensor([0, *new]).cumsum(0)
+    expected = []
+    for s, (count, length) in enumerate(zip(new, lengths, strict=True)):
+        tables[s, : counts[s]] = torch.tensor([order.pop() for _ in range(counts[s])], dtype=torch.int64)
+        known = []
+        seen = torch.arange(0 if window is None else max(0, length - count + 1 - window), length)
+        places = tables[s, seen // block_size], slice(None), seen % block_size
+        for i, cache in enumerate(caches):
+            x = torch.randn(length, kv_heads, head_dim).to(dtype)
+            if stored is None:
+                cache[places] = x[seen]
+            else:
+                units, unit = quantize(x, stored)
+                cache.view(torch.int8)[places] = units.view(torch.int8)[seen]
+                scales[i][places] = unit[seen]
+                x = units.double() * unit[..., None]
+            known.append(x)
+        q = wide[starts[s] : starts[s + 1], :heads]
+        expected.append(attention(q, *known, head_dim**-0.5, window, softcap))
+    rest = (head_dim**-0.5, window, softcap, *(scales or (None, None)))
+    lens = torch.tensor(lengths)
+    out = paged_prefill_triton(wide[:, :heads], *caches, tables, starts, lens, *rest, **options)
+    assert out.shape == (sum(new), heads, head_dim)
+    # Weights of quantized values are bfloat16 where queries are float16.
+    assert_close(out.bfloat16() if stored and dtype == torch.float16 else out, torch.cat(expected))
+
+
+@pytest.mark.parametrize(
+    ("new", "lengths"),
+    [
+        pytest.param([1], [1], id="one-token"),
+        pytest.param([15], [15], id="block-minus-1"),
+        pytest.param([16], [16], id="one-block"),
+        pytest.param([17], [17], id="block-plus-1"),
+        pytest.param([31, 32, 33], [31, 32, 33], id="tile-edges"),
+        pytest.param([15, 16, 17], [63, 64, 65], id="late-chunks-at-tile-edges"),
+        pytest.param([1, 1, 1, 1], [32, 33, 1, 100], id="chunks-of-one-token"),
+        pytest.param([5, 0, 40, 0, 0, 3], [70, 9, 40, 0, 33, 3], id="some-without-tokens"),
+        pytest.param([0, 7], [0, 7], id="an-empty-first"),
+        pytest.param([3, 200], [3, 230], id="many-tiles"),
+    ],
+)
+def test_equals_the_formula(new: list[int], lengths: list[int]) -> None:
+    check(new, lengths)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(3, 3, 64), (7, 1, 80), (8, 2, 96), (16, 2, 128), (8, 8, 256)]
+)
+def test_heads_of_all_sizes_and_groups(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    check([20, 3, 0, 1], [20, 50, 4, 9], heads, kv_heads, head_dim, dtype)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("window", [1, 2, 15, 33, 64, 1000])
+def test_a_window_and_a_cap(window: int, softcap: float | None) -> None:
+    check([45, 40, 1, 0], [45, 170, 90, 7], window=window, softcap=softcap)
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 20])
+def test_a_quantized_cache(window: int | None, dtype: torch.dtype, stored: torch.dtype) -> None:
+    check([20, 0, 33], [20, 3, 66], 4, 2, 64, dtype, window=window, stored=stored)
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 128])
+def test_blocks_of_other_sizes(block_size: int) -> None:
+    check([33, 40], [33, 170], block_size=block_size, window=50)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_small_tiles(dtype: torch.dtype) -> None:
+    check([1, 1, 17, 1], [1, 50, 40, 17], 4, 2, dtype=dtype, tile=16)
+
+
+def test_a_group_of_more_heads_than_a_tile_has_rows() -> None:
+    check([3], [20], 130, 1)
+
+
+def test_no_tokens() -> None:
+    check([0], [0])
+    check([0, 0], [5, 0])
