@@ -1,0 +1,350 @@
+"""A matrix product with weights in groups of 4-bit codes.
+
+    out[r, n] = sum over k of x[r, k] * ((code[n, k] - 8) * scale[n, k / group] + offset[n, k / group])  + bias[n]
+
+Shapes: ``x`` [rows, in]; ``bias`` [out]; the weight as ``pack_w4`` makes it of codes [out, in] from 0 to 15, with
+``scale`` and ``offset`` [out, in / group], where a group has 32, 64 or 128 inputs. AWQ and GPTQ say ``(code - zero) *
+scale``, so ``offset = (8 - zero) * scale``; their words hold eight outputs (AWQ) or eight inputs (GPTQ) in orders of
+their own, which the readers in engine/weights undo before.
+
+Packed, the inputs lie in steps of 128, and a step is [out, 32] words of 16 bits: bits ``4q`` to ``4q + 3`` of word
+``j`` are input ``32 q + j``. So a tile of outputs is one piece of memory, each thread loads 16 bytes, a quarter of a
+step is one shift and one mask away from the layout that matrix instructions take, and no group ends within a quarter.
+A code becomes a number by standing in the lowest bits of 128 (1024 in float16), which is taken out again with the
+offset, for the sum of a group's ``x`` is needed for that anyway. Scales meet sums in float32, never single weights.
+
+Up to ``MOST_ROWS`` rows go through that kernel, in tiles of 16 rows or, from 17 on, of 32; more of them widen the
+weight into ``x``'s dtype and multiply with cuBLAS, which rounds weights and adds in another order. Within either
+number of rows in a tile, a row's result depends on that row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels import launch, split_k
+from kernels.launch import Variant, jit, on_triton, tl, triton
+from kernels.split_k import finish
+
+STEP = 128
+"""Inputs that are packed together."""
+GROUPS = (128, 64, 32)
+MOST_ROWS = {"sm_80": 64, "sm_90": 64, "sm_100": 64, "gfx942": 64}
+"""For the kernel; not measured."""
+_CENTER = {torch.bfloat16: 128, torch.float16: 1024, torch.float32: 0}
+"""Where numbers of that dtype are one apart, and the lowest four bits are free. float32 converts instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class W4:
+    """A packed weight. Outputs are filled up to a multiple of 64, inputs of 128, with scales of zero."""
+
+    words: Tensor
+    """int16 [steps, out, 32]"""
+    scales: Tensor
+    """int32 [groups, out]: the bits of a scale in the lower half, of its offset in the upper one."""
+    dtype: torch.dtype
+    """Of scales and offsets, bfloat16 or float16."""
+    group: int
+    in_features: int
+    out_features: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.words.nbytes + self.scales.nbytes
+
+
+def pack_w4(codes: Tensor, scale: Tensor, offset: Tensor) -> W4:
+    """``codes`` uint8 [out, in]; ``scale`` and ``offset`` [out, in / group]. A group must be a multiple of 32: one that
+    is none of ``GROUPS`` becomes several."""
+    outputs, inputs = codes.shape
+    size = inputs // scale.shape[1]
+    group = next((group for group in GROUPS if size % group == 0), 0)
+    if not group:
+        raise ValueError(f"Groups of {size} weights cannot be packed; multiples of 32 can.")
+    rows, columns = -outputs % 64, -inputs % STEP
+    padded = functional.pad(codes, (0, columns, 0, rows)).to(torch.int32)
+    quarters = (
+        padded.view(len(padded), -1, 4, 32) << torch.arange(0, 16, 4, device=codes.device).int()[:, None]
+    )
+    words = quarters.sum(2, dtype=torch.int32).to(torch.int16).transpose(0, 1).contiguous()
+
+    pairs = torch.stack([scale, offset], -1).float().repeat_interleave(size // group, 1)
+    pairs = _narrow(functional.pad(pairs, (0, 0, 0, columns // group, 0, rows)).transpose(0, 1).contiguous())
+    return W4(words, pairs.view(torch.int32)[..., 0], pairs.dtype, group, inputs, outputs)
+
+
+def _narrow(values: Tensor) -> Tensor:
+    """In the 16 bits that keep more of them: checkpoints have float16, our own codes are chosen for bfloat16."""
+    forms = [values.to(dtype) for dtype in (torch.bfloat16, torch.float16)]
+    return min(forms, key=lambda form: (form.float() - values).abs().sum().item())
+
+
+def widen_w4(weight: W4, dtype: torch.dtype) -> Tensor:
+    """[out, in]"""
+    shifts = torch.arange(0, 16, 4, device=weight.words.device)[:, None]
+    codes = (weight.words.to(torch.int32)[:, :, None] >> shifts) & 15
+    codes = codes.transpose(0, 1).reshape(weight.words.shape[1], -1, weight.group).float()
+    pairs = weight.scales.view(weight.dtype).view(*weight.scales.shape, 2).transpose(0, 1).float()
+    wide = (codes - 8) * pairs[..., :1] + pairs[..., 1:]
+    return wide.flatten(1)[: weight.out_features, : weight.in_features].to(dtype)
+
+
+def linear_w4a16_reference(x: Tensor, weight: W4, bias: Tensor | None = None) -> Tensor:
+    return functional.linear(x, widen_w4(weight, x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+def linear_w4a16(
+    x: Tensor,
+    weight: W4,
+    bias: Tensor | None = None,
+    counters: Tensor | None = None,
+    *,
+    invariant: bool = False,
+) -> Tensor:
+    """``counters`` from ``counters_w4``, else made anew; with ``invariant`` all numbers of rows take the kernel, in
+    tiles of the same size."""
+    if not on_triton(x):
+        return linear_w4a16_reference(x, weight, bias)
+    if invariant or len(x) <= MOST_ROWS[launch.arch(x.device)]:
+        return linear_w4a16_triton(x, weight, bias, counters, tile=16 if invariant else None)
+    return functional.linear(x, widen_w4_triton(weight, x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+@jit
+def _scale_and_offset(pair, HALF: tl.constexpr):
+    if HALF:
+        return (
+            pair.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32),
+            (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32),
+        )
+    return (pair << 16).to(tl.float32, bitcast=True), (pair & -65536).to(tl.float32, bitcast=True)
+
+
+@jit
+def _linear_w4a16_kernel(
+    x,
+    words,
+    scales,
+    bias,
+    pieces,
+    counters,
+    out,
+    rows,
+    inputs,
+    outputs,
+    padded,
+    x_stride,
+    steps,
+    steps_a_split,
+    GROUP: tl.constexpr,
+    HALF: tl.constexpr,
+    CENTER: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BIAS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    tile, piece, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    output = tile * OUTPUTS + tl.arange(0, OUTPUTS)
+    row = block * ROWS + tl.arange(0, ROWS)
+    word = tl.arange(0, 32)
+    dtype: tl.constexpr = x.dtype.element_ty
+    ones = tl.full((OUTPUTS, 32), 1.0, tl.float32).to(dtype)
+    x += row.to(tl.int64)[None, :] * x_stride
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    # With its stages named, the loop loads all that it needs ahead, scales too.
+    stop = tl.minimum(steps, (piece + 1) * steps_a_split)
+    for step in tl.range(piece * steps_a_split, stop, num_stages=STAGES):
+        packed = tl.load(words + (step * padded.to(tl.int64) + output)[:, None] * 32 + word[None, :])
+        product = tl.zeros((OUTPUTS, ROWS), tl.float32)
+        summed = tl.zeros((OUTPUTS, ROWS), tl.float32)
+        for quarter in tl.static_range(4):
+            k = step * 128 + quarter * 32 + word
+            numbers = tl.load(x + k[:, None], (k < inputs)[:, None] & (row < rows)[None, :], other=0.0)
+            codes = (packed >> (4 * quarter)) & 15
+            if CENTER == 128:
+                codes = (codes | 0x4300).to(dtype, bitcast=True)
+            elif CENTER == 1024:
+                codes = (codes | 0x6400).to(dtype, bitcast=True)
+            else:
+                codes = codes.to(dtype)
+            product = tl.dot(codes, numbers, product, input_precision="ieee")
+            summed = tl.dot(ones, numbers, summed, input_precision="ieee")
+            if (quarter + 1) * 32 % GROUP == 0:
+                group = (step * (128 // GROUP) + quarter * 32 // GROUP) * padded + output
+                scale, offset = _scale_and_offset(tl.load(scales + group), HALF)
+                offset -= (CENTER + 8) * scale
+                total += product * scale[:, None] + summed * offset[:, None]
+                product = tl.zeros((OUTPUTS, ROWS), tl.float32)
+                summed = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    tile += block * tl.num_programs(0)
+    finish(total, bias, pieces, counters, out, row, output, rows, outputs, tile, piece, SPLITS, BIAS)
+
+
+@jit
+def _widen_w4_kernel(
+    words,
+    scales,
+    out,
+    inputs,
+    outputs,
+    padded,
+    GROUP: tl.constexpr,
+    HALF: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+):
+    step = tl.program_id(1).to(tl.int64)
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    word = tl.arange(0, 32)
+    packed = tl.load(words + (step * padded + output)[:, None] * 32 + word[None, :])
+    for quarter in tl.static_range(4):
+        k = step * 128 + quarter * 32 + word
+        group = (step * (128 // GROUP) + quarter * 32 // GROUP) * padded + output
+        scale, offset = _scale_and_offset(tl.load(scales + group), HALF)
+        wide = (((packed >> (4 * quarter)) & 15).to(tl.float32) - 8) * scale[:, None] + offset[:, None]
+        where = output.to(tl.int64)[:, None] * inputs + k[None, :]
+        tl.store(
+            out + where, wide.to(out.dtype.element_ty), (output < outputs)[:, None] & (k < inputs)[None, :]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    outputs: int
+    """Of a tile. Two warps keep to ``mma.sync``, whose left side comes from registers on all of NVIDIA's chips."""
+    warps: int
+    stages: int
+
+
+def _launch(tile: int, arch: str) -> _Launch:
+    """By rows in a tile: 4 KB of weights and as much of ``x`` (or twice that) are loaded ahead for each stage."""
+    if arch == "gfx942":
+        return _Launch(64, 2, 2)
+    return _Launch(64, 2, 4 if tile == 16 else 3)
+
+
+def counters_w4(weight: W4) -> Tensor:
+    """For all launches with that weight, as long as they follow one another."""
+    return split_k.counters(weight.words.shape[1] // 64 * 4, weight.words.device)
+
+
+def linear_w4a16_triton(
+    x: Tensor, weight: W4, bias: Tensor | None = None, counters: Tensor | None = None, tile: int | None = None
+) -> Tensor:
+    rows, inputs = x.shape
+    x = x if x.stride(1) == 1 else x.contiguous()
+    out = torch.empty(rows, weight.out_features, dtype=x.dtype, device=x.device)
+    if not rows:
+        return out
+    arch = launch.arch(x.device)
+    tile = tile or (16 if rows <= 16 else 32)
+    steps, padded, _ = weight.words.shape
+    table = _launch(tile, arch)
+    tiles, blocks = padded // table.outputs, triton.cdiv(rows, tile)
+    splits = split_k.split(tiles, steps, arch)
+    pieces = out
+    if splits.count > 1:
+        pieces = torch.empty(splits.count, rows, weight.out_features, dtype=torch.float32, device=x.device)
+    if counters is None or len(counters) < tiles * blocks:
+        counters = split_k.counters(tiles * blocks, x.device)
+    _linear_w4a16_kernel[(tiles, splits.count, blocks)](
+        x,
+        weight.words,
+        weight.scales,
+        out if bias is None else bias,
+        pieces,
+        counters,
+        out,
+        rows,
+        inputs,
+        weight.out_features,
+        padded,
+        x.stride(0),
+        steps,
+        splits.steps,
+        GROUP=weight.group,
+        HALF=weight.dtype == torch.float16,
+        CENTER=_CENTER[x.dtype],
+        ROWS=tile,
+        OUTPUTS=table.outputs,
+        SPLITS=splits.count,
+        BIAS=bias is not None,
+        STAGES=table.stages,
+        num_warps=table.warps,
+        num_stages=table.stages,
+    )
+    return out
+
+
+def widen_w4_triton(weight: W4, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(weight.out_features, weight.in_features, dtype=dtype, device=weight.words.device)
+    steps, padded, _ = weight.words.shape
+    _widen_w4_kernel[(padded // 64, steps)](
+        weight.words,
+        weight.scales,
+        out,
+        weight.in_features,
+        weight.out_features,
+        padded,
+        GROUP=weight.group,
+        HALF=weight.dtype == torch.float16,
+        OUTPUTS=64,
+        num_warps=4,
+    )
+    return out
+
+
+def variants(arch: str) -> Iterator[Variant]:
+    """Of Llama-3-8B's and Qwen3-0.6B's layers, all that differ in how often their inputs are split."""
+    names = ("rows", "inputs", "outputs", "padded", "x_stride", "steps", "steps_a_split")
+    numbers = dict.fromkeys(names, "i32")
+    for dtype, group, tile, shape in (
+        ("bf16", 128, 16, (4096, 4096)),
+        ("bf16", 128, 16, (4096, 28672)),
+        ("bf16", 128, 32, (4096, 4096)),
+        ("bf16", 64, 16, (1024, 4096)),
+        ("bf16", 32, 16, (4096, 6144)),
+        ("bf16", 32, 32, (14336, 4096)),
+        ("fp16", 128, 16, (4096, 4096)),
+    ):
+        table = _launch(tile, arch)
+        splits = split_k.split(shape[1] // table.outputs, shape[0] // STEP, arch)
+        pointers = dict.fromkeys(("x", "bias", "out"), f"*{dtype}") | {"words": "*i16", "scales": "*i32"}
+        yield Variant(
+            f"{dtype} group={group} rows={tile} splits={splits.count}",
+            _linear_w4a16_kernel,
+            {**pointers, "pieces": "*fp32", "counters": "*i32", **numbers},
+            {
+                "GROUP": group,
+                "HALF": dtype == "fp16",
+                "CENTER": 128 if dtype == "bf16" else 1024,
+                "ROWS": tile,
+                "OUTPUTS": table.outputs,
+                "SPLITS": splits.count,
+                "BIAS": False,
+                "STAGES": table.stages,
+            },
+            num_warps=table.warps,
+            num_stages=table.stages,
+            dot=True,
+            unaligned=frozenset({"rows", "steps", "steps_a_split"}),
+        )
+    for group in GROUPS[::2]:
+        yield Variant(
+            f"widen bf16 group={group}",
+            _widen_w4_kernel,
+            {
+                "words": "*i16",
+                "scales": "*i32",
+                "out": "*bf16",
+                **dict.fromkeys(("inputs", "outputs", "padded"), "i32"),
+            },
+            {"GROUP": group, "HALF": False, "OUTPUTS": 64},
+        )
