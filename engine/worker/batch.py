@@ -135,7 +135,11 @@ class BatchBuilder:
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
             attention=AttentionInput(
-                self._tensor(slots), decodes, prefills, sequences, (self._tensor(blocks), self._tensor(offsets))
+                self._tensor(slots),
+                decodes,
+                prefills,
+                sequences,
+                (self._tensor(blocks), self._tensor(offsets)),
             ),
             draws=draws,
             drawn_rows=self._tensor(np.array(drawn_rows, dtype=np.int64)),

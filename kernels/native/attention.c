@@ -14,31 +14,17 @@
  * tiles and parts of the keys begin at fixed positions, every sum runs in one order, what a row does not see adds zero,
  * and parts are joined first to last whoever computed them. */
 
-#include <immintrin.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
-#ifndef __AVX512BW__
-#error "this processor has no AVX-512"
-#endif
+#include "panels.h"
 
 enum {
-    LANES = 16,
-    PANELS = 4,
-    TILE = PANELS * LANES, /* keys */
-    PART = 512,            /* keys: what one thread computes at least */
-    BAND = 6,              /* rows: with PANELS vectors each, as many sums as there are registers for */
+    PART = 512, /* keys: what one thread computes at least */
     ROWS = 8 * BAND,
     WIDEST = 256,      /* head_dim */
     LEAST = 64 * 1024, /* numbers multiplied: fewer are not worth a second thread */
 };
 #define LOWEST -1e30f
-#define LOG2E 1.44269504088896341f
-#define UNROLL _Pragma("GCC unroll 8")
-#define INLINE static inline __attribute__((always_inline))
-
-typedef uint16_t bf16;
 
 typedef struct {
     const bf16 *query; /* [tokens, heads, head_dim], a token every query_stride */
@@ -66,131 +52,6 @@ typedef struct {
 typedef struct {
     float *peak, *sum, *mixed; /* [rows], [rows], [rows, head_dim] */
 } State;
-
-/* a pair's two products are added to each lane */
-INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
-#ifdef __AVX512BF16__
-    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
-#else
-    const __m512i odd = _mm512_set1_epi32((int)0xffff0000);
-    sum = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(a, 16), (__m512)_mm512_slli_epi32(b, 16), sum);
-    return _mm512_fmadd_ps((__m512)_mm512_and_si512(a, odd), (__m512)_mm512_and_si512(b, odd), sum);
-#endif
-}
-
-INLINE __m256i narrow(__m512 x) {
-#ifdef __AVX512BF16__
-    return (__m256i)_mm512_cvtneps_pbh(x);
-#else
-    __m512i bits = (__m512i)x, even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    bits = _mm512_add_epi32(bits, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff)));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
-#endif
-}
-
-INLINE __m512 widen(__m256i x) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16); }
-
-/* Within 2 in the last place. Below -126 it is or becomes zero; NaN stays. */
-INLINE __m512 exp2_(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x);
-    __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 rest = _mm512_sub_ps(x, whole), y = _mm512_set1_ps(1.5403530e-4f);
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.3333558e-3f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(9.6181291e-3f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(5.5504109e-2f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(2.4022651e-1f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(6.9314718e-1f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(y, whole);
-}
-
-INLINE float exp2_of(float x) { return _mm512_cvtss_f32(exp2_(_mm512_set1_ps(x))); }
-
-INLINE __m512 tanh_(__m512 x) {
-    const __m512 one = _mm512_set1_ps(1.0f), most = _mm512_set1_ps(40.0f);
-    __m512 grown = exp2_(_mm512_mul_ps(_mm512_min_ps(most, x), _mm512_set1_ps(2 * LOG2E)));
-    return _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(grown, one)));
-}
-
-/* scores [rows, TILE] = queries [rows, dim] . each of the panels */
-INLINE void score_band(const int rows, const int panels, const bf16 *queries, int64_t dim, const bf16 *const *keys,
-                       float *scores) {
-    __m512 sums[BAND][PANELS];
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < panels; p++) sums[r][p] = _mm512_setzero_ps();
-    for (int64_t d = 0; d < dim; d += 2) {
-        __m512i key[PANELS];
-        UNROLL for (int p = 0; p < panels; p++) key[p] = _mm512_loadu_si512(keys[p] + d * LANES);
-        UNROLL for (int r = 0; r < rows; r++) {
-            int32_t pair;
-            memcpy(&pair, queries + r * dim + d, sizeof pair);
-            UNROLL for (int p = 0; p < panels; p++) sums[r][p] = dot(sums[r][p], key[p], _mm512_set1_epi32(pair));
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int p = 0; p < panels; p++) _mm512_storeu_ps(scores + r * TILE + p * LANES, sums[r][p]);
-}
-
-/* mixed [rows, dim] = mixed * factors + weights [rows, TILE] . the panels, for `vectors` of each row */
-INLINE void mix_band(const int rows, const int vectors, const bf16 *weights, const float *factors, int64_t dim,
-                     const bf16 *const *values, int panels, int64_t first, float *mixed) {
-    __m512 sums[BAND][PANELS];
-    UNROLL for (int r = 0; r < rows; r++) {
-        const __m512 factor = _mm512_set1_ps(factors[r]);
-        UNROLL for (int v = 0; v < vectors; v++)
-            sums[r][v] = _mm512_mul_ps(_mm512_loadu_ps(mixed + r * dim + first + v * LANES), factor);
-    }
-    for (int p = 0; p < panels; p++) {
-        const bf16 *panel = values[p] + 2 * first;
-        for (int token = 0; token < LANES; token += 2) {
-            __m512i value[PANELS];
-            UNROLL for (int v = 0; v < vectors; v++)
-                value[v] = _mm512_loadu_si512(panel + token * dim + v * 2 * LANES);
-            UNROLL for (int r = 0; r < rows; r++) {
-                int32_t pair;
-                memcpy(&pair, weights + r * TILE + p * LANES + token, sizeof pair);
-                UNROLL for (int v = 0; v < vectors; v++)
-                    sums[r][v] = dot(sums[r][v], value[v], _mm512_set1_epi32(pair));
-            }
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < vectors; v++)
-            _mm512_storeu_ps(mixed + r * dim + first + v * LANES, sums[r][v]);
-}
-
-/* One copy of a loop for each number of rows and of vectors, whose sums then stay in registers. */
-#define EACH_VECTORS(call, rows, vectors)                                                                             \
-    switch (vectors) {                                                                                                \
-    case 1: call(rows, 1); break;                                                                                     \
-    case 2: call(rows, 2); break;                                                                                     \
-    case 3: call(rows, 3); break;                                                                                     \
-    default: call(rows, 4);                                                                                           \
-    }
-#define EACH(call, rows, vectors)                                                                                     \
-    switch (rows) {                                                                                                   \
-    case 1: EACH_VECTORS(call, 1, vectors) break;                                                                     \
-    case 2: EACH_VECTORS(call, 2, vectors) break;                                                                     \
-    case 3: EACH_VECTORS(call, 3, vectors) break;                                                                     \
-    case 4: EACH_VECTORS(call, 4, vectors) break;                                                                     \
-    case 5: EACH_VECTORS(call, 5, vectors) break;                                                                     \
-    default: EACH_VECTORS(call, 6, vectors)                                                                           \
-    }
-
-static void score(const bf16 *queries, int rows, int64_t dim, const bf16 *const *keys, int panels, float *scores) {
-#define CALL(r, p) score_band(r, p, queries, dim, keys, scores)
-    EACH(CALL, rows, panels)
-#undef CALL
-}
-
-static void mix(const bf16 *weights, const float *factors, int rows, int64_t dim, const bf16 *const *values,
-                int panels, float *mixed) {
-    for (int64_t first = 0; first < dim; first += PANELS * LANES) {
-        const int64_t vectors = (dim - first) / LANES;
-#define CALL(r, v) mix_band(r, v, weights, factors, dim, values, panels, first, mixed)
-        EACH(CALL, rows, vectors)
-#undef CALL
-    }
-}
 
 /* One row's scores of a tile become weights. Of its panels the first begins at position `at`; the row sees low .. high.
  * What it has summed up so far is to be multiplied by `factor`. */
@@ -222,6 +83,23 @@ INLINE void weigh(const float *scores, bf16 *weights, int panels, int64_t at, in
 
 static int64_t parts_of(const Task *task) { return (task->high - 1) / PART - task->low / PART + 1; }
 
+/* Copies a panel of values with zeros for all but the tokens low .. high: what was never written may be no number, and
+ * would stay none times zero. */
+static void only(const bf16 *from, bf16 *to, int64_t low, int64_t high, int64_t dim) {
+    for (int64_t t = 0; t < LANES; t += 2) {
+        const uint32_t even = t >= low && t < high ? 0xffff : 0, odd = t + 1 >= low && t + 1 < high ? 0xffff0000 : 0;
+        const __m512i kept = _mm512_set1_epi32((int)(even | odd));
+        for (int64_t i = t * dim; i < (t + 2) * dim; i += 2 * LANES)
+            _mm512_storeu_si512(to + i, _mm512_and_si512(_mm512_loadu_si512(from + i), kept));
+    }
+}
+
+/* Of the panel that begins with a position, in keys and in values. */
+static int64_t place_of(const Job *job, const Task *task, int64_t position) {
+    const int64_t block = job->tables[task->sequence * job->width + position / job->block_size];
+    return ((block * job->kv_heads + task->head) * job->block_size + position % job->block_size) * job->head_dim;
+}
+
 /* What the task's rows see of one of its parts. */
 static void attend_part(const Job *job, const Task *task, const bf16 *queries, int64_t part, State state) {
     const int64_t dim = job->head_dim, group = job->heads / job->kv_heads, rows = task->rows;
@@ -229,7 +107,6 @@ static void attend_part(const Job *job, const Task *task, const bf16 *queries, i
     const int64_t old = length - (job->starts[task->sequence + 1] - job->starts[task->sequence]);
     const int64_t from = (task->low / PART + part) * PART;
     const int64_t end = from + PART < task->high ? from + PART : task->high;
-    const int64_t *table = job->tables + task->sequence * job->width;
     const float scale = job->softcap != 0 ? job->scale / job->softcap : job->scale * LOG2E;
     const float softcap = job->softcap * LOG2E;
     float scores[ROWS * TILE], factors[ROWS];
@@ -242,29 +119,22 @@ static void attend_part(const Job *job, const Task *task, const bf16 *queries, i
     }
     memset(state.mixed, 0, rows * dim * sizeof(float));
     for (int64_t tile = part ? from : task->low / TILE * TILE; tile < end; tile += TILE) {
-        const bf16 *keys[PANELS], *values[PANELS];
+        const bf16 *keys[PANELS], *values[PANELS], *next[PANELS];
         const int64_t last = tile + TILE < end ? tile + TILE : end;
         const int64_t at = task->low > tile ? task->low / LANES * LANES : tile;
         int panels = 0;
         for (int64_t p = at; p < last; p += LANES, panels++) {
-            const int64_t inside = p % job->block_size * dim;
-            const int64_t place = (table[p / job->block_size] * job->kv_heads + task->head) * job->block_size * dim;
-            keys[panels] = job->keys + place + inside;
-            values[panels] = job->values + place + inside;
+            const int64_t place = place_of(job, task, p), later = p + TILE < end ? place_of(job, task, p + TILE) : place;
+            keys[panels] = job->keys + place;
+            values[panels] = job->values + place;
+            next[panels] = job->keys + later;
             if (p < task->low || p + LANES > length) {
-                /* What was never written may be no number, and would stay none times zero. */
-                memset(seen[panels], 0, LANES * dim * sizeof(bf16));
-                for (int64_t t = 0; t < LANES; t++)
-                    if (p + t >= task->low && p + t < length)
-                        for (int64_t d = 0; d < dim; d++) {
-                            const int64_t i = t / 2 * 2 * dim + 2 * d + t % 2;
-                            seen[panels][i] = values[panels][i];
-                        }
+                only(values[panels], seen[panels], task->low - p, length - p, dim);
                 values[panels] = seen[panels];
             }
         }
         for (int64_t r = 0; r < rows; r += BAND)
-            score(queries + r * dim, (int)(rows - r), dim, keys, panels, scores + r * TILE);
+            score(queries + r * dim, (int)(rows - r), dim, keys, values, panels, scores + r * TILE);
         for (int64_t r = 0; r < rows; r++) {
             const int64_t high = old + (task->row + r) / group + 1;
             const int64_t low = job->window && high > job->window ? high - job->window : 0;
@@ -272,7 +142,7 @@ static void attend_part(const Job *job, const Task *task, const bf16 *queries, i
                   factors + r, sums + r);
         }
         for (int64_t r = 0; r < rows; r += BAND)
-            mix(weights + r * TILE, factors + r, (int)(rows - r), dim, values, panels, state.mixed + r * dim);
+            mix(weights + r * TILE, factors + r, (int)(rows - r), dim, values, next, panels, state.mixed + r * dim);
     }
     for (int64_t r = 0; r < rows; r++) state.sum[r] = _mm512_reduce_add_ps(sums[r]);
 }
@@ -415,26 +285,4 @@ int attend(const Job *job, int threads) {
     }
     free(memory), free(pieces), free(tasks);
     return 0;
-}
-
-/* New keys and values [tokens, kv_heads, head_dim], a token every `stride`, to their slots. Values that are no numbers
- * are stored as numbers: see store_kv.py. */
-void store(const bf16 *new_keys, const bf16 *new_values, int64_t key_stride, int64_t value_stride, bf16 *keys,
-           bf16 *values, const int64_t *slots, int64_t tokens, int64_t kv_heads, int64_t dim, int64_t block_size,
-           int threads) {
-    /* By heads, as two tokens share a word of the values. */
-#pragma omp parallel for num_threads(threads) if (threads > 1 && tokens >= TILE)
-    for (int64_t head = 0; head < kv_heads; head++)
-        for (int64_t t = 0; t < tokens; t++) {
-            const int64_t block = slots[t] / block_size, offset = slots[t] % block_size, lane = offset % LANES;
-            const int64_t panel = ((block * kv_heads + head) * block_size + offset - lane) * dim;
-            const bf16 *key = new_keys + t * key_stride + head * dim;
-            const bf16 *value = new_values + t * value_stride + head * dim;
-            bf16 *to_key = keys + panel + 2 * lane, *to_value = values + panel + lane / 2 * 2 * dim + lane % 2;
-            for (int64_t d = 0; d < dim; d += 2) memcpy(to_key + d * LANES, key + d, 2 * sizeof(bf16));
-            for (int64_t d = 0; d < dim; d++) {
-                const bf16 x = value[d], size = x & 0x7fff;
-                to_value[2 * d] = size > 0x7f80 ? 0 : size == 0x7f80 ? x - 1 : x;
-            }
-        }
 }

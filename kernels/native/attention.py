@@ -8,8 +8,9 @@
 Keys and values are read where they lie, in panels of 16 tokens (see attention.c), so that a step costs about what it
 reads. A token's result is the same to the bit whatever stands beside it and however its prompt came in chunks.
 
-Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another; ``keys``
-[blocks, kv_heads, block_size / 16, head_dim / 2, 16, 2]; ``values`` [blocks, kv_heads, block_size / 16, 8, head_dim, 2].
+Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another;
+``keys`` [blocks, kv_heads, block_size / 16, head_dim / 2, 16, 2];
+``values`` [blocks, kv_heads, block_size / 16, 8, head_dim, 2].
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import ctypes
 from ctypes import byref, c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +36,10 @@ class _Job(ctypes.Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("query", "out", "keys", "values", "tables", "starts", "lengths")),
-        *((name, c_int64) for name in ("query_stride", "width", "sequences", "heads", "kv_heads", "head_dim")),
+        *(
+            (name, c_int64)
+            for name in ("query_stride", "width", "sequences", "heads", "kv_heads", "head_dim")
+        ),
         *((name, c_int64) for name in ("block_size", "window")),
         *((name, c_float) for name in ("scale", "softcap")),
     )
@@ -52,16 +57,32 @@ class Sequences:
     """int64 [sequences], the new tokens included."""
 
 
+class _Functions(NamedTuple):
+    """In C."""
+
+    attend: Any
+    store: Any
+
+
 @cache
-def _library() -> ctypes.CDLL | None:
-    library = load("attention") if path() == "auto" else None
-    if library is not None:
-        library.attend.argtypes = (c_void_p, c_int)
-        library.attend.restype = c_int
-        library.store.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p)
-        library.store.argtypes += (c_int64, c_int64, c_int64, c_int64, c_int)
-        library.store.restype = None
-    return library
+def _functions() -> _Functions | None:
+    """``None`` where they cannot be had."""
+    attention, store = (load(name) if path() == "auto" else None for name in ("attention", "store"))
+    if attention is None or store is None:
+        return None
+    functions = _Functions(attention.attend, store.store)
+    functions.attend.argtypes = (c_void_p, c_int)
+    pointers, sizes = (c_void_p,) * 5, (c_int64,) * 6
+    functions.store.argtypes = (*pointers, *sizes, c_int)
+    functions.store.restype = None
+    return functions
+
+
+def _needed() -> _Functions:
+    functions = _functions()
+    if functions is None:
+        raise RuntimeError("A packed cache needs the C of kernels/native, which cannot be had here.")
+    return functions
 
 
 def is_packed(cache: Tensor) -> bool:
@@ -72,7 +93,7 @@ def is_packed(cache: Tensor) -> bool:
 def packs(device: torch.device, dtype: torch.dtype, head_dim: int, block_size: int) -> bool:
     """Whether there is a way to attend to such a cache in panels, on this machine."""
     fits = head_dim % PANEL == 0 and head_dim <= _WIDEST and block_size % PANEL == 0
-    return fits and device.type == "cpu" and dtype == torch.bfloat16 and _library() is not None
+    return fits and device.type == "cpu" and dtype == torch.bfloat16 and _functions() is not None
 
 
 def packed_shapes(
@@ -91,19 +112,16 @@ def unpack(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 def packed_store(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
     """``k``, ``v`` [tokens, kv_heads, head_dim], to ``slots`` int64 [tokens]; as kernels/store_kv.py."""
-    library = _library()
-    if library is None:
-        raise RuntimeError("kernels/native/attention.c is not loaded")
     k, v = _rows(k), _rows(v)
     tokens, kv_heads, head_dim = k.shape
-    library.store(
+    _needed().store(
         k.data_ptr(),
         v.data_ptr(),
-        k.stride(0),
-        v.stride(0),
         keys.data_ptr(),
         values.data_ptr(),
         slots.data_ptr(),
+        k.stride(0),
+        v.stride(0),
         tokens,
         kv_heads,
         head_dim,
@@ -121,9 +139,6 @@ def packed_attention(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    library = _library()
-    if library is None:
-        raise RuntimeError("kernels/native/attention.c is not loaded")
     q = _rows(q)
     out = torch.empty(q.shape, dtype=q.dtype)
     tables = sequences.block_tables
@@ -146,7 +161,7 @@ def packed_attention(
         scale,
         softcap or 0.0,
     )
-    if library.attend(byref(job), torch.get_num_threads()):
+    if _needed().attend(byref(job), torch.get_num_threads()):
         raise MemoryError("attention found no memory to work in")
     return out
 

@@ -77,8 +77,9 @@ def _folder() -> Path:
 
 
 def _fingerprint(source: Path, compiler: str) -> str:
-    """Of the source, the flags, the compiler and the processor's instructions."""
-    parts = [source.read_bytes(), " ".join(_FLAGS).encode(), os.path.realpath(compiler).encode()]
+    """Of the source and all headers, the flags, the compiler and the processor's instructions."""
+    headers = [header.read_bytes() for header in sorted(source.parent.glob("*.h"))]
+    parts = [source.read_bytes(), *headers, " ".join(_FLAGS).encode(), os.path.realpath(compiler).encode()]
     if (cpuinfo := Path("/proc/cpuinfo")).exists():
         lines = cpuinfo.read_text().splitlines()
         parts += [line.encode() for line in lines if line.startswith(("flags", "Features", "model name"))][:2]
