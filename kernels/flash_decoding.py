@@ -85,8 +85,8 @@ def _paged_decode_kernel(
     wide: tl.constexpr = tl.float16 if QUANTIZED and q.dtype.element_ty != tl.float32 else q.dtype.element_ty
     slots = tl.arange(0, SEQUENCES)
     used = slots < sequences
-    counts = _count(tl.load(seq_lens + slots, used, other=0).to(tl.int32), NEW, SPLIT, WINDOW)
-    counts = tl.where(used, counts, 0)
+    lens = tl.load(seq_lens + slots, used, other=0).to(tl.int32)
+    counts = tl.where(used, _count(lens, NEW, SPLIT, WINDOW), 0)
     # A sequence for whose splits there is no room is one item.
     items = tl.where(tl.cumsum(counts, 0) <= max_splits, counts, tl.minimum(counts, 1))
     ends = tl.cumsum(items, 0)
@@ -96,7 +96,7 @@ def _paged_decode_kernel(
         sequence = tl.sum((ends <= item).to(tl.int32), 0)
         before = tl.sum(tl.where(slots < sequence, items, 0), 0)
         split = tl.sum(tl.where(slots == sequence, items, 0), 0)
-        length = tl.load(seq_lens + sequence).to(tl.int32)
+        length = tl.sum(tl.where(slots == sequence, lens, 0), 0)
         first = _first(length, NEW, SPLIT, WINDOW)
         whole = split == 1
         begin = (first + item - before) * SPLIT
@@ -104,6 +104,9 @@ def _paged_decode_kernel(
         if WINDOW:
             lowest = tl.maximum(length - NEW + 1 - WINDOW, 0)
             begin = tl.maximum(begin, lowest // TILE * TILE)
+        table = block_tables + sequence.to(tl.int64) * table_stride
+        places = begin + tl.arange(0, TILE)
+        block = tl.load(table + places // BLOCK_SIZE, places < end, other=0)
 
         rows = part * ROWS + tl.arange(0, ROWS)
         inside = (rows < NEW * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
@@ -123,21 +126,21 @@ def _paged_decode_kernel(
         top = tl.full([ROWS], -1e28, tl.float32)
         total = tl.zeros([ROWS, TILE], tl.float32)
         mixed = tl.zeros([ROWS, DIM], tl.float32)
-        table = block_tables + sequence.to(tl.int64) * table_stride
         for at in range(begin, end, TILE):
             places = at + tl.arange(0, TILE)
             stored = places < length
             if WINDOW:
                 stored &= places >= lowest
-            block = tl.load(table + places // BLOCK_SIZE, stored, other=0).to(tl.int64)
             offset = places % BLOCK_SIZE
-            spots = block * cache_block + head * cache_head + offset * cache_offset
+            spots = block.to(tl.int64) * cache_block + head * cache_head + offset * cache_offset
+            scale_spots = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + offset
+            # The next tile's, in time: where its keys are must be known before they can be asked for.
+            block = tl.load(table + (places + TILE) // BLOCK_SIZE, places + TILE < end, other=0)
             read = stored[:, None] & (dims < HEAD_DIM)[None, :]
             keys = tl.load(k_cache + spots[:, None] + dims[None, :], read, other=0.0)
             values = tl.load(v_cache + spots[:, None] + dims[None, :], read, other=0.0)
             scores = tl.dot(query, tl.trans(_widen(keys, wide)), input_precision="ieee") * factor[:, None]
             if QUANTIZED:
-                scale_spots = (block * KV_HEADS + head) * BLOCK_SIZE + offset
                 scores *= tl.load(k_scales + scale_spots, stored, other=0.0)[None, :] * FACTOR
             if CAPPED:
                 scores = cap - cap * 2.0 / (tl.exp2(tl.minimum(scores, 60.0)) + 1.0)
@@ -226,15 +229,15 @@ def _reduce_kernel(
 
 _PROGRAMS = {"sm_80": 2, "sm_90": 3, "sm_100": 3, "gfx942": 2}
 """A multiprocessor: as many as its shared memory holds the tiles of."""
-_STAGES = {"sm_80": 4, "sm_90": 4, "sm_100": 4, "gfx942": 2}
-"""Of the pipeline that reads tiles: the table's entries, two tiles on their way, and one that is multiplied."""
+_STAGES = {"sm_80": 3, "sm_90": 3, "sm_100": 3, "gfx942": 2}
+"""Of the pipeline that reads tiles: two are on their way while one is multiplied, or one where memory is small."""
 
 
 def _tiles(rows: int, head_dim: int, itemsize: int) -> dict[str, int]:
     """For ``rows`` (new tokens * group) over a cache of numbers of ``itemsize`` bytes: on all chips the same. A split
     is 64 KiB of keys: reading one takes some microseconds, far longer than to find it and to write its result."""
     dim = triton.next_power_of_2(head_dim)
-    tile = max(16, min(64, 16384 // (dim * itemsize)))
+    tile = max(16, min(64, 8192 // dim, 16384 // (dim * itemsize)))
     return {
         "ROWS": max(16, min(64, triton.next_power_of_2(rows))),
         "DIM": dim,
