@@ -13,13 +13,34 @@ whatever shares its batch.
 Shapes: ``logits`` [rows, vocab]; ``temperature``, ``top_p``, ``min_p`` float32 [rows], min_p 0 where off; ``top_k``
 int64 [rows], vocab where off; ``uniform`` float64 [rows] in [0, 1). A temperature below 1e-5 takes the first largest
 logit. Returns int64 [rows].
+
+On a GPU there is no sort and no word to the host: two launches, whatever the rows ask for.
+
+- ``_scan_kernel``, many programs a row: the largest logit of each chunk, and the sum of its weights e^((x - largest) /
+  temperature). Greedy rows need no more.
+- ``_draw_kernel``, one program a row. Where no filter asks for an order, the chunk is found by the chunks' sums, and
+  the token within it. Else a pass counts what lies above each of a few cuts; a second collects, in order of their ids,
+  what lies above the highest that is sure to leave all that the filters keep; and among these, thresholds are searched
+  for top-k, for top-p and for the token itself (kernels/nucleus.py). Of equal weights the lowest ids come first. Rows
+  so flat that too many remain to be collected are searched where they lie: dearer, and as exact.
+
+Why one uniform number a row, and no Gumbel noise for each token (argmax of logit + noise, which has the same
+distribution): noise costs some eighty integer operations for each of 150,000 tokens, this none; a seeded request draws
+the same tokens on a GPU as on a CPU, but for rounding in float32; and what speculation's guesses share with their check
+stays one number (engine/worker/speculative.py). A row of NaN, or without a finite logit, gives some token of the
+vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+
+from kernels.launch import Variant, arch, jit, on_triton, tl, triton
+from kernels.nucleus import load_logits, pick_filtered, pick_unsorted
 
 HEADS = (256, 8192)
 """Candidates looked at before a whole row is sorted; the nucleus of a trained model nearly always fits the first."""
@@ -28,6 +49,13 @@ COLDEST = 1e-5
 """Below it float32 would overflow; and nothing but the largest logit would ever be drawn."""
 
 _CHUNK = 128
+
+SIZES = {"CHUNK": 4096, "CANDIDATES": 8192, "BLOCK": 1024, "WAYS": 16}
+"""Of the Triton kernels, on all chips: logits that a program looks at at a time; tokens of a row that are set aside for
+its filters, and how many of these are looked at at a time; places that a search tries at a time."""
+
+WARPS = {"sm_80": (8, 16), "sm_90": (8, 16), "sm_100": (8, 16), "gfx942": (4, 8)}
+"""Of a program of the scan, and of the draw."""
 
 
 def sample_reference(
@@ -123,4 +151,166 @@ def _find(weights: Tensor, ends: Tensor, target: Tensor) -> Tensor:
 def sample(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor
 ) -> Tensor:
-    return sample_reference(logits, temperature, top_k, top_p, min_p, uniform)
+    choose = sample_triton if on_triton(logits) else sample_reference
+    return choose(logits, temperature, top_k, top_p, min_p, uniform)
+
+
+@jit
+def _scan_kernel(
+    logits, temperature, tops, places, sums, vocab, stride, chunks, COLDEST: tl.constexpr, CHUNK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    columns = chunk * CHUNK + tl.arange(0, CHUNK)
+    x = load_logits(logits + row * stride, columns, vocab)
+    top = tl.max(x, 0)
+    heat = tl.load(temperature + row)
+    heat = tl.where(heat < COLDEST, 1.0, heat)
+    tl.store(tops + row * chunks + chunk, top)
+    tl.store(places + row * chunks + chunk, chunk * CHUNK + tl.argmax(x, 0))
+    tl.store(sums + row * chunks + chunk, tl.sum(tl.exp((x - tl.maximum(top, -3.4e38)) / heat), 0))
+
+
+@jit
+def _draw_kernel(
+    logits,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    uniform,
+    tops,
+    places,
+    sums,
+    found,
+    ids,
+    out,
+    vocab,
+    stride,
+    chunks,
+    COLDEST: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WAYS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, CHUNKS)
+    part_tops = tl.load(tops + row * chunks + part, part < chunks, other=float("-inf"))
+    token = tl.load(places + row * chunks + tl.argmax(part_tops, 0))
+    heat = tl.load(temperature + row)
+    if heat >= COLDEST:
+        top = tl.maximum(tl.max(part_tops, 0), -3.4e38)
+        keep, share = tl.load(top_k + row).to(tl.float32), tl.load(top_p + row)
+        least, number = tl.load(min_p + row), tl.load(uniform + row).to(tl.float32)
+        source = logits + row * stride
+        if (keep >= vocab) & (share >= 1):
+            part_sums = sums + row * chunks
+            token = pick_unsorted(
+                source, part_tops, part_sums, vocab, chunks, top, heat, least, number, CHUNKS, CHUNK
+            )
+        else:
+            token = pick_filtered(
+                source,
+                found + row * CANDIDATES,
+                ids + row * CANDIDATES,
+                vocab,
+                chunks,
+                top,
+                heat,
+                tl.maximum(least, 1.2e-38),
+                keep,
+                share,
+                number,
+                CHUNK,
+                CANDIDATES,
+                BLOCK,
+                WAYS,
+            )
+    tl.store(out + row, token.to(tl.int64))
+
+
+def sample_triton(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor
+) -> Tensor:
+    """``top_k`` may be int32, and ``uniform`` float32."""
+    rows, vocab = logits.shape
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    chunks = triton.cdiv(vocab, SIZES["CHUNK"])
+    of_floats = {"dtype": torch.float32, "device": logits.device}
+    of_integers = {"dtype": torch.int32, "device": logits.device}
+    tops, sums = torch.empty(rows, chunks, **of_floats), torch.empty(rows, chunks, **of_floats)
+    places = torch.empty(rows, chunks, **of_integers)
+    found = torch.empty(rows, SIZES["CANDIDATES"], **of_floats)
+    ids = torch.empty(rows, SIZES["CANDIDATES"], **of_integers)
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    if not rows:
+        return tokens
+    scan_warps, draw_warps = WARPS[arch(logits.device)]
+    _scan_kernel[(rows, chunks)](
+        logits,
+        temperature,
+        tops,
+        places,
+        sums,
+        vocab,
+        logits.stride(0),
+        chunks,
+        COLDEST=COLDEST,
+        CHUNK=SIZES["CHUNK"],
+        num_warps=scan_warps,
+    )
+    _draw_kernel[(rows,)](
+        logits,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        uniform,
+        tops,
+        places,
+        sums,
+        found,
+        ids,
+        tokens,
+        vocab,
+        logits.stride(0),
+        chunks,
+        **_draw_constants(chunks),
+        num_warps=draw_warps,
+    )
+    return tokens
+
+
+def _draw_constants(chunks: int) -> dict[str, float]:
+    return {"COLDEST": COLDEST, "CHUNKS": triton.next_power_of_2(chunks), **SIZES}
+
+
+def variants(arch: str) -> Iterator[Variant]:
+    """Compiled ahead of time: see kernels/launch.py."""
+    scan_warps, draw_warps = WARPS[arch]
+    sizes = dict.fromkeys(("vocab", "stride", "chunks"), "i32")
+    rows = dict.fromkeys(("temperature", "top_p", "min_p", "uniform", "tops", "sums", "found"), "*fp32")
+    rows |= dict.fromkeys(("top_k", "places", "ids"), "*i32") | {"out": "*i64"}
+    for dtype in ("bf16", "fp32"):
+        types = {"logits": f"*{dtype}", **rows, **sizes}
+        yield Variant(
+            f"{dtype} scan",
+            _scan_kernel,
+            {name: types[name] for name in ("logits", "temperature", "tops", "places", "sums", *sizes)},
+            {"COLDEST": COLDEST, "CHUNK": SIZES["CHUNK"]},
+            num_warps=scan_warps,
+            unaligned=frozenset({"chunks"}),
+        )
+        # A vocabulary of 128,256 has 32 chunks, one of 151,936 has 38.
+        for chunks in (32, 64):
+            yield Variant(
+                f"{dtype} draw chunks={chunks}",
+                _draw_kernel,
+                types,
+                _draw_constants(chunks),
+                num_warps=draw_warps,
+                unaligned=frozenset({"chunks"}),
+            )
