@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.worker.kv_cache import KVLayer
+from kernels.launch import on_triton
 from kernels.native.attention import Sequences, is_packed, packed_attention
 from kernels.paged_bags import Bags, by_dimension, paged_bags
 from kernels.paged_decode import Reads, paged_decode
@@ -64,8 +65,8 @@ class AttentionInput:
     """int64 [tokens]: where each token's keys and values go."""
     decodes: list[DecodeGroup]
     prefills: list[PrefillGroup]
-    sequences: Sequences
-    """Those of all groups together."""
+    sequences: Sequences | None = None
+    """Those of all groups together, for attention in C."""
     places: tuple[Tensor, Tensor] | None = None
     """The slots' blocks and offsets."""
 
@@ -131,5 +132,5 @@ def _decode(
         softcap,
         cache.key_scales,
         cache.value_scales,
-        group.reads(keys.shape[1], keys.shape[2], window),
+        None if on_triton(query) else group.reads(keys.shape[1], keys.shape[2], window),
     )
