@@ -11,6 +11,7 @@ from engine.core.sampling_params import SamplingParams
 from engine.layers.attend import attend
 from engine.worker.batch import BatchBuilder
 from engine.worker.kv_cache import KVCache, KVShape
+from kernels.native.attention import packs
 
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(max_tokens=1)
@@ -33,6 +34,7 @@ class Sequences:
         order = torch.randperm(2 * per_sequence, generator=generator).tolist()
         self._blocks = [order[:per_sequence], order[per_sequence:]]
         self._cache = KVCache(KVShape(1, KV_HEADS, DIM), 2 * per_sequence, BLOCK, CPU, dtype, kv_cache_dtype)
+        self.keys = self._cache.layers[0].keys
         padding = self._cache.padding_block
         self._builder = BatchBuilder(BLOCK, padding, CPU, deterministic=deterministic)
 
@@ -55,6 +57,12 @@ class Sequences:
         return [torch.stack([out[rows[name]] for name in work.tokens]) for work in works]
 
 
+@pytest.fixture
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No C: the cache lies as torch reads it."""
+    monkeypatch.setattr("engine.worker.kv_cache.packs", lambda *shape: False)
+
+
 @pytest.mark.parametrize("window", [None, 100])
 @pytest.mark.parametrize(
     ("dtype", "kv_cache_dtype", "deterministic"),
@@ -62,6 +70,15 @@ class Sequences:
         pytest.param(torch.float32, "auto", False, id="float32"),
         pytest.param(torch.float32, "int8", False, id="float32-over-int8"),
         pytest.param(torch.float32, "auto", True, id="float32-deterministic"),
+        pytest.param(
+            torch.bfloat16,
+            "auto",
+            False,
+            id="bfloat16",
+            marks=pytest.mark.skipif(
+                not packs(CPU, torch.bfloat16, DIM, BLOCK), reason="torch cuts its sums by shape"
+            ),
+        ),
         pytest.param(torch.bfloat16, "auto", True, id="bfloat16-deterministic"),
         pytest.param(torch.bfloat16, "fp8", True, id="bfloat16-over-fp8-deterministic"),
         pytest.param(torch.float16, "auto", True, id="float16-deterministic"),
@@ -89,6 +106,25 @@ def test_a_token_is_the_same_to_the_bit_alone_batched_chunked_and_guessed(
     for first, last in [(2, 5), (60, 69), (188, 197), (254, 258), (318, 327)]:
         guesses, _ = sequences.step([(0, first, last), (1, 210, 212)], window)
         assert torch.equal(guesses, whole[first:last])
+
+
+@pytest.mark.usefixtures("torch_alone")
+@pytest.mark.parametrize("window", [None, 100])
+def test_torch_alone_keeps_bfloat16s_bits_in_deterministic_mode(window: int | None) -> None:
+    test_a_token_is_the_same_to_the_bit_alone_batched_chunked_and_guessed(
+        torch.bfloat16, "auto", deterministic=True, window=window
+    )
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_torch_and_c_attend_alike(monkeypatch: pytest.MonkeyPatch, window: int | None) -> None:
+    packed = Sequences(torch.bfloat16, "auto", deterministic=False)
+    monkeypatch.setattr("engine.worker.kv_cache.packs", lambda *shape: False)
+    plain = Sequences(torch.bfloat16, "auto", deterministic=False)
+    assert plain.keys.dim() == 4
+    for pieces in [[(0, 0, 150)], [(0, 150, 151), (1, 0, 30)], [(0, 151, 155), (1, 30, 31)]]:
+        for ours, theirs in zip(packed.step(pieces, window), plain.step(pieces, window), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.03)
 
 
 def test_deterministic_mode_is_as_right_as_the_other() -> None:

@@ -46,16 +46,29 @@ def test_a_blocks_bytes_are_those_of_all_tensors_in_all_layers(name: str) -> Non
     assert shape.block_bytes(4, torch.bfloat16, name) == held // 6
 
 
+def test_in_bfloat16_a_block_is_as_large_however_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = KVShape(1, 2, 48)
+    (packed,) = KVCache(shape, 5, 16, CPU, torch.bfloat16).layers
+    monkeypatch.setattr("engine.worker.kv_cache.packs", lambda *shape: False)
+    (plain,) = KVCache(shape, 5, 16, CPU, torch.bfloat16).layers
+    for layer in (packed, plain):
+        assert 6 * shape.block_bytes(16, torch.bfloat16) == sum(tensor.nbytes for tensor in layer.tensors)
+        # In one piece, whatever it is made of.
+        assert all(tensor[3].nbytes * 6 == tensor.nbytes for tensor in layer.tensors)
+    assert plain.keys.shape == (6, 2, 16, 48)
+
+
 def test_another_dtype_is_refused_by_name() -> None:
     with pytest.raises(StartupError, match="int3 is not one of auto, int8, fp8"):
         KVCache(KVShape(1, 1, 8), 5, 4, CPU, torch.bfloat16, "int3")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["auto", "int8", "fp8"])
-def test_copies_are_made_in_order_and_whole(name: str) -> None:
-    cache = KVCache(KVShape(2, 2, 8), 5, 4, CPU, torch.float32, name)
+def test_copies_are_made_in_order_and_whole(name: str, dtype: torch.dtype) -> None:
+    cache = KVCache(KVShape(2, 2, 16), 5, 16, CPU, dtype, name)
     for layer in cache.layers:
-        layer.store(torch.randn(8, 2, 8), torch.randn(8, 2, 8), torch.arange(8))
+        layer.store(*torch.randn(2, 32, 2, 16).to(dtype), torch.arange(32))
     before = [tensor[:2].clone() for layer in cache.layers for tensor in layer.tensors]
     cache.copy([(0, 3), (1, 0), (3, 4)])
     after = [tensor for layer in cache.layers for tensor in layer.tensors]
