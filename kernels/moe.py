@@ -271,7 +271,7 @@ class _Tile:
     stages: int
 
 
-_WIDE = _Tile(16, 32, 32, 1, 4, 2)
+_WIDE = _Tile(16, 64, 64, 1, 4, 2)
 """For float32, which has no matrix instructions here."""
 _TILES = {
     "sm_80": (_Tile(16, 64, 128, 1, 4, 4), _Tile(64, 128, 64, 4, 4, 4), _Tile(128, 128, 64, 8, 8, 3)),

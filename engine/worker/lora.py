@@ -4,6 +4,9 @@ An adapter adds ``scale · B(A(x))`` to some linear layers, A and B being low ma
 rows of the batch belong to which adapter, and every adapted layer adds one pair of small products for each adapter in
 use, over its rows alone; other rows are left as they are to the last bit. What an adapter costs in a step does not
 depend on how many are loaded.
+
+On a GPU all adapters' products are computed at once (kernels/lora.py). For that each has a place in tensors that are
+allocated at the start, and each step says on the device which row goes to which place.
 """
 
 from __future__ import annotations
@@ -21,17 +24,26 @@ from engine.layers.linear import Linear
 from engine.messages import LoadAdapter, UnloadAdapter
 from engine.weights.adapters import Adapter, read_adapter
 from engine.worker.parallel import Ranks
+from kernels.launch import on_triton
+from kernels.lora import Bank, lora
 
 _EIGHT = 8
 """Ranks are filled up to a multiple of it: MKL's products with other widths are not the same to the last bit for a row
 whatever rows stand before it (seen with widths 1, 5, 6 and 10, never with multiples of 4)."""
 
 
+_Pair = tuple[Linear, Linear] | tuple[Tensor, Tensor]
+"""A and B."""
+
+
 class AdapterBank:
     """The adapters that are loaded, by key, and the layers that they may sit on."""
 
-    def __init__(self, places: int, max_rank: int, ranks: Ranks, *, invariant: bool = False) -> None:
-        """``places``: how many adapters may be loaded at a time. ``invariant``: as of ``Linear``."""
+    def __init__(
+        self, places: int, max_rank: int, ranks: Ranks, *, invariant: bool = False, max_tokens: int = 0
+    ) -> None:
+        """``places``: how many adapters may be loaded at a time. ``invariant``: as of ``Linear``. ``max_tokens``: of a
+        step, if that is known."""
         self.places = places
         self.max_rank = max_rank
         self.ranks = ranks
@@ -39,10 +51,18 @@ class AdapterBank:
         self.loaded: set[str] = set()
         self.rows: list[tuple[str, slice | Tensor]] = []
         """Of this step's batch: an adapter, and the rows that are its own."""
+        self.index: Tensor | None = None
+        """On a GPU instead: int32, of each row the adapter's place, or -1. Rows that follow have none."""
+        self.busy = False
+        """Whether any row has an adapter."""
+        self._places: dict[str, int] = {}
+        self._max_tokens = max_tokens
+        self._stacked = False
         self._layers: list[AdaptedLinear] = []
 
     def enlist(self, layer: AdaptedLinear) -> None:
         self._layers.append(layer)
+        self._stacked = layer.stacked
 
     def load_all(self, adapters: Sequence[tuple[str, Path]]) -> None:
         """Those of the start: (key, folder). Raises ``StartupError``."""
@@ -71,20 +91,28 @@ class AdapterBank:
             )
         # All are checked before any is changed.
         pairs = [layer.fit(adapter) for layer in self._layers]
+        place = min(set(range(self.places)) - set(self._places.values()))
         for layer, pair in zip(self._layers, pairs, strict=True):
-            layer.put(key, pair)
+            layer.put(key, place, pair)
+        self._places[key] = place
         self.loaded.add(key)
         self.ranks.send(LoadAdapter(key, folder))
 
     def unload(self, key: str) -> None:
         """Raises ``KeyError`` if there is no such adapter."""
         self.loaded.remove(key)
+        place = self._places.pop(key)
         for layer in self._layers:
-            layer.put(key, None)
+            layer.put(key, place, None)
         self.ranks.send(UnloadAdapter(key))
 
     def select(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
         """Of the batch that comes next: (adapter, first row, row after its last), in any order."""
+        self.busy = bool(runs)
+        if self._stacked:
+            if runs:
+                self._point(runs, device)
+            return
         by_key: dict[str, list[tuple[int, int]]] = {}
         for key, start, stop in runs:
             spans = by_key.setdefault(key, [])
@@ -94,13 +122,31 @@ class AdapterBank:
                 spans.append((start, stop))
         self.rows = [(key, _rows(spans, device)) for key, spans in by_key.items()]
 
+    def _point(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
+        """Says in ``index`` whose rows they are. It stays where it is, unless it is too short."""
+        length = max(self._max_tokens, *(stop for _, _, stop in runs))
+        owners = torch.full((length,), -1, dtype=torch.int32)
+        for key, start, stop in runs:
+            owners[start:stop] = self._places.get(key, -1)
+        if self.index is None or len(self.index) < length:
+            self.index = owners.to(device)
+        else:
+            self.index[:length].copy_(owners)
+            self.index[length:].fill_(-1)
+
 
 def start_bank(config: EngineConfig, ranks: Ranks) -> AdapterBank | None:
     """``None`` if there are to be no adapters."""
     places = max(config.max_adapters, len(config.adapters))
     if not places:
         return None
-    return AdapterBank(places, config.max_adapter_rank, ranks, invariant=config.deterministic)
+    return AdapterBank(
+        places,
+        config.max_adapter_rank,
+        ranks,
+        invariant=config.deterministic,
+        max_tokens=config.max_batched_tokens,
+    )
 
 
 class AdaptedLinear:
@@ -128,11 +174,27 @@ class AdaptedLinear:
         self._cut = cut
         self._device = device
         self._dtype = dtype
-        self._pairs: dict[str, tuple[Linear, Linear]] = {}
+        self._pairs: dict[str, _Pair] = {}
+        self._stack: Bank | None = None
+        if on_triton(torch.empty(0, device=device)):
+            ranks = bank.ranks
+            wide = ranks.share(in_features, "inputs") if cut == 1 else in_features
+            high = sum(ranks.share(out, "outputs") if cut == 0 else out for out in parts.values())
+            self._stack = Bank.empty(bank.places, len(parts) * bank.max_rank, wide, high, device, dtype)
         bank.enlist(self)
+
+    @property
+    def stacked(self) -> bool:
+        return self._stack is not None
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._base(x)
+        if self._stack is not None:
+            if self._bank.busy:
+                index = self._bank.index
+                rows = min(len(x), len(index))
+                lora(y[:rows], x[:rows], index[:rows], self._stack)
+            return y
         for key, rows in self._bank.rows:
             pair = self._pairs.get(key)
             if pair is None:
@@ -143,13 +205,19 @@ class AdaptedLinear:
                 y.index_add_(0, rows, pair[1](pair[0](x[rows])))
         return y
 
-    def put(self, key: str, pair: tuple[Linear, Linear] | None) -> None:
-        if pair is None:
+    def put(self, key: str, place: int, pair: _Pair | None) -> None:
+        """``None``: the adapter changes nothing here, or is gone."""
+        if self._stack is not None:
+            if pair is None:
+                self._stack.clear(place)
+            else:
+                self._stack.put(place, *pair)
+        elif pair is None:
             self._pairs.pop(key, None)
         else:
             self._pairs[key] = pair
 
-    def fit(self, adapter: Adapter) -> tuple[Linear, Linear] | None:
+    def fit(self, adapter: Adapter) -> _Pair | None:
         """The adapter's part in this layer. Raises ``InvalidRequest`` if its shapes are not the layer's."""
         if not any(name in adapter.modules for name in self.parts):
             return None
@@ -169,6 +237,8 @@ class AdaptedLinear:
         down, up = torch.cat(downs), torch.block_diag(*ups)
         missing = -len(down) % _EIGHT
         down, up = functional.pad(down, (0, 0, 0, missing)), functional.pad(up, (0, missing))
+        if self._stack is not None:
+            return down, up
         return self._linear(down), self._linear(up)
 
     def _linear(self, weight: Tensor) -> Linear:

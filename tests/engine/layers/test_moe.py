@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
 from engine.layers.moe import MixtureMLP
 from engine.worker.parallel import Ranks, Reduced
+from tests.engine.models.hub import Paged, expected, save
 
 HIDDEN, WIDTH, COUNT = 32, 64, 6
 
@@ -129,6 +131,30 @@ class TestOnTriton:
         found = MixtureMLP(router, experts, 2, True)(x)
         assert ranks.calls == 1
         torch.testing.assert_close(found, 2 * MixtureMLP(router, made(weights), 2, True)(x))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+        (
+            "Qwen3Moe",
+            {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "head_dim": 16},
+        ),
+    ],
+)
+def test_a_models_logits_are_those_of_transformers(
+    family: str, changes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With these layers alone on Triton."""
+    pytest.importorskip("triton", reason="triton is installed on Linux alone")
+    for module in ("engine.layers.linear", "engine.layers.moe", "kernels.moe"):
+        monkeypatch.setattr(f"{module}.on_triton", lambda x: True)
+    tokens = torch.randint(2, 320, (10,)).tolist()
+    theirs = expected(save(tmp_path, family, **changes), tokens)
+    model = Paged(tmp_path)
+    assert all(block._mlp._stacks for block, _ in model.model._blocks)
+    assert (model.run(tokens, [8, 9]) - theirs).abs().max() <= 1e-4
 
 
 def random_weights() -> list[tuple[Tensor, Tensor]]:

@@ -15,6 +15,7 @@ from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.errors import InvalidRequest, StartupError
+from engine.layers.linear import Linear
 from engine.layers.quantized import Int4Linear, Int8Linear
 from engine.weights.quantize import to_int4, to_int8
 from engine.worker.lora import AdaptedLinear, AdapterBank
@@ -336,3 +337,94 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
                 max_adapter_rank=4,
             )
         )
+
+
+class TestOnTriton:
+    """In its interpreter, and with these layers alone on it."""
+
+    @pytest.fixture(autouse=True)
+    def forced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("triton", reason="triton is installed on Linux alone")
+        for module in ("engine.worker.lora", "kernels.lora"):
+            monkeypatch.setattr(f"{module}.on_triton", lambda x: True)
+
+    def test_logits_equal_those_of_merged_weights(
+        self, tiny_model: Path, folders: dict[str, Path], merged: dict[str | None, dict[str, Tensor]]
+    ) -> None:
+        config = EngineConfig(
+            model=tiny_model, kv_cache_blocks=99, threads=1, adapters=tuple(folders.items()), max_adapters=4
+        )
+        runner = Runner(config)
+        asked = [(prompt, name) for prompt, name in zip(prompts(), NAMES, strict=True) if len(prompt) > 1]
+        for (prompt, name), found in zip(asked, logits(runner, *asked), strict=True):
+            torch.testing.assert_close(found, dense.logits(merged[name], SHAPE, prompt), rtol=1e-5, atol=2e-4)
+        _, beside = logits(runner, asked[0], (prompts()[6], None))
+        (alone,) = logits(runner, (prompts()[6], None))
+        assert torch.equal(beside, alone)
+
+    def test_places_are_taken_and_given_back(self, tmp_path: Path) -> None:
+        torch.manual_seed(0)
+        parts = {"layer.q_proj": 64, "layer.k_proj": 16, "layer.v_proj": 32}
+        weights = {f"{name}.weight": torch.randn(width, 48) for name, width in parts.items()}
+        base = Linear(torch.cat(list(weights.values())))
+        bank = AdapterBank(2, 8, Ranks(), max_tokens=4)
+        layer = AdaptedLinear(base, bank, parts, 48, 0, torch.device("cpu"), torch.float32)
+        folders = {
+            "one": write_adapter(tmp_path / "one", weights, rank=4),
+            "two": write_adapter(tmp_path / "two", weights, rank=8, targets=("q_proj", "v_proj"), seed=2),
+            "three": write_adapter(tmp_path / "three", weights, rank=1, targets=("k_proj",), seed=3),
+        }
+        x = torch.randn(9, 48)
+        before = base(x)
+
+        def check(*runs: tuple[str, int, int]) -> None:
+            bank.select(runs, x.device)
+            expected = before.clone()
+            own = torch.zeros(9, dtype=torch.bool)
+            for key, start, stop in runs:
+                whole = torch.cat(list(merge(weights, folders[key]).values()))
+                expected[start:stop] = x[start:stop] @ whole.T
+                own[start:stop] = True
+            found = layer(x)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            assert torch.equal(found[~own], before[~own])
+
+        bank.load("one", folders["one"])
+        bank.load("two", folders["two"])
+        check(("one", 0, 1), ("two", 1, 4))
+        check(("two", 3, 5), ("one", 7, 9))
+        check(("one", 2, 3))
+        check()
+        with pytest.raises(InvalidRequest, match="All 2 places"):
+            bank.load("three", folders["three"])
+        bank.unload("one")
+        bank.load("three", folders["three"])
+        check(("three", 4, 6), ("two", 6, 9))
+
+    def test_ranks_have_their_share(self, tmp_path: Path) -> None:
+        """Of the outputs, and of the inputs: together they say what one alone says."""
+
+        torch.manual_seed(0)
+        weights = {"layer.q_proj.weight": torch.randn(32, 48)}
+        folder = write_adapter(tmp_path, weights, rank=4)
+        change = merge(weights, folder)["layer.q_proj.weight"] - weights["layer.q_proj.weight"]
+        x = torch.randn(5, 48)
+        parts = []
+        for cut in (0, 1):
+            for rank in range(2):
+                bank = AdapterBank(1, 8, Ranks(rank, 2))
+                wide, high = (48, 16) if cut == 0 else (24, 32)
+                layer = AdaptedLinear(
+                    lambda rows, high=high: rows.new_zeros(len(rows), high),
+                    bank,
+                    {"layer.q_proj": 32},
+                    48,
+                    cut,
+                    torch.device("cpu"),
+                    torch.float32,
+                )
+                bank.load("it", folder)
+                bank.select([("it", 0, 5)], x.device)
+                parts.append(layer(x[:, rank * wide : (rank + 1) * wide] if cut else x))
+        torch.testing.assert_close(torch.cat(parts[:2], 1), x @ change.T, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(parts[2] + parts[3], x @ change.T, rtol=1e-4, atol=1e-4)
