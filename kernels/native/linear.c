@@ -1,7 +1,7 @@
 /* Products of a few rows with weights of 4, 6 or 8 bits, and such weights widened to bfloat16.
 
-   Weights lie in tiles of 16 outputs. A vector of 64 bytes holds 16 outputs (lanes) by 4 inputs (bytes of a lane), or in
-   nibbles by 8: the low ones are the first four. A thread reads its tiles from end to end.
+   Weights lie in tiles of 32 outputs, as two halves that take turns. A vector of 64 bytes holds 16 outputs (lanes) by 4
+   inputs (bytes of a lane), or in nibbles by 8: the low ones are the first four. A thread reads its tiles from end to end.
 
    Activations are written in groups as step * (256 * high + low) with two rows of 8-bit integers: 15 bits and a sign.
    Their products with the codes are sums of integers, so exact; groups are added up in order, in float32. A row's result
@@ -19,7 +19,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define ROWS 4 /* computed at a time, with codes that are unpacked once */
-#define TILE 16
+#define HALF 16
+#define TILE 32 /* outputs that share what is loaded of the activations */
 #define AHEAD 1024 /* bytes */
 
 /* INT8: a scale an output. INT4: a scale and an offset a group, in bfloat16. INT4_SMALL: a scale in 8 bits, and an offset
@@ -29,24 +30,27 @@ enum { FLOAT32, BFLOAT16, FLOAT16 };
 
 typedef struct {
     const uint8_t *codes; /* by tile, then inputs */
-    const uint8_t *scales; /* by tile, then group: 16 scales, 16 offsets */
+    const uint8_t *scales; /* by tile, then group: 32 scales, 32 offsets */
     const float *factors; /* of an output; for a scale of 8 bits, a power of two: what all of them 0 means */
     const float *bias; /* or NULL */
     int64_t outputs, inputs, padded; /* padded: inputs, filled up to whole groups */
     int64_t group, kind;
 } Weight;
 
+/* A block of up to ROWS rows of activations, whose values lie side by side. */
 typedef struct {
-    int8_t *high, *low; /* [padded] */
-    int32_t *sum; /* of a group's integers */
-    float *step, *moment, *sixteenth; /* moment: step * sum; sixteenth: sum / 16 */
-} Row;
+    int32_t *words; /* of four inputs: by fours, then row, then high and low */
+    int32_t *groups; /* by group, then field (below), then row; all but START are floats */
+} Block;
+
+/* START: the sum of a group's integers times the code that means zero, less. MOMENT: STEP times that sum. */
+enum { START, STEP, MOMENT, SIXTEENTH, FIELDS };
 
 INLINE int64_t bytes_of(int64_t kind, int64_t inputs) { /* of codes, of a tile */
     return kind == INT8 ? inputs * TILE : kind == INT6 ? inputs * TILE / 4 * 3 : inputs * TILE / 2;
 }
 
-INLINE int64_t scale_bytes(int64_t kind) { return kind == INT8 ? 0 : kind == INT6 ? 16 : kind == INT4 ? 64 : 32; }
+INLINE int64_t scale_bytes(int64_t kind) { return kind == INT8 ? 0 : kind == INT6 ? TILE : kind == INT4 ? 4 * TILE : 2 * TILE; }
 
 INLINE int32_t zero_of(int64_t kind) { return kind == INT8 ? 128 : kind == INT6 ? 32 : 8; }
 
@@ -78,72 +82,73 @@ INLINE void store_floats(void *into, int64_t at, int dtype, __mmask16 mask, __m5
 
 INLINE __mmask16 mask_of(int64_t left) { return left >= 16 ? 0xffff : left <= 0 ? 0 : (1u << left) - 1; }
 
-/* A row of activations as integers. What is no number makes its group's step one, too. */
-INLINE void quantize_as(const Weight *w, const void *x, int64_t at, int dtype, Row row) {
+/* Row r of a block of so many, from x. What is no number makes its group's step one, too. */
+INLINE void quantize_as(const Weight *w, const void *x, int64_t at, int dtype, Block block, int64_t count, int64_t r) {
     const int64_t group = w->group;
-    for (int64_t g = 0, k = 0; k < w->padded; g++, k += group) {
+    int64_t *words = (int64_t *)block.words + r;
+    int32_t *fields = block.groups + r;
+    for (int64_t k = 0; k < w->padded; k += group, fields += FIELDS * count) {
         __m512i largest = _mm512_setzero_si512();
         for (int64_t i = k; i < k + group; i += 16) {
             __m512 v = load_floats(x, at + i, dtype, mask_of(w->inputs - i));
             largest = _mm512_max_epu32(largest, _mm512_castps_si512(_mm512_abs_ps(v)));
         }
-        uint32_t bits = _mm512_reduce_max_epu32(largest);
-        int finite = bits < 0x7f800000;
+        const uint32_t bits = _mm512_reduce_max_epu32(largest);
+        const int finite = bits < 0x7f800000;
         float peak;
         memcpy(&peak, &bits, 4);
         if (!(peak > 1e-30f)) peak = 1e-30f;
         /* 126 * 256: what is rounded up must not leave the 16 bits. */
         const __m512 inverse = _mm512_set1_ps(finite ? 126 * 256 / peak : 0);
-        __m512i sum = _mm512_setzero_si512();
+        __m512i sums = _mm512_setzero_si512();
         for (int64_t i = k; i < k + group; i += 16) {
-            __mmask16 mask = finite ? mask_of(w->inputs - i) : 0;
+            const __mmask16 mask = finite ? mask_of(w->inputs - i) : 0;
             __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(load_floats(x, at + i, dtype, mask), inverse));
-            __m512i high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
-            sum = _mm512_add_epi32(sum, q);
-            _mm_storeu_si128((__m128i *)(row.high + i), _mm512_cvtepi32_epi8(high));
-            _mm_storeu_si128((__m128i *)(row.low + i), _mm512_cvtepi32_epi8(q)); /* its lower 8 bits */
+            sums = _mm512_add_epi32(sums, q);
+            __m128i high = _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8));
+            __m128i low = _mm512_cvtepi32_epi8(q); /* its lower 8 bits */
+            __m128i first = _mm_unpacklo_epi32(high, low), second = _mm_unpackhi_epi32(high, low);
+            words[0] = _mm_cvtsi128_si64(first);
+            words[count] = _mm_extract_epi64(first, 1);
+            words[2 * count] = _mm_cvtsi128_si64(second);
+            words[3 * count] = _mm_extract_epi64(second, 1);
+            words += 4 * count;
         }
-        row.sum[g] = _mm512_reduce_add_epi32(sum);
-        row.step[g] = finite ? peak / (126 * 256) : NAN;
-        row.moment[g] = row.step[g] * row.sum[g];
-        row.sixteenth[g] = row.sum[g] * 0.0625f;
+        const int32_t sum = _mm512_reduce_add_epi32(sums);
+        const float step = finite ? peak / (126 * 256) : NAN;
+        const float floats[] = {step, step * sum, sum * 0.0625f};
+        fields[START * count] = -zero_of(w->kind) * sum;
+        for (int i = 0; i < 3; i++) memcpy(fields + (STEP + i) * count, floats + i, 4);
     }
 }
 
-static void quantize(const Weight *w, const void *x, int64_t at, int dtype, Row row) {
-    if (dtype == FLOAT32) quantize_as(w, x, at, FLOAT32, row);
-    else if (dtype == BFLOAT16) quantize_as(w, x, at, BFLOAT16, row);
-    else quantize_as(w, x, at, FLOAT16, row);
+static void quantize(const Weight *w, const void *x, int64_t at, int dtype, Block block, int64_t count, int64_t r) {
+    if (dtype == FLOAT32) quantize_as(w, x, at, FLOAT32, block, count, r);
+    else if (dtype == BFLOAT16) quantize_as(w, x, at, BFLOAT16, block, count, r);
+    else quantize_as(w, x, at, FLOAT16, block, count, r);
 }
 
-/* Codes of 16 outputs by so many inputs: 32 of them in 8 vectors. */
-INLINE void unpack(int64_t kind, const uint8_t *codes, __m512i into[8]) {
+/* Inputs whose codes are unpacked together, four in a vector. */
+INLINE int inputs_of(int64_t kind) { return kind == INT8 ? 4 : kind == INT6 ? 16 : 8; }
+
+INLINE void unpack(int64_t kind, const uint8_t *codes, __m512i *into) {
     const __m512i nibble = _mm512_set1_epi8(15), pair = _mm512_set1_epi8(0x30);
+    __m512i one = _mm512_loadu_si512(codes);
     if (kind == INT8) {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) into[i] = _mm512_loadu_si512(codes + 64 * i);
-    } else if (kind == INT6) {
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; i++) {
-            __m512i one = _mm512_loadu_si512(codes + 192 * i), two = _mm512_loadu_si512(codes + 192 * i + 64);
-            __m512i upper = _mm512_loadu_si512(codes + 192 * i + 128);
-            /* 0xea: (a & b) | c */
-            into[4 * i] = _mm512_ternarylogic_epi32(
-                _mm512_slli_epi16(upper, 4), pair, _mm512_and_si512(one, nibble), 0xea);
-            into[4 * i + 1] = _mm512_ternarylogic_epi32(
-                _mm512_slli_epi16(upper, 2), pair, _mm512_and_si512(_mm512_srli_epi16(one, 4), nibble), 0xea);
-            into[4 * i + 2] = _mm512_ternarylogic_epi32(upper, pair, _mm512_and_si512(two, nibble), 0xea);
-            into[4 * i + 3] = _mm512_ternarylogic_epi32(
-                _mm512_srli_epi16(upper, 2), pair, _mm512_and_si512(_mm512_srli_epi16(two, 4), nibble), 0xea);
-        }
-    } else {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            __m512i pairs = _mm512_loadu_si512(codes + 64 * i);
-            into[2 * i] = _mm512_and_si512(pairs, nibble);
-            into[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi16(pairs, 4), nibble);
-        }
+        into[0] = one;
+        return;
     }
+    into[0] = _mm512_and_si512(one, nibble);
+    into[1] = _mm512_and_si512(_mm512_srli_epi16(one, 4), nibble);
+    if (kind != INT6) return;
+    __m512i two = _mm512_loadu_si512(codes + 4 * TILE), upper = _mm512_loadu_si512(codes + 8 * TILE);
+    into[2] = _mm512_and_si512(two, nibble);
+    into[3] = _mm512_and_si512(_mm512_srli_epi16(two, 4), nibble);
+    /* 0xea: (a & b) | c */
+    into[0] = _mm512_ternarylogic_epi32(_mm512_slli_epi16(upper, 4), pair, into[0], 0xea);
+    into[1] = _mm512_ternarylogic_epi32(_mm512_slli_epi16(upper, 2), pair, into[1], 0xea);
+    into[2] = _mm512_ternarylogic_epi32(upper, pair, into[2], 0xea);
+    into[3] = _mm512_ternarylogic_epi32(_mm512_srli_epi16(upper, 2), pair, into[3], 0xea);
 }
 
 INLINE __m512 small_scale(const uint8_t *from, const float *factors) {
@@ -155,117 +160,131 @@ INLINE __m512 sixteenths(const uint8_t *from) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
 }
 
-INLINE __m512i four(const int8_t *from) { /* in every lane */
-    int32_t word;
-    memcpy(&word, from, 4);
-    return _mm512_set1_epi32(word);
+/* Of a half of a tile, in a group. */
+INLINE void scales_of(int64_t kind, const uint8_t *from, const float *factors, int half, __m512 *scale, __m512 *offset) {
+    *offset = _mm512_setzero_ps();
+    if (kind == INT8) {
+        *scale = _mm512_loadu_ps(factors + HALF * half);
+    } else if (kind == INT4) {
+        *scale = load_floats(from, HALF * half, BFLOAT16, 0xffff);
+        *offset = load_floats(from, TILE + HALF * half, BFLOAT16, 0xffff);
+    } else {
+        *scale = small_scale(from + HALF * half, factors + HALF * half);
+        if (kind == INT4_SMALL) *offset = sixteenths(from + TILE + HALF * half);
+    }
 }
 
-INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, const Row *rows, __m512 *result) {
+INLINE __m512 every(const int32_t *from) { return _mm512_castsi512_ps(_mm512_set1_epi32(*from)); }
+
+INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block block, __m512 (*total)[2]) {
     const uint8_t *codes = w->codes + t * bytes_of(kind, w->padded);
     const uint8_t *scales = w->scales + t * (w->padded / w->group) * scale_bytes(kind);
     const float *factors = w->factors + TILE * t;
-    const int64_t group = w->group, step = bytes_of(kind, 32);
-    __m512 total[ROWS];
+    const int64_t group = w->group, step = bytes_of(kind, inputs_of(kind));
+    const int64_t step_words = 2 * count * inputs_of(kind) / 4;
+    const int32_t *words = block.words, *fields = block.groups;
 #pragma GCC unroll 4
-    for (int r = 0; r < count; r++) total[r] = _mm512_setzero_ps();
-    for (int64_t g = 0, k = 0; k < w->padded; g++) {
-        __m512i high[ROWS], low[ROWS];
+    for (int r = 0; r < count; r++) total[r][0] = total[r][1] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < w->padded;) {
+        __m512i high[ROWS][2], low[ROWS][2];
 #pragma GCC unroll 4
         for (int r = 0; r < count; r++) {
-            high[r] = _mm512_setzero_si512();
-            low[r] = _mm512_set1_epi32(-zero_of(kind) * rows[r].sum[g]);
+            high[r][0] = high[r][1] = _mm512_setzero_si512();
+            low[r][0] = low[r][1] = _mm512_set1_epi32(fields[START * count + r]);
         }
-        for (int64_t end = k + group; k < end; k += 32, codes += step) {
-            __m512i c[8];
+        for (int64_t end = k + group; k < end; k += inputs_of(kind), codes += step, words += step_words) {
+            __m512i c[2][4];
+#pragma GCC unroll 6
             for (int i = 0; i < step; i += 64) _mm_prefetch((const char *)codes + AHEAD + i, _MM_HINT_T0);
-            unpack(kind, codes, c);
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) {
+            unpack(kind, codes, c[0]);
+            unpack(kind, codes + 64, c[1]);
+#pragma GCC unroll 4
+            for (int i = 0; i < inputs_of(kind) / 4; i++) {
 #pragma GCC unroll 4
                 for (int r = 0; r < count; r++) {
-                    high[r] = _mm512_dpbusd_epi32(high[r], c[i], four(rows[r].high + k + 4 * i));
-                    low[r] = _mm512_dpbusd_epi32(low[r], c[i], four(rows[r].low + k + 4 * i));
+                    const int32_t *word = words + 2 * (count * i + r);
+                    const __m512i upper = _mm512_set1_epi32(word[0]), lower = _mm512_set1_epi32(word[1]);
+#pragma GCC unroll 2
+                    for (int h = 0; h < 2; h++) {
+                        high[r][h] = _mm512_dpbusd_epi32(high[r][h], c[h][i], upper);
+                        low[r][h] = _mm512_dpbusd_epi32(low[r][h], c[h][i], lower);
+                    }
                 }
             }
         }
-        __m512 scale = _mm512_setzero_ps(), offset = scale;
-        if (kind == INT4) {
-            scale = load_floats(scales, 0, BFLOAT16, 0xffff);
-            offset = load_floats(scales, 16, BFLOAT16, 0xffff);
-        } else if (kind != INT8) {
-            scale = small_scale(scales, factors);
-            if (kind == INT4_SMALL) offset = sixteenths(scales + 16);
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            __m512 scale, offset;
+            scales_of(kind, scales, factors, h, &scale, &offset);
+#pragma GCC unroll 4
+            for (int r = 0; r < count; r++) {
+                __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high[r][h], 8), low[r][h]));
+                const __m512 unit = every(fields + STEP * count + r);
+                if (kind == INT4_SMALL) dot = _mm512_fmadd_ps(every(fields + SIXTEENTH * count + r), offset, dot);
+                if (kind == INT4)
+                    total[r][h] = _mm512_fmadd_ps(every(fields + MOMENT * count + r), offset, total[r][h]);
+                total[r][h] =
+                    _mm512_fmadd_ps(dot, kind == INT8 ? unit : _mm512_mul_ps(unit, scale), total[r][h]);
+            }
         }
         scales += scale_bytes(kind);
-#pragma GCC unroll 4
-        for (int r = 0; r < count; r++) {
-            __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high[r], 8), low[r]));
-            const __m512 unit = _mm512_set1_ps(rows[r].step[g]), part = _mm512_set1_ps(rows[r].sixteenth[g]);
-            if (kind == INT4_SMALL) dot = _mm512_fmadd_ps(part, offset, dot);
-            if (kind == INT4) total[r] = _mm512_fmadd_ps(_mm512_set1_ps(rows[r].moment[g]), offset, total[r]);
-            total[r] = _mm512_fmadd_ps(dot, kind == INT8 ? unit : _mm512_mul_ps(unit, scale), total[r]);
-        }
+        fields += FIELDS * count;
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < count; r++)
-        result[r] = kind == INT8 ? _mm512_mul_ps(total[r], _mm512_loadu_ps(factors)) : total[r];
 }
 
-INLINE void tile_kind(const Weight *w, int64_t kind, int count, int64_t t, const Row *rows, __m512 *result) {
-    if (count == 4) tile_of(w, kind, 4, t, rows, result);
-    else if (count == 3) tile_of(w, kind, 3, t, rows, result);
-    else if (count == 2) tile_of(w, kind, 2, t, rows, result);
-    else tile_of(w, kind, 1, t, rows, result);
+INLINE void tile_kind(const Weight *w, int64_t kind, int count, int64_t t, Block block, __m512 (*result)[2]) {
+    if (count == 4) tile_of(w, kind, 4, t, block, result);
+    else if (count == 3) tile_of(w, kind, 3, t, block, result);
+    else if (count == 2) tile_of(w, kind, 2, t, block, result);
+    else tile_of(w, kind, 1, t, block, result);
 }
 
 #define TILE_OF(NAME, KIND) \
-    static void NAME(const Weight *w, int count, int64_t t, const Row *rows, __m512 *result) { \
-        tile_kind(w, KIND, count, t, rows, result); \
+    static void NAME(const Weight *w, int count, int64_t t, Block block, __m512 (*result)[2]) { \
+        tile_kind(w, KIND, count, t, block, result); \
     }
 TILE_OF(tile_int8, INT8)
 TILE_OF(tile_int4, INT4)
 TILE_OF(tile_int4_small, INT4_SMALL)
 TILE_OF(tile_int6, INT6)
-static void (*const TILES[])(const Weight *, int, int64_t, const Row *, __m512 *) = {
+static void (*const TILES[])(const Weight *, int, int64_t, Block, __m512 (*)[2]) = {
     tile_int8, tile_int4, tile_int4_small, tile_int6,
 };
 
 /* into [rows, outputs] = x [rows, inputs], whose rows lie stride elements apart. 0, or -1 if there is no memory. */
 int product(const Weight *w, const void *x, int64_t stride, int64_t count, void *into, int dtype, int threads) {
     const int64_t groups = w->padded / w->group, tiles = (w->outputs + TILE - 1) / TILE;
-    const int64_t bytes = 2 * w->padded + 16 * groups;
-    int8_t *memory = malloc(count * (bytes + sizeof(Row)));
+    const int64_t words = w->padded / 2, size = words + FIELDS * groups; /* of a row, in words */
+    int32_t *memory = malloc(4 * count * size);
     if (memory == NULL) return -1;
-    Row *rows = (Row *)memory;
-    int8_t *at = memory + count * sizeof(Row);
-    for (int64_t r = 0; r < count; r++) {
-        float *floats = (float *)at;
-        int8_t *planes = (int8_t *)(floats + 4 * groups);
-        rows[r] = (Row){
-            .high = planes, .low = planes + w->padded, .sum = (int32_t *)floats,
-            .step = floats + groups, .moment = floats + 2 * groups, .sixteenth = floats + 3 * groups,
-        };
-        at += bytes;
-    }
-    if (count < 4)
-        for (int64_t r = 0; r < count; r++) quantize(w, x, r * stride, dtype, rows[r]);
+#define BLOCK_OF(r) (Block){memory + (r) * size, memory + (r) * size + words * COUNT_OF(r)}
+#define COUNT_OF(r) (count - (r) < ROWS ? count - (r) : ROWS)
+#define QUANTIZE(r) \
+    quantize(w, x, (r) * stride, dtype, BLOCK_OF((r) / ROWS * ROWS), COUNT_OF((r) / ROWS * ROWS), (r) % ROWS)
+    if (count < ROWS)
+        for (int64_t r = 0; r < count; r++) QUANTIZE(r);
 #pragma omp parallel num_threads(threads)
     {
-        if (count >= 4) {
+        if (count >= ROWS) {
 #pragma omp for schedule(static)
-            for (int64_t r = 0; r < count; r++) quantize(w, x, r * stride, dtype, rows[r]);
+            for (int64_t r = 0; r < count; r++) QUANTIZE(r);
         }
 #pragma omp for schedule(static) nowait
         for (int64_t t = 0; t < tiles; t++) {
-            const __mmask16 mask = mask_of(w->outputs - TILE * t);
-            const __m512 bias = w->bias ? _mm512_maskz_loadu_ps(mask, w->bias + TILE * t) : _mm512_setzero_ps();
             for (int64_t r = 0; r < count; r += ROWS) {
-                __m512 result[ROWS];
-                const int some = count - r < ROWS ? count - r : ROWS;
-                TILES[w->kind](w, some, t, rows + r, result);
-                for (int i = 0; i < some; i++)
-                    store_floats(into, (r + i) * w->outputs + TILE * t, dtype, mask, _mm512_add_ps(result[i], bias));
+                __m512 result[ROWS][2];
+                const int some = COUNT_OF(r);
+                TILES[w->kind](w, some, t, BLOCK_OF(r), result);
+                for (int h = 0; h < 2; h++) {
+                    const int64_t first = TILE * t + HALF * h;
+                    const __mmask16 mask = mask_of(w->outputs - first);
+                    /* INT8's only factor, which is the output's; one elsewhere. */
+                    const __m512 factor = w->kind == INT8 ? _mm512_loadu_ps(w->factors + first) : _mm512_set1_ps(1);
+                    const __m512 bias = w->bias ? _mm512_maskz_loadu_ps(mask, w->bias + first) : _mm512_setzero_ps();
+                    for (int i = 0; i < some; i++)
+                        store_floats(into, (r + i) * w->outputs + first, dtype, mask,
+                                     _mm512_fmadd_ps(result[i][h], factor, bias));
+                }
             }
         }
     }
@@ -273,45 +292,39 @@ int product(const Weight *w, const void *x, int64_t stride, int64_t count, void 
     return 0;
 }
 
-/* Tiles first to last as bfloat16: into [inputs, 16 * (last - first)]. */
 INLINE void widen_tile(const Weight *w, int64_t kind, int64_t t, uint16_t *into, int64_t width) {
     const uint8_t *codes = w->codes + t * bytes_of(kind, w->padded);
     const uint8_t *scales = w->scales + t * (w->padded / w->group) * scale_bytes(kind);
-    const float *factors = w->factors + TILE * t;
     const __m512i zero = _mm512_set1_epi32(zero_of(kind)), byte = _mm512_set1_epi32(255);
-    __m512 scale = _mm512_setzero_ps(), offset = scale;
-    for (int64_t k = 0; k < w->padded; k += 32, codes += bytes_of(kind, 32)) {
-        if (kind == INT8) {
-            scale = _mm512_loadu_ps(factors);
-        } else if (k % w->group == 0) {
-            if (kind == INT4) {
-                scale = load_floats(scales, 0, BFLOAT16, 0xffff);
-                offset = load_floats(scales, 16, BFLOAT16, 0xffff);
-            } else {
-                scale = small_scale(scales, factors);
-                if (kind == INT4_SMALL)
-                    offset = _mm512_mul_ps(_mm512_mul_ps(sixteenths(scales + 16), _mm512_set1_ps(0.0625f)), scale);
-            }
-            scales += scale_bytes(kind);
+    for (int64_t k = 0; k < w->padded; scales += scale_bytes(kind)) {
+        __m512 scale[2], offset[2];
+        for (int h = 0; h < 2; h++) {
+            scales_of(kind, scales, w->factors + TILE * t, h, scale + h, offset + h);
+            if (kind == INT4_SMALL) offset[h] = _mm512_mul_ps(_mm512_mul_ps(offset[h], _mm512_set1_ps(0.0625f)), scale[h]);
         }
-        __m512i c[8];
-        unpack(kind, codes, c);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {
+        for (int64_t end = k + w->group; k < end; k += inputs_of(kind), codes += bytes_of(kind, inputs_of(kind))) {
+            __m512i c[2][4];
+            unpack(kind, codes, c[0]);
+            unpack(kind, codes + 64, c[1]);
 #pragma GCC unroll 4
-            for (int b = 0; b < 4; b++) {
-                const int64_t input = k + 4 * i + b;
-                if (input >= w->inputs) return;
-                __m512i code = b == 3 ? _mm512_srli_epi32(c[i], 24)
-                                      : _mm512_and_si512(_mm512_srli_epi32(c[i], 8 * b), byte);
-                __m512 value = _mm512_cvtepi32_ps(_mm512_sub_epi32(code, zero));
-                _mm256_storeu_si256(
-                    (__m256i *)(into + input * width), to_bfloat16(_mm512_fmadd_ps(value, scale, offset)));
+            for (int i = 0; i < inputs_of(kind) / 4; i++) {
+#pragma GCC unroll 4
+                for (int b = 0; b < 4; b++) {
+                    const int64_t input = k + 4 * i + b;
+                    if (input >= w->inputs) return;
+                    for (int h = 0; h < 2; h++) {
+                        __m512i code = _mm512_and_si512(_mm512_srli_epi32(c[h][i], 8 * b), byte);
+                        __m512 value = _mm512_cvtepi32_ps(_mm512_sub_epi32(code, zero));
+                        value = _mm512_fmadd_ps(value, scale[h], offset[h]);
+                        _mm256_storeu_si256((__m256i *)(into + input * width + HALF * h), to_bfloat16(value));
+                    }
+                }
             }
         }
     }
 }
 
+/* Tiles first to last as bfloat16: into [inputs, 32 * (last - first)]. */
 void widen(const Weight *w, int64_t first, int64_t last, uint16_t *into, int threads) {
     const int64_t width = TILE * (last - first);
 #pragma omp parallel for num_threads(threads) schedule(static)

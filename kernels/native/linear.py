@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from kernels.native.library import load
 
-_TILE = 16
+_HALF, _TILE = 16, 32
 _SIZES = (128, 64, 32)
 """Inputs that share a scale in the kernel; wider groups become several."""
 _PIECE = 8192
@@ -64,7 +64,7 @@ def available() -> bool:
 
 
 class PackedWeight:
-    """A weight [out, in] in tiles of 16 outputs; made by ``pack_int8`` or ``pack_int4``."""
+    """A weight [out, in] in tiles of 32 outputs; made by ``pack_int8`` or ``pack_int4``."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class PackedWeight:
         return out
 
     def widen(self, start: int, into: Tensor) -> None:
-        """Outputs from ``start`` on into bfloat16 [in, outputs], both multiples of 16."""
+        """Outputs from ``start`` on into bfloat16 [in, outputs], both multiples of 32."""
         first = start // _TILE
         last = first + into.shape[1] // _TILE
         self._library.widen(self._address, first, last, into.data_ptr(), torch.get_num_threads())
@@ -132,7 +132,7 @@ class PackedWeight:
 
 def pack_int8(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight:
     """``codes`` int8 [out, in], ``scale`` float32 [out]."""
-    packed = _tiles(codes.view(torch.uint8), 64, 128, lambda piece: piece ^ 128)
+    packed = _tiles(codes.view(torch.uint8), 64, 128, _bytes)
     return PackedWeight(Kind.INT8, codes.shape, 64, packed, scale.new_empty(0), _by_tile(scale), bias)
 
 
@@ -150,23 +150,38 @@ def pack_int4(codes: Tensor, scale: Tensor, offset: Tensor, bias: Tensor | None)
 
 
 def _tiles(codes: Tensor, group: int, zero: int, pack: Callable[[Tensor], Tensor]) -> Tensor:
-    """Codes [out, in] into tiles, both sides filled up with ``zero``; ``pack`` [tiles, 16, in] → bytes of a lane."""
+    """Codes [out, in] in tiles, filled up with ``zero`` on both sides.
+
+    ``pack`` makes of [..., in] the bytes of an output: [..., blocks of inputs, vectors, 4].
+    """
     pieces = []
     for piece in codes.split(_PIECE):
         missing = (0, -codes.shape[1] % group, 0, -len(piece) % _TILE)
         filled = functional.pad(piece, missing, value=zero)
-        lanes = pack(filled.view(-1, _TILE, filled.shape[1]))
-        pieces.append(lanes.view(*lanes.shape[:2], -1, 4).transpose(1, 2).reshape(-1))
+        lanes = pack(filled.view(-1, 2, _HALF, filled.shape[1]))
+        pieces.append(lanes.permute(0, 3, 4, 1, 2, 5).reshape(-1))
     return torch.cat(pieces)
 
 
+def _bytes(codes: Tensor) -> Tensor:
+    return (codes ^ 128).unflatten(-1, (-1, 1, 4))
+
+
 def _nibbles(codes: Tensor) -> Tensor:
-    fours = codes.view(*codes.shape[:2], -1, 2, 4)
-    return fours[..., 0, :] | fours[..., 1, :] << 4
+    fours = codes.unflatten(-1, (-1, 2, 4))
+    return (fours[..., 0, :] | fours[..., 1, :] << 4).unsqueeze(-2)
+
+
+def _six_bits(codes: Tensor) -> Tensor:
+    fours = codes.unflatten(-1, (-1, 4, 4))
+    lower, upper = fours & 15, fours >> 4
+    one, two = (lower[..., i, :] | lower[..., i + 1, :] << 4 for i in (0, 2))
+    rest = upper[..., 0, :] | upper[..., 1, :] << 2 | upper[..., 2, :] << 4 | upper[..., 3, :] << 6
+    return torch.stack([one, two, rest], -2)
 
 
 def _by_tile(rows: Tensor) -> Tensor:
-    """[out, ...] → [tiles, ..., 16]"""
+    """[out, ...] → [tiles, ..., 32]"""
     filled = torch.cat([rows, rows.new_zeros(-len(rows) % _TILE, *rows.shape[1:])])
     return filled.unflatten(0, (-1, _TILE)).movedim(1, -1).contiguous()
 
