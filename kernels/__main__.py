@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,6 +29,20 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
     report.add_argument("--jobs", type=int, help="processes (default: one a core)")
     report.set_defaults(run=_report)
+    bench = commands.add_parser(
+        "bench",
+        help="check and time every kernel on this machine's GPU, and compare it with what the chip can do",
+        description="Exits 1 where a kernel's result is wrong, 2 where there is no GPU.",
+    )
+    bench.add_argument("--only", nargs="+", metavar="OP", help="operations, such as rms_norm (default: all)")
+    bench.add_argument("--quick", action="store_true", help="check all, but time only what has a target")
+    bench.add_argument(
+        "--dry-run", action="store_true", help="on the CPU: tiny shapes, interpreted, nothing timed"
+    )
+    bench.add_argument("--seconds", type=float, default=420, help="begin no case after these (default: 420)")
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write the results there as well")
+    bench.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
+    bench.set_defaults(run=_bench)
     return top
 
 
@@ -59,6 +74,53 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     return 1 if faulty else 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    began = time.time()
+    if arguments.dry_run:
+        # Before Triton is imported, also in the processes started from here.
+        os.environ |= {"TRITON_INTERPRET": "1", "TOLLGATE_KERNELS": "triton"}
+    import torch
+
+    from kernels import launch
+
+    missing = None
+    if launch.triton is None:
+        missing = "triton is not installed: pip install triton"
+    elif not arguments.dry_run and not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        missing = "no GPU is visible" if built else f"torch {torch.__version__} is built for CPUs alone"
+    if missing:
+        print(f"Kernels are timed on a GPU: {missing}. --dry-run tries the script on a CPU.", file=sys.stderr)
+        return 2
+    from kernels.bench import table
+    from kernels.bench.cases import all_cases
+    from kernels.bench.run import Options, run
+
+    cases = all_cases(arguments.dry_run)
+    known = dict.fromkeys(case.op for case in cases)
+    if unknown := [op for op in arguments.only or () if op not in known]:
+        print(f"No such operation: {', '.join(unknown)}. There are {', '.join(known)}.", file=sys.stderr)
+        return 2
+    wanted = {"ceiling", *(arguments.only or known)}
+    numbers = [number for number, case in enumerate(cases) if case.op in wanted]
+    about = table.machine()
+    print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
+    options = Options(arguments.dry_run, arguments.quick, began + arguments.seconds)
+    results = run(
+        all_cases, numbers, options, lambda case, result: print(table.line(case, result), flush=True)
+    )
+    cases = [cases[number] for number in numbers]
+    print("", table.text(cases, results), "", *table.summary(cases, results), sep="\n")
+    print(f"{time.time() - began:.0f} s")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(table.as_json(about, cases, results), indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(table.markdown(about, cases, results))
+    return int(
+        any(result.fault for case, result in zip(cases, results, strict=True) if case.reference is not None)
+    )
 
 
 def main() -> int:

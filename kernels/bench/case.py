@@ -1,0 +1,128 @@
+"""What is checked and timed: an operation at some shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 6e-3, torch.bfloat16: 2e-2}
+"""The largest error of an element, by the dtype of the result, as a share of its size and the results' mean one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    op: str
+    name: str
+    make: Callable[[torch.device], tuple[Any, ...]]
+    """Fresh random inputs, which ``run`` and ``reference`` are called with."""
+    run: Callable[..., Any]
+    """Returns a tensor, or several, also where it writes into its inputs."""
+    reference: Callable[..., Any] | None = None
+    """The same in float32 or float64. Without one there is nothing to check."""
+    bytes: int = 0
+    """That a run must read and write at least: its rate is then in GB/s."""
+    flops: int = 0
+    """That it takes: its rate is then in TFLOP/s. Without either it is checked and not timed."""
+    ceiling: str = ""
+    """The name of the ceiling, a case of its own, that its rate is a share of."""
+    target: float | None = None
+    """Of that share, where the project has set itself one."""
+    tolerance: float | None = None
+    """In place of ``TOLERANCES``; of integers, the share that may differ, else none."""
+
+    @property
+    def timed(self) -> bool:
+        return bool(self.bytes or self.flops)
+
+
+def check(case: Case, device: torch.device) -> tuple[float, str]:
+    """The largest error, and what is wrong in words, or nothing."""
+    if case.reference is None:
+        return 0.0, ""
+    inputs = case.make(device)
+    expected = case.reference(*deepcopy(inputs))
+    with poisoned():
+        actual = case.run(*inputs)
+    worst, faults = 0.0, []
+    actual, expected = (list(x) if isinstance(x, tuple | list) else [x] for x in (actual, expected))
+    for place, (got, wanted) in enumerate(zip(actual, expected, strict=True)):
+        error, fault = _compare(got, wanted, case.tolerance)
+        worst = max(worst, error)
+        if fault:
+            faults.append(f"result {place}: {fault}" if len(actual) > 1 else fault)
+    return worst, "; ".join(faults)
+
+
+def _compare(actual: Tensor, expected: Tensor, tolerance: float | None) -> tuple[float, str]:
+    if actual.shape != expected.shape:
+        return math.inf, f"its shape is {tuple(actual.shape)} and should be {tuple(expected.shape)}"
+    if not actual.numel():
+        return 0.0, ""
+    if not actual.is_floating_point():
+        wrong = (actual != expected).sum().item()
+        share = wrong / actual.numel()
+        return share, f"{wrong} of {actual.numel()} numbers differ" if share > (tolerance or 0.0) else ""
+    allowed = TOLERANCES[actual.dtype] if tolerance is None else tolerance
+    wide, right = actual.double(), expected.double()
+    size = right.abs() + right.square().mean().sqrt() + torch.finfo(torch.float64).tiny
+    errors = torch.where(wide == right, 0.0, (wide - right).abs() / size).nan_to_num(math.inf, math.inf)
+    worst = errors.max().item()
+    if worst <= allowed:
+        return worst, ""
+    beyond = (errors > allowed).sum().item()
+    where = tuple(int(i) for i in torch.unravel_index(errors.argmax(), errors.shape))
+    return worst, (
+        f"{beyond} of {actual.numel()} numbers are off by more than {allowed:g}, most at {where}: "
+        f"{wide[where].item():g} for {right[where].item():g}"
+    )
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """All of them in some inputs."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors(item)
+    elif isinstance(value, dict):
+        yield from tensors(list(value.values()))
+    elif dataclasses.is_dataclass(value):
+        yield from tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
+
+
+def size(value: Any) -> int:
+    """Bytes of all tensors in some inputs."""
+    return sum(tensor.nbytes for tensor in tensors(value))
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """What is allocated meanwhile is full of NaN, or of the largest integer, until somebody writes it."""
+    kept = {
+        owner: getattr(*owner) for owner in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty"))
+    }
+
+    def spoiling(allocate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *args, **kwargs: _spoil(allocate(*args, **kwargs))
+
+    try:
+        for (owner, name), allocate in kept.items():
+            setattr(owner, name, spoiling(allocate))
+        yield
+    finally:
+        for (owner, name), allocate in kept.items():
+            setattr(owner, name, allocate)
+
+
+def _spoil(tensor: Tensor) -> Tensor:
+    if tensor.is_floating_point():
+        return tensor.fill_(math.nan)
+    return tensor.fill_(True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max)

@@ -1,0 +1,187 @@
+"""The script for GPUs, tried without one: its checks and its table, and all its cases at tiny shapes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.bench import run as running
+from kernels.bench import table
+from kernels.bench.case import Case, check, poisoned, size, tensors
+from kernels.bench.cases import all_cases
+from kernels.bench.run import Options, Result, run
+from kernels.report import operations
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernels", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.timeout(600)
+def test_a_dry_run_makes_runs_and_checks_every_case(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="triton is installed on Linux alone")
+    json_file, markdown_file = tmp_path / "bench.json", tmp_path / "bench.md"
+    done = bench("--dry-run", "--seconds", "500", "--json", str(json_file), "--markdown", str(markdown_file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads(json_file.read_text())["results"]
+    assert [(result["op"], result["name"]) for result in results] == [(c.op, c.name) for c in all_cases(True)]
+    assert not any(result["fault"] or result["skipped"] or result["seconds"] for result in results)
+    checked = sum(case.reference is not None for case in all_cases(True))
+    assert f"{checked} of {checked} checks against the references passed." in done.stdout
+    assert "| paged_decode |" in markdown_file.read_text()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_what_is_missing() -> None:
+    done = bench()
+    assert done.returncode == 2
+    assert "no GPU is visible" in done.stderr or "is built for CPUs alone" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_every_kernel_has_cases_of_both_sizes() -> None:
+    for tiny in (False, True):
+        cases = all_cases(tiny)
+        assert len({(case.op, case.name) for case in cases}) == len(cases)
+        ceilings = {case.name for case in cases if case.op == "ceiling"}
+        for case in cases:
+            assert tiny or not case.timed or case.op == "ceiling" or case.ceiling in ceilings, case.name
+            assert case.op == "ceiling" or case.reference is not None, case.name
+            assert not (case.bytes and case.flops)
+            assert case.target is None or (case.timed and 0 < case.target < 1)
+        assert set(operations()) - PARTS <= {case.op for case in cases}
+
+
+PARTS = {"flash_decoding"}
+"""Kernels of an operation that has its cases by another name."""
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def case(**changes: object) -> Case:
+    values = {"op": "op", "name": "name", "make": lambda device: (torch.randn(9),), "run": double}
+    return Case(**(values | {"reference": lambda x: x.double() * 2} | changes))
+
+
+def test_what_is_right_passes() -> None:
+    assert check(case(), CPU) == (pytest.approx(0, abs=1e-6), "")
+
+
+@pytest.mark.parametrize(
+    ("run_case", "fault"),
+    [
+        (
+            lambda x: double(x).index_fill(0, torch.tensor([4]), 99.0),
+            r"1 of 9 numbers are off .* most at \(4,\): 99 for",
+        ),
+        (lambda x: torch.empty(9), "9 of 9 numbers are off"),
+        (lambda x: double(x)[:8], r"its shape is \(8,\) and should be \(9,\)"),
+        (lambda x: double(x).index_fill(0, torch.tensor([0]), math.inf), "1 of 9 numbers are off"),
+    ],
+)
+def test_what_is_wrong_does_not(run_case: object, fault: str) -> None:
+    worst, found = check(case(run=run_case), CPU)
+    assert worst > 0
+    assert re.search(fault, found)
+
+
+def test_integers_are_equal_or_wrong() -> None:
+    made = {"make": lambda device: (torch.arange(5),), "reference": lambda x: x + 1}
+    assert check(case(**made, run=lambda x: x + 1), CPU) == (0.0, "")
+    assert check(case(**made, run=lambda x: x), CPU) == (1.0, "5 of 5 numbers differ")
+
+
+def test_several_results_are_told_apart() -> None:
+    made = {"reference": lambda x: (x, x)}
+    assert check(case(**made, run=lambda x: (x, x + 1)), CPU)[1].startswith("result 1: ")
+
+
+def test_memory_is_poisoned_meanwhile_alone() -> None:
+    before = torch.empty, torch.empty_like, torch.Tensor.new_empty
+    with poisoned():
+        assert torch.empty(2).isnan().all() and torch.empty_like(torch.ones(2)).isnan().all()
+        assert torch.ones(1).new_empty(3, dtype=torch.int8).tolist() == [127] * 3
+    assert (torch.empty, torch.empty_like, torch.Tensor.new_empty) == before
+
+
+def test_tensors_are_found_in_whatever_holds_them() -> None:
+    one = torch.ones(3)
+    held = (one, None, [one], {"a": one}, 5)
+    assert len(list(tensors(held))) == 3 and size(held) == 36
+
+
+def test_a_table_has_rates_shares_and_targets() -> None:
+    cases = [
+        Case("ceiling", "device copy", lambda device: (), double, bytes=1000),
+        case(name="fast", bytes=900, ceiling="device copy", target=0.85),
+        case(name="slow", bytes=500, ceiling="device copy", target=0.85),
+        case(name="lost", flops=500, ceiling="cuDNN", target=0.75),
+        case(name="unchecked"),
+    ]
+    results = [
+        Result("ceiling", "device copy", seconds=1e-6),
+        Result("op", "fast", 1e-3, seconds=1e-6),
+        Result("op", "slow", 1e-3, "wrong", seconds=1e-6, graph=False),
+        Result("op", "lost", skipped=True),
+        Result("op", "unchecked", 1e-3),
+    ]
+    assert table.rows(cases, results) == [
+        ("ceiling", "device copy", "1.0 µs", "1 GB/s", "-", "", ""),
+        ("op", "fast", "1.0 µs", "0.9 GB/s", "90.0%", "85% met", "device copy"),
+        ("op", "slow", "1.0 µs (no graph)", "0.5 GB/s", "50.0%", "85% missed", "device copy"),
+        ("op", "lost", "-", "-", "-", "75%", "cuDNN"),
+    ]
+    assert table.summary(cases, results) == [
+        "2 of 3 checks against the references passed.",
+        "FAULT op slow: wrong",
+        "Skipped, no time left: 1 cases of op.",
+    ]
+
+
+def _raise(x: torch.Tensor) -> torch.Tensor:
+    raise ValueError("of its own")
+
+
+def _die(x: torch.Tensor) -> torch.Tensor:
+    os._exit(1)
+
+
+def _hang(x: torch.Tensor) -> torch.Tensor:
+    time.sleep(600)
+    return x
+
+
+def failing_cases(tiny: bool) -> list[Case]:
+    runs = (double, _raise, double, _hang, _die, double)
+    return [case(name=f"{number} {run.__name__}", run=run) for number, run in enumerate(runs)]
+
+
+def test_what_fails_costs_one_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises, ends its process, or never ends; what comes before, between and after is told."""
+    monkeypatch.setattr(running, "LIMIT", 2.0)
+    told: list[str] = []
+    results = run(failing_cases, range(6), Options(True), lambda case, result: told.append(result.name))
+    faults = [result.fault for result in results]
+    assert faults[:3] == ["", "ValueError: of its own", ""]
+    assert faults[3:] == ["not done after 2 s, and ended", "its process ended", ""]
+    assert told == [case.name for case in failing_cases(True)] == [result.name for result in results]
+
+
+def test_no_case_begins_after_the_deadline() -> None:
+    results = run(failing_cases, [0, 4], Options(True, deadline=time.time() - 1), lambda case, result: None)
+    assert all(result.skipped and not result.fault for result in results)
