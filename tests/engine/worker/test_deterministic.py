@@ -46,7 +46,7 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
     ("Gemma3Text", {**NARROW, "dtype": "float16", "kv_cache_dtype": "int8"}, 1),
     ("Llama", {**NARROW, "dtype": "float32", "quantization": "int4", "kv_cache_dtype": "int8"}, 1),
     # Attention in C, where there is some.
-    ("Qwen3", {**NARROW, "block_size": 16}, 2),
+    ("Qwen3", {**NARROW, "block_size": 16}, 1),
     ("Gemma3Text", {**NARROW, "block_size": 16}, 1),
 ]
 LENGTHS = (41, 75, 17, 3, 1)
