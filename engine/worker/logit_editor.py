@@ -11,6 +11,9 @@ from torch.nn.functional import pad
 
 from engine.core.sampling_params import SamplingParams
 from engine.worker.batch import Draw
+from engine.worker.upload import upload
+from kernels.edit_logits import Edits, edit_logits_triton
+from kernels.launch import on_triton
 
 _NEVER = float("-inf")
 
@@ -36,28 +39,12 @@ class LogitEditor:
         if not rows and masks is None:
             self._notes = {}
             return logits
+        stops, biases, counts = self._gather(draws, rows, logits.shape[1])
+        if on_triton(logits):
+            return edit_logits_triton(logits, _edits(logits, masks, (stops, biases, counts)))
         logits = logits.to(torch.float32, copy=True)
         if masks is not None:
             _bar(logits, *masks)
-        kept = self._notes
-        self._notes = {}
-        stops, biases, counts = _Entries(), _Entries(), _Entries()
-        for row in rows:
-            draw = draws[row]
-            params = draw.sampling
-            notes = self._notes.get(draw.request_id) or kept.get(draw.request_id)
-            if notes is None or notes.history is not draw.history or notes.params is not params:
-                notes = _Notes(draw, logits.shape[1])
-            self._notes[draw.request_id] = notes
-            if draw.position - draw.prompt_length < params.min_tokens and len(notes.stops):
-                stops.add(row, notes.stops)
-            if len(notes.biased):
-                biases.add(row, notes.biased, notes.biases)
-            if notes.counts is not None:
-                notes.catch_up()
-                tokens, times = notes.counts.beside(draw.guesses)
-                charge = params.frequency_penalty * times + params.presence_penalty * (times > 0)
-                counts.add(row, tokens, charge, np.full(len(tokens), params.repetition_penalty, np.float32))
         if stops:
             _bar_stops(logits, stops)
         if biases:
@@ -69,6 +56,31 @@ class LogitEditor:
             logits[at] = torch.where(values > 0, values / repetition, values * repetition) - charge
         return logits
 
+    def _gather(
+        self, draws: Sequence[Draw], rows: Sequence[int], vocab: int
+    ) -> tuple[_Entries, _Entries, _Entries]:
+        """What ``rows`` want: which stop tokens are barred, the biases, and the penalties."""
+        kept = self._notes
+        self._notes = {}
+        stops, biases, counts = _Entries(), _Entries(), _Entries()
+        for row in rows:
+            draw = draws[row]
+            params = draw.sampling
+            notes = self._notes.get(draw.request_id) or kept.get(draw.request_id)
+            if notes is None or notes.history is not draw.history or notes.params is not params:
+                notes = _Notes(draw, vocab)
+            self._notes[draw.request_id] = notes
+            if draw.position - draw.prompt_length < params.min_tokens and len(notes.stops):
+                stops.add(row, notes.stops)
+            if len(notes.biased):
+                biases.add(row, notes.biased, notes.biases)
+            if notes.counts is not None:
+                notes.catch_up()
+                tokens, times = notes.counts.beside(draw.guesses)
+                charge = params.frequency_penalty * times + params.presence_penalty * (times > 0)
+                counts.add(row, tokens, charge, np.full(len(tokens), params.repetition_penalty, np.float32))
+        return stops, biases, counts
+
 
 def _wants(params: SamplingParams) -> bool:
     return bool(params.min_tokens or params.logit_bias or _penalises(params))
@@ -76,6 +88,21 @@ def _wants(params: SamplingParams) -> bool:
 
 def _penalises(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
+
+
+def _edits(logits: Tensor, masks: tuple[list[int], Tensor] | None, entries: Sequence[_Entries]) -> Edits:
+    """What is to be edited on a GPU, brought there in one copy."""
+    rows = len(logits)
+    which, bits = masks or ([], torch.empty(0, 0, dtype=torch.int32))
+    mask_of = np.full(rows, -1, dtype=np.int32)
+    mask_of[which] = np.arange(len(which))
+    arrays = [mask_of, bits.numpy().ravel()]
+    if any(entries):
+        sizes = np.concatenate([[0], *(entry.sizes(rows) for entry in entries)])
+        columns = zip(*(entry.columns() for entry in entries), strict=True)
+        arrays += [np.cumsum(sizes).astype(np.int32), *map(np.concatenate, columns)]
+    of, flat, *places = upload(arrays, logits.device)
+    return Edits(*((of, flat.view(bits.shape)) if which else (None, None)), *places)
 
 
 def _bar(logits: Tensor, rows: list[int], bits: Tensor) -> None:
@@ -130,6 +157,20 @@ class _Entries:
         columns = [np.concatenate(column) for column in zip(*self._figures, strict=True)]
         return (row, token), [torch.from_numpy(column.astype(np.float32)).to(device) for column in columns]
 
+    def sizes(self, rows: int) -> np.ndarray:
+        """How many places each of so many rows has."""
+        sizes = np.zeros(rows, dtype=np.int32)
+        sizes[self.rows] = [len(tokens) for tokens in self._tokens]
+        return sizes
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(tokens, first figure, second figure), int32 and float32; figures that there are not are 0."""
+        tokens = np.concatenate([_ids(()), *self._tokens])
+        figures = np.zeros((2, len(tokens)), dtype=np.float32)
+        for i, column in enumerate(zip(*self._figures, strict=True)):
+            figures[i] = np.concatenate(column)
+        return tokens.astype(np.int32), figures[0], figures[1]
+
 
 class _Notes:
     """What is known of one request."""
@@ -141,8 +182,11 @@ class _Notes:
         self.history = draw.history
         self._read = len(draw.history)
         self.stops = _ids(token for token in params.stop_token_ids if token < vocab)
-        self.biased = _ids(token for token, _ in params.logit_bias)
-        self.biases = np.array([bias for _, bias in params.logit_bias], dtype=np.float32)
+        biases: dict[int, float] = {}
+        for token, bias in params.logit_bias:
+            biases[token] = biases.get(token, 0.0) + bias
+        self.biased = _ids(biases)
+        self.biases = np.array(list(biases.values()), dtype=np.float32)
         self.counts: _Counts | None = None
         if _penalises(params):
             # Only the penalty for repetition asks for the prompt.

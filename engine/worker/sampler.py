@@ -11,6 +11,8 @@ from torch import Tensor
 from engine.core.logprobs import TokenLogprobs
 from engine.worker.batch import Draw
 from engine.worker.logit_editor import LogitEditor
+from engine.worker.upload import upload
+from kernels.launch import on_triton
 from kernels.sample import COLDEST, sample
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -43,6 +45,8 @@ class Sampler:
 
 
 def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
+    if on_triton(logits):
+        return _choose_on_gpu(logits, draws)
     params = [draw.sampling for draw in draws]
     if all(p.temperature < COLDEST for p in params):
         # Also the first of several largest; in 16 bits on a CPU in a quarter of argmax's time.
@@ -55,6 +59,17 @@ def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     tokens = sample(logits, temperature, top_k, top_p, min_p, torch.from_numpy(uniform).to(device))
     # Of a row of NaN (weights or an adapter that overflow) no token can be drawn; it must not end the others' step.
     return tokens.clamp_(max=vocab - 1).tolist()
+
+
+def _choose_on_gpu(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
+    """One copy there, and one back, which is all that anything waits for."""
+    params, vocab = [draw.sampling for draw in draws], logits.shape[1]
+    shares = np.array([[p.temperature, p.top_p, p.min_p] for p in params], dtype=np.float32).T
+    uniform = uniforms([p.seed for p in params], [draw.position for draw in draws]).astype(np.float32)
+    top_k = np.array([min(p.top_k, vocab) or vocab for p in params], dtype=np.int32)
+    arrays = [*np.ascontiguousarray(shares), uniform, top_k]
+    temperature, top_p, min_p, uniform, top_k = upload(arrays, logits.device)
+    return sample(logits, temperature, top_k, top_p, min_p, uniform).tolist()
 
 
 def verify(draws: Sequence[Draw], tokens: Sequence[int]) -> list[bool]:
