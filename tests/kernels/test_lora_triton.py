@@ -22,7 +22,7 @@ def make(wide: int, high: int, ranks: list[int], dtype: torch.dtype = torch.floa
     bank.up.fill_(torch.nan)
     for place, rank in enumerate(ranks):
         if rank:
-            bank.put(place, torch.randn(rank, wide) / wide**0.5, torch.randn(high, rank) / rank**0.5)
+            bank.put(place, torch.randn(rank, wide) / wide**0.5, torch.randn(high, rank) / rank**0.5 / 4)
     return bank
 
 

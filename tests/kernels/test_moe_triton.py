@@ -22,7 +22,7 @@ def make(
         torch.randn(tokens, hidden).to(dtype),
         torch.randn(tokens, count).to(dtype),
         (torch.randn(count, 2 * width, hidden) / hidden**0.5).to(dtype),
-        (torch.randn(count, hidden, width) / width**0.5).to(dtype),
+        (torch.randn(count, hidden, width) / width**0.5 / 2).to(dtype),
     )
 
 
