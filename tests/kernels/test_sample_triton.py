@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.core.sampling_params import SamplingParams
+from engine.worker import logit_editor, sampler
+from engine.worker.batch import Draw
 from kernels import sample
 from kernels.sample import sample_reference, sample_triton
 from tests.kernels.test_sample import exactly
@@ -161,3 +164,29 @@ def test_rows_that_overflowed_end_in_the_vocabulary_and_leave_their_neighbours_a
         for row in (0, 5):
             alone = sample_triton(rows[row : row + 1], *(part[row : row + 1] for part in inputs))
             assert together[row] == alone[0] == sample_reference(rows, *inputs)[row]
+
+
+def test_a_batch_of_requests_draws_the_same_tokens_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(9, 100)
+    wishes = [
+        {"temperature": 0.0},
+        {},
+        {"top_k": 5},
+        {"top_k": 200, "top_p": 0.9, "temperature": 1.3},
+        {"min_p": 0.05},
+        {"temperature": 0.0, "logit_bias": ((70, 100.0),)},
+        {"top_p": 0.5, "repetition_penalty": 1.2, "presence_penalty": 1.5},
+        {"min_tokens": 3, "stop_token_ids": frozenset({1, 2}), "top_p": 0.7, "min_p": 0.01},
+        {"temperature": 0.7},
+    ]
+    draws = [
+        Draw(i, SamplingParams(max_tokens=9, seed=2**63 + i, **wish), [1, 2, 3, 3], 2, [])
+        for i, wish in enumerate(wishes)
+    ]
+    masks = ([2, 8], torch.randint(-(2**31), 2**31, (2, 4), dtype=torch.int32))
+    expected = [sampler.Sampler().draw(logits, draws, given) for given in (None, masks)]
+    for module in (sampler, logit_editor, sample):
+        monkeypatch.setattr(module, "on_triton", lambda x: True)
+    assert [sampler.Sampler().draw(logits, draws, given) for given in (None, masks)] == expected
+    assert sampler.Sampler().draw(logits[:1], draws[:1]) == expected[0][:1]
+    assert expected[0][5] == 70
