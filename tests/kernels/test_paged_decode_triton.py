@@ -85,12 +85,12 @@ def test_equals_the_formula(
     assert_close(out, expected(q, paged, head_dim**-0.5))
 
 
-@pytest.mark.parametrize("new", [1, 2, 3])
-@pytest.mark.parametrize(("window", "softcap"), [(None, None), (None, 3.0), (100, 2.0), (300, None)])
+@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (100, 2.0), (300, None)])
 def test_the_splits_of_a_sequence_are_reduced(new: int, window: int | None, softcap: float | None) -> None:
     lengths = [SPLIT - 1, SPLIT, SPLIT + 1, 0, 3 * SPLIT]
-    paged = cache(lengths, 2, 128)
-    q = torch.randn(len(lengths) * new, 4, 128)
+    paged = cache(lengths, 1, 128)
+    q = torch.randn(len(lengths) * new, 2, 128)
     out = paged_decode_triton(q, *places(paged), 0.1, window, softcap)
     assert_close(out, expected(q, paged, 0.1, window, softcap))
 
@@ -101,10 +101,12 @@ def test_more_splits_than_one_step_of_the_reduction_takes() -> None:
     assert_close(paged_decode_triton(q, *places(paged), 0.1), expected(q, paged, 0.1))
 
 
-@pytest.mark.parametrize("softcap", [None, 1.5])
-@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 33, 64, 128, 1000])
+@pytest.mark.parametrize(
+    ("window", "softcap"),
+    [(1, None), (2, 1.5), (15, None), (16, 1.5), (17, None), (SPLIT, 1.5), (1000, None)],
+)
 def test_what_no_token_sees_is_not_read(window: int, softcap: float | None) -> None:
-    lengths, new = [1, 16, 33, 2 * SPLIT, 300], 2
+    lengths, new = [1, 33, 2 * SPLIT, 300], 2
     paged = cache(lengths, 1, 128)
     for table, length in zip(paged.block_tables, lengths, strict=True):
         for position in range(length - new + 1 - window):
@@ -123,7 +125,7 @@ def test_a_quantized_cache(
 ) -> None:
     """Its scales are smaller than any float16."""
     monkeypatch.setattr(flash_decoding, "arch", lambda device: chip)
-    lengths, new = [1, 0, 300, 515], 2
+    lengths, new = [1, 0, 515], 2
     paged = cache(lengths, 2, 128)
     caches, scales = [], []
     for wide in (paged.k_cache, paged.v_cache):
@@ -138,7 +140,7 @@ def test_a_quantized_cache(
         for into, numbers, scale in zip((paged.keys, paged.values), caches, scales, strict=True):
             exact = (numbers.double() * scale[..., None])[blocks]
             into[s] = exact.transpose(1, 2).flatten(0, 1)[:length]
-    q = torch.randn(len(lengths) * new, 8, 128).to(dtype)
+    q = torch.randn(len(lengths) * new, 4, 128).to(dtype)
     out = paged_decode_triton(q, *caches, *places(paged)[2:], 0.1, 400, 20.0, *scales)
     assert_close(out, expected(q, paged, 0.1, 400, 20.0))
 
@@ -146,7 +148,7 @@ def test_a_quantized_cache(
 def test_a_row_is_the_same_to_the_bit_whoever_shares_the_batch() -> None:
     lengths = [40, 2 * SPLIT + 3, 5, 0, SPLIT]
     paged = cache(lengths, 2, 128)
-    q = torch.randn(len(lengths), 8, 128)
+    q = torch.randn(len(lengths), 4, 128)
     together = paged_decode_triton(q, *places(paged), 0.2)
     for s, length in enumerate(lengths):
         row = slice(s, s + 1)
