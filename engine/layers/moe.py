@@ -13,7 +13,8 @@ from engine.weights.loader import Product
 from engine.worker.parallel import Reduced
 from kernels.geglu import geglu
 from kernels.launch import on_triton
-from kernels.moe import group, mixture, route
+from kernels.moe import mixture
+from kernels.route import group, route
 
 
 class MixtureMLP:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.moe import group, route
+from kernels.route import group, route
 
 
 @pytest.mark.parametrize("normalise", [False, True])

@@ -1,0 +1,234 @@
+"""Which experts take which tokens in a mixture of experts (https://arxiv.org/abs/2401.04088).
+
+    p[t] = softmax(scores[t]),    w[t, e] = p[t, e], or p[t, e] / Σ_e∈top(t) p[t, e]
+
+Shapes: ``scores`` [tokens, experts].
+
+``route`` and ``group`` are for experts that are called one after another. ``route`` returns the chosen experts int64
+[tokens, top], the likeliest first, and their weights [tokens, top] in the scores' dtype; the softmax is taken in
+float32. ``group`` turns the choice round: for each expert that is used, in rising order, its tokens' rows and where
+among a row's ``top`` it stands, both int64 [n].
+
+``assign_triton`` is for experts that are computed all at once, and says the same without a word to the host. Two
+launches, whose grids follow from shapes alone: chunks of tokens choose, and count how often each expert was taken;
+then each chunk finds its place among the others, and (token, expert) pairs are sorted by expert, stably, and cut into
+tiles of one expert each. Of equally likely experts those with the lowest numbers are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.launch import Variant, jit, tl, triton
+
+_CHOICES = 2048
+"""Scores that one program looks at: those of 32 tokens, or of fewer if there are more than 64 experts."""
+_CHOICE_WARPS = 8
+
+
+def route_reference(scores: Tensor, top: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    weights, experts = torch.softmax(scores, dim=-1, dtype=torch.float32).topk(top, dim=-1)
+    if normalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return experts, weights.to(scores.dtype)
+
+
+def route(scores: Tensor, top: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    return route_reference(scores, top, normalise)
+
+
+def group(experts: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """(expert, rows, places)"""
+    top = experts.shape[1]
+    owners, order = experts.flatten().sort(stable=True)
+    used, counts = torch.unique_consecutive(owners, return_counts=True)
+    for expert, chosen in zip(used.tolist(), order.split(counts.tolist()), strict=True):
+        yield expert, chosen // top, chosen % top
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A pair is ``token * top + place``, where a token's places are its experts in rising order."""
+
+    weights: Tensor
+    """float32 [pairs]"""
+    order: Tensor
+    """int32 [pairs]: the pairs by expert, then by token."""
+    tiles: Tensor
+    """int32 [1 + 3 * most]: how many tiles there are; then of each the expert, where its first pair stands in
+    ``order``, and where the pair after its last."""
+    most: int
+    """Tiles that there can be."""
+
+
+@jit
+def _route_kernel(
+    scores,
+    experts,
+    weights,
+    counts,
+    tokens,
+    scores_stride,
+    COUNT: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    TOP: tl.constexpr,
+    NORMALISE: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """A chunk's choice, each token's experts in rising order, and how often the chunk took each expert."""
+    chunk = tl.program_id(0)
+    rows = chunk * CHUNK + tl.arange(0, CHUNK)
+    numbers = tl.arange(0, EXPERTS)[None, :]
+    inside = (rows < tokens)[:, None]
+    score = tl.load(
+        scores + rows[:, None].to(tl.int64) * scores_stride + numbers, inside & (numbers < COUNT), other=0.0
+    )
+    score = tl.where(numbers < COUNT, score.to(tl.float32), float("-inf"))
+    chance = tl.exp(score - tl.max(score, 1)[:, None])
+    chance = chance / tl.sum(chance, 1)[:, None]
+    # What is not a number is never equal to itself: such a row still gets TOP experts, and no more.
+    left = tl.where(numbers < COUNT, tl.where(chance == chance, chance, 0.0), -1.0)
+    taken = tl.zeros([CHUNK, EXPERTS], tl.int32)
+    for _ in tl.static_range(TOP):
+        best = tl.where(left == tl.max(left, 1)[:, None], numbers, EXPERTS)
+        picked = numbers == tl.min(best, 1)[:, None]
+        taken = tl.where(picked, 1, taken)
+        left = tl.where(picked, -1.0, left)
+    weight = tl.where(taken > 0, chance, 0.0)
+    if NORMALISE:
+        weight = weight / tl.sum(weight, 1)[:, None]
+    pairs = rows[:, None] * TOP + tl.cumsum(taken, 1) - taken
+    chosen = (taken > 0) & inside
+    tl.store(experts + pairs, tl.broadcast_to(numbers, [CHUNK, EXPERTS]), chosen)
+    tl.store(weights + pairs, weight, chosen)
+    tl.store(counts + chunk * EXPERTS + tl.arange(0, EXPERTS), tl.sum(chosen.to(tl.int32), 0))
+
+
+@jit
+def _sort_kernel(
+    experts,
+    counts,
+    order,
+    tiles,
+    tokens,
+    chunks,
+    EXPERTS: tl.constexpr,
+    TOP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    chunk = tl.program_id(0)
+    numbers = tl.arange(0, EXPERTS)
+    total = tl.zeros([EXPERTS], tl.int32)
+    before = tl.zeros([EXPERTS], tl.int32)
+    for start in range(0, chunks, CHUNK):
+        other = start + tl.arange(0, CHUNK)[:, None]
+        count = tl.load(counts + other * EXPERTS + numbers[None, :], other < chunks, other=0)
+        total += tl.sum(count, 0)
+        before += tl.sum(tl.where(other < chunk, count, 0), 0)
+    end = tl.cumsum(total, 0)
+
+    rows = chunk * CHUNK + tl.arange(0, CHUNK)
+    taken = tl.zeros([CHUNK, EXPERTS], tl.int32)
+    for place in tl.static_range(TOP):
+        expert = tl.load(experts + rows * TOP + place, rows < tokens, other=-1)
+        taken += (expert[:, None] == numbers[None, :]).to(tl.int32)
+    pairs = rows[:, None] * TOP + tl.cumsum(taken, 1) - taken
+    tl.store(order + (end - total + before)[None, :] + tl.cumsum(taken, 0) - taken, pairs, taken > 0)
+
+    if chunk == 0:
+        needed = (total + ROWS - 1) // ROWS
+        last = tl.cumsum(needed, 0)
+        tl.store(tiles, tl.sum(needed, 0))
+        for i in range(tl.max(needed, 0)):
+            tile = tiles + 1 + 3 * (last - needed + i)
+            first = end - total + i * ROWS
+            tl.store(tile, numbers, i < needed)
+            tl.store(tile + 1, first, i < needed)
+            tl.store(tile + 2, tl.minimum(first + ROWS, end), i < needed)
+
+
+def _chunk(experts: int) -> int:
+    return max(1, min(32, _CHOICES // experts))
+
+
+def assign_triton(scores: Tensor, top: int, normalise: bool, rows: int) -> Assignment:
+    """``rows``: pairs of a tile."""
+    tokens, count = scores.shape
+    pairs, experts = tokens * top, triton.next_power_of_2(count)
+    chunk = _chunk(experts)
+    chunks = triton.cdiv(tokens, chunk)
+    # Each expert in use leaves fewer than ``rows`` of a tile's empty.
+    most = (pairs + min(count, pairs) * (rows - 1)) // rows
+
+    def ints(*shape: int) -> Tensor:
+        return torch.empty(*shape, dtype=torch.int32, device=scores.device)
+
+    chosen, counts, order, tiles = ints(pairs), ints(chunks, experts), ints(pairs), ints(1 + 3 * most)
+    weights = torch.empty(pairs, dtype=torch.float32, device=scores.device)
+    _route_kernel[(chunks,)](
+        scores,
+        chosen,
+        weights,
+        counts,
+        tokens,
+        scores.stride(0),
+        COUNT=count,
+        EXPERTS=experts,
+        TOP=top,
+        NORMALISE=normalise,
+        CHUNK=chunk,
+        num_warps=_CHOICE_WARPS,
+    )
+    _sort_kernel[(chunks,)](
+        chosen,
+        counts,
+        order,
+        tiles,
+        tokens,
+        chunks,
+        EXPERTS=experts,
+        TOP=top,
+        CHUNK=chunk,
+        ROWS=rows,
+        num_warps=_CHOICE_WARPS,
+    )
+
+    return Assignment(weights, order, tiles, most)
+
+
+def variants(arch: str) -> Iterator[Variant]:
+    """Compiled ahead of time: see kernels/launch.py."""
+    for name, count, top in (("Mixtral-8x7B", 8, 2), ("Qwen3-30B", 128, 8)):
+        routed = {"EXPERTS": count, "TOP": top, "CHUNK": _chunk(count)}
+        yield Variant(
+            f"choose {name}",
+            _route_kernel,
+            {
+                "scores": "*bf16",
+                "experts": "*i32",
+                "weights": "*fp32",
+                "counts": "*i32",
+                "tokens": "i32",
+                "scores_stride": "i32",
+            },
+            {"COUNT": count, "NORMALISE": True, **routed},
+            num_warps=_CHOICE_WARPS,
+            unaligned=frozenset({"tokens"}),
+        )
+        yield Variant(
+            f"sort {name}",
+            _sort_kernel,
+            {
+                **dict.fromkeys(("experts", "counts", "order", "tiles"), "*i32"),
+                "tokens": "i32",
+                "chunks": "i32",
+            },
+            {"ROWS": 16, **routed},
+            num_warps=_CHOICE_WARPS,
+            unaligned=frozenset({"tokens", "chunks"}),
+        )
