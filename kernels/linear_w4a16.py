@@ -1,17 +1,17 @@
 """A matrix product with weights in groups of 4-bit codes.
 
-    out[r, n] = sum over k of x[r, k] * ((code[n, k] - 8) * scale[n, k / group] + offset[n, k / group])  + bias[n]
+    out[r, n] = sum over k of x[r, k] * (code[n, k] - zero[n, k / group]) * scale[n, k / group]  + bias[n]
 
-Shapes: ``x`` [rows, in]; ``bias`` [out]; the weight as ``pack_w4`` makes it of codes [out, in] from 0 to 15, with
-``scale`` and ``offset`` [out, in / group], where a group has 32, 64 or 128 inputs. AWQ and GPTQ say ``(code - zero) *
-scale``, so ``offset = (8 - zero) * scale``; their words hold eight outputs (AWQ) or eight inputs (GPTQ) in orders of
-their own, which the readers in engine/weights undo before.
+Shapes: ``x`` [rows, in]; ``bias`` [out]; the weight as ``pack_w4`` makes it of codes [out, in] from 0 to 15, with a
+``scale`` and a ``zero``, no integer in general, for each group of 32, 64 or 128 inputs. It is AWQ's and GPTQ's formula;
+their words hold eight outputs (AWQ) or eight inputs (GPTQ) in orders of their own, which the readers in engine/weights
+undo before. ``offset`` there is ``(8 - zero) * scale``.
 
 Packed, the inputs lie in steps of 128, and a step is [out, 32] words of 16 bits: bits ``4q`` to ``4q + 3`` of word
 ``j`` are input ``32 q + j``. So a tile of outputs is one piece of memory, each thread loads 16 bytes, a quarter of a
 step is one shift and one mask away from the layout that matrix instructions take, and no group ends within a quarter.
 A code becomes a number by standing in the lowest bits of 128 (1024 in float16), which is taken out again with the
-offset, for the sum of a group's ``x`` is needed for that anyway. Scales meet sums in float32, never single weights.
+zero: both are multiples of the sum of a group's ``x``. Scales meet sums in float32, never single weights.
 
 Up to ``MOST_ROWS`` rows go through that kernel, in tiles of 16 rows or, from 17 on, of 32; more of them widen the
 weight into ``x``'s dtype and multiply with cuBLAS, which rounds weights and adds in another order. Within either
@@ -47,9 +47,9 @@ class W4:
     words: Tensor
     """int16 [steps, out, 32]"""
     scales: Tensor
-    """int32 [groups, out]: the bits of a scale in the lower half, of its offset in the upper one."""
+    """int32 [groups, out]: the bits of a scale in the lower half, of a zero in the upper one."""
     dtype: torch.dtype
-    """Of scales and offsets, bfloat16 or float16."""
+    """Of scales and zeros, bfloat16 or float16."""
     group: int
     in_features: int
     out_features: int
@@ -74,15 +74,23 @@ def pack_w4(codes: Tensor, scale: Tensor, offset: Tensor) -> W4:
     )
     words = quarters.sum(2, dtype=torch.int32).to(torch.int16).transpose(0, 1).contiguous()
 
-    pairs = torch.stack([scale, offset], -1).float().repeat_interleave(size // group, 1)
-    pairs = _narrow(functional.pad(pairs, (0, 0, 0, columns // group, 0, rows)).transpose(0, 1).contiguous())
+    pairs = _narrow(scale.float(), offset.float()).repeat_interleave(size // group, 1)
+    pairs = functional.pad(pairs, (0, 0, 0, columns // group, 0, rows)).transpose(0, 1).contiguous()
     return W4(words, pairs.view(torch.int32)[..., 0], pairs.dtype, group, inputs, outputs)
 
 
-def _narrow(values: Tensor) -> Tensor:
-    """In the 16 bits that keep more of them: checkpoints have float16, our own codes are chosen for bfloat16."""
-    forms = [values.to(dtype) for dtype in (torch.bfloat16, torch.float16)]
-    return min(forms, key=lambda form: (form.float() - values).abs().sum().item())
+def _narrow(scale: Tensor, offset: Tensor) -> Tensor:
+    """Scales and zeros [..., 2] in the 16 bits that lose less: checkpoints' scales are float16, ours have 8 bits."""
+    scale = torch.where(scale.abs() < 2.0**-100, 2.0**-100, scale)
+    exact = torch.stack([scale, 8 - offset / scale], -1)
+    forms = [exact.to(dtype) for dtype in (torch.bfloat16, torch.float16)]
+
+    def loss(form: Tensor) -> float:
+        step, zero = form.float().unbind(-1)
+        lost = (step - scale).abs() * 8 + ((8 - zero) * step - offset).abs()
+        return float(lost.nan_to_num(torch.inf).sum())
+
+    return min(forms, key=loss)
 
 
 def widen_w4(weight: W4, dtype: torch.dtype) -> Tensor:
@@ -91,7 +99,7 @@ def widen_w4(weight: W4, dtype: torch.dtype) -> Tensor:
     codes = (weight.words.to(torch.int32)[:, :, None] >> shifts) & 15
     codes = codes.transpose(0, 1).reshape(weight.words.shape[1], -1, weight.group).float()
     pairs = weight.scales.view(weight.dtype).view(*weight.scales.shape, 2).transpose(0, 1).float()
-    wide = (codes - 8) * pairs[..., :1] + pairs[..., 1:]
+    wide = (codes - pairs[..., 1:]) * pairs[..., :1]
     return wide.flatten(1)[: weight.out_features, : weight.in_features].to(dtype)
 
 
@@ -117,7 +125,7 @@ def linear_w4a16(
 
 
 @jit
-def _scale_and_offset(pair, HALF: tl.constexpr):
+def _scale_and_zero(pair, HALF: tl.constexpr):
     if HALF:
         return (
             pair.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32),
@@ -195,10 +203,9 @@ def _linear_w4a16_kernel(
             summed = tl.dot(ones, numbers, summed, input_precision="ieee")
             if (quarter + 1) * 32 % GROUP == 0:
                 group = (step * (128 // GROUP) + quarter * 32 // GROUP) * padded + output
-                scale, offset = _scale_and_offset(tl.load(scales + group), HALF)
-                offset -= (CENTER + 8) * scale
+                scale, zero = _scale_and_zero(tl.load(scales + group), HALF)
+                product -= summed * (zero + CENTER)[:, None]
                 total += product * scale[:, None]
-                total += summed * offset[:, None]
                 product = tl.zeros((OUTPUTS, ROWS), tl.float32)
                 summed = tl.zeros((OUTPUTS, ROWS), tl.float32)
     tile += block * tl.num_programs(0)
@@ -224,8 +231,9 @@ def _widen_w4_kernel(
     for quarter in tl.static_range(4):
         k = step * 128 + quarter * 32 + word
         group = (step * (128 // GROUP) + quarter * 32 // GROUP) * padded + output
-        scale, offset = _scale_and_offset(tl.load(scales + group), HALF)
-        wide = (((packed >> (4 * quarter)) & 15).to(tl.float32) - 8) * scale[:, None] + offset[:, None]
+        scale, zero = _scale_and_zero(tl.load(scales + group), HALF)
+        codes = ((packed >> (4 * quarter)) & 15).to(tl.float32)
+        wide = (codes - zero[:, None]) * scale[:, None]
         where = output.to(tl.int64)[:, None] * inputs + k[None, :]
         tl.store(
             out + where, wide.to(out.dtype.element_ty), (output < outputs)[:, None] & (k < inputs)[None, :]

@@ -35,11 +35,11 @@ SHAPES = [
 
 
 def codes_and_scales(outputs: int, inputs: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Both extreme codes, and offsets of both signs, all in numbers that bfloat16 has."""
+    """Both extreme codes; scales of 8 bits, and offsets of both signs that are sixteenths of them."""
     codes = torch.randint(16, (outputs, inputs), dtype=torch.uint8)
     codes[:, 0], codes[:, -1] = 0, 15
-    scale, offset = torch.rand(outputs, inputs // size) / inputs**0.5, torch.randn(outputs, inputs // size)
-    return codes, scale.bfloat16().float() / 4, (offset / inputs**0.5).bfloat16().float()
+    scale = ((torch.rand(outputs, inputs // size) + 0.1) / inputs**0.5 / 4).bfloat16().float()
+    return codes, scale, torch.randint(-127, 128, scale.shape) / 16 * scale
 
 
 def formula(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -84,12 +84,23 @@ def test_scales_keep_the_checkpoints_dtype() -> None:
     zero = torch.randint(16, (64, 2)).float()
     weight = pack_w4(codes, scale, (8 - zero) * scale)
     assert weight.dtype == torch.float16
-    x = torch.randn(3, 256).half()
-    expected = (
-        x.double() @ ((codes.view(64, 2, -1) - zero[..., None]).double() * scale[..., None]).flatten(1).t()
-    )
-    assert_close(linear_w4a16_triton(x, weight), expected)
-    assert_close(widen_w4_triton(weight, torch.float16), widen_w4(weight, torch.float16))
+    grouped = codes.view(64, 2, -1).double()
+    wide = ((grouped - zero[..., None]) * scale[..., None].double()).flatten(1)
+    assert_close(widen_w4(weight, torch.float32), wide)
+    assert torch.equal(widen_w4_triton(weight, torch.float32), widen_w4(weight, torch.float32))
+    x = torch.randn(3, 256)
+    assert_close(linear_w4a16_triton(x, weight), x.double() @ wide.t())
+
+
+def test_groups_of_one_number() -> None:
+    """No scale, or next to none, beside the offset."""
+    for least in (0.0, 1e-20):
+        weight = pack_w4(
+            torch.full((64, 128), 8, dtype=torch.uint8), torch.full((64, 1), least), torch.full((64, 1), 0.75)
+        )
+        x = torch.randn(1, 128)
+        expected = (0.75 * x.double().sum(1, keepdim=True)).expand(1, 64)
+        torch.testing.assert_close(linear_w4a16_triton(x, weight).double(), expected, rtol=8e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [5, 21])

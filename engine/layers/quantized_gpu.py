@@ -1,0 +1,82 @@
+"""Matrix products with weights in 8 or 4 bits on a GPU: the kernels in kernels/, with weights as these want them.
+
+Each product keeps the counters by which a launch's programs tell who comes last. So launches of the same product must
+follow one another, as they do on one stream and in CUDA graphs replayed one by one.
+
+Where there is no Triton, or ``TOLLGATE_KERNELS=reference``, weights are widened and multiplied: that saves memory, not
+time.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from engine.weights.quantize import Channels, Groups
+from kernels.launch import on_triton
+from kernels.linear_fp8 import linear_fp8
+from kernels.linear_w4a16 import counters_w4, linear_w4a16, pack_w4
+from kernels.linear_w8a16 import counters_w8, linear_w8a16
+
+
+def takes(codes: Tensor) -> bool:
+    """Whether a product with these belongs here: on a GPU, or where Triton's interpreter stands in for one."""
+    return codes.device.type != "cpu" or on_triton(codes)
+
+
+class GpuInt8Linear:
+    """``x`` [tokens, in] → [tokens, out]. Few rows and many round otherwise; with ``invariant`` all are as few."""
+
+    def __init__(self, weight: Channels, bias: Tensor | None = None, *, invariant: bool = False) -> None:
+        self.out_features, self.in_features = weight.codes.shape
+        self._codes, self._scale, self._bias = weight.codes.contiguous(), weight.scale, bias
+        self._counters = counters_w8(weight.codes)
+        self._invariant = invariant
+
+    @property
+    def nbytes(self) -> int:
+        return self._codes.nbytes + self._scale.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear_w8a16(
+            x, self._codes, self._scale, self._bias, self._counters, invariant=self._invariant
+        )
+
+
+class GpuInt4Linear:
+    """``x`` [tokens, in] → [tokens, out]. Few rows and many round otherwise; with ``invariant`` all are as few."""
+
+    def __init__(self, weight: Groups, bias: Tensor | None = None, *, invariant: bool = False) -> None:
+        self.out_features, self.in_features = weight.codes.shape
+        self._weight = pack_w4(weight.codes, weight.scale, weight.offset)
+        self._order, self._bias = weight.order, bias
+        self._counters = counters_w4(self._weight)
+        self._invariant = invariant
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._order is not None:
+            x = x[:, self._order]
+        return linear_w4a16(x, self._weight, self._bias, self._counters, invariant=self._invariant)
+
+
+class Fp8Linear:
+    """``x`` [tokens, in] → [tokens, out], weights in 8-bit floats (e4m3) with a scale an output.
+
+    With many rows, where the chip multiplies such numbers, ``x`` is rounded to them too, with a scale a row.
+    """
+
+    def __init__(self, weight: Channels, bias: Tensor | None = None, *, invariant: bool = False) -> None:
+        self.out_features, self.in_features = weight.codes.shape
+        self._codes, self._scale, self._bias = weight.codes.contiguous(), weight.scale, bias
+        self._counters = counters_w8(weight.codes)
+        self._invariant = invariant
+
+    @property
+    def nbytes(self) -> int:
+        return self._codes.nbytes + self._scale.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear_fp8(x, self._codes, self._scale, self._bias, self._counters, invariant=self._invariant)
