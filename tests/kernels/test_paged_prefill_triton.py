@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.paged_prefill import paged_prefill_triton
-from kernels.store_kv import quantize
+from kernels.paged_prefill import paged_prefill, paged_prefill_triton
+from kernels.store_kv import quantize, store_kv
+from tests.kernels.paged import scatter
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
 
 __all__ = ["bfloat16_products", "poisoned"]
@@ -134,6 +135,42 @@ def test_small_tiles(dtype: torch.dtype) -> None:
 
 def test_a_group_of_more_heads_than_a_tile_has_rows() -> None:
     check([3], [20], 130, 1)
+
+
+@pytest.mark.parametrize("window", [None, 20, 70])
+@pytest.mark.parametrize("cuts", [[64, 86], [1, 149], [63, 2, 85], [10] * 15])
+def test_is_the_same_to_the_bit_however_a_prompt_is_chunked(cuts: list[int], window: int | None) -> None:
+    paged = scatter([150, 40], kv_heads=2, head_dim=64, block_size=16)
+    caches, tables = (paged.k_cache, paged.v_cache), paged.block_tables
+    q = torch.randn(150, 4, 64)
+    both, starts, lens = torch.cat([q, q[:40]]), torch.tensor([0, 150, 190]), torch.tensor([150, 40])
+    whole = paged_prefill_triton(both, *caches, tables, starts, lens, 0.125, window)[:150]
+    done = 0
+    for count in cuts:
+        starts, lens = torch.tensor([0, count]), torch.tensor([done + count])
+        part = paged_prefill_triton(q[done : done + count], *caches, tables[:1], starts, lens, 0.125, window)
+        assert torch.equal(part, whole[done : done + count])
+        done += count
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.int8])
+def test_the_engine_takes_it_where_it_is_told_to(
+    stored: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ``store_kv`` writes is what ``paged_prefill`` reads; keys by dimension are the reference's."""
+    monkeypatch.setattr("kernels.paged_prefill.on_triton", lambda x: True)
+    monkeypatch.setattr("kernels.store_kv.on_triton", lambda x: True)
+    k, v, q = torch.randn(20, 2, 64), torch.randn(20, 2, 64), torch.randn(20, 4, 64)
+    caches = [torch.zeros(3, 2, 16, 64, dtype=stored) for _ in "kv"]
+    scales = [] if stored == torch.float32 else [torch.zeros(3, 2, 16) for _ in "kv"]
+    store_kv(k, v, *caches, torch.arange(16, 36), *scales)
+    rest = torch.tensor([[1, 2]]), torch.tensor([0, 20]), torch.tensor([20]), 0.125, None, None, *scales
+    out = paged_prefill(q, *caches, *rest)
+    tolerance = 1e-5 if stored == torch.float32 else 0.05
+    torch.testing.assert_close(out.double(), attention(q, k, v, 0.125, None, None), rtol=0, atol=tolerance)
+    if stored == torch.float32:
+        keys = caches[0].transpose(2, 3).contiguous().transpose(2, 3)
+        torch.testing.assert_close(paged_prefill(q, keys, caches[1], *rest), out)
 
 
 def test_no_tokens() -> None:

@@ -1,0 +1,312 @@
+"""The Triton kernel of ``paged_prefill``: flash attention (https://arxiv.org/abs/2307.08691) over block tables.
+
+A program has a tile of queries, some tokens of one sequence with all heads that share keys as its rows, and goes over
+the tiles of keys that they see: first those that a window cuts, then those that all rows see whole, with no mask, then
+those at the diagonal. For each row it keeps the highest score so far, the sum of the weights and their mixture of the
+values. The next tile's keys and values are on their way while one is multiplied, and the numbers of the blocks after
+these: a block is ``block_size * head_dim`` numbers in a row, and a tile gathers several.
+
+The grid is ``kv_heads`` by as many tiles as any chunks of so many tokens can need, so that the host need not know how
+long they are. A program looks up whose tile it has, and may have none. Long tiles begin first.
+
+Tiles of queries count from the chunk's start and tiles of keys from the sequence's, and a tile that a row does not see
+leaves what the row keeps as it is, to the bit. So a token's result depends on the sizes of the tiles, that is on the
+dtypes, the shape of the heads, the chip and ``tile``, and not on what else is in the batch, nor on how its prompt is
+chunked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from kernels.launch import Variant, arch, jit, tl, triton
+from kernels.paged_decode import TILE
+from kernels.store_kv import widen
+
+_LOG2_E = 1.4426950408889634
+
+_CONFIGS = {
+    "sm_80": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 2)},
+    "sm_90": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (128, 64, 8, 2)},
+    "sm_100": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (128, 64, 8, 2)},
+    "gfx942": {64: (128, 64, 4, 2), 128: (128, 32, 4, 2), 256: (64, 32, 4, 1)},
+}
+"""Rows of queries, keys, warps and stages, by the head's padded size, in 16 bits. As many tiles of keys and values as
+there are stages are in shared memory, on Hopper nearly all of it; what is summed up is in registers, without spills."""
+_QUANTIZED = {
+    "sm_80": {64: (128, 32, 8, 3), 128: (128, 32, 8, 3), 256: (64, 32, 8, 2)},
+    "sm_90": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 3)},
+    "sm_100": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 3)},
+    "gfx942": {64: (128, 32, 4, 2), 128: (128, 32, 4, 1), 256: (64, 32, 4, 1)},
+}
+"""Of a cache in 8 bits, which is widened in registers."""
+_WIDE = {64: (32, 32, 4, 1), 128: (32, 32, 4, 1), 256: (16, 16, 4, 1)}
+"""In float32, whose products are exact and slow: for tests."""
+
+
+def _config(
+    arch: str, dtype: torch.dtype, head_dim: int, group: int, tile: int, quantized: bool
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Constants and options of a launch."""
+    block_dim = max(64, triton.next_power_of_2(head_dim))
+    table = _WIDE if dtype == torch.float32 else (_QUANTIZED if quantized else _CONFIGS)[arch]
+    rows, keys, warps, stages = table[block_dim]
+    if tile < TILE:
+        rows = min(rows, max(16, triton.next_power_of_2(tile * group)))
+        keys, warps = min(keys, 32), min(warps, 4)
+    rows = max(rows, triton.next_power_of_2(group))
+    constants = {
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "BLOCK_DIM": block_dim,
+        "BLOCK_M": rows,
+        "BLOCK_N": keys,
+    }
+    return constants, {"num_warps": warps, "num_stages": stages}
+
+
+@jit
+def _find(query_starts, sequences, tile, TOKENS: tl.constexpr):
+    """Whose the tile is. A sequence's first is ``start // TOKENS + sequence``: so each has enough of them."""
+    low = 0
+    high = sequences
+    while high - low > 1:
+        middle = (low + high) // 2
+        begins = tl.load(query_starts + middle).to(tl.int32) // TOKENS + middle <= tile
+        low = tl.where(begins, middle, low)
+        high = tl.where(begins, high, middle)
+    return low
+
+
+@jit
+def _load(pointers, inside, MASKED: tl.constexpr):
+    return tl.load(pointers, inside, other=0) if MASKED else tl.load(pointers)
+
+
+@jit
+def _paged_prefill_kernel(
+    q,
+    k_cache,
+    v_cache,
+    k_scales,
+    v_scales,
+    block_tables,
+    query_starts,
+    seq_lens,
+    out,
+    scale,
+    softcap,
+    window,
+    sequences,
+    q_token,
+    q_head,
+    cache_block,
+    cache_head,
+    cache_offset,
+    table_row,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    FP8: tl.constexpr,
+):
+    TOKENS: tl.constexpr = BLOCK_M // GROUP
+    # Scaled weights may be too small for float16.
+    small: tl.constexpr = k_scales is not None and q.dtype.element_ty == tl.float16
+    weight_dtype: tl.constexpr = tl.bfloat16 if small else q.dtype.element_ty
+    kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    sequence = _find(query_starts, sequences, tile, TOKENS)
+    start = tl.load(query_starts + sequence).to(tl.int32)
+    new = tl.load(query_starts + sequence + 1).to(tl.int32) - start
+    first = (tile - start // TOKENS - sequence) * TOKENS
+    if first >= new:
+        return
+    before = tl.load(seq_lens + sequence).to(tl.int32) - new
+    last = tl.minimum(first + TOKENS, new) - 1
+
+    # Rows that are left over repeat the last token's, and are not stored.
+    rows = tl.arange(0, BLOCK_M)
+    token = tl.minimum(first + rows // GROUP, last)
+    head = kv_head * GROUP + rows % GROUP
+    dims = tl.arange(0, BLOCK_DIM)
+    inside = (dims < HEAD_DIM)[None, :]
+    row = (start + token).to(tl.int64)
+    queries = _load(
+        q + (row * q_token + head * q_head)[:, None] + dims[None, :], inside, HEAD_DIM < BLOCK_DIM
+    )
+    positions = before + token
+
+    # Keys that some row sees, and whole tiles, from ``full_begin`` to ``full_end``, that all rows do.
+    seen_end = before + last + 1
+    full_end = (before + first + 1) // BLOCK_N * BLOCK_N
+    seen_begin = 0
+    full_begin = 0
+    if window is not None:
+        seen_begin = tl.maximum(before + first + 1 - window, 0)
+        full_begin = tl.cdiv(tl.maximum(seen_end - window, 0), BLOCK_N) * BLOCK_N
+
+    table = block_tables + tl.cast(sequence, tl.int64) * table_row
+    k_cache += kv_head.to(tl.int64) * cache_head
+    v_cache += kv_head.to(tl.int64) * cache_head
+    columns = tl.arange(0, BLOCK_N)
+    # The scale, or the softcap, is in the exponent.
+    factor = scale if softcap is None else 1.0
+    mixed = tl.zeros((BLOCK_M, BLOCK_DIM), tl.float32)
+    most = tl.full((BLOCK_M,), -1e20, tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    for part in tl.static_range(1 if window is None else 0, 3):
+        if part == 0:
+            begin, end = seen_begin // BLOCK_N * BLOCK_N, tl.minimum(full_begin, full_end)
+        elif part == 1:
+            begin, end = full_begin, full_end
+        else:
+            begin, end = full_end, seen_end
+        ahead = begin + columns
+        following = tl.load(table + ahead // BLOCK_SIZE, (ahead >= seen_begin) & (ahead < end), other=0)
+        following = following.to(tl.int32)
+        for at in tl.range(begin, end, BLOCK_N):
+            keys = at + columns
+            known = (keys >= seen_begin) & (keys < seen_end)
+            blocks = following.to(tl.int64)
+            ahead = keys + BLOCK_N
+            following = tl.load(table + ahead // BLOCK_SIZE, ahead < end, other=0).to(tl.int32)
+            offsets = (keys if BLOCK_SIZE > BLOCK_N else columns) % BLOCK_SIZE
+            places = (blocks * cache_block)[:, None] + ((offsets * cache_offset)[:, None] + dims[None, :])
+            k = _load(k_cache + places, inside, HEAD_DIM < BLOCK_DIM)
+            if k_scales is not None:
+                k = widen(k, FP8)
+            scores = tl.dot(queries, k.to(queries.dtype).T, input_precision="ieee")
+            if k_scales is not None:
+                scale_places = (blocks * kv_heads + kv_head) * BLOCK_SIZE + offsets
+                scores *= tl.load(k_scales + scale_places)[None, :]
+            if softcap is not None:
+                # tanh(x) = 1 - 2 / (exp(2x) + 1)
+                scores = softcap - 2 * softcap / (tl.exp2(tl.minimum(scores * scale, 126.0)) + 1)
+            if part != 1:
+                seen = keys[None, :] <= positions[:, None]
+                if window is not None:
+                    seen &= keys[None, :] > positions[:, None] - window
+                scores = tl.where(seen, scores, -1e30)
+            higher = tl.maximum(most, tl.max(scores, 1) * factor)
+            weights = tl.exp2(scores * factor - higher[:, None])
+            fade = tl.exp2(most - higher)
+            total = total * fade + tl.sum(weights, 1)
+            most = higher
+            mixed = mixed * fade[:, None]
+            if part == 1:
+                v = _load(v_cache + places, inside, HEAD_DIM < BLOCK_DIM)
+            else:
+                # Of what nobody has written, a weight of zero must not make NaN.
+                v = tl.load(v_cache + places, known[:, None] & inside, other=0)
+            if v_scales is not None:
+                v = widen(v, FP8)
+                weights *= _load(v_scales + scale_places, known, part != 1)[None, :]
+            mixed = tl.dot(weights.to(weight_dtype), v.to(weight_dtype), mixed, input_precision="ieee")
+    stored = (rows < TOKENS * GROUP) & (first + rows // GROUP < new)
+    places = ((row * kv_heads * GROUP + head) * HEAD_DIM)[:, None] + dims[None, :]
+    tl.store(out + places, (mixed / total[:, None]).to(out.dtype.element_ty), stored[:, None] & inside)
+
+
+def paged_prefill_triton(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
+    tile: int = TILE,
+) -> Tensor:
+    """As ``paged_prefill``. ``q`` may lie apart by token and head; the caches lie alike, and the scales without gaps.
+    A block's size is a power of two. ``tile``: tokens of most chunks, where these are fewer than ``TILE``."""
+    tokens, heads, head_dim = q.shape
+    kv_heads, sequences = k_cache.shape[1], len(seq_lens)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if not tokens:
+        return out
+    fp8 = k_cache.dtype == torch.float8_e4m3fn
+    if fp8:
+        k_cache, v_cache = k_cache.view(torch.int8), v_cache.view(torch.int8)
+    constants, options = _config(
+        arch(q.device), q.dtype, head_dim, heads // kv_heads, tile, k_scales is not None
+    )
+    grid = kv_heads, triton.cdiv(tokens, constants["BLOCK_M"] // constants["GROUP"]) + sequences
+    _paged_prefill_kernel[grid](
+        q,
+        k_cache,
+        v_cache,
+        k_scales,
+        v_scales,
+        block_tables,
+        query_starts,
+        seq_lens,
+        out,
+        scale * _LOG2_E if softcap is None else scale * _LOG2_E * 2 / softcap,
+        None if softcap is None else softcap * _LOG2_E,
+        window,
+        sequences,
+        *q.stride()[:2],
+        *k_cache.stride()[:3],
+        block_tables.stride(0),
+        BLOCK_SIZE=k_cache.shape[2],
+        FP8=fp8,
+        **constants,
+        **options,
+    )
+    return out
+
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_SHAPES = (
+    ("bf16", "", 64, 7, "", TILE),
+    ("bf16", "", 96, 1, "window", TILE),
+    ("bf16", "", 128, 4, "", TILE),
+    ("bf16", "", 128, 4, "", 16),
+    ("bf16", "int8", 128, 4, "", TILE),
+    ("bf16", "fp8", 128, 8, "window", TILE),
+    ("fp16", "", 128, 4, "window", TILE),
+    ("bf16", "", 256, 2, "window softcap", TILE),
+    ("bf16", "fp8", 256, 2, "window softcap", TILE),
+)
+
+
+def variants(arch: str) -> Iterator[Variant]:
+    """Compiled ahead of time: see kernels/launch.py."""
+    strides = ("q_token", "q_head", "cache_block", "cache_head", "cache_offset", "table_row")
+    for dtype, stored, head_dim, group, features, tile in _SHAPES:
+        constants, options = _config(arch, _DTYPES[dtype], head_dim, group, tile, bool(stored))
+        name = f"{dtype} {stored} head_dim={head_dim} group={group} {features} tile={tile}"
+        types = {
+            **dict.fromkeys(("q", "out"), f"*{dtype}"),
+            **dict.fromkeys(("k_cache", "v_cache"), "*i8" if stored else f"*{dtype}"),
+            **dict.fromkeys(("block_tables", "query_starts", "seq_lens"), "*i64"),
+            "scale": "fp32",
+            **dict.fromkeys(("sequences", *strides), "i32"),
+        }
+        optional = {
+            "k_scales": "*fp32" if stored else None,
+            "v_scales": "*fp32" if stored else None,
+            "window": "i32" if "window" in features else None,
+            "softcap": "fp32" if "softcap" in features else None,
+        }
+        types.update((key, kind) for key, kind in optional.items() if kind)
+        absent = {key: None for key, kind in optional.items() if kind is None}
+        yield Variant(
+            " ".join(name.split()),
+            _paged_prefill_kernel,
+            types,
+            {**constants, **absent, "BLOCK_SIZE": 16, "FP8": stored == "fp8"},
+            **options,
+            dot=True,
+            unaligned=frozenset({"sequences", "table_row"} | ({"window"} & types.keys())),
+        )
