@@ -69,7 +69,7 @@ def _report(arguments: argparse.Namespace) -> int:
     faulty = sum(bool(row.faults) for row in rows)
     print(table(rows))
     print(
-        f"\n{len(rows)} compilations, {faulty} with faults, {sum(row.seconds for row in rows):.0f} s of work."
+        f"\n{len(rows)} compilations, {faulty} with faults, {sum(row.seconds for row in rows):.0f} s of a processor."
     )
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

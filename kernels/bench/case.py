@@ -72,7 +72,8 @@ def _compare(actual: Tensor, expected: Tensor, tolerance: float | None) -> tuple
         return share, f"{wrong} of {actual.numel()} numbers differ" if share > (tolerance or 0.0) else ""
     allowed = TOLERANCES[actual.dtype] if tolerance is None else tolerance
     wide, right = actual.double(), expected.double()
-    size = right.abs() + right.square().mean().sqrt() + torch.finfo(torch.float64).tiny
+    finite = right.where(right.isfinite(), 0.0)
+    size = finite.abs() + finite.square().mean().sqrt() + torch.finfo(torch.float64).tiny
     errors = torch.where(wide == right, 0.0, (wide - right).abs() / size).nan_to_num(math.inf, math.inf)
     worst = errors.max().item()
     if worst <= allowed:

@@ -1,4 +1,4 @@
-"""Drawing tokens."""
+"""Drawing tokens: logits edited, tokens drawn, guesses checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY
+from kernels.edit_logits import Edits, edit_logits_reference, edit_logits_triton
 from kernels.sample import COLDEST, sample
+from kernels.verify import reject, reject_reference, verify, verify_reference
 
 _FILTERS = {
     "greedy": (0.0, 0, 1.0, 0.0),
@@ -61,7 +63,9 @@ def _drawn(
     vocab = logits.shape[1]
     greedy = temperature < COLDEST
     heat = torch.where(greedy, 1.0, temperature).double()
-    values, ids = torch.softmax(logits.double() / heat[:, None], -1).sort(stable=True, dim=-1, descending=True)
+    values, ids = torch.softmax(logits.double() / heat[:, None], -1).sort(
+        stable=True, dim=-1, descending=True
+    )
     rank = torch.arange(vocab, device=logits.device)
     values = values.where((values >= min_p[:, None] * values[:, :1]) & (rank < top_k[:, None]), 0.0)
     before = values.cumsum(-1) - values
@@ -73,3 +77,73 @@ def _drawn(
     place = torch.searchsorted(ends, uniform[:, None] * ends[:, -1:], right=True).clamp(max=vocab - 1)
     token = torch.where(by_id, place, ids.gather(1, place)).squeeze(1)
     return torch.where(greedy, ids[:, 0], token)
+
+
+def edit_cases(tiny: bool) -> Iterator[Case]:
+    """Every second row has a mask, and all have stops, biases, and penalties for some tokens."""
+    for rows, vocab, count in (
+        [(4, 300, 7)] if tiny else [(1, 128256, 500), (64, 128256, 500), (7, 1001, 100)]
+    ):
+
+        def make(
+            device: torch.device, rows: int = rows, vocab: int = vocab, count: int = count
+        ) -> tuple[Tensor, Edits]:
+            mask_of = torch.arange(rows, dtype=torch.int32, device=device)
+            bits = torch.randint(-(2**31), 2**31, (rows, -(-vocab // 32)), dtype=torch.int32, device=device)
+            starts = count * torch.arange(3 * rows + 1, dtype=torch.int32, device=device)
+            tokens = torch.stack([torch.randperm(vocab, device=device)[:count] for _ in range(3 * rows)])
+            first, second = (torch.rand(tokens.numel(), device=device) + 0.5 for _ in range(2))
+            edits = Edits(
+                mask_of.where(mask_of % 2 == 0, -1), bits, starts, tokens.int().flatten(), first, second
+            )
+            return (3 * torch.randn(rows, vocab, device=device)).bfloat16(), edits
+
+        yield Case(
+            "edit_logits",
+            f"{rows} x {vocab}, {count} each",
+            make,
+            edit_logits_triton,
+            edit_logits_reference,
+            bytes=6 * rows * vocab if tiny or vocab > 1001 else 0,
+            ceiling=COPY,
+        )
+
+
+def verify_cases(tiny: bool) -> Iterator[Case]:
+    for requests, guesses, vocab in (
+        [(3, 2, 100)] if tiny else [(1, 4, 128256), (64, 4, 128256), (9, 33, 1001)]
+    ):
+
+        def make(
+            device: torch.device, requests: int = requests, guesses: int = guesses, vocab: int = vocab
+        ) -> tuple[Tensor, ...]:
+            rows = requests * (guesses + 1)
+            p, q = (torch.softmax(3 * torch.randn(rows, vocab, device=device), -1) for _ in range(2))
+            # As alike as a draft's are, so that some guesses count and some do not.
+            q = 0.7 * p + 0.3 * q
+            guess = torch.multinomial(q, 1).flatten()
+            starts = torch.arange(0, rows + 1, guesses + 1, dtype=torch.int32, device=device)
+            return p, q, guess, torch.rand(rows, device=device), torch.rand(requests, device=device), starts
+
+        name = f"{requests} x {guesses} guesses"
+        yield Case(
+            "verify",
+            f"{name} x {vocab}, rejection",
+            make,
+            reject,
+            reject_reference,
+            bytes=8 * requests * vocab if tiny or vocab > 1001 else 0,
+            ceiling=COPY,
+            tolerance=max(0.03, 1 / requests),
+        )
+        yield Case(
+            "verify",
+            name,
+            lambda device, shape=(requests, guesses + 1): (
+                torch.randint(3, shape, device=device).flatten(),
+                torch.randint(3, shape, device=device).flatten(),
+                torch.arange(0, shape[0] * shape[1] + 1, shape[1], dtype=torch.int32, device=device),
+            ),
+            verify,
+            verify_reference,
+        )

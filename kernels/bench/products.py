@@ -11,7 +11,9 @@ from torch.nn import functional
 
 from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY, MATMUL
+from kernels.linear_fp8 import linear_fp8
 from kernels.linear_w4a16 import W4, counters_w4, linear_w4a16, pack_w4, widen_w4
+from kernels.linear_w8a16 import counters_w8, linear_w8a16
 from kernels.lora import Bank, lora, lora_reference
 from kernels.moe import mixture, mixture_reference
 
@@ -70,6 +72,58 @@ def w4_cases(tiny: bool) -> Iterator[Case]:
 
 def _w4_reference(x: Tensor, weight: W4, counters: Tensor) -> Tensor:
     return functional.linear(x.float(), widen_w4(weight, torch.float32))
+
+
+def w8_cases(tiny: bool) -> Iterator[Case]:
+    if tiny:
+        shapes = [(1, 128, 64, True), (3, 144, 80, False)]
+    else:
+        shapes = [(rows, *layer, True) for layer in LAYERS for rows in (1, FEW)]
+        shapes += [(FEW, 1024, 4096, True), (64, 4096, 4096, True), (512, 4096, 4096, True)]
+        shapes += [
+            (3, 4096, 4096, False),
+            (17, 4112, 144, False),
+            (33, 4096, 4096, False),
+            (65, 4096, 4096, False),
+        ]
+    for op, run, dtype in (
+        ("linear_w8a16", linear_w8a16, torch.int8),
+        ("linear_fp8", linear_fp8, torch.float8_e4m3fn),
+    ):
+        for rows, inputs, outputs, timed in shapes:
+
+            def make(
+                device: torch.device,
+                shape: tuple[int, ...] = (rows, inputs, outputs),
+                dtype: torch.dtype = dtype,
+            ) -> tuple[Tensor, ...]:
+                rows, inputs, outputs = shape
+                if dtype == torch.int8:
+                    codes = torch.randint(-127, 128, (outputs, inputs), dtype=dtype, device=device)
+                else:
+                    codes = (64 * torch.randn(outputs, inputs, device=device)).clamp(-448, 448).to(dtype)
+                scale = (torch.rand(outputs, device=device) + 0.5) / (64 * inputs**0.5)
+                return (
+                    torch.randn(rows, inputs, device=device).to(_dtype(tiny)),
+                    codes,
+                    scale,
+                    counters_w8(codes),
+                )
+
+            many = rows > FEW
+            yield Case(
+                op,
+                f"{rows} x {inputs} x {outputs}",
+                make,
+                lambda x, codes, scale, counters, run=run: run(x, codes, scale, None, counters),
+                lambda x, codes, scale, counters: x.float() @ codes.float().T * scale,
+                bytes=inputs * outputs + 4 * outputs if timed and not many else 0,
+                flops=2 * rows * inputs * outputs if timed and many else 0,
+                ceiling=MATMUL if many else COPY,
+                target=0.8 if timed and not many else None,
+                # Many rows are themselves rounded to three bits of mantissa.
+                tolerance=0.25 if many and dtype == torch.float8_e4m3fn else None,
+            )
 
 
 def mixture_cases(tiny: bool) -> Iterator[Case]:

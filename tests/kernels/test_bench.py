@@ -65,8 +65,8 @@ def test_every_kernel_has_cases_of_both_sizes() -> None:
         assert set(operations()) - PARTS <= {case.op for case in cases}
 
 
-PARTS = {"flash_decoding"}
-"""Kernels of an operation that has its cases by another name."""
+PARTS = {"flash_decoding", "flash_prefill", "kv_splits", "route"}
+"""Kernels of operations whose cases have another name."""
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -98,6 +98,14 @@ def test_what_is_wrong_does_not(run_case: object, fault: str) -> None:
     worst, found = check(case(run=run_case), CPU)
     assert worst > 0
     assert re.search(fault, found)
+
+
+def test_infinities_hide_nothing() -> None:
+    ends = torch.tensor([-math.inf, 1.0, 1.0])
+    made = {"make": lambda device: (ends,), "reference": torch.Tensor.double}
+    assert check(case(**made, run=torch.clone), CPU) == (0.0, "")
+    assert check(case(**made, run=lambda x: torch.tensor([-math.inf, 1.0, 1.1])), CPU)[1]
+    assert check(case(**made, run=lambda x: torch.tensor([-3e38, 1.0, 1.0])), CPU)[1]
 
 
 def test_integers_are_equal_or_wrong() -> None:
