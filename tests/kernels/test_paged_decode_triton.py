@@ -123,7 +123,6 @@ def test_what_no_token_sees_is_not_read(window: int, softcap: float | None) -> N
 def test_a_quantized_cache(
     dtype: torch.dtype, stored: torch.dtype, chip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its scales are smaller than any float16."""
     monkeypatch.setattr(flash_decoding, "arch", lambda device: chip)
     lengths, new = [1, 0, 515], 2
     paged = cache(lengths, 2, 128)
@@ -133,8 +132,9 @@ def test_a_quantized_cache(
         caches.append(numbers)
         scale[torch.isnan(wide).all(-1)] = torch.nan
         scales.append(scale)
-    # Tiny values beside others, and rows of zeros.
-    scales[1] *= 10.0 ** torch.randint(-12, 1, scales[1].shape) * (torch.rand_like(scales[1]) > 0.2)
+    # Tiny values beside some of a million, which weights in float16 would not reach to, and rows of zeros.
+    largest = 1.0 if dtype == torch.float16 else 1e6
+    scales[1] *= largest / 10.0 ** torch.randint(0, 12, scales[1].shape) * (torch.rand_like(scales[1]) > 0.2)
     for s, length in enumerate(lengths):
         blocks = paged.block_tables[s, : -(-length // 16)]
         for into, numbers, scale in zip((paged.keys, paged.values), caches, scales, strict=True):
@@ -142,7 +142,7 @@ def test_a_quantized_cache(
             into[s] = exact.transpose(1, 2).flatten(0, 1)[:length]
     q = torch.randn(len(lengths) * new, 4, 128).to(dtype)
     out = paged_decode_triton(q, *caches, *places(paged)[2:], 0.1, 400, 20.0, *scales)
-    assert_close(out, expected(q, paged, 0.1, 400, 20.0))
+    assert_close(out / largest, expected(q, paged, 0.1, 400, 20.0) / largest)
 
 
 def test_a_row_is_the_same_to_the_bit_whoever_shares_the_batch() -> None:
@@ -166,7 +166,7 @@ def test_a_prefix_may_be_shared() -> None:
     assert_close(paged_decode_triton(q, *places(paged), 0.2), expected(q, paged, 0.2))
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5, 6, 99])
+@pytest.mark.parametrize("splits", [1, 3, 4, 6, 7, 99])
 def test_sequences_without_room_for_their_splits_are_read_whole(splits: int) -> None:
     lengths = [5, 2 * SPLIT + 1, 30, 2 * SPLIT, 0]
     paged = cache(lengths, 1, 128)
