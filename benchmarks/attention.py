@@ -21,6 +21,7 @@ from engine.core.plan import Plan, Work
 from engine.layers.attend import attend
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.kv_cache import KVCache, KVShape
+from kernels.native.attention import is_packed
 from kernels.paged_decode import gather, runs
 
 BLOCK = 16
@@ -96,12 +97,14 @@ class Bench:
             attend(self.q, batch.attention, layer, scale=self.scale)
 
     def gather(self, batch: Batch) -> None:
-        """Of the decodes alone: in a prefill it is little."""
+        """Of the decodes alone, where it is done: in a prefill it is little, and in 16 bits all is read in place."""
         for group in batch.attention.decodes:
             kv_heads = self.k.shape[1]
             rows = runs(group.block_tables, kv_heads)
             for layer in self.cache.layers:
                 for cache in (layer.keys, layer.values):
+                    if not cache.is_contiguous() or is_packed(cache):
+                        continue
                     gather(cache, rows, len(group.block_tables) * kv_heads, self.k.dtype)
 
     def times(self) -> tuple[float, ...]:

@@ -85,7 +85,7 @@ def attend(
     ``window``: a token sees itself and the ``window - 1`` before it. ``softcap``: scores go through
     ``softcap * tanh(score / softcap)`` before they are masked.
     """
-    if is_packed(cache.keys):
+    if batch.sequences is not None and is_packed(cache.keys):
         return packed_attention(query, cache.keys, cache.values, batch.sequences, scale, window, softcap)
     parts = [_decode(query, group, cache, scale, window, softcap) for group in batch.decodes]
     parts += [

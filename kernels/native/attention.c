@@ -22,7 +22,7 @@ enum {
     PART = 512, /* keys: what one thread computes at least */
     ROWS = 8 * BAND,
     WIDEST = 256,      /* head_dim */
-    LEAST = 64 * 1024, /* numbers multiplied: fewer are not worth a second thread */
+    LEAST = 256 * 1024, /* numbers multiplied: fewer are not worth a second thread */
 };
 #define LOWEST -1e30f
 

@@ -140,7 +140,7 @@ def packed_attention(
     softcap: float | None = None,
 ) -> Tensor:
     q = _rows(q)
-    out = torch.empty(q.shape, dtype=q.dtype)
+    out = q.new_empty(q.shape)
     tables = sequences.block_tables
     job = _Job(
         q.data_ptr(),
