@@ -331,7 +331,7 @@ def variants(arch: str) -> Iterator[Variant]:
     """Of Llama-3-8B's and Qwen3-0.6B's layers, all that differ in how often their inputs are split."""
     names = ("rows", "inputs", "outputs", "padded", "x_stride", "steps", "steps_a_split")
     numbers = dict.fromkeys(names, "i32")
-    for dtype, group, tile, shape in (
+    for dtype, group, tile, (inputs, outputs) in (
         ("bf16", 128, 16, (4096, 4096)),
         ("bf16", 128, 16, (4096, 28672)),
         ("bf16", 128, 32, (4096, 4096)),
@@ -341,9 +341,9 @@ def variants(arch: str) -> Iterator[Variant]:
         ("fp16", 128, 16, (4096, 4096)),
     ):
         table = _launch(tile, arch)
-        splits = split_k.split(shape[1] // table.outputs, shape[0] // STEP, arch)
+        splits = split_k.split(outputs // table.outputs, inputs // STEP, arch)
         pointers = dict.fromkeys(("x", "bias", "out"), f"*{dtype}") | {"words": "*i16", "scales": "*i32"}
-        yield Variant(
+        variant = Variant(
             f"{dtype} group={group} rows={tile} splits={splits.count}",
             _linear_w4a16_kernel,
             {**pointers, "pieces": "*fp32", "counters": "*i32", **numbers},
@@ -363,6 +363,9 @@ def variants(arch: str) -> Iterator[Variant]:
             dot=True,
             unaligned=frozenset({"rows", "steps", "steps_a_split"}),
         )
+        yield variant
+        if (dtype, tile, inputs, outputs) == ("bf16", 16, 4096, 4096):
+            yield split_k.of_one_row(variant)
     for group in GROUPS[::2]:
         yield Variant(
             f"widen bf16 group={group}",
