@@ -272,9 +272,8 @@ _SHAPES = (
     ("bf16", "", 96, 1, "window", TILE),
     ("bf16", "", 128, 4, "", TILE),
     ("bf16", "", 128, 4, "", 16),
-    ("bf16", "int8", 128, 4, "", TILE),
+    ("fp16", "int8", 128, 4, "", TILE),
     ("bf16", "fp8", 128, 8, "window", TILE),
-    ("fp16", "", 128, 4, "window", TILE),
     ("bf16", "", 256, 2, "window softcap", TILE),
     ("bf16", "fp8", 256, 2, "window softcap", TILE),
 )

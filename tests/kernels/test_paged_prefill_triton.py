@@ -95,7 +95,7 @@ def check(
         pytest.param([1, 1, 1, 1], [32, 33, 1, 100], id="chunks-of-one-token"),
         pytest.param([5, 0, 40, 0, 0, 3], [70, 9, 40, 0, 33, 3], id="some-without-tokens"),
         pytest.param([0, 7], [0, 7], id="an-empty-first"),
-        pytest.param([3, 200], [3, 230], id="many-tiles"),
+        pytest.param([3, 130], [3, 150], id="many-tiles"),
     ],
 )
 def test_equals_the_formula(new: list[int], lengths: list[int]) -> None:
@@ -104,16 +104,18 @@ def test_equals_the_formula(new: list[int], lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(3, 3, 64), (7, 1, 80), (8, 2, 96), (16, 2, 128), (8, 8, 256)]
+    ("heads", "kv_heads", "head_dim"), [(3, 3, 64), (7, 1, 80), (8, 2, 96), (8, 1, 128), (2, 2, 256)]
 )
 def test_heads_of_all_sizes_and_groups(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
-    check([20, 3, 0, 1], [20, 50, 4, 9], heads, kv_heads, head_dim, dtype)
+    check([20, 0, 1], [50, 4, 9], heads, kv_heads, head_dim, dtype)
 
 
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("window", [1, 2, 15, 33, 64, 1000])
-def test_a_window_and_a_cap(window: int, softcap: float | None) -> None:
-    check([45, 40, 1, 0], [45, 170, 90, 7], window=window, softcap=softcap)
+@pytest.mark.parametrize(
+    ("window", "softcap"),
+    [(1, None), (2, 2.0), (15, None), (33, None), (64, 2.0), (1000, None), (None, 2.0), (None, 50.0)],
+)
+def test_a_window_and_a_cap(window: int | None, softcap: float | None) -> None:
+    check([45, 20, 1, 0], [45, 130, 90, 7], window=window, softcap=softcap)
 
 
 @pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
@@ -137,14 +139,16 @@ def test_a_group_of_more_heads_than_a_tile_has_rows() -> None:
     check([3], [20], 130, 1)
 
 
-@pytest.mark.parametrize("window", [None, 20, 70])
-@pytest.mark.parametrize("cuts", [[64, 86], [1, 149], [63, 2, 85], [10] * 15])
+@pytest.mark.parametrize(
+    ("cuts", "window"), [([32, 68], None), ([1, 99], 20), ([31, 2, 67], 40), ([20] * 5, None)]
+)
 def test_is_the_same_to_the_bit_however_a_prompt_is_chunked(cuts: list[int], window: int | None) -> None:
-    paged = scatter([150, 40], kv_heads=2, head_dim=64, block_size=16)
+    """And whatever else is in the batch."""
+    paged = scatter([100, 40], kv_heads=1, head_dim=64, block_size=16)
     caches, tables = (paged.k_cache, paged.v_cache), paged.block_tables
-    q = torch.randn(150, 4, 64)
-    both, starts, lens = torch.cat([q, q[:40]]), torch.tensor([0, 150, 190]), torch.tensor([150, 40])
-    whole = paged_prefill_triton(both, *caches, tables, starts, lens, 0.125, window)[:150]
+    q = torch.randn(100, 2, 64)
+    both, starts, lens = torch.cat([q, q[:7]]), torch.tensor([0, 100, 107]), torch.tensor([100, 40])
+    whole = paged_prefill_triton(both, *caches, tables, starts, lens, 0.125, window)[:100]
     done = 0
     for count in cuts:
         starts, lens = torch.tensor([0, count]), torch.tensor([done + count])
