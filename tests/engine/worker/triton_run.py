@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +20,14 @@ from engine.worker.runner import Runner
 from tests.engine.steps import run
 
 TEXTS = ["What is a dog?", "Tell me about the sea.", "rain", "What is 7 plus 5?"]
+
+
+WISHES: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"seed": 1},
+    {"seed": 2, "top_p": 0.9, "temperature": 0.8},
+    {"seed": 3, "top_k": 20, "repetition_penalty": 1.1, "min_tokens": 3},
+]
 
 
 class Recorder:
@@ -44,9 +53,11 @@ def main() -> None:
     if options["graphs"]:
         runner.record(recorder)
     tokenizer = Tokenizer(locate("demo"))
-    params = SamplingParams(max_tokens=6, temperature=0)
     prompts = [f"<|bos|><|user|>{text}<|end|><|assistant|>" for text in TEXTS]
-    requests = [(tokenizer.encode(prompt, special=True), params) for prompt in prompts]
+    requests = [
+        (tokenizer.encode(prompt, special=True), SamplingParams(max_tokens=6, **wish))
+        for prompt, wish in zip(prompts, WISHES, strict=True)
+    ]
     outcome = run(runner, requests, budget=16, sequences=4, late=1)
     answers = [outcome.tokens[i] for i in range(len(requests))]
     sys.stdout.write(json.dumps({"answers": answers, "replays": recorder.replays}))
