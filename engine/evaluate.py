@@ -23,6 +23,7 @@ from torch.nn import functional
 from engine.core.plan import Plan, Work
 from engine.errors import ModelUnavailable, StartupError
 from engine.layers.linear import Linear
+from engine.layers.native import Int6Linear
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear
 from engine.models.registry import Model, load_model
 from engine.weights.pack import write
@@ -133,7 +134,7 @@ def weight_bytes(model: object) -> int:
         if id(item) in seen:
             continue
         seen.add(id(item))
-        if isinstance(item, (Linear, Int8Linear, Int4Linear, Fp8Linear)):
+        if isinstance(item, (Linear, Int8Linear, Int6Linear, Int4Linear, Fp8Linear)):
             # Packed weights have no storage that could be asked.
             total += item.nbytes
         elif isinstance(item, Tensor):

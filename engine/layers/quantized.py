@@ -1,7 +1,7 @@
 """Matrix products with weights in 8 or 4 bits.
 
-On a CPU with VNNI they are kernels/native/linear.c, elsewhere torch's own packed ones. On a GPU the integer weights are
-widened and multiplied: that saves memory, not time.
+On a CPU with VNNI they are kernels/native/linear.c, elsewhere torch's own packed ones. On a GPU they are
+quantized_gpu.py's.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.layers.native import NativeLinear
+from engine.layers.quantized_gpu import Fp8Linear as Fp8Linear
+from engine.layers.quantized_gpu import GpuInt4Linear, GpuInt8Linear, takes
 from engine.weights.quantize import Channels, Groups
-from kernels.native.linear import PackedWeight, available, pack_int4, pack_int8
+from kernels.native.linear import available, pack_int4, pack_int8
 
 _FEW = 3
 """Rows of bfloat16 up to which torch's product with 8-bit weights is the faster one."""
@@ -22,8 +25,6 @@ _ROWS = 64
 """Rows computed at a time, so that what lies between stays in the processor's cache."""
 _MANY = 48
 """Rows from which widening 4-bit weights and multiplying them in bfloat16 beats multiplying them as they are."""
-_MANY_NATIVE = 48
-"""As ``_MANY``, where the product is in C."""
 _MANY_INT8 = 96
 """As ``_MANY``, of 8-bit weights."""
 _BLOCK = 64
@@ -32,36 +33,6 @@ _COLUMNS = 1024
 """Outputs widened at a time."""
 _GROUPS = (256, 128, 64, 32)
 """Sizes of groups that torch's product knows."""
-
-
-class _Native:
-    """A product in C: few rows with the codes as they are, many with codes widened to bfloat16 piece by piece.
-
-    The latter rounds otherwise; with ``invariant`` it is left out.
-    """
-
-    def __init__(self, weight: PackedWeight, bias: Tensor | None, invariant: bool) -> None:
-        self._weight = weight
-        self._bias = bias
-        self._many = None if invariant else _MANY_NATIVE
-
-    @property
-    def nbytes(self) -> int:
-        return self._weight.nbytes
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self._many is None or len(x) < self._many or x.dtype != torch.bfloat16:
-            return self._weight(x)
-        columns, outputs = self._weight.columns, self._weight.out_features
-        product = x.new_empty(len(x), columns)
-        scratch = x.new_empty(self._weight.in_features * min(_COLUMNS, columns))
-        for start in range(0, columns, _COLUMNS):
-            stop = min(start + _COLUMNS, columns)
-            piece = scratch[: self._weight.in_features * (stop - start)].view(-1, stop - start)
-            self._weight.widen(start, piece)
-            torch.mm(x, piece, out=product[:, start:stop])
-        product = product[:, :outputs]
-        return product if self._bias is None else product + self._bias
 
 
 class Int8Linear:
@@ -84,9 +55,12 @@ class Int8Linear:
         native: bool = True,
     ) -> None:
         self.out_features, self.in_features = weight.codes.shape
-        self._native: _Native | None = None
-        if native and weight.codes.device.type == "cpu" and available():
-            self._native = _Native(pack_int8(weight.codes, weight.scale, bias), bias, invariant)
+        self._native: NativeLinear | GpuInt8Linear | None = None
+        if takes(weight.codes):
+            self._native = GpuInt8Linear(weight, bias, invariant=invariant)
+            return
+        if native and available():
+            self._native = NativeLinear(pack_int8(weight.codes, weight.scale, bias))
             return
         self._codes = weight.codes.t()
         self._scale = weight.scale
@@ -105,9 +79,7 @@ class Int8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if self._native is not None:
             return self._native(x)
-        if x.device.type != "cpu":
-            product = (x @ self._codes.to(x.dtype)) * self._scale.to(x.dtype)
-        elif len(x) <= self._few and x.dtype == torch.bfloat16:
+        if len(x) <= self._few and x.dtype == torch.bfloat16:
             product = torch._weight_int8pack_mm(x.contiguous(), self._codes.t(), self._rough_scale)
         elif self._many and len(x) >= self._many and x.dtype == torch.bfloat16:
             product = self._widened(x)
@@ -159,19 +131,17 @@ class Int4Linear:
     ) -> None:
         self.out_features, self.in_features = weight.codes.shape
         self._bias = bias
+        self._order: Tensor | None = None
+        self._native: NativeLinear | GpuInt4Linear | None = None
+        if takes(weight.codes):
+            self._native = GpuInt4Linear(weight, bias, invariant=invariant)
+            return
         self._order = weight.order
-        self._native: _Native | None = None
-        if native and weight.codes.device.type == "cpu" and available():
-            self._native = _Native(
-                pack_int4(weight.codes, weight.scale, weight.offset, bias), bias, invariant
-            )
+        if native and available():
+            packed = pack_int4(weight.codes, weight.scale, weight.offset, bias)
+            self._native = NativeLinear(packed, bias, widen=not invariant)
             return
-        self._packed: Tensor | None = None
         self._many: int | None = None
-        if weight.codes.device.type != "cpu":
-            self._pairs = weight.codes[:, 0::2] | weight.codes[:, 1::2] << 4
-            self._scale, self._offset = weight.scale, weight.offset
-            return
         # Groups wider than torch's become several of the same scale; outputs are filled up to whole blocks.
         size = next(size for size in _GROUPS if weight.size % size == 0)
         missing = -self.out_features % _BLOCK
@@ -190,8 +160,6 @@ class Int4Linear:
     def nbytes(self) -> int:
         if self._native is not None:
             return self._native.nbytes
-        if self._packed is None:
-            return self._pairs.nbytes + self._scale.nbytes + self._offset.nbytes
         return self._packed.nbytes + self._scales.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -199,14 +167,10 @@ class Int4Linear:
             x = x[:, self._order]
         if self._native is not None:
             return self._native(x)
-        if self._packed is None:
-            product = functional.linear(x, self._widened(x.dtype))
-        else:
-            product = self._product(x.bfloat16().contiguous())[:, : self.out_features].to(x.dtype)
+        product = self._product(x.bfloat16().contiguous())[:, : self.out_features].to(x.dtype)
         return product if self._bias is None else product + self._bias
 
     def _product(self, x: Tensor) -> Tensor:
-        assert self._packed is not None
         if self._many is None or len(x) < self._many:
             return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._packed, self._size, self._scales)
         outputs = self._packed.shape[0]
@@ -223,11 +187,6 @@ class Int4Linear:
             torch.addcmul(offset, groups, factor, out=groups)
             product[:, start:stop] = x @ piece
         return product
-
-    def _widened(self, dtype: torch.dtype) -> Tensor:
-        codes = torch.stack([self._pairs & 15, self._pairs >> 4], -1).view(*self._scale.shape, -1).to(dtype)
-        weight = (codes - 8) * self._scale[..., None].to(dtype) + self._offset[..., None].to(dtype)
-        return weight.view(self.out_features, self.in_features)
 
 
 @cache
@@ -256,38 +215,6 @@ def _layout() -> Callable[[Tensor, Tensor], None] | None:
         if torch.equal(found, codes.t().float() - 8):
             return unpack
     return None
-
-
-class Fp8Linear:
-    """``x`` [tokens, in] → [tokens, out], both sides in 8-bit floats (e4m3) with a scale a row.
-
-    GPUs from compute capability 8.9 on; before 9.0 their product knows one scale a tensor, and the rows' are applied
-    after it.
-    """
-
-    def __init__(self, weight: Channels, bias: Tensor | None = None) -> None:
-        self.out_features, self.in_features = weight.codes.shape
-        self._codes = weight.codes.t()
-        self._scale = weight.scale[None]
-        self._bias = bias
-        self._by_row = torch.cuda.get_device_capability(weight.codes.device) >= (9, 0)
-        self._one = weight.scale.new_ones(())
-
-    @property
-    def nbytes(self) -> int:
-        return self._codes.nbytes + self._scale.nbytes
-
-    def __call__(self, x: Tensor) -> Tensor:
-        largest = torch.finfo(torch.float8_e4m3fn).max
-        step = x.abs().amax(1, keepdim=True).float().clamp_min(1e-12) / largest
-        rows = (x / step).to(torch.float8_e4m3fn)
-        if self._by_row:
-            product = torch._scaled_mm(rows, self._codes, step, self._scale, out_dtype=torch.bfloat16)
-        else:
-            product = torch._scaled_mm(rows, self._codes, self._one, self._one, out_dtype=torch.float32)
-            product = product * step * self._scale
-        product = product.to(x.dtype)
-        return product if self._bias is None else product + self._bias
 
 
 class Joined:

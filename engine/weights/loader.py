@@ -15,11 +15,13 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.layers.linear import Linear
+from engine.layers.native import Int6Linear
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear, Joined
-from engine.weights.quantize import GROUPS, Groups, join, same_inputs, to_fp8, to_int4, to_int8
+from engine.weights.quantize import GROUPS, Groups, join, same_inputs, to_fp8, to_int4, to_int6, to_int8
 from engine.weights.stored import RawTensors, Stored, check
 from engine.worker.lora import AdaptedLinear, AdapterBank
 from engine.worker.parallel import ALONE, Ranks, Reduced
+from kernels.native.linear import available
 
 Split = Literal["out", "in"]
 """How several ranks share a layer: each computes some of its outputs, or all of them from some of its inputs."""
@@ -134,12 +136,21 @@ class Loader:
     def _plain(self, weight: Tensor, bias: Tensor | None, head: bool) -> Product:
         """A plain weight, kept as ``quantization`` says.
 
-        With int4 the head, which decides on the token, has 8 bits; so has a layer whose inputs are no whole groups,
-        not even of 32. What 8-bit floats cannot multiply on a GPU, sizes that 16 does not divide, stays plain.
+        With int4 the head, which decides on the token, has 6 bits where there is a product for them, else 8, as a layer
+        has whose inputs are no whole groups, not even of 32. What 8-bit floats cannot multiply on a GPU, sizes that 16
+        does not divide, stays plain.
         """
         method = self._quantization
         if method in GROUPS and not head and weight.shape[1] % 32 == 0:
             return self._grouped(to_int4(weight, math.gcd(GROUPS[method], weight.shape[1])), bias)
+        if (
+            method in GROUPS
+            and head
+            and weight.shape[1] % 32 == 0
+            and weight.device.type == "cpu"
+            and available()
+        ):
+            return Int6Linear(to_int6(weight), bias)
         if method == "int8" or method in GROUPS:
             return Int8Linear(to_int8(weight), bias, invariant=self.invariant)
         if method == "fp8" and not any(size % 16 for size in weight.shape):

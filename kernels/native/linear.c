@@ -22,6 +22,7 @@
 #define HALF 16
 #define TILE 32 /* outputs that share what is loaded of the activations */
 #define AHEAD 1024 /* bytes */
+#define CACHED (1 << 18) /* inputs of all rows together whose integers a core's cache holds */
 
 /* INT8: a scale an output. INT4: a scale and an offset a group, in bfloat16. INT4_SMALL: a scale in 8 bits, and an offset
    in sixteenths of it. INT6: a scale in 8 bits. Those of 8 bits are 3 of an exponent and 5 of a mantissa. */
@@ -251,6 +252,17 @@ static void (*const TILES[])(const Weight *, int, int64_t, Block, __m512 (*)[2])
     tile_int8, tile_int4, tile_int4_small, tile_int6,
 };
 
+/* A row's outputs of a tile. */
+INLINE void store(const Weight *w, int64_t t, const __m512 *result, void *into, int64_t at, int dtype) {
+    for (int h = 0; h < 2; h++) {
+        const int64_t first = TILE * t + HALF * h;
+        const __mmask16 mask = mask_of(w->outputs - first);
+        const __m512 factor = w->kind == INT8 ? _mm512_loadu_ps(w->factors + first) : _mm512_set1_ps(1);
+        const __m512 bias = w->bias ? _mm512_maskz_loadu_ps(mask, w->bias + first) : _mm512_setzero_ps();
+        store_floats(into, at + first, dtype, mask, _mm512_fmadd_ps(result[h], factor, bias));
+    }
+}
+
 /* into [rows, outputs] = x [rows, inputs], whose rows lie stride elements apart. 0, or -1 if there is no memory. */
 int product(const Weight *w, const void *x, int64_t stride, int64_t count, void *into, int dtype, int threads) {
     const int64_t groups = w->padded / w->group, tiles = (w->outputs + TILE - 1) / TILE;
@@ -269,21 +281,17 @@ int product(const Weight *w, const void *x, int64_t stride, int64_t count, void 
 #pragma omp for schedule(static)
             for (int64_t r = 0; r < count; r++) QUANTIZE(r);
         }
+        /* As many rows at a time as stay in the cache. */
+        const int64_t most = (CACHED / w->padded / ROWS + 1) * ROWS;
+        for (int64_t from = 0; from < count; from += most) {
+            const int64_t to = from + most < count ? from + most : count;
 #pragma omp for schedule(static) nowait
-        for (int64_t t = 0; t < tiles; t++) {
-            for (int64_t r = 0; r < count; r += ROWS) {
-                __m512 result[ROWS][2];
-                const int some = COUNT_OF(r);
-                TILES[w->kind](w, some, t, BLOCK_OF(r), result);
-                for (int h = 0; h < 2; h++) {
-                    const int64_t first = TILE * t + HALF * h;
-                    const __mmask16 mask = mask_of(w->outputs - first);
-                    /* INT8's only factor, which is the output's; one elsewhere. */
-                    const __m512 factor = w->kind == INT8 ? _mm512_loadu_ps(w->factors + first) : _mm512_set1_ps(1);
-                    const __m512 bias = w->bias ? _mm512_maskz_loadu_ps(mask, w->bias + first) : _mm512_setzero_ps();
-                    for (int i = 0; i < some; i++)
-                        store_floats(into, (r + i) * w->outputs + first, dtype, mask,
-                                     _mm512_fmadd_ps(result[i][h], factor, bias));
+            for (int64_t t = 0; t < tiles; t++) {
+                for (int64_t r = from; r < to; r += ROWS) {
+                    __m512 result[ROWS][2];
+                    TILES[w->kind](w, COUNT_OF(r), t, BLOCK_OF(r), result);
+                    for (int i = 0; i < COUNT_OF(r); i++)
+                        store(w, t, result[i], into, (r + i) * w->outputs, dtype);
                 }
             }
         }

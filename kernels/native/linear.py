@@ -136,6 +136,15 @@ def pack_int8(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight
     return PackedWeight(Kind.INT8, codes.shape, 64, packed, scale.new_empty(0), _by_tile(scale), bias)
 
 
+def pack_int6(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight:
+    """``codes`` uint8 [out, in], 32 meaning zero, ``scale`` float32 [out, in / 32] as ``scale_in_8_bits`` rounds it."""
+    packed = _tiles(codes, 32, 32, _six_bits)
+    least = _least(scale)
+    return PackedWeight(
+        Kind.INT6, codes.shape, 32, packed, _by_tile(_bits(scale, least)), _by_tile(least), bias
+    )
+
+
 def pack_int4(codes: Tensor, scale: Tensor, offset: Tensor, bias: Tensor | None) -> PackedWeight:
     """``codes`` uint8 [out, in], ``scale`` and ``offset`` float32 [out, groups]."""
     size = codes.shape[1] // scale.shape[1]
@@ -186,16 +195,32 @@ def _by_tile(rows: Tensor) -> Tensor:
     return filled.unflatten(0, (-1, _TILE)).movedim(1, -1).contiguous()
 
 
+def scale_in_8_bits(scale: Tensor) -> Tensor:
+    """``scale`` float32 [out, groups] rounded up to 5 bits of a mantissa, and 3 of an exponent below the row's."""
+    rounded = (scale.view(torch.int32) + (1 << _DROPPED) - 1 >> _DROPPED << _DROPPED).view(torch.float32)
+    return torch.maximum(rounded, _least(rounded)[:, None])
+
+
+_DROPPED = 18
+"""Bits of a float32's mantissa that a scale in 8 bits lacks."""
+
+
+def _least(scale: Tensor) -> Tensor:
+    """The least scale in 8 bits of each row: a power of two."""
+    exponent = scale.amax(1).view(torch.int32) >> 23
+    return ((exponent - 7).clamp_(min=1) << 23).view(torch.float32)
+
+
+def _bits(scale: Tensor, least: Tensor) -> Tensor:
+    return (scale.view(torch.int32) - least.view(torch.int32)[:, None] >> _DROPPED).to(torch.uint8)
+
+
 def _small(scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Scales of 8 bits and offsets in sixteenths uint8 [out, groups, 2], and factors [out], if they are exactly so."""
-    most = scale.amax(1).view(torch.int32)
-    least = ((most >> 23) - 7 << 23).clamp_(min=1 << 23).view(torch.float32)
-    bits = scale.view(torch.int32) - least.view(torch.int32)[:, None]
+    """Scales of 8 bits and offsets in sixteenths uint8 [out, groups, 2], and the least scales [out], if exactly so."""
     sixteenths = offset * 16 / scale
-    if (
-        bits.bitwise_and(2**18 - 1).any()
-        or bits.min() < 0
-        or not torch.equal(sixteenths, sixteenths.round().clamp(-127, 127))
+    if not torch.equal(scale, scale_in_8_bits(scale)) or not torch.equal(
+        sixteenths, sixteenths.round().clamp_(-127, 127)
     ):
         return None
-    return torch.stack([(bits >> 18).byte(), sixteenths.to(torch.int8).view(torch.uint8)], -1), least
+    least = _least(scale)
+    return torch.stack([_bits(scale, least), sixteenths.to(torch.int8).view(torch.uint8)], -1), least

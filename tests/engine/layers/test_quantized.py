@@ -3,11 +3,18 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.layers.native import Int6Linear
 from engine.layers.quantized import Int4Linear, Int8Linear, Joined, _layout
-from engine.weights.quantize import Channels, Groups, to_int4, to_int8
+from engine.weights.quantize import Channels, Groups, to_int4, to_int6, to_int8
+from kernels.native.linear import available
 
 SHAPES = [(1, 32), (5, 96), (80, 64), (300, 256)]
 DTYPES = [torch.float32, torch.bfloat16]
+NATIVE = [
+    False,
+    pytest.param(True, marks=pytest.mark.skipif(not available(), reason="no AVX-512 VNNI or no compiler")),
+]
+needs_native = pytest.mark.skipif(not available(), reason="no AVX-512 VNNI or no compiler")
 
 
 @pytest.fixture(autouse=True)
@@ -19,23 +26,27 @@ def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize(("fan_out", "fan_in"), [*SHAPES, (7, 33)])
 @pytest.mark.parametrize("rows", [1, 3, 200])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eight_bits_equal_the_product_with_their_own_weight(
-    fan_out: int, fan_in: int, rows: int, dtype: torch.dtype
+    fan_out: int, fan_in: int, rows: int, dtype: torch.dtype, native: bool
 ) -> None:
     weight = to_int8(torch.randn(fan_out, fan_in))
     x, bias = torch.randn(rows, fan_in).to(dtype), torch.randn(fan_out).to(dtype)
     wanted = x.double() @ (weight.codes.double() * weight.scale.double()[:, None]).T + bias.double()
-    found = Int8Linear(weight, bias)(x)
+    found = Int8Linear(weight, bias, native=native)(x)
     assert found.dtype == dtype
     assert error(found, wanted) < (1e-4 if dtype == torch.float32 else 1e-2)
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_of_eight_bits_is_the_same_to_the_bit_whoever_shares_the_product(dtype: torch.dtype) -> None:
-    linear = Int8Linear(to_int8(torch.randn(200, 256)), invariant=True)
+def test_a_row_of_eight_bits_is_the_same_to_the_bit_whoever_shares_the_product(
+    dtype: torch.dtype, native: bool
+) -> None:
+    linear = Int8Linear(to_int8(torch.randn(200, 256)), invariant=True, native=native)
     x = torch.randn(150, 256).to(dtype)
     whole = linear(x)
     for rows in (*range(1, 18), 63, 64, 65, 149):
@@ -43,83 +54,83 @@ def test_a_row_of_eight_bits_is_the_same_to_the_bit_whoever_shares_the_product(d
     assert torch.equal(linear(x[70:75]), whole[70:75])
 
 
-def test_rows_of_float32_are_the_same_even_where_nobody_asks() -> None:
+@pytest.mark.parametrize("native", NATIVE)
+def test_rows_of_float32_are_the_same_even_where_nobody_asks(native: bool) -> None:
     weight = to_int8(torch.randn(96, 64))
     x = torch.randn(9, 64)
-    assert torch.equal(Int8Linear(weight)(x[:1]), Int8Linear(weight, invariant=True)(x)[:1])
+    assert torch.equal(
+        Int8Linear(weight, native=native)(x[:1]), Int8Linear(weight, invariant=True, native=native)(x)[:1]
+    )
 
 
-def test_eight_bits_keep_a_large_activation_beside_small_ones() -> None:
+@pytest.mark.parametrize("native", NATIVE)
+def test_eight_bits_keep_a_large_activation_beside_small_ones(native: bool) -> None:
     x = torch.randn(4, 256)
     x[:, 7] = 300
     weight = to_int8(torch.randn(64, 256))
     weight.codes[:, 7] = 0
     wanted = x.double() @ (weight.codes.double() * weight.scale.double()[:, None]).T
-    assert error(Int8Linear(weight)(x), wanted) < 5e-3
+    assert error(Int8Linear(weight, native=native)(x), wanted) < 5e-3
 
 
-def test_the_largest_activations_of_either_sign_fit() -> None:
+@pytest.mark.parametrize("native", NATIVE)
+def test_the_largest_activations_of_either_sign_fit(native: bool) -> None:
     x = torch.tensor([[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [-3e4, 3e4, 1.0, 0.0]])
-    linear = Int8Linear(Channels(torch.tensor([[127, -127, 1, 5]], dtype=torch.int8), torch.ones(1)))
+    linear = Int8Linear(
+        Channels(torch.tensor([[127, -127, 1, 5]], dtype=torch.int8), torch.ones(1)), native=native
+    )
     torch.testing.assert_close(linear(x), torch.tensor([[254.5], [0.0], [-7619999.0]]), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize(("fan_out", "fan_in"), SHAPES)
 @pytest.mark.parametrize("rows", [1, 7, 100])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("invariant", [False, True])
 def test_four_bits_equal_the_product_with_their_own_weight(
-    fan_out: int, fan_in: int, rows: int, dtype: torch.dtype, invariant: bool
+    fan_out: int, fan_in: int, rows: int, dtype: torch.dtype, invariant: bool, native: bool
 ) -> None:
     weight = to_int4(torch.randn(fan_out, fan_in), 32)
     x, bias = torch.randn(rows, fan_in).to(dtype), torch.randn(fan_out).to(dtype)
-    found = Int4Linear(weight, bias, invariant=invariant)(x)
+    found = Int4Linear(weight, bias, invariant=invariant, native=native)(x)
     assert found.dtype == dtype
     assert error(found, x.double() @ weight.weight().double().T + bias.double()) < 6e-3
 
 
-def test_more_outputs_than_are_widened_at_a_time() -> None:
+@pytest.mark.parametrize("native", NATIVE)
+def test_more_outputs_than_are_widened_at_a_time(native: bool) -> None:
     weight = to_int4(torch.randn(2100, 64), 64)
-    x = torch.randn(60, 64)
-    assert error(Int4Linear(weight)(x), x.double() @ weight.weight().double().T) < 6e-3
+    x = torch.randn(100, 64).bfloat16()
+    assert error(Int4Linear(weight, native=native)(x), x.double() @ weight.weight().double().T) < 6e-3
 
 
-def test_a_row_of_four_bits_is_the_same_to_the_bit_among_any_rows_where_asked() -> None:
+@pytest.mark.parametrize("native", NATIVE)
+def test_a_row_of_four_bits_is_the_same_to_the_bit_among_any_rows_where_asked(native: bool) -> None:
     weight = to_int4(torch.randn(100, 128), 64)
     x = torch.randn(90, 128)
-    few, whole = Int4Linear(weight), Int4Linear(weight, invariant=True)(x)
+    few, whole = Int4Linear(weight, native=native), Int4Linear(weight, invariant=True, native=native)(x)
     for rows in (*range(1, 18), 47):
         assert torch.equal(few(x[:rows]), whole[:rows])
     for rows in (48, 89):
-        assert torch.equal(Int4Linear(weight, invariant=True)(x[:rows]), whole[:rows])
+        assert torch.equal(Int4Linear(weight, invariant=True, native=native)(x[:rows]), whole[:rows])
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("size", [32, 64, 96, 128, 192, 384])
-def test_groups_of_any_multiple_of_32(size: int) -> None:
+def test_groups_of_any_multiple_of_32(size: int, native: bool) -> None:
     weight = to_int4(torch.randn(16, 384), size)
     x = torch.randn(5, 384)
-    assert error(Int4Linear(weight)(x), x.double() @ weight.weight().double().T) < 6e-3
+    assert error(Int4Linear(weight, native=native)(x), x.double() @ weight.weight().double().T) < 6e-3
 
 
-def test_inputs_out_of_order() -> None:
+@pytest.mark.parametrize("native", NATIVE)
+def test_inputs_out_of_order(native: bool) -> None:
     order = torch.randperm(64)
     plain = to_int4(torch.randn(16, 64), 32)
     weight = Groups(plain.codes, plain.scale, plain.offset, order)
     x = torch.randn(3, 64)
     assert torch.equal(weight.weight()[:, order], plain.weight())
-    assert error(Int4Linear(weight)(x), x.double() @ weight.weight().double().T) < 6e-3
-
-
-def test_four_bits_where_the_product_is_plain() -> None:
-    """The way of a GPU, on a tensor that says it is on one as far as the layer asks."""
-    weight = to_int4(torch.randn(24, 64), 32)
-    linear = object.__new__(Int4Linear)
-    linear.out_features, linear.in_features = weight.codes.shape
-    linear._bias = linear._order = linear._packed = linear._native = None
-    linear._pairs = weight.codes[:, 0::2] | weight.codes[:, 1::2] << 4
-    linear._scale, linear._offset = weight.scale, weight.offset
-    x = torch.randn(5, 64)
-    torch.testing.assert_close(linear(x), x @ weight.weight().T, rtol=1e-4, atol=1e-4)
+    assert error(Int4Linear(weight, native=native)(x), x.double() @ weight.weight().double().T) < 6e-3
 
 
 def test_the_packing_of_this_processor_is_known() -> None:
@@ -131,7 +142,19 @@ def test_weights_take_the_bits_they_say() -> None:
     weight = torch.randn(256, 512)
     assert Int8Linear(to_int8(weight)).nbytes / weight.numel() < 1.02
     # Four bits, and two bfloat16 for every 32 weights.
-    assert Int4Linear(to_int4(weight, 32), invariant=True).nbytes / weight.numel() == 0.625
+    assert Int4Linear(to_int4(weight, 32), invariant=True, native=False).nbytes / weight.numel() == 0.625
+
+
+@needs_native
+def test_weights_take_fewer_bits_where_the_product_knows_how() -> None:
+    weight = torch.randn(256, 512)
+    # Beside scales of 8 bits there is a float32 an output.
+    assert Int8Linear(to_int8(weight)).nbytes / weight.numel() == 1 + 4 / 512
+    assert Int6Linear(to_int6(weight)).nbytes / weight.numel() == 0.75 + 1 / 32 + 4 / 512
+    assert Int4Linear(to_int4(weight, 32)).nbytes / weight.numel() == 0.5 + 2 / 32 + 4 / 512
+    # As files have them, scales take 16.
+    rough = Groups(torch.full((256, 512), 3).byte(), torch.rand(256, 16), torch.rand(256, 16))
+    assert Int4Linear(rough).nbytes / weight.numel() == 0.625
 
 
 def test_parts_side_by_side() -> None:
