@@ -79,6 +79,7 @@ class PackedWeight:
         found = library()
         assert found is not None
         self.out_features, self.in_features = shape
+        self.kind = kind
         self._library = found
         self._kept = [codes, scales, factors]
         if bias is not None:

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernels.native import library
+
+pytestmark = pytest.mark.skipif(
+    platform.system() != "Linux" or shutil.which("cc") is None, reason="Linux and a C compiler"
+)
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "seven.c").write_text("int seven(void) { return 7; }\n")
+    monkeypatch.setattr(library, "_SOURCES", sources)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+    library.load.cache_clear()
+    yield
+    library.load.cache_clear()
+
+
+def seven() -> int:
+    found = library.load("seven")
+    assert found is not None
+    return int(found.seven())
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "tollgate" / "native").iterdir())
+
+
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    program = tmp_path / "compiler"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(stat.S_IRWXU)
+    monkeypatch.setenv("CC", str(program))
+
+
+def test_it_is_compiled_once_and_then_needs_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert seven() == 7
+    (file,) = kept(tmp_path)
+    library.load.cache_clear()
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    assert seven() == 7
+    assert kept(tmp_path) == [file]
+
+
+def test_another_source_is_another_library(tmp_path: Path) -> None:
+    assert seven() == 7
+    library.load.cache_clear()
+    (tmp_path / "sources" / "seven.c").write_text("int seven(void) { return 8; }\n")
+    assert seven() == 8
+    assert len(kept(tmp_path)) == 2
+
+
+def test_without_a_compiler_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    with caplog.at_level(logging.INFO, "engine.kernels"):
+        assert library.load("seven") is None
+    assert "seven.c is not used on this machine" in caplog.text and "no C compiler" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo in file included from; echo 'seven.c:1: error: no such thing' >&2; exit 1", "no such thing"),
+        ("exit 3", "compiler failed"),
+        ('for last; do :; done; echo rubbish > "$last"', "compiler|made.o|linked.so"),
+        ("sleep 60", "timed out"),
+    ],
+    ids=["says why", "says nothing", "writes rubbish", "hangs"],
+)
+def test_a_compiler_that_fails(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "_TIMEOUT", 1)
+    compiler(tmp_path, monkeypatch, script)
+    with caplog.at_level(logging.INFO, "engine.kernels"):
+        assert library.load("seven") is None
+    assert any(part in caplog.text for part in said.split("|"))
+    assert kept(tmp_path) == []
+
+
+def test_a_source_that_this_processor_is_not_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "sources" / "seven.c").write_text('#error "the processor has no such instruction"\n')
+    with caplog.at_level(logging.INFO, "engine.kernels"):
+        assert library.load("seven") is None
+    assert "no such instruction" in caplog.text
+
+
+def test_a_compiler_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "env cc -g0")
+    assert seven() == 7
+
+
+def test_a_damaged_library_is_made_anew(tmp_path: Path) -> None:
+    assert seven() == 7
+    (file,) = kept(tmp_path)
+    file.unlink()  # The one that is loaded must not change under the process.
+    file.write_bytes(b"half of it")
+    library.load.cache_clear()
+    assert seven() == 7
+
+
+@pytest.mark.parametrize("what", ["a file", "read-only"])
+def test_a_folder_that_cannot_be_written(what: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    if what == "a file":
+        cache.write_text("")
+    else:
+        cache.mkdir(mode=0o500)
+        if os.geteuid() == 0:
+            pytest.skip("root writes anywhere")
+    assert seven() == 7
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", staticmethod(nobody))
+    assert seven() == 7
+
+
+def test_who_asks_for_the_reference_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "path", lambda: "reference")
+    assert library.load("seven") is None
+
+
+def test_processes_that_start_at_once(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, sys\n"
+        "from kernels.native import library\n"
+        "library._SOURCES = pathlib.Path(sys.argv[1])\n"
+        "assert library.load('seven').seven() == 7\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "sources")]
+    started = [subprocess.Popen(command) for _ in range(3)]
+    assert [process.wait(120) for process in started] == [0, 0, 0]
+    assert len(kept(tmp_path)) == 1
