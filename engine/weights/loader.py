@@ -154,7 +154,7 @@ class Loader:
         if method == "int8" or method in GROUPS:
             return Int8Linear(to_int8(weight), bias, invariant=self.invariant)
         if method == "fp8" and not any(size % 16 for size in weight.shape):
-            return Fp8Linear(to_fp8(weight), bias)
+            return Fp8Linear(to_fp8(weight), bias, invariant=self.invariant)
         return Linear(weight, bias, invariant=self.invariant)
 
     def _grouped(self, weight: Groups, bias: Tensor | None) -> Product:
