@@ -17,6 +17,8 @@ from kernels.store_kv import store_kv, store_kv_reference
 
 NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
+TOLERANCE = {torch.bfloat16: 3e-2, torch.float32: 1e-4}
+"""Weights are rounded to the dtype of the values before they meet them."""
 _WIDE = 1 << 13
 """Keys of a batch from which the reference is float32."""
 _CHUNK = 512
@@ -178,6 +180,7 @@ def decode_cases(tiny: bool) -> Iterator[Case]:
             bytes=shape.cache_bytes() if shape.timed else 0,
             ceiling=shape.ceiling,
             target=shape.target,
+            tolerance=TOLERANCE[shape.dtype],
         )
 
 
@@ -214,6 +217,7 @@ def prefill_cases(tiny: bool) -> Iterator[Case]:
             flops=4 * shape.heads * shape.head_dim * shape.pairs() if shape.timed else 0,
             ceiling=shape.ceiling,
             target=shape.target,
+            tolerance=TOLERANCE[shape.dtype],
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 6e-3, torch.bfloat16: 2e-2}
-"""The largest error of an element, by the dtype of the result, as a share of its size and the results' mean one."""
+"""The largest error of an element, by the dtype of the result, as a share of its size and its row's mean one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ def _compare(actual: Tensor, expected: Tensor, tolerance: float | None) -> tuple
     allowed = TOLERANCES[actual.dtype] if tolerance is None else tolerance
     wide, right = actual.double(), expected.double()
     finite = right.where(right.isfinite(), 0.0)
-    size = finite.abs() + finite.square().mean().sqrt() + torch.finfo(torch.float64).tiny
+    mean = finite.square().mean(-1 if finite.dim() else (), keepdim=True).sqrt()
+    size = finite.abs() + mean + torch.finfo(torch.float64).tiny
     errors = torch.where(wide == right, 0.0, (wide - right).abs() / size).nan_to_num(math.inf, math.inf)
     worst = errors.max().item()
     if worst <= allowed:
