@@ -202,7 +202,7 @@ def test_the_metrics_are_those_that_are_listed(server: EngineServer) -> None:
     assert sorted(named("`/metrics`")) == sorted(name for name in types if not name.endswith("_created"))
 
 
-@pytest.mark.parametrize("folder", [*FOLDERS, "kernels"])
+@pytest.mark.parametrize("folder", [*FOLDERS, "kernels", "kernels/native", "kernels/bench"])
 def test_every_module_is_on_the_map_and_no_other(folder: str) -> None:
     there = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
     told = re.findall(r"`(\w+\.py)`", section(folder))
