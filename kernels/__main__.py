@@ -78,9 +78,11 @@ def _report(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     began = time.time()
+    # Before Triton is imported, also in the processes started from here.
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["TOLLGATE_KERNELS"] = "triton"
     if arguments.dry_run:
-        # Before Triton is imported, also in the processes started from here.
-        os.environ |= {"TRITON_INTERPRET": "1", "TOLLGATE_KERNELS": "triton"}
+        os.environ["TRITON_INTERPRET"] = "1"
     import torch
 
     from kernels import launch

@@ -125,6 +125,11 @@ def poisoned() -> Iterator[None]:
 
 
 def _spoil(tensor: Tensor) -> Tensor:
-    if tensor.is_floating_point():
+    if tensor.is_floating_point() and tensor.itemsize > 1:
         return tensor.fill_(math.nan)
+    if (
+        tensor.is_floating_point()
+    ):  # All bits set are NaN in 8 bits as well, which not all devices can fill with.
+        tensor.view(torch.uint8).fill_(255)
+        return tensor
     return tensor.fill_(True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max)

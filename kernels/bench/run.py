@@ -66,6 +66,10 @@ def run(
         say(cases[numbers[len(results) - 1]], result)
 
     while len(results) < len(numbers):
+        if time.time() > options.deadline:
+            case = cases[numbers[len(results)]]
+            take(Result(case.op, case.name, skipped=True))
+            continue
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe(duplex=False)
         process = context.Process(

@@ -11,7 +11,8 @@ import torch
 
 from kernels.bench.case import Case, size
 
-MOST_COPIES = 64
+MOST_COPIES = 512
+"""Inputs of which so many fit the cache are there in an engine too."""
 SHORTEST_RUNS = 5
 SECONDS = 0.25
 """Of measuring, for each case."""
@@ -20,8 +21,8 @@ SECONDS = 0.25
 def seconds(case: Case, device: torch.device, effort: float = 1.0) -> tuple[float, bool]:
     """Of one run, and whether it was recorded as a CUDA graph, as the engine records it.
 
-    Runs go round over copies of the inputs three times as large as the L2 cache. Without a graph the launches' cost is
-    in the result as well. ``effort``: a share of ``SECONDS``.
+    Runs go round over copies of the inputs three times as large as the L2 cache, or over ``MOST_COPIES`` of them.
+    Without a graph the launches' cost is in the result as well. ``effort``: a share of ``SECONDS``.
     """
     inputs = case.make(device)
     cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 << 20)

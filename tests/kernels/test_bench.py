@@ -9,7 +9,10 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from kernels.bench import table
 from kernels.bench.case import Case, check, poisoned, size, tensors
 from kernels.bench.cases import all_cases
 from kernels.bench.run import Options, Result, run
+from kernels.bench.timing import seconds
 from kernels.report import operations
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +128,7 @@ def test_memory_is_poisoned_meanwhile_alone() -> None:
     with poisoned():
         assert torch.empty(2).isnan().all() and torch.empty_like(torch.ones(2)).isnan().all()
         assert torch.ones(1).new_empty(3, dtype=torch.int8).tolist() == [127] * 3
+        assert torch.empty(2, dtype=torch.float8_e4m3fn).float().isnan().all()
     assert (torch.empty, torch.empty_like, torch.Tensor.new_empty) == before
 
 
@@ -159,6 +164,59 @@ def test_a_table_has_rates_shares_and_targets() -> None:
         "FAULT op slow: wrong",
         "Skipped, no time left: 1 cases of op.",
     ]
+
+
+class Event:
+    """What the device has done so far, and then is told as milliseconds."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        self.at = 0
+
+    def record(self) -> None:
+        self.at = Graph.runs
+
+    def elapsed_time(self, other: Event) -> float:
+        return float(other.at - self.at)
+
+
+class Graph:
+    runs = 0
+
+    def replay(self) -> None:
+        Graph.runs += 4
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_the_time_is_that_of_one_run_over_inputs_past_the_cache(
+    records: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a device of whose time one millisecond goes by in each run."""
+
+    @contextmanager
+    def recording(graph: Graph) -> Iterator[None]:
+        before = Graph.runs
+        yield
+        if not records:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        Graph.runs = before
+
+    def run_case(x: torch.Tensor) -> None:
+        Graph.runs += 1
+        seen.add(x.data_ptr())
+
+    seen: set[int] = set()
+    fakes = {
+        "get_device_properties": lambda device: SimpleNamespace(L2_cache_size=40),
+        "synchronize": lambda device=None: None,
+        "CUDAGraph": Graph,
+        "graph": recording,
+        "Event": Event,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    # 36 bytes of inputs: four copies are three times 40 or more.
+    assert seconds(case(run=run_case), CPU) == (pytest.approx(1e-3), records)
+    assert len(seen) == 4
 
 
 def _raise(x: torch.Tensor) -> torch.Tensor:
