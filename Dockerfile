@@ -72,6 +72,8 @@ ENTRYPOINT ["tollgate"]
 CMD ["serve"]
 
 FROM base AS engine
+# A compiler, for the processor or GPU that the first start meets: kernels/native, and Triton's launchers.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY --from=engine-dependencies /opt/tollgate /opt/tollgate
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     pip --python /opt/tollgate/bin/python install --no-cache-dir --no-index --no-deps /dist/*.whl
@@ -83,10 +85,6 @@ ENTRYPOINT ["python", "-m", "engine"]
 CMD ["serve", "--model", "demo", "--host", "0.0.0.0", "--port", "8100"]
 
 FROM engine AS engine-gpu
-# The one image with a compiler: Triton builds a small launcher in C when it first meets the GPU.
-USER root
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
-USER tollgate
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 # A build that names no target makes the gateway.
