@@ -70,9 +70,13 @@ class DecodeGraphs:
         return hidden[:rows]
 
     def _forward(self, size: int) -> Callable[[], Tensor]:
-        group = DecodeGroup(0, size, self._block_tables[:size], self._seq_lens[:size])
-        batch = AttentionInput(self._slots[:size], [group], [])
-        return lambda: self._model.forward(self._tokens[:size], self._positions[:size], batch, self._cache)
+        def forward() -> Tensor:
+            # A group of its own each time: what it keeps for a step's layers must be recorded too.
+            group = DecodeGroup(0, size, self._block_tables[:size], self._seq_lens[:size])
+            batch = AttentionInput(self._slots[:size], [group], [])
+            return self._model.forward(self._tokens[:size], self._positions[:size], batch, self._cache)
+
+        return forward
 
 
 class Capture:

@@ -44,3 +44,9 @@ def test_its_tokens_are_those_of_the_references(name: str) -> None:
     assert [len(tokens) for tokens in expected["answers"]] == [6] * 4
     assert found["answers"] == expected["answers"]
     assert (found["replays"] > 0) == graphs
+
+
+def test_recordings_of_the_references_take_each_steps_own_input() -> None:
+    found = told("reference", json.dumps({"engine": {}, "graphs": True}))
+    assert found["replays"] > 0
+    assert found["answers"] == told("reference", json.dumps({"engine": {}, "graphs": False}))["answers"]
