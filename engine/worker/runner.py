@@ -45,6 +45,9 @@ class Runner:
             )
         self.ranks = ranks or start_ranks(config, device)
         self.device = self.ranks.place(device)
+        if self.device.index is not None:
+            # Triton launches on the current device, wherever its arguments are.
+            torch.cuda.set_device(self.device)
         self.dtype = pick_dtype(config.dtype, config.model, self.device)
         threads = config.threads or max(1, pick_threads(config.model) // self.ranks.size)
         torch.set_num_threads(threads)
@@ -212,7 +215,12 @@ def pick_device(name: str) -> torch.device:
         raise StartupError(f"--device must be auto, cpu, cuda or one such as cuda:1, not {name!r}.")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise StartupError(f"--device {name}, but PyTorch finds no GPU on this machine.")
-    return torch.device(name)
+    device = torch.device(name)
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise StartupError(
+            f"--device {name}, but PyTorch finds {torch.cuda.device_count()} on this machine, from cuda:0."
+        )
+    return device
 
 
 def pick_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:

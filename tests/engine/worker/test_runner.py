@@ -180,6 +180,26 @@ def test_a_gpu_that_is_not_there_is_said_so() -> None:
         pick_device("cuda")
 
 
+def test_of_several_gpus_the_one_that_is_asked_for_is_the_current_one(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There Triton launches."""
+    chosen = []
+
+    def choose(device: torch.device) -> None:
+        chosen.append(device)
+        raise InterruptedError
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", choose)
+    with pytest.raises(InterruptedError):
+        Runner(EngineConfig(model=tiny_model, device="cuda:1"))
+    assert chosen == [torch.device("cuda", 1)]
+    with pytest.raises(StartupError, match="--device cuda:2, but PyTorch finds 2"):
+        pick_device("cuda:2")
+
+
 def test_the_compute_dtype_is_the_checkpoints_unless_it_is_small(model_of: Callable[..., Path]) -> None:
     folder = model_of(dtype="float16")
     assert pick_dtype("auto", folder, torch.device("cpu")) == torch.float32
