@@ -78,7 +78,7 @@ def _make(source: Path, library: Path) -> ctypes.CDLL:
         made, linked = Path(scratch) / "made.o", Path(scratch) / "linked.so"
         _run([*compiler, *_FLAGS, "-c", str(source), "-o", str(made)])
         # Without -fopenmp, so that no second copy of its library is asked for.
-        _run([*compiler, "-shared", str(made), "-o", str(linked), "-lm"])
+        _run([*compiler, "-shared", str(made), "-lm", "-o", str(linked)])
         try:
             found = _open(linked)
         except OSError as error:
