@@ -21,7 +21,7 @@
 #define ROWS 4 /* computed at a time, with codes that are unpacked once */
 #define HALF 16
 #define TILE 32 /* outputs that share what is loaded of the activations */
-#define AHEAD 1024 /* bytes */
+#define AHEAD 4096 /* bytes */
 #define CACHED (1 << 18) /* inputs of all rows together whose integers a core's cache holds */
 
 /* INT8: a scale an output. INT4: a scale and an offset a group, in bfloat16. INT4_SMALL: a scale in 8 bits, and an offset
@@ -195,8 +195,6 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
         }
         for (int64_t end = k + group; k < end; k += inputs_of(kind), codes += step, words += step_words) {
             __m512i c[2][4];
-#pragma GCC unroll 6
-            for (int i = 0; i < step; i += 64) _mm_prefetch((const char *)codes + AHEAD + i, _MM_HINT_T0);
             unpack(kind, codes, c[0]);
             unpack(kind, codes + 64, c[1]);
 #pragma GCC unroll 4
@@ -228,6 +226,9 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
                     _mm512_fmadd_ps(dot, kind == INT8 ? unit : _mm512_mul_ps(unit, scale), total[r][h]);
             }
         }
+        /* On the next page, where the processor does not look by itself; more than two lines are slower. */
+        _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T1);
+        _mm_prefetch((const char *)codes + AHEAD + 64, _MM_HINT_T1);
         scales += scale_bytes(kind);
         fields += FIELDS * count;
     }

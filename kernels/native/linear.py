@@ -108,14 +108,16 @@ class PackedWeight:
 
     def __call__(self, x: Tensor) -> Tensor:
         """``x`` [rows, in] → [rows, out], bias included."""
-        rows = len(x)
-        if x.stride(1) != 1:
-            x = x.contiguous()
+        rows, stride = x.shape[0], self.in_features
+        if not x.is_contiguous():
+            if x.stride(1) != 1:
+                x = x.contiguous()
+            stride = x.stride(0)
         out = x.new_empty(rows, self.out_features)
         if self._library.product(
             self._address,
             x.data_ptr(),
-            x.stride(0),
+            stride,
             rows,
             out.data_ptr(),
             _DTYPES[x.dtype],
