@@ -26,6 +26,8 @@ from benchmarks.child import Child
 from benchmarks.engine_gpu.serving import seconds_to_serve
 from benchmarks.random_model import LLAMA3_8B, QWEN3_06B, prompt, write_folder
 
+ROOM = 512
+"""Tokens of a sequence beyond ``--context``."""
 MODELS = {"llama-3-8b": LLAMA3_8B, "qwen3-0.6b": QWEN3_06B}
 TARGETS = {
     "decode 1 stream, share of limit": 0.8,
@@ -63,7 +65,9 @@ class Bench:
         return self.options.seconds - (time.monotonic() - self.began)
 
     def model(self, name: str, folder: Path) -> None:
-        shape = MODELS[name]
+        # Room for the longest prompt and an answer, however long a context the model was made for.
+        positions = max(MODELS[name]["max_position_embeddings"], self.options.context + ROOM)
+        shape = {**MODELS[name], "max_position_embeddings": positions}
         layers = self.options.layers or shape["num_hidden_layers"]
         write_folder(folder, shape, layers, self.options.device if self.options.device != "auto" else "cuda")
         weights = weight_bytes(folder, shape)
@@ -87,7 +91,7 @@ class Bench:
         asked = {
             "folder": str(folder),
             "device": options.device,
-            "context": options.context + 512,
+            "context": options.context + ROOM,
             "streams": options.requests,
             "budget": 2048,
         }
@@ -138,7 +142,8 @@ class Bench:
         asked = {"folder": str(folder), "device": self.options.device}
         child = Child(sys.executable, "-m", "benchmarks.engine_gpu.theirs", json.dumps(asked))
         try:
-            child.ask(do="generate", requests=requests[:4])
+            # Its room in memory, and its recordings, are made for the first requests.
+            child.ask(do="generate", requests=requests)
             theirs = self._generate(child, requests)
         finally:
             child.close()

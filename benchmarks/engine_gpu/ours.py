@@ -25,7 +25,6 @@ def main() -> None:
             kv_cache_dtype=asked.get("kv_cache_dtype", "auto"),
             cuda_graphs=asked.get("cuda_graphs", True),
             max_model_len=asked["context"],
-            kv_cache_blocks=asked["streams"] * -(-asked["context"] // 16),
             max_num_seqs=asked["streams"],
             max_batched_tokens=asked["budget"],
         )
