@@ -178,6 +178,7 @@ def _linear_w4a16_kernel(
     OUTPUTS: tl.constexpr,
     SPLITS: tl.constexpr,
     BIAS: tl.constexpr,
+    AMD: tl.constexpr,
     PAIRS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
@@ -209,7 +210,7 @@ def _linear_w4a16_kernel(
                 product = tl.zeros((OUTPUTS, ROWS), tl.float32)
                 summed = tl.zeros((OUTPUTS, ROWS), tl.float32)
     tile += block * tl.num_programs(0)
-    finish(total, bias, pieces, counters, out, row, output, rows, outputs, tile, piece, SPLITS, BIAS)
+    finish(total, bias, pieces, counters, out, row, output, rows, outputs, tile, piece, SPLITS, BIAS, AMD)
 
 
 @jit
@@ -301,6 +302,7 @@ def linear_w4a16_triton(
         OUTPUTS=table.outputs,
         SPLITS=splits.count,
         BIAS=bias is not None,
+        AMD=arch == "gfx942",
         PAIRS=x.is_cuda and arch != "gfx942",
         STAGES=table.stages,
         num_warps=table.warps,
@@ -355,6 +357,7 @@ def variants(arch: str) -> Iterator[Variant]:
                 "OUTPUTS": table.outputs,
                 "SPLITS": splits.count,
                 "BIAS": False,
+                "AMD": arch == "gfx942",
                 "PAIRS": arch != "gfx942",
                 "STAGES": table.stages,
             },

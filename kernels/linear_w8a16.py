@@ -76,6 +76,7 @@ def _linear_w8a16_kernel(
     OUTPUTS: tl.constexpr,
     SPLITS: tl.constexpr,
     BIAS: tl.constexpr,
+    AMD: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """``E4M3`` codes come as int8 too: not all chips' compilers have their type."""
@@ -104,7 +105,7 @@ def _linear_w8a16_kernel(
         total = tl.dot(weight, numbers, total, input_precision="ieee")
     total *= tl.load(scales + output, output < outputs, other=0.0)[:, None]
     tile += block * tl.num_programs(0)
-    finish(total, bias, pieces, counters, out, row, output, rows, outputs, tile, piece, SPLITS, BIAS)
+    finish(total, bias, pieces, counters, out, row, output, rows, outputs, tile, piece, SPLITS, BIAS, AMD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,7 @@ def linear_w8a16_triton(
         OUTPUTS=table.outputs,
         SPLITS=splits.count,
         BIAS=bias is not None,
+        AMD=arch == "gfx942",
         STAGES=table.stages,
         num_warps=table.warps,
         num_stages=table.stages,
@@ -213,6 +215,7 @@ def variants(arch: str, e4m3: bool = False) -> Iterator[Variant]:
                 "OUTPUTS": table.outputs,
                 "SPLITS": splits.count,
                 "BIAS": False,
+                "AMD": arch == "gfx942",
                 "STAGES": table.stages,
             },
             num_warps=table.warps,

@@ -68,6 +68,7 @@ def finish(
     piece,
     SPLITS: tl.constexpr,
     BIAS: tl.constexpr,
+    AMD: tl.constexpr,
 ):
     """Stores ``sums`` [OUTPUTS, ROWS], or their total over the splits if this program is its tile's last."""
     inside = (output < outputs)[:, None] & (row < rows)[None, :]
@@ -77,6 +78,9 @@ def finish(
         size = tl.full([], rows, tl.int64) * outputs
         tl.store(pieces + piece * size + where, sums, inside)
         # All threads' stores before the one thread's count.
+        if AMD:
+            # There a barrier waits for no stores to global memory, and what counts releases its own wave's alone.
+            tl.inline_asm_elementwise("s_waitcnt vmcnt(0)", "=v,0", [output], tl.int32, is_pure=False, pack=1)
         tl.debug_barrier()
         last = tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLITS - 1
         if last:

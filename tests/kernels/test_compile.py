@@ -104,3 +104,19 @@ def test_what_there_is_not_is_named(arguments: list[str]) -> None:
     )
     assert done.returncode == 2
     assert arguments[1] in done.stderr and "Traceback" not in done.stderr
+
+
+def test_on_amd_all_threads_wait_for_their_stores_before_one_of_them_counts() -> None:
+    """There a barrier alone does not: see ``finish`` in kernels/split_k.py."""
+    script = (
+        "from kernels.compile import _compile; from kernels.linear_w8a16 import variants;"
+        "variant = next(v for v in variants('gfx942') if v.constants['SPLITS'] > 1);"
+        "print(_compile(variant, 'gfx942').asm['amdgcn'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    between = done.stdout.split("global_atomic_add")[0].rsplit("global_store", 1)[1]
+    assert between.index("s_waitcnt vmcnt(0)") < between.index("s_barrier") < between.index("buffer_wbl2")
