@@ -121,6 +121,7 @@ def _compile(variant: Variant, arch: str) -> Any:
             (position,): [["tt.divisibility", 16]]
             for position, name in enumerate(names)
             if name not in variant.unaligned
+            and not variant.kernel.params[position].do_not_specialize
             and re.match(r"\*|[iu](8|16|32|64)$", variant.types.get(name, ""))
         },
     )
