@@ -13,6 +13,8 @@ from kernels.bench.case import Case, size
 
 MOST_COPIES = 512
 """Inputs of which so many fit the cache are there in an engine too."""
+FEWEST_RUNS = 8
+"""In a recording, so that what its start costs is not taken for the kernel's own time."""
 SHORTEST_RUNS = 5
 SECONDS = 0.25
 """Of measuring, for each case."""
@@ -28,9 +30,10 @@ def seconds(case: Case, device: torch.device, effort: float = 1.0) -> tuple[floa
     cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 << 20)
     count = max(1, min(MOST_COPIES, -(-3 * cache // max(1, size(inputs)))))
     copies = [inputs, *(deepcopy(inputs) for _ in range(count - 1))]
+    rounds = -(-FEWEST_RUNS // count)
 
     def once() -> None:
-        for copy in copies:
+        for copy in copies * rounds:
             case.run(*copy)
 
     once()
@@ -39,7 +42,7 @@ def seconds(case: Case, device: torch.device, effort: float = 1.0) -> tuple[floa
     play = graph.replay if graph is not None else once
     first = _times(play, 2)[-1]
     times = _times(play, int(min(100, max(SHORTEST_RUNS, effort * SECONDS / max(first, 1e-6)))))
-    return statistics.median(times) / count, graph is not None
+    return statistics.median(times) / (count * rounds), graph is not None
 
 
 def _record(once: Callable[[], None], device: torch.device) -> Any | None:
