@@ -100,7 +100,7 @@ def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
     for variant in linear_w8a16.variants(arch, e4m3=True):
         yield replace(variant, name=f"e4m3 {variant.name}")
-    for columns in (1024, 4096, 14336) if arch in NATIVE else ():
+    for columns in (4096, 14336) if arch in NATIVE else ():
         yield Variant(
             f"rows bf16 in={columns}",
             _quantize_rows_kernel,

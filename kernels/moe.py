@@ -232,26 +232,22 @@ def _constants(wide: int, high: int, top: int, activation: str, tile: _Tile) -> 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
     few, some, many = _TILES[arch]
-    models = (
-        ("Mixtral-8x7B", 2, 4096, 14336, (few, some, many)),
-        ("Qwen3-30B", 8, 2048, 768, (few,)),
-    )
-    for name, top, hidden, width, tiles in models:
-        for tile in tiles:
-            for part, wide, high in (("swiglu", hidden, 2 * width), ("", width, hidden)):
-                yield Variant(
-                    f"{part or 'down'} {name} rows={tile.rows}",
-                    _experts_kernel,
-                    {
-                        **dict.fromkeys(("x", "weight", "out"), "*bf16"),
-                        **dict.fromkeys(("order", "tiles"), "*i32"),
-                        "x_stride": "i32",
-                    },
-                    _constants(wide, high, top, part, tile),
-                    num_warps=tile.warps,
-                    num_stages=tile.stages,
-                    dot=True,
-                )
+    top, hidden, width = 2, 4096, 14336  # Mixtral-8x7B's.
+    for tile in (few, some, many):
+        for part, wide, high in (("swiglu", hidden, 2 * width), ("", width, hidden)):
+            yield Variant(
+                f"{part or 'down'} rows={tile.rows}",
+                _experts_kernel,
+                {
+                    **dict.fromkeys(("x", "weight", "out"), "*bf16"),
+                    **dict.fromkeys(("order", "tiles"), "*i32"),
+                    "x_stride": "i32",
+                },
+                _constants(wide, high, top, part, tile),
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+                dot=True,
+            )
     yield Variant(
         "sum",
         _sum_kernel,

@@ -294,7 +294,8 @@ def variants(arch: str) -> Iterator[Variant]:
     sizes = dict.fromkeys(("vocab", "stride", "chunks"), "i32")
     rows = dict.fromkeys(("temperature", "top_p", "min_p", "uniform", "tops", "sums", "found"), "*fp32")
     rows |= dict.fromkeys(("top_k", "places", "ids"), "*i32") | {"out": "*i64"}
-    for dtype in ("bf16", "fp32"):
+    # A vocabulary of 128,256 has 32 chunks, one of 151,936 has 38.
+    for dtype, chunks in (("bf16", 32), ("fp32", 64)):
         types = {"logits": f"*{dtype}", **rows, **sizes}
         yield Variant(
             f"{dtype} scan",
@@ -304,13 +305,11 @@ def variants(arch: str) -> Iterator[Variant]:
             num_warps=scan_warps,
             unaligned=frozenset({"chunks"}),
         )
-        # A vocabulary of 128,256 has 32 chunks, one of 151,936 has 38.
-        for chunks in (32, 64):
-            yield Variant(
-                f"{dtype} draw chunks={chunks}",
-                _draw_kernel,
-                types,
-                _draw_constants(chunks),
-                num_warps=draw_warps,
-                unaligned=frozenset({"chunks"}),
-            )
+        yield Variant(
+            f"{dtype} draw chunks={chunks}",
+            _draw_kernel,
+            types,
+            _draw_constants(chunks),
+            num_warps=draw_warps,
+            unaligned=frozenset({"chunks"}),
+        )
