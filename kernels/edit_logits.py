@@ -83,7 +83,7 @@ def _bar_kernel(logits, mask_of, bits, out, vocab, words, stride, MASKED: tl.con
     tl.store(out + row * vocab + columns, x, columns < vocab)
 
 
-@jit
+@jit(varying=("rows",))
 def _edit_kernel(
     out, kept, starts, tokens, first, second, vocab, rows, CHUNK: tl.constexpr, BLOCK: tl.constexpr
 ):

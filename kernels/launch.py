@@ -8,9 +8,9 @@ its reference in plain torch anywhere. ``TOLLGATE_KERNELS=triton`` forces the fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -29,9 +29,15 @@ ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")
 PATHS = ("auto", "triton", "reference")
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """``triton.jit``, or the function as it is where there is no Triton."""
-    return function if triton is None else triton.jit(function)
+def jit(function: Callable[..., Any] | None = None, *, varying: Iterable[str] = ()) -> Any:
+    """``triton.jit``, or the function as it is where there is no Triton.
+
+    ``varying``: arguments that are not the same in every step, such as a number of sequences. Of others a kernel is
+    compiled anew once they are 1, or are (or are no longer) multiples of 16, which in a server is a pause of seconds.
+    """
+    if function is None:
+        return partial(jit, varying=varying)
+    return function if triton is None else triton.jit(function, do_not_specialize=list(varying))
 
 
 @cache

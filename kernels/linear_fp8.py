@@ -99,7 +99,8 @@ def quantize_rows_triton(x: Tensor) -> tuple[Tensor, Tensor]:
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
     for variant in linear_w8a16.variants(arch, e4m3=True):
-        yield replace(variant, name=f"e4m3 {variant.name}")
+        if variant.types["x"] == "*bf16":
+            yield replace(variant, name=f"e4m3 {variant.name}")
     for columns in (4096, 14336) if arch in NATIVE else ():
         yield Variant(
             f"rows bf16 in={columns}",

@@ -155,7 +155,7 @@ def _numbers(packed, quarter: tl.constexpr, dtype: tl.constexpr, CENTER: tl.cons
     return bits.to(dtype, bitcast=True)
 
 
-@jit
+@jit(varying=("rows",))
 def _linear_w4a16_kernel(
     x,
     words,
@@ -343,7 +343,7 @@ def variants(arch: str) -> Iterator[Variant]:
         table = _launch(tile, arch)
         splits = split_k.split(outputs // table.outputs, inputs // STEP, arch)
         pointers = dict.fromkeys(("x", "bias", "out"), f"*{dtype}") | {"words": "*i16", "scales": "*i32"}
-        variant = Variant(
+        yield Variant(
             f"{dtype} group={group} rows={tile} splits={splits.count}",
             _linear_w4a16_kernel,
             {**pointers, "pieces": "*fp32", "counters": "*i32", **numbers},
@@ -364,9 +364,6 @@ def variants(arch: str) -> Iterator[Variant]:
             dot=True,
             unaligned=frozenset({"rows", "steps", "steps_a_split"}),
         )
-        yield variant
-        if (dtype, tile, inputs, outputs) == ("bf16", 16, 4096, 4096):
-            yield split_k.of_one_row(variant)
     for group in GROUPS[::2]:
         yield Variant(
             f"widen bf16 group={group}",

@@ -55,7 +55,7 @@ def linear_w8a16(
     return linear_w8a16_reference(x, codes, scale, bias)
 
 
-@jit
+@jit(varying=("rows",))
 def _linear_w8a16_kernel(
     x,
     codes,
@@ -196,7 +196,7 @@ def variants(arch: str, e4m3: bool = False) -> Iterator[Variant]:
     ):
         table = _launch(tile, arch)
         splits = split_k.split(outputs // table.outputs, inputs // STEP, arch)
-        variant = Variant(
+        yield Variant(
             f"{dtype} rows={tile} splits={splits.count}",
             _linear_w8a16_kernel,
             {
@@ -221,6 +221,3 @@ def variants(arch: str, e4m3: bool = False) -> Iterator[Variant]:
             dot=True,
             unaligned=frozenset({"rows", "steps", "steps_a_split"}),
         )
-        yield variant
-        if (dtype, tile, inputs, outputs) == ("bf16", 16, 4096, 4096):
-            yield split_k.of_one_row(variant)

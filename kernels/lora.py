@@ -92,7 +92,7 @@ def lora(y: Tensor, x: Tensor, index: Tensor, bank: Bank) -> None:
     (lora_triton if on_triton(x) else lora_reference)(y, x, index, bank)
 
 
-@jit
+@jit(varying=("tokens",))
 def _shrink_kernel(
     x,
     down,
@@ -131,7 +131,7 @@ def _shrink_kernel(
                 tl.store(parts + target, total, own & (columns < rank))
 
 
-@jit
+@jit(varying=("tokens",))
 def _expand_kernel(
     y,
     up,

@@ -65,7 +65,7 @@ class Assignment:
     """Tiles that there can be."""
 
 
-@jit
+@jit(varying=("tokens",))
 def _route_kernel(
     scores,
     experts,
@@ -108,7 +108,7 @@ def _route_kernel(
     tl.store(counts + chunk * EXPERTS + tl.arange(0, EXPERTS), tl.sum(chosen.to(tl.int32), 0))
 
 
-@jit
+@jit(varying=("tokens", "chunks"))
 def _sort_kernel(
     experts,
     counts,

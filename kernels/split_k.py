@@ -7,12 +7,12 @@ and the order of the pieces come from the weight's shape alone, whatever the row
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kernels.launch import Variant, jit, tl
+from kernels.launch import jit, tl
 
 PROGRAMS = {"sm_80": 432, "sm_90": 528, "sm_100": 592, "gfx942": 1216}
 """How many a launch should have at least: four for each multiprocessor."""
@@ -41,18 +41,6 @@ def counters(tiles: int, device: torch.device) -> Tensor:
     return torch.zeros(tiles, dtype=torch.int32, device=device)
 
 
-def of_one_row(variant: Variant) -> Variant:
-    """As it is compiled for one row: Triton makes a constant of an argument that is 1."""
-    types = {name: kind for name, kind in variant.types.items() if name != "rows"}
-    return replace(
-        variant,
-        name=f"{variant.name} one",
-        types=types,
-        constants={**variant.constants, "rows": 1},
-        unaligned=variant.unaligned - {"rows"},
-    )
-
-
 @jit
 def finish(
     sums,
@@ -75,7 +63,7 @@ def finish(
     where = row.to(tl.int64)[None, :] * outputs + output[:, None]
     last = True
     if SPLITS > 1:
-        size = tl.full([], rows, tl.int64) * outputs
+        size = rows.to(tl.int64) * outputs
         tl.store(pieces + piece * size + where, sums, inside)
         # All threads' stores before the one thread's count.
         if AMD:
