@@ -38,8 +38,8 @@ class Unavailable(Exception):
 
 @cache
 def load(name: str) -> ctypes.CDLL | None:
-    """``name``.c as a library; ``None`` if it cannot be compiled here, or the reference is asked for."""
-    if path() == "reference" or platform.system() != "Linux":
+    """``name``.c as a library; ``None`` if it cannot be compiled here, or another path is asked for."""
+    if path() != "auto" or platform.system() != "Linux":
         return None
     source = _SOURCES / f"{name}.c"
     try:

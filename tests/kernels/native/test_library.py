@@ -141,8 +141,9 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seven() == 7
 
 
-def test_who_asks_for_the_reference_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "path", lambda: "reference")
+@pytest.mark.parametrize("path", ["reference", "triton"])
+def test_who_asks_for_another_path_gets_none(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "path", lambda: path)
     assert library.load("seven") is None
 
 
