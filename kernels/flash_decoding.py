@@ -45,7 +45,10 @@ def _halves(pairs, FP8: tl.constexpr):
     return lower.to(tl.float16, bitcast=True) - 1152.0, upper.to(tl.float16, bitcast=True) - 1152.0
 
 
-@jit
+_VARYING = ("block_tables", "seq_lens", "sequences", "max_splits", "table_stride", "new")
+
+
+@jit(varying=_VARYING)
 def _paged_decode_kernel(
     q,
     k_cache,
@@ -66,7 +69,7 @@ def _paged_decode_kernel(
     cache_block,
     cache_head,
     cache_offset,
-    NEW: tl.constexpr,
+    new,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -82,40 +85,41 @@ def _paged_decode_kernel(
     SPLIT: tl.constexpr,
 ):
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    PARTS: tl.constexpr = (NEW * GROUP + ROWS - 1) // ROWS
     IN_BITS: tl.constexpr = FP8 and k_cache.dtype.element_ty == tl.int8
     KEY_FACTOR: tl.constexpr = 256.0 if IN_BITS else 1.0
     VALUE_FACTOR: tl.constexpr = 256.0 if FP8 else 1.0
     wide: tl.constexpr = tl.float16 if QUANTIZED and q.dtype.element_ty != tl.float32 else q.dtype.element_ty
+    parts = (new * GROUP + ROWS - 1) // ROWS
     slots = tl.arange(0, SEQUENCES)
     used = slots < sequences
     lens = tl.load(seq_lens + slots, used, other=0).to(tl.int32)
-    counts = tl.where(used, count_splits(lens, NEW, SPLIT, WINDOW), 0)
+    counts = tl.where(used, count_splits(lens, new, SPLIT, WINDOW), 0)
     # A sequence for whose splits there is no room is one item.
     items = tl.where(tl.cumsum(counts, 0) <= max_splits, counts, tl.minimum(counts, 1))
     ends = tl.cumsum(items, 0)
     dims, halves = tl.arange(0, DIM), tl.arange(0, DIM // 2)
-    for work in range(tl.program_id(0), tl.sum(items, 0) * KV_HEADS * PARTS, tl.num_programs(0)):
-        item, head, part = work // (KV_HEADS * PARTS), work // PARTS % KV_HEADS, work % PARTS
-        sequence = tl.sum((ends <= item).to(tl.int32), 0)
-        before = tl.sum(tl.where(slots < sequence, items, 0), 0)
-        split = tl.sum(tl.where(slots == sequence, items, 0), 0)
-        length = tl.sum(tl.where(slots == sequence, lens, 0), 0)
-        first = first_split(length, NEW, SPLIT, WINDOW)
+    for work in range(tl.program_id(0), tl.sum(items, 0) * KV_HEADS * parts, tl.num_programs(0)):
+        item, head, part = work // (KV_HEADS * parts), work // parts % KV_HEADS, work % parts
+        passed = ends <= item
+        sequence = tl.sum(passed.to(tl.int32), 0)
+        before = tl.max(tl.where(passed, ends, 0), 0)
+        split = tl.min(tl.where(passed, 2147483647, ends), 0) - before
+        length = tl.load(seq_lens + sequence).to(tl.int32)
+        first = first_split(length, new, SPLIT, WINDOW)
         whole = split == 1
         begin = (first + item - before) * SPLIT
         end = length if whole else tl.minimum(begin + SPLIT, length)
         if WINDOW:
-            lowest = tl.maximum(length - NEW + 1 - WINDOW, 0)
+            lowest = tl.maximum(length - new + 1 - WINDOW, 0)
             begin = tl.maximum(begin, lowest // TILE * TILE)
         table = block_tables + sequence.to(tl.int64) * table_stride
         places = begin + tl.arange(0, TILE)
         block = tl.load(table + places // BLOCK_SIZE, places < end, other=0)
 
         rows = part * ROWS + tl.arange(0, ROWS)
-        inside = (rows < NEW * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-        position = length - NEW + rows // GROUP
-        token = sequence.to(tl.int64) * NEW + rows // GROUP
+        inside = (rows < new * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+        position = length - new + rows // GROUP
+        token = sequence.to(tl.int64) * new + rows // GROUP
         row_head = head * GROUP + rows % GROUP
         query = tl.load(
             q + token[:, None] * q_token + row_head[:, None] * q_head + dims[None, :], inside, other=0.0
@@ -187,11 +191,11 @@ def _paged_decode_kernel(
             to = out + (token * HEADS + row_head) * HEAD_DIM
             tl.store(to[:, None] + dims[None, :], mixed.to(out.dtype.element_ty), inside)
         else:
-            row = item * (NEW * HEADS) + rows // GROUP * HEADS + row_head
+            row = item * (new * HEADS) + rows // GROUP * HEADS + row_head
             result = partial + row.to(tl.int64) * (HEAD_DIM + 4)
             tl.store(result[:, None] + dims[None, :], mixed, inside)
-            tl.store(result + HEAD_DIM, top, rows < NEW * GROUP)
-            tl.store(result + HEAD_DIM + 1, summed, rows < NEW * GROUP)
+            tl.store(result + HEAD_DIM, top, rows < new * GROUP)
+            tl.store(result + HEAD_DIM + 1, summed, rows < new * GROUP)
 
 
 _PROGRAMS = 2
@@ -199,16 +203,20 @@ _PROGRAMS = 2
 _STAGES = {"sm_80": 3, "sm_90": 3, "sm_100": 3, "gfx942": 2}
 """Of the pipeline that reads tiles: two are on their way while one is multiplied, or one where memory is small."""
 _NUMBERS = {"sm_80": 8192, "sm_90": 8192, "sm_100": 8192, "gfx942": 4096}
-"""Of a tile of keys, at most: as many as registers take."""
+"""Of a tile of keys, at most: as many as registers take beside 16 rows. Beside more it is the smallest of these."""
 
 
 def _tiles(rows: int, head_dim: int, itemsize: int, chip: str) -> dict[str, int]:
     """For ``rows`` (new tokens * group) over a cache of numbers of ``itemsize`` bytes."""
     dim = triton.next_power_of_2(head_dim)
+    # More would not fit the registers: their keys are read once more.
+    most = (_NUMBERS[chip] // 2 if itemsize == 1 else 8192) // dim
+    rows = max(16, min(64, most, triton.next_power_of_2(rows)))
+    numbers = _NUMBERS[chip] if rows == 16 else min(_NUMBERS.values())
     return {
-        "ROWS": max(16, min(64, triton.next_power_of_2(rows))),
+        "ROWS": rows,
         "DIM": dim,
-        "TILE": max(16, min(64, _NUMBERS[chip] // dim, 16384 // (dim * itemsize))),
+        "TILE": max(16, min(64, numbers // dim, 16384 // (dim * itemsize))),
         "SPLIT": split_size(head_dim, itemsize),
     }
 
@@ -248,7 +256,8 @@ def paged_decode_triton(
     most = most_splits(capacity, tiles["SPLIT"], new, window)
     if most > 1 and workspace is None:
         workspace = decode_workspace(q, k_cache, sequences, capacity, window)
-    max_splits = 0 if workspace is None else len(workspace)
+    elif workspace is None:
+        workspace = torch.empty(0, dtype=torch.float32, device=q.device)
     strides = k_cache.stride()[:3]
     fp8 = k_cache.dtype == torch.float8_e4m3fn
     if k_scales is not None:
@@ -256,7 +265,7 @@ def paged_decode_triton(
     if fp8 and not _converts(chip):
         k_cache = k_cache.view(torch.int8)
     shape = {
-        "NEW": new,
+        "new": new,
         "HEADS": heads,
         "HEAD_DIM": head_dim,
         "WINDOW": window or 0,
@@ -273,9 +282,9 @@ def paged_decode_triton(
         block_tables,
         seq_lens,
         out,
-        out if workspace is None else workspace,
+        workspace,
         sequences,
-        max_splits,
+        len(workspace),
         scale * factor if softcap is None else scale * factor * 2 / softcap,
         0.0 if softcap is None else softcap * factor,
         *q.stride()[:2],
@@ -306,10 +315,13 @@ _SHAPES = (
     ("bf16", "bf16", 64, 32, 8, 1, 0, False),
     ("bf16", "bf16", 128, 32, 8, 1, 0, False),
     ("bf16", "bf16", 128, 32, 8, 8, 0, False),
+    ("bf16", "bf16", 128, 32, 8, 16, 0, False),
+    ("bf16", "bf16", 256, 16, 2, 8, 4096, True),
     ("bf16", "bf16", 128, 32, 32, 1, 4096, False),
     ("bf16", "bf16", 256, 16, 2, 1, 4096, True),
     ("fp16", "fp16", 80, 32, 32, 16, 0, False),
     ("bf16", "fp8", 128, 32, 8, 1, 0, False),
+    ("bf16", "fp8", 128, 32, 8, 16, 0, False),
     ("bf16", "fp8", 256, 16, 2, 4, 4096, True),
     ("bf16", "int8", 128, 32, 8, 1, 0, False),
 )
@@ -317,7 +329,7 @@ _SHAPES = (
 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
-    integers = ("sequences", "max_splits", "table_stride")
+    integers = ("sequences", "max_splits", "table_stride", "new")
     strides = ("q_token", "q_head", "cache_block", "cache_head", "cache_offset")
     for dtype, stored, head_dim, heads, kv_heads, new, window, capped in _SHAPES:
         quantized = stored != dtype
@@ -331,7 +343,7 @@ def variants(arch: str) -> Iterator[Variant]:
             **dict.fromkeys(("block_tables", "seq_lens"), "*i64"),
             "partial": "*fp32",
         }
-        shape = {"NEW": new, "HEADS": heads, "HEAD_DIM": head_dim, "WINDOW": window, "SEQUENCES": 1024}
+        shape = {"HEADS": heads, "HEAD_DIM": head_dim, "WINDOW": window, "SEQUENCES": 1024}
         name = (
             f"{dtype} over {stored} head_dim={head_dim} group={heads // kv_heads} new={new} window={window}"
         )
@@ -355,5 +367,5 @@ def variants(arch: str) -> Iterator[Variant]:
             num_warps=4,
             num_stages=_STAGES[arch],
             dot=True,
-            unaligned=frozenset(integers),
+            unaligned=frozenset(_VARYING),
         )

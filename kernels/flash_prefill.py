@@ -86,7 +86,10 @@ def _load(pointers, inside, MASKED: tl.constexpr):
     return tl.load(pointers, inside, other=0) if MASKED else tl.load(pointers)
 
 
-@jit
+_VARYING = ("block_tables", "query_starts", "seq_lens", "sequences", "table_row")
+
+
+@jit(varying=_VARYING)
 def _paged_prefill_kernel(
     q,
     k_cache,
@@ -268,12 +271,10 @@ def paged_prefill_triton(
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _SHAPES = (
-    ("bf16", "", 64, 7, "", TILE),
-    ("bf16", "", 96, 1, "window", TILE),
+    ("bf16", "", 64, 7, "window", TILE),
     ("bf16", "", 128, 4, "", TILE),
     ("bf16", "", 128, 4, "", 16),
     ("fp16", "int8", 128, 4, "", TILE),
-    ("bf16", "fp8", 128, 8, "window", TILE),
     ("bf16", "", 256, 2, "window softcap", TILE),
     ("bf16", "fp8", 256, 2, "window softcap", TILE),
 )
@@ -307,5 +308,5 @@ def variants(arch: str) -> Iterator[Variant]:
             {**constants, **absent, "BLOCK_SIZE": 16, "FP8": stored == "fp8"},
             **options,
             dot=True,
-            unaligned=frozenset({"sequences", "table_row"} | ({"window"} & types.keys())),
+            unaligned=frozenset({*_VARYING, *({"window"} & types.keys())}),
         )

@@ -24,25 +24,28 @@ _STAGES = {"sm_80": 3, "sm_90": 3, "sm_100": 3, "gfx942": 1}
 
 
 @jit
-def first_split(lens, NEW: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr):
+def first_split(lens, new, SPLIT: tl.constexpr, WINDOW: tl.constexpr):
     """The first split that a sequence's new tokens see."""
-    return tl.maximum(lens - NEW + 1 - WINDOW, 0) // SPLIT if WINDOW else lens * 0
+    return tl.maximum(lens - new + 1 - WINDOW, 0) // SPLIT if WINDOW else lens * 0
 
 
 @jit
-def count_splits(lens, NEW: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr):
+def count_splits(lens, new, SPLIT: tl.constexpr, WINDOW: tl.constexpr):
     """How many they see: at least one, which writes an empty slot's zeros."""
-    return tl.maximum(tl.cdiv(lens, SPLIT) - first_split(lens, NEW, SPLIT, WINDOW), 1)
+    return tl.maximum(tl.cdiv(lens, SPLIT) - first_split(lens, new, SPLIT, WINDOW), 1)
 
 
-@jit
+_VARYING = ("seq_lens", "sequences", "max_splits", "new")
+
+
+@jit(varying=_VARYING)
 def _reduce_kernel(
     partial,
     seq_lens,
     out,
     sequences,
     max_splits,
-    NEW: tl.constexpr,
+    new,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -52,12 +55,12 @@ def _reduce_kernel(
     STAGES: tl.constexpr,
 ):
     row = tl.program_id(0)
-    sequence = row // (NEW * HEADS)
-    count = count_splits(tl.load(seq_lens + sequence).to(tl.int32), NEW, SPLIT, WINDOW)
+    sequence = row // (new * HEADS)
+    count = count_splits(tl.load(seq_lens + sequence).to(tl.int32), new, SPLIT, WINDOW)
     if count > 1:
         slots = tl.arange(0, SEQUENCES)
         used = slots < sequence
-        counts = count_splits(tl.load(seq_lens + slots, used, other=0).to(tl.int32), NEW, SPLIT, WINDOW)
+        counts = count_splits(tl.load(seq_lens + slots, used, other=0).to(tl.int32), new, SPLIT, WINDOW)
         before = tl.sum(tl.where(slots < sequence, counts, 0), 0)
         if before + count <= max_splits:
             dims = tl.arange(0, DIM)
@@ -67,7 +70,7 @@ def _reduce_kernel(
             for at in tl.range(0, count, 32, num_stages=STAGES):
                 splits = at + tl.arange(0, 32)
                 inside = splits < count
-                rows = (before + splits).to(tl.int64) * (NEW * HEADS) + row % (NEW * HEADS)
+                rows = (before + splits).to(tl.int64) * (new * HEADS) + row % (new * HEADS)
                 places = partial + rows * (HEAD_DIM + 4)
                 parts = tl.load(
                     places[:, None] + dims[None, :], inside[:, None] & (dims < HEAD_DIM)[None, :], other=0.0
@@ -119,7 +122,7 @@ def decode_workspace(
 def reduce_splits(
     workspace: Tensor, seq_lens: Tensor, out: Tensor, constants: dict[str, int], split: int
 ) -> None:
-    """``constants``: those that both kernels have."""
+    """``constants``: those that both kernels have, and ``new``."""
     tokens, heads, head_dim = out.shape
     _reduce_kernel[(tokens * heads,)](
         workspace,
@@ -147,9 +150,9 @@ def variants(arch: str) -> Iterator[Variant]:
                 "out": f"*{dtype}",
                 "sequences": "i32",
                 "max_splits": "i32",
+                "new": "i32",
             },
             {
-                "NEW": 1,
                 "HEADS": 32,
                 "HEAD_DIM": head_dim,
                 "WINDOW": 0,
@@ -159,5 +162,5 @@ def variants(arch: str) -> Iterator[Variant]:
                 "STAGES": _STAGES[arch],
             },
             num_warps=4,
-            unaligned=frozenset({"sequences", "max_splits"}),
+            unaligned=frozenset(_VARYING),
         )

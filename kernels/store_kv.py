@@ -137,7 +137,7 @@ def _store(
         tl.store(scales + scale_places, scale, heads_inside)
 
 
-@jit
+@jit(varying=("slots",))
 def _store_kv_kernel(
     k,
     v,
@@ -261,5 +261,5 @@ def variants(arch: str) -> Iterator[Variant]:
                         "FP8": stored == "fp8",
                     },
                     num_warps=_warps(tile),
-                    unaligned=frozenset({"heads"}),
+                    unaligned=frozenset({"heads", "slots"}),
                 )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,3 +126,18 @@ def test_all_is_imported_where_there_is_no_triton() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"imported {len(names)}\n"
+
+
+def test_attention_is_compiled_once_whatever_is_in_the_batch() -> None:
+    """The first sequence more, or a longer table, must not pause a server while a kernel compiles."""
+    pytest.importorskip("triton", reason="triton is installed on Linux alone")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.compilations"],
+        env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+        capture_output=True,
+        text=True,
+        cwd=Path(kernels.__file__).parent.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    times = json.loads(done.stdout)
+    assert times == dict.fromkeys(times, 1) and len(times) >= 4
