@@ -11,6 +11,8 @@ from torch import Tensor
 from engine.core.plan import Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.layers.attend import AttentionInput, DecodeGroup, PrefillGroup
+from engine.worker.upload import upload
+from kernels.launch import on_triton
 from kernels.native.attention import Sequences
 from kernels.paged_prefill import TILE
 
@@ -81,7 +83,7 @@ class BatchBuilder:
         self._block_size = block_size
         self._padding_block = padding_block
         self._device = device
-        self._grouped = device.type == "cpu"
+        self._grouped = device.type == "cpu" and not on_triton(torch.empty(0, device=device))
         self._longest = 0 if deterministic else _SHORT
         self._tile = _TILE if deterministic else TILE
 
@@ -111,8 +113,14 @@ class BatchBuilder:
         blocks, offsets = tables[owners, positions // self._block_size], positions % self._block_size
         slots = blocks * self._block_size + offsets
 
-        block_tables = self._tensor(tables)
-        seq_lens = self._tensor(starts + counts)
+        decoded = len(order) - len(chunks)
+        bounds = np.concatenate([[0], ends])
+        draws, drawn_rows = _draws(order, ends.tolist())
+        arrays = [tokens, positions, slots, blocks, offsets, tables, starts + counts, bounds]
+        arrays += [bounds[decoded:] - bounds[decoded], np.array(drawn_rows, dtype=np.int64)]
+        uploaded = upload(arrays, self._device)
+        token_ids, token_positions, token_slots, token_blocks, token_offsets = uploaded[:5]
+        block_tables, seq_lens, all_starts, query_starts, rows_drawn = uploaded[5:]
         decodes, row, token = [], 0, 0
         for new, length in sorted(groups):
             table = block_tables[:, : length or width]
@@ -125,24 +133,21 @@ class BatchBuilder:
                 row, token = rows.stop, stop
         prefills = []
         if chunks:
-            query_starts = self._tensor(np.concatenate([[token], ends[row:]]) - token)
             prefills.append(
                 PrefillGroup(token, len(tokens), block_tables[row:], query_starts, seq_lens[row:], self._tile)
             )
-        sequences = Sequences(block_tables, self._tensor(np.concatenate([[0], ends])), seq_lens)
-        draws, drawn_rows = _draws(order, ends.tolist())
         return Batch(
-            tokens=self._tensor(tokens),
-            positions=self._tensor(positions),
+            tokens=token_ids,
+            positions=token_positions,
             attention=AttentionInput(
-                self._tensor(slots),
+                token_slots,
                 decodes,
                 prefills,
-                sequences,
-                (self._tensor(blocks), self._tensor(offsets)),
+                Sequences(block_tables, all_starts, seq_lens),
+                (token_blocks, token_offsets),
             ),
             draws=draws,
-            drawn_rows=self._tensor(np.array(drawn_rows, dtype=np.int64)),
+            drawn_rows=rows_drawn,
             adapters=[
                 (work.adapter, int(end) - len(work.tokens), int(end))
                 for work, end in zip(order, ends, strict=True)
@@ -156,9 +161,6 @@ class BatchBuilder:
             return 0
         padded = next((step for step in _STEPS if length <= step), -(-length // _STRIDE) * _STRIDE)
         return -(-padded // self._block_size)
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
 
 
 def _draws(order: list[Work], ends: list[int]) -> tuple[list[Draw], list[int]]:

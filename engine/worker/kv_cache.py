@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import StartupError
+from kernels.launch import on_triton
 from kernels.native.attention import is_packed, packed_shapes, packed_store, packs
 from kernels.store_kv import store_kv
 
@@ -84,13 +85,15 @@ class KVCache:
         stored = stored_dtype(kv_cache_dtype)
         scales = (blocks + 1, shape.kv_heads, block_size)
         size = (*scales, shape.head_dim)
-        packed = stored is None and packs(device, dtype, shape.head_dim, block_size)
+        # Where Triton is forced, the cache is as on a GPU.
+        on_cpu = device.type == "cpu" and not on_triton(torch.empty(0, device=device))
+        packed = stored is None and on_cpu and packs(device, dtype, shape.head_dim, block_size)
 
         def layer() -> KVLayer:
             if packed:
                 sizes = packed_shapes(*scales, shape.head_dim)
                 return KVLayer(*(_zeros(size, device, dtype) for size in sizes))
-            if stored is None and device.type == "cpu" and dtype != torch.float32:
+            if stored is None and on_cpu and dtype != torch.float32:
                 keys = _zeros((*size[:2], shape.head_dim, block_size), device, dtype).transpose(2, 3)
                 return KVLayer(keys, _zeros(size, device, dtype))
             if stored is None:
