@@ -32,7 +32,7 @@ _CONFIGS = {
     "sm_80": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 2)},
     "sm_90": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (128, 64, 8, 2)},
     "sm_100": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (128, 32, 8, 3)},
-    "gfx942": {64: (128, 64, 4, 2), 128: (128, 32, 4, 2), 256: (64, 32, 4, 1)},
+    "gfx942": {64: (128, 32, 4, 2), 128: (128, 32, 4, 2), 256: (64, 32, 4, 1)},
 }
 """Rows of queries, keys, warps and stages, by the head's padded size, in 16 bits. As many tiles of keys and values as
 there are stages are in shared memory, on Hopper nearly all of it; what is summed up is in registers, without spills."""
