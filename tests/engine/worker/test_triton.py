@@ -6,18 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engine.models.hub import save
+
 pytest.importorskip("triton", reason="triton is installed on Linux alone")
 
 
-@cache
-def told(kernels: str, options: str) -> dict[str, Any]:
+def told(kernels: str, *runs: dict[str, Any]) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.engine.worker.triton_run", options],
+        [sys.executable, "-W", "error", "-m", "tests.engine.worker.triton_run", json.dumps(runs)],
         env={**os.environ, "TOLLGATE_KERNELS": kernels, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -29,24 +30,60 @@ def told(kernels: str, options: str) -> dict[str, Any]:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "int8-cache": {"kv_cache_dtype": "int8"},
-    "ngram": {"speculation": "ngram"},
-    "int4": {"quantization": "int4"},
+    "plain": {"engine": {}},
+    "ngram": {"engine": {"speculation": "ngram"}},
+    "int4": {"engine": {"quantization": "int4"}, "requests": 1, "tokens": 2},
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_its_tokens_are_those_of_the_references(name: str) -> None:
     graphs = name == "plain"
-    found = told("triton", json.dumps({"engine": CASES[name], "graphs": graphs}))
-    expected = told("reference", json.dumps({"engine": CASES[name], "graphs": False}))
-    assert [len(tokens) for tokens in expected["answers"]] == [6] * 4
+    [found] = told("triton", {**CASES[name], "graphs": graphs})
+    [expected] = told("reference", {**CASES[name], "graphs": False})
+    tokens, requests = CASES[name].get("tokens", 6), CASES[name].get("requests", 4)
+    assert [len(answer) for answer in expected["answers"]] == [tokens] * requests
     assert found["answers"] == expected["answers"]
     assert (found["replays"] > 0) == graphs
 
 
+WINDOWED = {"head_dim": 16, "sliding_window": 9}
+TINY: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    (
+        "Gemma2",
+        {**WINDOWED, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+        {"kv_cache_dtype": "fp8"},
+        {},
+    ),
+    ("Qwen3", {"head_dim": 24}, {"quantization": "int8"}, {}),
+    ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}, {}, {}),
+    (
+        "Llama",
+        {},
+        {"block_size": 4, "max_num_seqs": 5, "kv_cache_dtype": "int8"},
+        {"choices": 2, "blocks": 9},
+    ),
+]
+"""Family, its shape, the engine's options, the run's."""
+
+
+def test_other_families_tokens_are_those_of_the_references(tmp_path: Path) -> None:
+    """Recorded; with siblings and preemption too."""
+    runs = []
+    for family, shape, engine, more in TINY:
+        save(tmp_path / family, family, **{"num_hidden_layers": 2, **shape})
+        engine = {"max_model_len": 100, **engine}
+        runs.append({"model": str(tmp_path / family), "engine": engine, "run": more, "tokens": 4})
+    found = told("triton", *({**one, "graphs": True} for one in runs))
+    expected = told("reference", *({**one, "graphs": False} for one in runs))
+    for one, other in zip(found, expected, strict=True):
+        assert one["answers"] == other["answers"]
+        assert len({tuple(tokens) for tokens in other["answers"]}) >= 4
+        assert one["replays"] > 0
+    assert found[-1]["preempted"] > 0
+
+
 def test_recordings_of_the_references_take_each_steps_own_input() -> None:
-    found = told("reference", json.dumps({"engine": {}, "graphs": True}))
+    found, expected = told("reference", *({"engine": {}, "graphs": graphs} for graphs in (True, False)))
     assert found["replays"] > 0
-    assert found["answers"] == told("reference", json.dumps({"engine": {}, "graphs": False}))["answers"]
+    assert found["answers"] == expected["answers"]

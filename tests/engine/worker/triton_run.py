@@ -1,4 +1,4 @@
-"""The demo model through the real worker in a process of its own: ``python -m …triton_run`` prints its answers as JSON.
+"""The demo model, or a tiny one, through the real worker: ``python -m …triton_run`` prints the answers as JSON.
 
 ``TOLLGATE_KERNELS`` decides which kernels it computes with.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +21,8 @@ from engine.worker.runner import Runner
 from tests.engine.steps import run
 
 TEXTS = ["What is a dog?", "Tell me about the sea.", "rain", "What is 7 plus 5?"]
+NUMBERS = [list(range(2, 22)), [*range(2, 18), 7, 7], [300, 5, 9], list(range(100, 140, 3))]
+"""Prompts of a tiny model; two begin alike."""
 
 
 WISHES: list[dict[str, Any]] = [
@@ -46,21 +49,34 @@ class Recorder:
         return replay, hidden
 
 
-def main() -> None:
-    options, recorder = json.loads(sys.argv[1]), Recorder()
+def told(options: dict[str, Any]) -> dict[str, Any]:
+    recorder = Recorder()
     settings = {"kv_cache_blocks": 64, "max_num_seqs": 4, "threads": 1, **options["engine"]}
-    runner = Runner(EngineConfig(model=locate("demo"), **settings))
+    tiny = options.get("model")
+    runner = Runner(EngineConfig(model=Path(tiny) if tiny else locate("demo"), **settings))
     if options["graphs"]:
         runner.record(recorder)
-    tokenizer = Tokenizer(locate("demo"))
-    prompts = [f"<|bos|><|user|>{text}<|end|><|assistant|>" for text in TEXTS]
+    prompts = NUMBERS
+    if not tiny:
+        tokenizer = Tokenizer(locate("demo"))
+        prompts = [
+            tokenizer.encode(f"<|bos|><|user|>{text}<|end|><|assistant|>", special=True) for text in TEXTS
+        ]
     requests = [
-        (tokenizer.encode(prompt, special=True), SamplingParams(max_tokens=6, **wish))
+        (prompt, SamplingParams(max_tokens=options.get("tokens", 6), **wish))
         for prompt, wish in zip(prompts, WISHES, strict=True)
-    ]
-    outcome = run(runner, requests, budget=16, sequences=4, late=1)
-    answers = [outcome.tokens[i] for i in range(len(requests))]
-    sys.stdout.write(json.dumps({"answers": answers, "replays": recorder.replays}))
+    ][: options.get("requests")]
+    outcome = run(runner, requests, budget=16, sequences=4, late=1, **options.get("run", {}))
+    return {
+        "answers": [tokens for _, tokens in sorted(outcome.tokens.items())],
+        "replays": recorder.replays,
+        "preempted": outcome.preempted,
+        "hit_tokens": outcome.hit_tokens,
+    }
+
+
+def main() -> None:
+    sys.stdout.write(json.dumps([told(options) for options in json.loads(sys.argv[1])]))
 
 
 if __name__ == "__main__":
