@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.launch import Variant, jit, on_triton, tl
+from kernels.native import rows as native
 from kernels.swiglu import gated_variants, launch_gated, sigmoid
 
 
@@ -23,7 +24,11 @@ def geglu_reference(gate_up: Tensor) -> Tensor:
 
 
 def geglu(gate_up: Tensor) -> Tensor:
-    return geglu_triton(gate_up) if on_triton(gate_up) else geglu_reference(gate_up)
+    if on_triton(gate_up):
+        return geglu_triton(gate_up)
+    if native.takes(gate_up, gate_up.shape[-1] // 2):
+        return native.gated(gate_up, gelu=True)
+    return geglu_reference(gate_up)
 
 
 @jit

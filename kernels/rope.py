@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels.launch import Variant, arch, jit, on_triton, tl, triton
+from kernels.native import rows as native
 
 PAIRS = 512
 """Pairs of numbers that a program turns at a time, on all chips: it is given as many heads as that takes."""
@@ -42,6 +43,8 @@ def norm_rope_reference(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin:
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if on_triton(x):
         return rope_triton(x, cos, sin)
+    if native.takes(x, x.shape[-1], cos.shape[-1] // 2):
+        return native.norm_rope(x, None, 0.0, cos, sin)
     if x.shape[-1] != cos.shape[-1]:
         return rope_reference(x, cos, sin)
     # In [-x, x] the middle is what x turns into by a right angle.
@@ -51,6 +54,8 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def norm_rope(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
     if on_triton(x):
         return norm_rope_triton(x, weight, eps, cos, sin)
+    if weight.dtype == x.dtype and native.takes(x, x.shape[-1], cos.shape[-1] // 2):
+        return native.norm_rope(x, weight, eps, cos, sin)
     size = x.shape[-1]
     if x.device.type != "cpu" or size != cos.shape[-1]:
         return norm_rope_reference(x, weight, eps, cos, sin)

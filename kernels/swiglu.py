@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.launch import Variant, arch, jit, on_triton, tl, triton
+from kernels.native import rows as native
 
 BLOCK = 1024
 """Numbers of a program: small enough that one token's MLP fills a chip."""
@@ -29,7 +30,11 @@ def swiglu_reference(gate_up: Tensor) -> Tensor:
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    return swiglu_triton(gate_up) if on_triton(gate_up) else swiglu_reference(gate_up)
+    if on_triton(gate_up):
+        return swiglu_triton(gate_up)
+    if native.takes(gate_up, gate_up.shape[-1] // 2):
+        return native.gated(gate_up)
+    return swiglu_reference(gate_up)
 
 
 @jit

@@ -1,0 +1,95 @@
+"""Norms, rotation and gated activations over rows of bfloat16 on a CPU, in C: one call for what torch has three to
+eight operations for, each of which costs more than the few rows of a decode step.
+
+The formulas and shapes stand in rms_norm.py, rope.py, swiglu.py and geglu.py. Here they are computed in float32 and
+rounded once; a row's result depends on that row alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int, c_int64, c_void_p
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from kernels.launch import path
+from kernels.native.library import load
+
+_LANES = 16
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    library = load("rows") if path() == "auto" else None
+    if library is not None:
+        library.rms_norm.argtypes = (*(c_void_p,) * 5, c_int64, c_int64, c_float, c_int)
+        library.norm_rope.argtypes = (*(c_void_p,) * 5, *(c_int64,) * 5, c_float, c_int)
+        library.gated.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_int, c_int)
+        for function in (library.rms_norm, library.norm_rope, library.gated):
+            function.restype = None
+    return library
+
+
+def takes(x: Tensor, *sizes: int) -> bool:
+    """Whether rows of ``x`` are computed here; ``sizes``: what is passed over in whole vectors."""
+    return (
+        x.dtype == torch.bfloat16
+        and x.device.type == "cpu"
+        and all(size % _LANES == 0 for size in sizes)
+        and _library() is not None
+    )
+
+
+def rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The normalised ``x + residual``, and that sum. ``weight`` float32, as of rms_norm.py."""
+    x = x.contiguous()
+    out, total = torch.empty_like(x), x
+    if residual is not None:
+        residual, total = residual.contiguous(), torch.empty_like(x)
+    _library().rms_norm(
+        x.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        total.data_ptr(),
+        x.numel() // x.shape[-1] if x.numel() else 0,
+        x.shape[-1],
+        eps,
+        torch.get_num_threads(),
+    )
+    return out, total
+
+
+def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+    """``weight``: as of rope.py, or none: then nothing is normalised."""
+    tokens, heads, dim = x.shape
+    if x.stride(2) != 1 or x.stride(1) != dim:
+        x = x.contiguous()
+    cos, sin = cos.contiguous(), sin.contiguous()
+    out = x.new_empty(tokens, heads, dim)
+    _library().norm_rope(
+        x.data_ptr(),
+        None if weight is None else weight.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        out.data_ptr(),
+        x.stride(0),
+        tokens,
+        heads,
+        dim,
+        cos.shape[-1],
+        eps,
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def gated(gate_up: Tensor, *, gelu: bool = False) -> Tensor:
+    gate_up = gate_up.contiguous()
+    width = gate_up.shape[-1] // 2
+    out = gate_up.new_empty(*gate_up.shape[:-1], width)
+    rows = out.numel() // width if width else 0
+    _library().gated(gate_up.data_ptr(), out.data_ptr(), rows, width, gelu, torch.get_num_threads())
+    return out
