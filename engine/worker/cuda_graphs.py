@@ -92,7 +92,11 @@ class Capture:
             # Kernels are compiled and libraries set up before anything is recorded.
             run()
         torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            hidden = run()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                hidden = run()
+        finally:
+            # If it fails, torch leaves its own stream in place.
+            torch.cuda.set_stream(stream)
         return graph.replay, hidden

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -149,8 +150,10 @@ class Runner:
         blocks = list(range(self.cache.blocks))
         history = [0] * length
         drawn = self.execute(Plan([Work(0, history, 0, blocks, params, False, history, length, room=room)]))
-        for _ in range(3):
-            self.execute(Plan([Work(0, [0], length - 1, blocks, params, True, history, length)]))
+        # On a GPU the last one has what kernels for drawing and editing are compiled for.
+        drawing = replace(params, temperature=1.0, top_p=0.9, presence_penalty=1.0)
+        for wish in (params, params, drawing if self.device.type == "cuda" else params):
+            self.execute(Plan([Work(0, [0], length - 1, blocks, wish, True, history, length)]))
         if drafts := drawn.drafts.get(0):
             tokens = [0, *drafts]
             plan = Plan([Work(0, tokens, length - 1, blocks, params, True, history, length, len(drafts))])
