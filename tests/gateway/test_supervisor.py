@@ -319,7 +319,7 @@ def test_nothing_outlives_a_supervisor_that_was_killed(serve: Callable[..., Serv
     one.process.kill()
     one.process.wait()
     one.until(lambda: all(map(gone, workers)))
-    assert not _connects(url)
+    one.until(lambda: not _connects(url))
 
 
 def _connects(url: str) -> bool:
