@@ -81,7 +81,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="tollgate-"))
     model = write_folder(folder / f"qwen3-{options.layers}", options.layers)
-    context = str(max(options.contexts) + options.tokens + 64)
+    context = str(max(512, *options.contexts) + options.tokens + 64)
     results = {}
     for name in options.formats:
         theirs = None
