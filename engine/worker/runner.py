@@ -25,6 +25,7 @@ from engine.worker.ngram import PromptLookup
 from engine.worker.parallel import Ranks, start_ranks
 from engine.worker.sampler import Sampler, gather, measure, verify
 from engine.worker.speculative import Fixed, Proposer, Speculation
+from kernels.launch import path
 
 log = logging.getLogger("engine.worker")
 
@@ -39,6 +40,7 @@ class Runner:
     def __init__(self, config: EngineConfig, ranks: Ranks | None = None) -> None:
         """``ranks``: this process's part in those that share the model; ``None`` starts the others, if any."""
         device = pick_device(config.device)
+        check_kernels(device)
         if config.deterministic and device.type != "cpu":
             raise StartupError(
                 f"--deterministic is kept on a CPU alone, and this is {device.type}, whose products may depend on "
@@ -224,6 +226,18 @@ def pick_device(name: str) -> torch.device:
             f"--device {name}, but PyTorch finds {torch.cuda.device_count()} on this machine, from cuda:0."
         )
     return device
+
+
+def check_kernels(device: torch.device) -> None:
+    """Raises ``StartupError`` if ``TOLLGATE_KERNELS`` asks for what cannot be had on this device."""
+    try:
+        wanted = path()
+    except ValueError as error:
+        raise StartupError(str(error)) from error
+    if wanted == "triton" and device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise StartupError(
+            "TOLLGATE_KERNELS=triton on a CPU needs TRITON_INTERPRET=1 beside it, and is very slow: leave it out."
+        )
 
 
 def pick_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:

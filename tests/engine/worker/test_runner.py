@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
-from engine.worker.runner import Runner, pick_device, pick_dtype
+from engine.worker.runner import Runner, check_kernels, pick_device, pick_dtype
+from kernels.launch import path
 from tests.engine import dense
 from tests.engine.steps import run
 from tests.engine.tiny import SHAPE, make_weights
@@ -211,3 +212,16 @@ def test_a_device_that_is_none_is_said_so(tiny_model: Path) -> None:
     for name in ("foo", "gpu", "cuda:x"):
         with pytest.raises(StartupError, match="--device must be"):
             Runner(EngineConfig(model=tiny_model, device=name))
+
+
+def test_kernels_that_cannot_be_had_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOLLGATE_KERNELS", "fast")
+    monkeypatch.setattr("engine.worker.runner.path", path.__wrapped__)
+    with pytest.raises(StartupError, match="TOLLGATE_KERNELS=fast is not one of auto, triton, reference"):
+        check_kernels(torch.device("cpu"))
+    monkeypatch.setenv("TOLLGATE_KERNELS", "triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(StartupError, match="TRITON_INTERPRET=1"):
+        check_kernels(torch.device("cpu"))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    check_kernels(torch.device("cpu"))
