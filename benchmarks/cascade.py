@@ -50,7 +50,9 @@ class Rows:
 
     @classmethod
     def read(cls, path: Path) -> Rows:
-        raw = [json.loads(line) for line in path.read_text().splitlines()]
+        # Not by str.splitlines, which cuts at U+2028 and others that JSON may hold as they are.
+        with path.open(encoding="utf-8") as lines:
+            raw = [json.loads(line) for line in lines]
         texts = [clipped(row["text"]) for row in raw]
         return cls(
             texts,

@@ -52,8 +52,14 @@ def share(hits: np.ndarray, same: np.ndarray) -> dict[str, float]:
     }
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    """Pairs of questions, ``{"a", "b", "same"}`` a line."""
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
 def on_pairs(verifier: Verifier, embedder: Embedder, path: Path) -> dict[str, Any]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read(path)
     same = np.array([bool(int(row["same"])) for row in rows])
     vectors = embed(embedder, [row["a"] for row in rows] + [row["b"] for row in rows])
     u, v = vectors[: len(rows)], vectors[len(rows) :]

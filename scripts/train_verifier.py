@@ -54,7 +54,8 @@ class Pairs:
 
 def load(data: Path, embeddings: Path | None) -> Pairs:
     """``embeddings``: an npz with ``mean6``, rows of all ``a`` and then all ``b``; without it they are computed."""
-    rows = [json.loads(line) for line in (data / "question_pairs.jsonl").read_text().splitlines()]
+    with (data / "question_pairs.jsonl").open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     texts = [row["a"] for row in rows] + [row["b"] for row in rows]
     if embeddings is not None:
         vectors = np.load(embeddings)["mean6"].astype(np.float32)
@@ -298,8 +299,8 @@ def main() -> None:
         "known": known,
         **tree_arrays(fit_trees(rows, same)),
         **fit_networks(np.concatenate([wide, rows], axis=1), same),
-        "budgets": np.array(list(least), dtype=np.float32),
-        "thresholds": np.array(list(least.values()), dtype=np.float32),
+        "budgets": np.array(list(least), dtype=np.float64),
+        "thresholds": np.array(list(least.values()), dtype=np.float64),
         "calibration": np.array([calibration.coef_[0, 0], calibration.intercept_[0]], dtype=np.float32),
     }
     with options.out.open("wb") as file:

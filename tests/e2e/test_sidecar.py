@@ -116,7 +116,7 @@ class Traffic:
             (choice,) = response.json()["choices"]
             seen.text, seen.finish = choice["message"]["content"] or "", choice["finish_reason"]
         elif kind == "stream":
-            *events, last = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+            *events, last = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
             seen.whole = last == "[DONE]"
             for event in map(json.loads, events):
                 for choice in event["choices"]:

@@ -122,7 +122,7 @@ async def ask(gateway: Gateway, *, streamed: bool) -> Heard:
         return Heard(
             response.status_code, response.headers, text, finish, told.get("usage"), error, not error
         )
-    events = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+    events = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
     text, finish, usage, error = "", None, None, None
     for event in events:
         told = {} if event == "[DONE]" else orjson.loads(event)

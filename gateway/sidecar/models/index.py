@@ -21,6 +21,8 @@ Embed = Callable[[Sequence[str]], Awaitable[list[bytes]]]
 """Sentence embeddings: little-endian float32, of length 1."""
 
 CANDIDATES = 8
+ROUNDING = 1e-6
+"""Of a cosine in float32: the same vector twice gives 0.9999999, and a policy's 1.0 means that one."""
 LEAST_SIMILAR = 0.6
 """Below it nothing was ever served: the verifier is spared."""
 
@@ -126,7 +128,7 @@ class Index:
         if not near:
             return Look(None, "empty")
         nearest = near[0][0]
-        near = [found for found in near if found[0] >= max(floor, LEAST_SIMILAR)]
+        near = [found for found in near if found[0] + ROUNDING >= max(floor, LEAST_SIMILAR)]
         if not near:
             return Look(None, "unlike", nearest)
         threshold = self._verifier.threshold(budget)

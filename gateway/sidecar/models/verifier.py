@@ -40,7 +40,8 @@ class Verifier:
         self._trees = Trees(arrays)
         self._networks = Networks(arrays)
         self._known = unit(arrays["known"].astype(np.float32))
-        self._budgets = arrays["budgets"].astype(np.float64)
+        # As they were written: 0.1 in float32 is more than the 0.1 of a policy, and would never be kept.
+        self._budgets = np.array([float(str(budget)) for budget in arrays["budgets"]])
         self._thresholds = arrays["thresholds"].astype(np.float64)
         self._slope, self._offset = (float(value) for value in arrays["calibration"].astype(np.float64))
 

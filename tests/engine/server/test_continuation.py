@@ -105,7 +105,7 @@ def test_a_stream_holds_only_what_is_new(demo: EngineServer) -> None:
         "continue_final_message": True,
     }
     text = demo.post(CHAT, **body).text
-    chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    chunks = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
     said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
     assert partial + said == whole
 

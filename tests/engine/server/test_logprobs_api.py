@@ -26,7 +26,7 @@ def text(server: EngineServer, **more: Any) -> dict[str, Any]:
 
 
 def stream(server: EngineServer, path: str, **body: Any) -> list[dict[str, Any]]:
-    lines = server.post(path, model="long", stream=True, **body).text.splitlines()
+    lines = server.post(path, model="long", stream=True, **body).text.split("\n")
     return [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
 
 

@@ -69,6 +69,22 @@ async def test_the_same_question_hits(index: Index, clock: Clock) -> None:
     assert look.hit.similarity == pytest.approx(1, abs=1e-3)
 
 
+async def test_a_threshold_of_one_means_the_same_question(verifier: Verifier) -> None:
+    """In float32 the cosine of a vector with itself may be just below 1."""
+
+    async def scattered(texts: Sequence[str]) -> list[bytes]:
+        drawn = (np.random.default_rng(len(text)).normal(size=WIDTH).astype("<f4") for text in texts)
+        return [(one / np.linalg.norm(one)).astype("<f4").tobytes() for one in drawn]
+
+    index = Index(scattered, None, MIB, 1000, verifier=verifier)
+    questions = ["How do tides work" + "?" * count for count in range(16)]
+    for question in questions:
+        await index.remember(question, question, b"the moon", key="k", ttl=60)
+    looks = [await index.look_up(question, question, budget=0.05, floor=1.0) for question in questions]
+    assert [look.reason for look in looks] == ["hit"] * len(questions)
+    assert min(look.similarity or 0.0 for look in looks) < 1
+
+
 async def test_case_and_punctuation_do_not_matter(index: Index) -> None:
     await index.remember("p", "How do tides work?", b"the moon", key="k", ttl=60)
     assert (await index.look_up("p", "how do tides work", budget=0.05)).hit is not None

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gateway.sidecar.models.verifier import Verifier, standard
+from gateway.sidecar.models.verifier import SHIPPED, Verifier, standard
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +51,18 @@ def test_a_count_far_out_weighs_no_more_than_a_large_one() -> None:
     mean, scale = np.zeros(2, dtype=np.float32), np.ones(2, dtype=np.float32)
     near, far = (np.array([count, 1], dtype=np.float32) for count in (4, 4_000))
     assert standard(near, mean, scale).tolist() == standard(far, mean, scale).tolist() == [4, 1]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_budget_that_was_measured_has_its_own_threshold(kind: type) -> None:
+    """0.1 in float32 is more than 0.1: compared as it is, it would act as the next smaller budget."""
+    with np.load(SHIPPED, allow_pickle=False) as shipped:
+        arrays = dict(shipped)
+    arrays["budgets"] = np.array([0.05, 0.06, 0.075, 0.1, 0.15, 0.2, 0.3], dtype=kind)
+    arrays["thresholds"] = np.array([7, 6, 5, 4, 3, 2, 1], dtype=kind)
+    verifier = Verifier(arrays)
+    assert [verifier.threshold(budget) for budget in (0.05, 0.06, 0.075, 0.1, 0.15, 0.2, 0.3)] == [
+        7, 6, 5, 4, 3, 2, 1,
+    ]  # fmt: skip
+    assert verifier.threshold(0.0999) == 5
+    assert verifier.threshold(0.04) == math.inf
