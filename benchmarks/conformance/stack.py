@@ -1,0 +1,148 @@
+"""What the suites are pointed at: both scripted providers, and a gateway in front of them with the bundled engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from benchmarks.conformance.providers import anthropic, openai
+
+DEMO = "tollgate-demo"
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Addresses are without ``/v1``. The gateway's models have their providers' names."""
+
+    gateway: str
+    key: str
+    openai: str
+    anthropic: str
+    engine: str
+    pids: Mapping[str, int]
+
+    def is_alive(self) -> bool:
+        return all(_answers(url) for url in (f"{self.gateway}/healthz", f"{self.engine}/health"))
+
+
+@contextmanager
+def running() -> Iterator[Stack]:
+    """Everything on free ports, ready. Raises ``RuntimeError`` with the log of what does not start."""
+    ports = dict(zip(("gateway", "openai", "anthropic", "engine"), _free_ports(4), strict=True))
+    urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    key = f"tg-{secrets.token_hex(8)}"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-conformance-")))
+        policies = folder / "policies"
+        policies.mkdir()
+        (policies / "gateway.yaml").write_text(yaml.safe_dump(policy(urls), sort_keys=False))
+        pids = {}
+        for name, provider in (("openai", openai), ("anthropic", anthropic)):
+            command = [sys.executable, "-m", provider.__name__, str(ports[name])]
+            pids[name] = stack.enter_context(_process(command, folder / name, f"{urls[name]}/v1/models"))
+        serve = ["-m", "gateway", "serve", "--policies", str(policies), "--port", str(ports["gateway"])]
+        pids["gateway"] = stack.enter_context(
+            _process(
+                [sys.executable, *serve],
+                folder / "gateway",
+                f"{urls['gateway']}/readyz",
+                TOLLGATE_DEV_KEY=key,
+                TOLLGATE_STATE_DIR=str(folder / "state"),
+            )
+        )
+        _await(lambda: _are_ready(urls["gateway"]), seconds=120)
+        yield Stack(key=key, pids=pids, **urls)
+
+
+def policy(urls: Mapping[str, str]) -> dict[str, object]:
+    """One model for each kind of backend, and one that makes embeddings."""
+    return {
+        "version": 1,
+        "backends": {
+            "bundled": {"kind": "engine", "launch": True, "base_url": urls["engine"], "model": "demo"},
+            "openai": {"kind": "openai", "base_url": f"{urls['openai']}/v1", "api_key": openai.KEY},
+            "anthropic": {"kind": "anthropic", "base_url": urls["anthropic"], "api_key": anthropic.KEY},
+        },
+        "models": {
+            DEMO: {"targets": [{"backend": "bundled", "model": "demo"}]},
+            openai.MODEL: {"targets": [{"backend": "openai", "model": openai.MODEL}]},
+            openai.EMBEDDER: {"targets": [{"backend": "openai", "model": openai.EMBEDDER}]},
+            anthropic.MODEL: {"targets": [{"backend": "anthropic", "model": anthropic.MODEL}]},
+        },
+    }
+
+
+@contextmanager
+def _process(command: list[str], log: Path, ready: str, **env: str) -> Iterator[int]:
+    """A process, from when ``ready`` is answered; ended in good order, and its group by force if need be."""
+    with log.open("w+") as out:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while not _answers(ready):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    out.seek(0)
+                    raise RuntimeError(f"{' '.join(command)} is not ready:\n{out.read()}")
+                time.sleep(0.1)
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _are_ready(gateway: str) -> bool:
+    """All the backends, and not only enough of them to serve."""
+    with urllib.request.urlopen(f"{gateway}/readyz", timeout=10) as answer:
+        return set(json.load(answer)["backends"].values()) == {"ready"}
+
+
+def _await(condition: Callable[[], bool], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError("a backend is not ready; the gateway's /readyz says which")
+        time.sleep(0.2)
+
+
+def _answers(url: str) -> bool:
+    """With success, or with a refusal for want of a key."""
+    try:
+        with urllib.request.urlopen(url, timeout=10):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code == 401
+    except OSError:
+        return False
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [sock.getsockname()[1] for sock in held]
