@@ -79,6 +79,14 @@ class NotFound(BadRequest):
 class UnknownModel(NotFound):
     code = "model_not_found"
 
+    @classmethod
+    def named(cls, name: str) -> UnknownModel:
+        """In OpenAI's words, by which clients know it; alike for what is not there and what is not allowed."""
+        return cls(
+            f"The model `{name}` does not exist or you do not have access to it. GET /v1/models lists yours.",
+            param="model",
+        )
+
 
 class MethodNotAllowed(BadRequest):
     status = 405

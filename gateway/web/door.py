@@ -31,7 +31,7 @@ class Door:
         *,
         current: Callable[[], Runtime],
         metrics: Metrics,
-        error_writer: Callable[[str], ErrorWriter],
+        error_writer: Callable[[Scope], ErrorWriter],
     ) -> None:
         self._app = app
         self._current = current
@@ -44,7 +44,7 @@ class Door:
             return
         runtime = self._current()
         context = Context(f"req_{random.getrandbits(96):024x}", runtime)
-        context.error_body = self._error_writer(scope["path"])
+        context.error_body = self._error_writer(scope)
         with runtime.in_use():
             await self._answer(context, scope, receive, send)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import cast
 
 from starlette.routing import Route
+from starlette.types import Scope
 
 from gateway.observe.metrics import Metrics
-from gateway.web.endpoints import health, models, requests
+from gateway.web.endpoints import health, requests
 from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
+from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
-from gateway.wire import openai_chat, openai_completions
+from gateway.wire import openai_chat, openai_completions, openai_models
 from gateway.wire.answer import Dialect
 from gateway.wire.anthropic.errors import error_body as anthropic_error
 from gateway.wire.anthropic.front import AnthropicFront
@@ -21,9 +23,9 @@ from gateway.wire.front import ErrorWriter, OpenAIFront, openai_error
 PUBLIC = ("/healthz", "/readyz", "/metrics")
 
 
-def error_writer(path: str) -> ErrorWriter:
-    """How errors are told on a path: in the words of the dialect that it belongs to."""
-    return anthropic_error if path.startswith("/v1/messages") else openai_error
+def error_writer(scope: Scope) -> ErrorWriter:
+    """How errors are told to whoever asks this: in the words of the dialect that the path belongs to."""
+    return anthropic_error if scope["path"].startswith("/v1/messages") else openai_error
 
 
 def build(metrics: Metrics, *, max_body: int) -> list[Route]:
@@ -31,6 +33,7 @@ def build(metrics: Metrics, *, max_body: int) -> list[Route]:
         Generate(OpenAIFront(cast("Dialect", module)), max_body=max_body)
         for module in (openai_chat, openai_completions)
     )
+    models = Models(openai_models)
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
@@ -38,8 +41,8 @@ def build(metrics: Metrics, *, max_body: int) -> list[Route]:
         Route("/v1/moderations", Moderations(max_body=max_body), methods=["POST"]),
         Route("/v1/messages", Generate(AnthropicFront(), max_body=max_body), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(max_body=max_body), methods=["POST"]),
-        Route("/v1/models", models.list_models),
-        Route("/v1/models/{model:path}", models.one_model),
+        Route("/v1/models", models.all),
+        Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),
         Route("/healthz", health.healthz),
         Route("/readyz", health.readyz),

@@ -164,10 +164,7 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
     policy = context.runtime.policy
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
-        raise UnknownModel(
-            f"The model '{request.model}' does not exist or your key may not use it. GET /v1/models lists yours.",
-            param="model",
-        )
+        raise UnknownModel.named(request.model)
     traceparent, cache_control, deadline = "", "", None
     for name, value in scope["headers"]:
         if name == b"traceparent":

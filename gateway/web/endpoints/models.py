@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -11,25 +9,32 @@ from gateway.errors import UnknownModel
 from gateway.policy.schema import Model
 from gateway.runtime import Runtime
 from gateway.web.context import Context
+from gateway.wire.openai_models import Catalogue, Listed
 
 
-async def list_models(request: Request) -> Response:
-    return JSONResponse({"object": "list", "data": _visible(Context.of(request.scope))})
+class Models:
+    """The two endpoints in one dialect's form."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    async def all(self, request: Request) -> Response:
+        found = _visible(Context.of(request.scope))
+        return JSONResponse(self._catalogue.write_list(found, request.query_params))
+
+    async def one(self, request: Request) -> Response:
+        """Raises ``UnknownModel``. An id may hold slashes, percent-encoded or not."""
+        wanted = request.path_params["model"]
+        for model in _visible(Context.of(request.scope)):
+            if model.id == wanted:
+                return JSONResponse(self._catalogue.write_one(model))
+        raise UnknownModel.named(wanted)
 
 
-async def one_model(request: Request) -> Response:
-    """Raises ``UnknownModel``."""
-    wanted = request.path_params["model"]
-    for model in _visible(Context.of(request.scope)):
-        if model["id"] == wanted:
-            return JSONResponse(model)
-    raise UnknownModel(f"The model '{wanted}' does not exist or your key may not use it.", param="model")
-
-
-def _visible(context: Context) -> list[dict[str, Any]]:
+def _visible(context: Context) -> list[Listed]:
     runtime, caller = context.runtime, context.caller()
     return [
-        {"id": shown, "object": "model", "created": runtime.created, "owned_by": owner}
+        Listed(shown, runtime.created, owner)
         for name, model in runtime.policy.models.items()
         if (owner := _owner(runtime, model))
         for shown in (name, *model.aliases)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
+import openai
 import orjson
 import pytest
 
@@ -318,6 +321,22 @@ async def listed(gateway: Gateway, token: str) -> list[str]:
 async def test_models_are_those_that_the_key_may_use(gateway: Gateway) -> None:
     assert await listed(gateway, KEY) == ["fake", "slow", "up", "down"]
     assert await listed(gateway, NARROW_KEY) == ["fake"]
+
+
+@pytest.mark.parametrize("path", ["org%2Fname:v1.2", "org/name:v1.2", "an%2Balias"])
+async def test_one_model_whose_id_is_no_plain_word(server: FakeUpstream, tmp_path: Path, path: str) -> None:
+    policy = a_policy(server.base_url)
+    policy["models"]["org/name:v1.2"] = {**policy["models"]["fake"], "aliases": ["an+alias"]}
+    async with serving(tmp_path / "policies", policy) as gateway:
+        model = (await gateway.http.get(f"/v1/models/{path}")).json()
+        assert model["id"] == unquote(path)
+        async with openai.AsyncOpenAI(api_key=KEY, base_url=f"{gateway.url}/v1") as client:
+            assert (await client.models.retrieve(unquote(path))).id == unquote(path)
+            assert model["id"] in [one.id async for one in client.models.list()]
+            with pytest.raises(
+                openai.NotFoundError, match="The model `org/no` does not exist or you do not have"
+            ):
+                await client.models.retrieve("org/no")
 
 
 async def test_one_model(gateway: Gateway) -> None:
