@@ -54,6 +54,7 @@ def build_app(settings: Settings) -> ASGIApp:
             await generations.aclose()
             metrics.flush()
 
-    paths = Paths(routes.build(metrics, max_body=settings.max_body_bytes), lifespan)
+    endpoints = routes.build(metrics, max_body=settings.max_body_bytes, heartbeat=settings.heartbeat)
+    paths = Paths(endpoints, lifespan)
     guarded = Auth(paths, public=routes.PUBLIC)
     return Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)

@@ -35,6 +35,9 @@ class Settings:
     """Seconds that requests under way may still take when the gateway is stopped."""
     max_body_bytes: int = 32 * 1024 * 1024
     """Larger request bodies are refused."""
+    heartbeat: float = 10.0
+    """Seconds after which a streaming caller that waits is sent a comment, so that nothing on the way cuts the
+    connection; 0 is never."""
     state_dir: Path = Path(".tollgate")
     """Where a development key is kept between runs."""
     dev_key_sha256: str | None = None
@@ -65,6 +68,7 @@ class Settings:
             ),
             drain_timeout=_seconds(env, "TOLLGATE_DRAIN_TIMEOUT", default.drain_timeout),
             max_body_bytes=_integer(env, "TOLLGATE_MAX_BODY_BYTES", default.max_body_bytes, 1, 2**40),
+            heartbeat=_seconds(env, "TOLLGATE_HEARTBEAT", default.heartbeat),
             state_dir=Path(state_dir) if state_dir else default.state_dir,
             dev_key_sha256=_sha256(env, "TOLLGATE_DEV_KEY_SHA256"),
             last_good=Path(last_good) if last_good else None,
@@ -83,6 +87,7 @@ class Settings:
             "TOLLGATE_LOG_FORMAT": self.log_format,
             "TOLLGATE_DRAIN_TIMEOUT": str(self.drain_timeout),
             "TOLLGATE_MAX_BODY_BYTES": str(self.max_body_bytes),
+            "TOLLGATE_HEARTBEAT": str(self.heartbeat),
             "TOLLGATE_STATE_DIR": os.fspath(self.state_dir),
             "TOLLGATE_DEV_KEY_SHA256": self.dev_key_sha256 or "",
             "TOLLGATE_LAST_GOOD": os.fspath(self.last_good) if self.last_good else "",

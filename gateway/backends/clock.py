@@ -16,9 +16,11 @@ class Clock:
     """Bounds every wait for an upstream: to the first token, between events, and for the whole answer.
 
     Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed. Time between waits is
-    the client's, who may read slowly: it counts towards the whole only. An answer that is to come ``at_once`` has
-    its first token with its last, so that the limit to the first means nothing to it. The caller's ``deadline``, on
-    ``time.perf_counter``'s clock, is a limit to the whole like the total.
+    the client's, who may read slowly: it counts towards the whole only. A server that thinks for minutes may show
+    that it is alive (``heard``): the limits to the first token and between events begin anew then, the one to the
+    whole does not. An answer that is to come ``at_once`` has its first token with its last, so that the limit to
+    the first means nothing to it. The caller's ``deadline``, on ``time.perf_counter``'s clock, is a limit to the
+    whole like the total.
 
     It is ``asyncio.timeout`` in all but its cost: once the answer is under way one timer serves many waits, and is
     set anew when it rings too early, not each time that a token comes.
@@ -32,7 +34,7 @@ class Clock:
         self._now = self._loop.time
         left = limits.total if deadline is None else min(limits.total, deadline - time.perf_counter())
         self._end = self._now() + left
-        self._patience = limits.total if at_once else limits.first_token
+        self._limit = self._patience = limits.total if at_once else limits.first_token
         self._begun = False
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: asyncio.Task[object] | None = None
@@ -41,7 +43,11 @@ class Clock:
     def progress(self) -> None:
         """Something of the answer has come."""
         self._begun = True
-        self._patience = self.limits.idle
+        self._limit = self._patience = self.limits.idle
+
+    def heard(self) -> None:
+        """Something has come that is no part of the answer: a comment, an empty line, a ping, half an event."""
+        self._patience = self._limit
 
     def refused(self) -> None:
         """The answer is an error, whose words are not worth the time of a whole answer."""
@@ -79,7 +85,7 @@ class Clock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, self._waiting = self._waiting, None
-        # Comments and half events end a wait, but are no progress.
+        # A wait can end without a sign of life, as the one for an answer's head does.
         self._patience -= self._now() - self._entered
         if error is not None or not self._begun:
             self.close()

@@ -87,6 +87,8 @@ class Exchange:
                     chunks = reading.feed(part)
                     if reading.spoken and chunks:
                         clock.progress()
+                    else:
+                        clock.heard()
                     for chunk in chunks:
                         yield chunk
                     if reading.error is not None:

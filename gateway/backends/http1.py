@@ -11,6 +11,7 @@ Failures are raised as httpx's errors, as everywhere in ``gateway.backends``.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,6 +24,10 @@ KEEPALIVE = 4.0
 """Seconds an idle connection is kept: less than the 5 after which uvicorn and Node close theirs. The server closing
 first would meet a request on its way, which must then fail, as a POST is not to be sent twice.
 """
+STILL_THERE = (30, 10, 3)
+"""Seconds of silence after which the system asks a server's machine whether it is still there, seconds between two
+such questions, and how many may go unanswered. A model can think for minutes, and a server that is gone must not be
+taken for one; and what stands between keeps the way open."""
 HIGH_WATER = 2**18
 """Bytes of an answer that wait to be read, above which the server is made to wait."""
 MAX_HEAD = 2**16
@@ -40,6 +45,15 @@ class Origin:
     def host_header(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+def keep_asking(sock: socket.socket) -> None:
+    """Find out by TCP keepalive when the other side is gone (tcp(7)): a read then fails."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), STILL_THERE, strict=True):
+        option = getattr(socket, name, None)  # macOS has no TCP_KEEPIDLE
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Response:
@@ -105,6 +119,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        keep_asking(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         if not self._busy or self._done:

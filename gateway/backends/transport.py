@@ -8,6 +8,7 @@ path has a client of its own (``http1.py``).
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import aiohttp
 import httpx
 import yarl
 
-from gateway.backends.http1 import KEEPALIVE
+from gateway.backends.http1 import KEEPALIVE, keep_asking
 
 
 def proxy_for(url: str) -> str | None:
@@ -66,6 +67,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 connector=aiohttp.TCPConnector(
                     limit=self._max_connections,
                     keepalive_timeout=self._keepalive,
+                    socket_factory=_new_socket,
                 ),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -137,6 +139,14 @@ class _Body(httpx.AsyncByteStream):
     async def aclose(self) -> None:
         # After the end of the body the connection is back in the pool already, and this does nothing.
         self._response.close()
+
+
+def _new_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    fresh = socket.socket(family, kind, protocol)
+    fresh.setblocking(False)
+    keep_asking(fresh)
+    return fresh
 
 
 def _translate(error: Exception, request: httpx.Request) -> httpx.TransportError:

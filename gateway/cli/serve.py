@@ -35,7 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "finish; a second Ctrl-C stops at once.",
         epilog="Every option can be given by an environment variable: TOLLGATE_POLICIES, TOLLGATE_HOST, TOLLGATE_PORT, "
         "TOLLGATE_WORKERS, TOLLGATE_LOG_LEVEL, TOLLGATE_DRAIN_TIMEOUT. By environment only: TOLLGATE_LOG_FORMAT=json, "
-        "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES.",
+        "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES, TOLLGATE_HEARTBEAT.",
     )
     parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")
     parser.add_argument(

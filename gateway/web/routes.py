@@ -18,7 +18,7 @@ from gateway.wire.answer import Dialect
 from gateway.wire.anthropic.errors import error_body as anthropic_error
 from gateway.wire.anthropic.front import AnthropicFront
 from gateway.wire.embeddings_front import EmbeddingsFront
-from gateway.wire.front import ErrorWriter, OpenAIFront, openai_error
+from gateway.wire.front import ErrorWriter, Front, OpenAIFront, openai_error
 
 PUBLIC = ("/healthz", "/readyz", "/metrics")
 
@@ -28,18 +28,20 @@ def error_writer(scope: Scope) -> ErrorWriter:
     return anthropic_error if scope["path"].startswith("/v1/messages") else openai_error
 
 
-def build(metrics: Metrics, *, max_body: int) -> list[Route]:
+def build(metrics: Metrics, *, max_body: int, heartbeat: float) -> list[Route]:
+    def generating(front: Front) -> Generate:
+        return Generate(front, max_body=max_body, heartbeat=heartbeat)
+
     chat, completions = (
-        Generate(OpenAIFront(cast("Dialect", module)), max_body=max_body)
-        for module in (openai_chat, openai_completions)
+        generating(OpenAIFront(cast("Dialect", module))) for module in (openai_chat, openai_completions)
     )
     models = Models(openai_models)
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
-        Route("/v1/embeddings", Generate(EmbeddingsFront(), max_body=max_body), methods=["POST"]),
+        Route("/v1/embeddings", generating(EmbeddingsFront()), methods=["POST"]),
         Route("/v1/moderations", Moderations(max_body=max_body), methods=["POST"]),
-        Route("/v1/messages", Generate(AnthropicFront(), max_body=max_body), methods=["POST"]),
+        Route("/v1/messages", generating(AnthropicFront()), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(max_body=max_body), methods=["POST"]),
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),

@@ -10,12 +10,16 @@ from gateway.policy.schema.values import Count, Frozen, Name, Share, Text, Timeo
 
 
 class Timeouts(Frozen):
-    """Seconds to connect, to the first token, between chunks, and for the whole answer."""
+    """Seconds to connect, to the first token, between signs of life, and for the whole answer.
+
+    The defaults fit models that think before they speak: OpenAI's say nothing for minutes, and OpenAI's and
+    Anthropic's own clients wait 10 minutes for a word. The gateway is not to be the first to give up.
+    """
 
     connect: Timeout = 2.0
-    first_token: Timeout = 60.0
-    idle: Timeout = 30.0
-    total: Timeout = 600.0
+    first_token: Timeout = 600.0
+    idle: Timeout = 300.0
+    total: Timeout = 1800.0
 
 
 class Target(Frozen):

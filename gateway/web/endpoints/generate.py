@@ -22,6 +22,7 @@ from gateway.errors import (
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
+from gateway.web.event_stream import EventStream
 from gateway.web.responses import Headers, send_body
 from gateway.wire.front import EventWriter, Front
 
@@ -30,19 +31,15 @@ LAST_WORDS = 0.5
 MAX_WRITE = 2**16
 """Bytes of events that are put into one write at most."""
 
-_STREAM: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
-
 
 class Generate:
     """The ASGI endpoint of one dialect."""
 
-    def __init__(self, front: Front, *, max_body: int) -> None:
+    def __init__(self, front: Front, *, max_body: int, heartbeat: float) -> None:
+        """``heartbeat`` is the longest silence, in seconds, of a stream that is under way; 0 is without bound."""
         self._front = front
         self._max_body = max_body
+        self._heartbeat = heartbeat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = Context.of(scope)
@@ -57,13 +54,10 @@ class Generate:
                     WhileConnected(scope, receive),
                     aclosing(context.runtime.handler(call)) as chunks,
                 ):
-                    first = await anext(chunks, None)
-                    if first is None:
-                        raise UpstreamFailed("The model's server sent an empty answer.")
                     if request.stream:
-                        await self._stream(call, first, chunks, send)
+                        await self._stream(call, chunks, send)
                     else:
-                        await self._whole(call, first, chunks, send)
+                        await self._whole(call, chunks, send)
             except GatewayError as error:
                 error.headers = {**call.reply_headers, **error.headers}
                 raise
@@ -85,77 +79,82 @@ class Generate:
             return False
         streamed, body, headers = found
         if streamed:
-            await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *headers]})
-            await _end(send, body)
+            await EventStream(send, lambda: headers, beat=b"", every=0).end(body)
         else:
             await send_body(send, body, headers=headers)
         return True
 
-    async def _whole(self, call: Call, first: Chunk, rest: AsyncIterator[Chunk], send: Send) -> None:
+    async def _whole(self, call: Call, chunks: AsyncIterator[Chunk], send: Send) -> None:
+        first = await _first(chunks)
         whole = self._front.whole(call)
         whole.add(first)
-        async for chunk in rest:
+        async for chunk in chunks:
             whole.add(chunk)
         await send_body(send, whole.body(), headers=_headers(call))
 
-    async def _stream(self, call: Call, first: Chunk, rest: AsyncIterator[Chunk], send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [*_STREAM, *_headers(call)],
-            }
-        )
+    async def _stream(self, call: Call, chunks: AsyncIterator[Chunk], send: Send) -> None:
+        """Raises what goes wrong before anything was sent."""
         events = self._front.events(call)
-        try:
-            end = await _write_all(events, first, rest, send)
-        except GatewayError as error:
-            end = events.error(error)
-        except asyncio.CancelledError:
-            # The server gives up on what outlasts the drain timeout. A client that has left is cancelled too, and
-            # what is sent to it goes nowhere; one that does not read must not hold up the end.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS):
-                    await _end(send, events.error(ShuttingDown(TOO_LATE, retry_after=1.0)))
-            raise
-        except Exception:
-            fault = Internal(
-                f"The gateway failed on this request. Its log has the reason under {call.request_id}."
-            )
-            await _end(send, events.error(fault))
-            raise
-        await _end(send, end)
+        stream = EventStream(
+            send, lambda: _headers(call), beat=events.comment("waiting"), every=self._heartbeat
+        )
+        with stream:
+            try:
+                first = await _first(chunks)
+                end = await _write_all(events, first, chunks, stream)
+            except GatewayError as error:
+                if not stream.begun:
+                    raise
+                end = events.error(error)
+            except asyncio.CancelledError:
+                # The server gives up on what outlasts the drain timeout. A client that has left is cancelled too, and
+                # what is sent to it goes nowhere; one that does not read must not hold up the end.
+                if stream.begun:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(LAST_WORDS):
+                            await stream.end(events.error(ShuttingDown(TOO_LATE, retry_after=1.0)))
+                raise
+            except Exception:
+                if stream.begun:
+                    fault = Internal(
+                        f"The gateway failed on this request. Its log has the reason under {call.request_id}."
+                    )
+                    await stream.end(events.error(fault))
+                raise
+            await stream.end(end)
 
 
-async def _write_all(events: EventWriter, first: Chunk, rest: AsyncIterator[Chunk], send: Send) -> bytes:
+async def _first(chunks: AsyncIterator[Chunk]) -> Chunk:
+    first = await anext(chunks, None)
+    if first is None:
+        raise UpstreamFailed("The model's server sent an empty answer.")
+    return first
+
+
+async def _write_all(
+    events: EventWriter, first: Chunk, rest: AsyncIterator[Chunk], stream: EventStream
+) -> bytes:
     """Chunks that came together leave in one write: a write costs as much as a dozen chunks do."""
+    if not stream.begun:
+        await stream.write(b"")
     data = _event(events, first)
     if not first.more:
-        await _write(send, data)
+        await stream.write(data)
         data = b""
     try:
         async for chunk in rest:
             data += _event(events, chunk)
-            if not chunk.more or len(data) > MAX_WRITE:
-                await _write(send, data)
+            if data and (not chunk.more or len(data) > MAX_WRITE):
+                await stream.write(data)
                 data = b""
     except GatewayError:
-        await _write(send, data)
+        await stream.write(data)
         raise
     return data + events.end()
 
 
 def _event(events: EventWriter, chunk: Chunk) -> bytes:
     return events.event(chunk) if chunk.comment is None else events.comment(chunk.comment)
-
-
-async def _write(send: Send, data: bytes) -> None:
-    if data:
-        await send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-async def _end(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data})
 
 
 def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:

@@ -276,15 +276,20 @@ async def test_a_body_that_is_no_message(
 
 
 async def test_silence_is_bounded(upstream: FakeUpstream, backend: AnthropicBackend) -> None:
-    # A ping shows that the connection is alive, and is no progress.
+    # A ping is a sign of life, and no first token.
     ping = SOUND[2]
-    upstream.scripts = [stream(SOUND[0], ping, 0.1, ping, Do.HANG), stream(*SOUND[:4], Do.HANG)]
-    async with within(0.5):
-        error = await failure(backend, a_call(timeouts={"first_token": "200ms"}))
+    upstream.scripts = [stream(SOUND[0], *[ping, 0.02] * 15, Do.HANG), stream(*SOUND[:4], Do.HANG)]
+    error = await failure(backend, a_call(timeouts={"first_token": "200ms", "idle": "60s"}))
     assert (error.status, error.message) == (504, "Backend 'claude' sent nothing within 0.2 s.")
-    async with within(0.5):
-        error = await failure(backend, a_call(timeouts={"idle": "100ms"}))
+    error = await failure(backend, a_call(timeouts={"idle": "100ms"}))
     assert "stalled for 0.1 s" in error.message
+
+
+async def test_pings_are_waited_for(upstream: FakeUpstream, backend: AnthropicBackend) -> None:
+    ping = SOUND[2]
+    upstream.scripts = [stream(SOUND[0], *[ping, 0.025] * 16, *SOUND[1:])]
+    call = a_call(timeouts={"first_token": "250ms", "idle": "250ms"})
+    assert text(await ask(backend, call))
 
 
 async def test_who_stops_reading_stops_the_server(upstream: FakeUpstream, backend: AnthropicBackend) -> None:

@@ -53,6 +53,22 @@ async def test_waits_without_progress_add_up() -> None:
             await wait(limited, 0.04)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_sign_of_life_starts_anew(begun: bool) -> None:
+    limited = clock(first_token="500ms", idle="500ms", total="60s")
+    if begun:
+        limited.progress()
+    for _ in range(12):
+        await wait(limited, 0.05)
+        limited.heard()
+    limited = clock(total="100ms")
+    with pytest.raises(TimeoutError):
+        for _ in range(100):
+            await wait(limited, 0.01)
+            limited.heard()
+    assert "did not finish" in limited.verdict()
+
+
 async def test_progress_starts_anew_and_one_timer_serves_many_waits() -> None:
     limited = clock()
     for _ in range(8):

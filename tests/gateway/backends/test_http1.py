@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.client import Client, Endpoint
-from gateway.backends.http1 import HIGH_WATER, MAX_HEAD, Http1Client, Origin, Response
+from gateway.backends.http1 import HIGH_WATER, MAX_HEAD, STILL_THERE, Http1Client, Origin, Response
 from tests.fakes import Do, FakeUpstream, Script, cut_up, head, reply, said, stream, within
 
 pytestmark = pytest.mark.anyio
@@ -48,6 +49,15 @@ async def test_a_request_goes_out_as_it_should(upstream: FakeUpstream, client: H
         "authorization": "Bearer k",
         "content-length": "8",
     }
+
+
+async def test_a_machine_that_is_gone_is_found_out(upstream: FakeUpstream, client: Http1Client) -> None:
+    response = await post(client, upstream)
+    (connection,) = client._open
+    ours = connection._transport.get_extra_info("socket")
+    assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == STILL_THERE[1]
+    await response.aclose()
 
 
 async def test_a_connection_is_used_again_once_its_answer_was_read(

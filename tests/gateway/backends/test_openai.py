@@ -481,11 +481,46 @@ async def test_nothing_is_waited_for_past_the_callers_deadline(
         assert (type(error), error.status) == (errors.DeadlineExceeded, 504)
 
 
+SIGNS = {
+    "comments": b": OPENROUTER PROCESSING\n\n",
+    "empty lines": b"\n",
+    "pings": b"event: ping\ndata: {}\n\n",
+    "half an event": b":",
+}
+"""Of life."""
+
+
+@pytest.mark.parametrize("sign", SIGNS.values(), ids=SIGNS)
+async def test_signs_of_life_are_waited_for(
+    upstream: FakeUpstream, backend: OpenAIBackend, sign: bytes
+) -> None:
+    """The upstream thinks for longer than the limits, before its first word and between two."""
+    thinking = [*[sign, 0.025] * 16, *([b"\n\n"] if sign == b":" else [])]
+    role, first, *rest = said("Hel", "lo")
+    upstream.scripts = [stream(*thinking, role, first, *thinking, *rest)]
+    call = a_call(timeouts={"first_token": "250ms", "idle": "250ms"})
+    assert text(await ask(backend, call)) == "Hello"
+
+
+async def test_the_whole_bounds_signs_of_life(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    upstream.scripts = [stream(*[b": keep-alive\n\n", 0.02] * 500)]
+    error = await failure(backend, a_call(timeouts={"first_token": "200ms", "total": "400ms"}))
+    assert (error.status, error.message) == (504, "Backend 'up' did not finish within 0.4 s.")
+
+
 async def test_silence_after_headers_and_comments(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [(*stream(*[b": processing\n\n", 0.02] * 20, whole=False), Do.HANG)]
-    async with within(0.35):
-        error = await failure(backend, a_call(timeouts={"first_token": "150ms", "idle": "50ms"}))
+    upstream.scripts = [(*stream(*[b": processing\n\n", 0.02] * 5, whole=False), Do.HANG)]
+    error = await failure(backend, a_call(timeouts={"first_token": "150ms", "idle": "50ms"}))
     assert "nothing within 0.15 s" in error.message
+
+
+async def test_a_whole_answer_after_empty_lines(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+    """As DeepSeek keeps the connection of a caller who does not stream."""
+    whole = orjson.dumps(completion("thought through"))
+    upstream.scripts = [stream(*[b"\n", 0.02] * 10, whole, kind="application/json")]
+    for streamed in (False, True):
+        call = a_call(stream=streamed, timeouts={"first_token": "100ms", "idle": "100ms"})
+        assert text(await ask(backend, call)) == "thought through"
 
 
 async def test_a_slow_first_token_is_waited_for(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
@@ -514,9 +549,8 @@ async def test_a_stall(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
 
 
 async def test_a_stall_in_the_middle_of_an_event(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [stream(*OPEN, *[b"x", 0.03] * 20, Do.HANG)]
-    async with within(0.5):
-        error = await failure(backend, a_call(timeouts={"idle": "150ms"}))
+    upstream.scripts = [stream(*OPEN, *[b"x", 0.01] * 5, Do.HANG)]
+    error = await failure(backend, a_call(timeouts={"idle": "150ms"}))
     assert "stalled" in error.message
 
 

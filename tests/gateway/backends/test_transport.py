@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from gateway.backends.http1 import STILL_THERE
 from gateway.backends.transport import AiohttpTransport
 from tests.fakes import Do, FakeUpstream, Script, completion, head, reply, said, stream, within
 
@@ -35,6 +37,19 @@ async def post(transport: httpx.AsyncBaseTransport, url: str, **timeout: float) 
     finally:
         await response.aclose()
     return response
+
+
+async def test_a_machine_that_is_gone_is_found_out(
+    upstream: FakeUpstream, transport: AiohttpTransport
+) -> None:
+    upstream.scripts = [stream(*said("Hi"), Do.HANG)]
+    request = httpx.Request("POST", upstream.base_url, content=b"{}")
+    response = await transport.handle_async_request(request)
+    body = cast("Any", response.stream)
+    ours = body._response.connection.transport.get_extra_info("socket")
+    assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == STILL_THERE[1]
+    await response.aclose()
 
 
 class Proxy:

@@ -239,7 +239,7 @@ async def a_world(state: Path) -> AsyncIterator[World]:
     async def lifespan(app: object) -> AsyncIterator[None]:
         yield
 
-    paths = Paths(routes.build(metrics, max_body=10_000), lifespan)
+    paths = Paths(routes.build(metrics, max_body=10_000, heartbeat=0), lifespan)
     guarded = Auth(paths, public=routes.PUBLIC)
     app = Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)
     world = World(app, generations, metrics)
