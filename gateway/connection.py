@@ -3,6 +3,9 @@
 uvicorn limits neither the size of a request's head nor the time a client takes to send one, so that a few slow or
 talkative connections could hold every file descriptor and all memory. It also tells of a client that hangs up by a
 plain call (``HANGUP`` in the scope), where ASGI would need a task for each request just to wait for it.
+
+Two things that uvicorn does not put up with are accepted here: the offer to change the protocol, which a server may
+ignore (RFC 9110, section 7.8), and the end of a client's sending while it still waits for its answer.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import BadRequest
+from gateway.half_close import HalfClosed
 
 HANGUP = "tollgate.hangup"
 """In the scope: the ``Hangup`` of the request's connection."""
@@ -43,6 +48,8 @@ class _Cycle(RequestResponseCycle):
     """
 
     head = b""
+    events = False
+    """Whether the answer is a stream of events."""
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -77,6 +84,17 @@ class _Cycle(RequestResponseCycle):
                 self.transport.close()
             self.on_response()
 
+    def sign_of_life(self) -> bytes:
+        """What may be sent at this moment and changes nothing for a client that reads; empty where there is no such
+        thing.
+
+        Before the answer it is an interim one, which any client of HTTP/1.1 can discard (RFC 9110, section 15.2.1),
+        and within a stream of events a comment.
+        """
+        if not self.response_started or self.head:
+            return b"" if self.scope["http_version"] == "1.0" else b"HTTP/1.1 100 Continue\r\n\r\n"
+        return b"3\r\n:\n\n\r\n" if self.events and self.chunked_encoding else b""
+
     def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
         whole = STATUS_LINE[status]
         length = None
@@ -85,6 +103,8 @@ class _Cycle(RequestResponseCycle):
                 length = int(value)
             elif name == b"connection" and value == b"close":
                 self.keep_alive = False
+            elif name == b"content-type":
+                self.events = value.startswith(b"text/event-stream")
             whole += name + b": " + value + b"\r\n"
         lines = 1 + len(self.default_headers) + len(headers)
         if whole.count(b"\n") != lines or whole.count(b"\r") != lines:
@@ -111,6 +131,7 @@ class Connection(HttpToolsProtocol):
         self._heard = self.loop.time()
         self._sweeper: asyncio.TimerHandle | None = None
         self._hangup = Hangup()
+        self._half_closed: HalfClosed | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -119,12 +140,33 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._half_closed is not None:
+            self._half_closed.cancel()
         super().connection_lost(exc)
         self._hangup.happened()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that has said all it will still gets its answer, if it is there to read it."""
+        if not self._whole or self.cycle.response_complete:
+            return False
+        self.cycle.keep_alive = False
+        self._half_closed = HalfClosed(self.loop, self.transport, self._sign_of_life)
+        return True
+
+    def _sign_of_life(self) -> bytes:
+        # With requests in the queue the answer under way is another's than the last one's.
+        cycle = self.cycle
+        if self.pipeline or self.flow.write_paused or not isinstance(cycle, _Cycle):
+            return b""
+        return cycle.sign_of_life()
+
     def data_received(self, data: bytes) -> None:
         self._began = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
         if self._in_head:
             # A head that begins within this read is counted from the next: before it may stand another's body.
             self._head = 0 if self._began else self._head + len(data)
@@ -135,6 +177,34 @@ class Connection(HttpToolsProtocol):
         else:
             self._heard = self.loop.time()
 
+    def _feed(self, data: bytes | memoryview) -> None:
+        """Raises ``httptools.HttpParserError``.
+
+        At an offer of another protocol the parser stops behind the head, and takes the message to have no body. A new
+        one then gets the head without the offer, and all that follows.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = memoryview(data)[offer.args[0] :]
+            if self.parser.get_method() == b"CONNECT":
+                raise httptools.HttpParserError("this is no proxy")
+            head = self._head_without_offer()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+            self.parser.feed_data(head)
+
+    def _head_without_offer(self) -> bytes:
+        first = b"%b %b HTTP/%b" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+        )
+        lines = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([first, *lines, b"", b""])
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = self._began = True
@@ -142,6 +212,8 @@ class Connection(HttpToolsProtocol):
         self._heard = self.loop.time()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it is to be read again
         self._in_head = False
         self.scope[HANGUP] = self._hangup  # type: ignore[literal-required]
         super().on_headers_complete()
@@ -150,6 +222,8 @@ class Connection(HttpToolsProtocol):
             self.cycle.__class__ = _Cycle
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._whole = True
         super().on_message_complete()
 

@@ -145,3 +145,102 @@ async def test_a_slow_answer_and_a_rest_between_requests_are_not_silence(impatie
         writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
         assert await answer(reader) == (200, b"0")
         await asyncio.sleep(PATIENCE * 2)
+
+
+# An offer of another protocol
+
+OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+WHOLE = b"content-length: 5\r\n\r\nhello"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("body", [WHOLE, CHUNKED], ids=["whole", "chunked"])
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+async def test_an_offer_of_another_protocol_is_ignored(streams: Streams, body: bytes, piece: int) -> None:
+    reader, writer = streams
+    sent = b"POST /a?b HTTP/1.1\r\nhost: x\r\n" + OFFER + body
+    for start in range(0, len(sent), piece):
+        writer.write(sent[start : start + piece])
+        await asyncio.sleep(0)
+    assert await answer(reader) == (200, b"5")
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    assert await answer(reader) == (200, b"0"), "the connection goes on in HTTP/1.1"
+
+
+@pytest.mark.parametrize("name", [b"h2c", b"websocket", b"TLS/1.0, HTTP/2.0"])
+async def test_offers_among_requests_that_come_all_at_once(streams: Streams, name: bytes) -> None:
+    reader, writer = streams
+    offer = b"Connection: keep-alive, UPGRADE\r\nUpgrade: " + name + b"\r\n"
+    writer.write(
+        b"POST / HTTP/1.1\r\n" + offer + b"content-length: 3\r\n\r\nabc"
+        b"GET / HTTP/1.1\r\n" + offer + b"\r\n"
+        b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\nab"
+        b"POST / HTTP/1.1\r\n" + offer + CHUNKED
+    )
+    assert [(await answer(reader))[1] for _ in range(4)] == [b"3", b"0", b"2", b"5"]
+
+
+async def test_what_else_the_connection_header_says_counts(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"POST / HTTP/1.1\r\nconnection: upgrade, close\r\nupgrade: h2c\r\n" + WHOLE)
+    assert await answer(reader) == (200, b"5")
+    assert await closed(reader)
+
+
+async def test_a_body_behind_an_offer_is_never_taken_for_a_request(streams: Streams) -> None:
+    reader, writer = streams
+    hidden = b"GET /slow HTTP/1.1\r\n\r\n"
+    writer.write(b"POST / HTTP/1.1\r\n" + OFFER + b"content-length: %d\r\n\r\n" % len(hidden))
+    await asyncio.sleep(0.02)
+    writer.write(hidden + b"GET / HTTP/1.1\r\n\r\n")
+    assert await answer(reader) == (200, b"%d" % len(hidden))
+    assert await answer(reader) == (200, b"0")
+
+
+async def test_an_offer_with_two_lengths_is_refused_as_without(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"POST / HTTP/1.1\r\n" + OFFER + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert (await answer(reader))[0] == 400
+
+
+@pytest.mark.parametrize("target", [b"example.org:443", b"/"])
+async def test_it_is_no_proxy(streams: Streams, target: bytes) -> None:
+    reader, writer = streams
+    writer.write(b"CONNECT " + target + b" HTTP/1.1\r\n\r\n")
+    assert (await answer(reader))[0] == 400
+    assert await closed(reader)
+
+
+# The end of a client's sending
+
+
+async def test_a_client_that_ends_its_sending_is_answered(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"POST /slow HTTP/1.1\r\n" + WHOLE)
+    writer.write_eof()
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert await answer(reader) == (200, b"5")
+    assert await closed(reader)
+
+
+async def test_all_that_was_asked_before_the_end_is_answered(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"GET /slow HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+    writer.write_eof()
+    assert await answer(reader) == (200, b"0"), "HTTP/1.0 knows of no interim answers"
+    assert await closed(reader)
+
+
+async def test_pipelined_requests_are_all_answered_after_the_end(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write((b"POST / HTTP/1.1\r\n" + WHOLE) * 3)
+    writer.write_eof()
+    assert [await answer(reader) for _ in range(3)] == [(200, b"5")] * 3
+    assert await closed(reader)
+
+
+async def test_an_end_before_the_request_is_whole_ends_the_connection(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nabc")
+    writer.write_eof()
+    assert await closed(reader)

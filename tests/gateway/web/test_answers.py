@@ -274,6 +274,37 @@ async def test_hanging_up_in_the_middle_stops_the_upstream(gateway: Gateway, ups
     assert (await gateway.http.post("/v1/chat/completions", json=chat("up"))).status_code == 200
 
 
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])
+async def test_a_client_that_ends_its_sending_reads_on(gateway: Gateway, streamed: bool) -> None:
+    async with Wire(gateway.port) as wire:
+        wire.post(chat("slow", stream=streamed))
+        wire.writer.write_eof()
+        heard = (await asyncio.wait_for(wire.reader.read(), 10)).partition(b"HTTP/1.1 200 OK\r\n")[2]
+    assert b"connection: close" in heard
+    assert heard.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") if streamed else b'"a b c d"' in heard
+    metrics = await gateway.metrics()
+    assert metrics['tollgate_http_requests_total{route="/v1/chat/completions",status="200"}'] == 1
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])
+async def test_a_client_that_ends_its_sending_and_then_leaves_stops_the_upstream(
+    gateway: Gateway, upstream: FakeUpstream, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.half_close.SIGN", 0.05)
+    start = stream(sse(delta("a")), whole=False) if streamed else ()
+    upstream.scripts = [(*start, Do.HANG)]
+    async with Wire(gateway.port) as wire:
+        wire.post(chat("up", stream=streamed))
+        wire.writer.write_eof()
+        received = await upstream.arrived()
+        if streamed:
+            while b'"a"' not in await wire.reader.read(2**16):
+                pass
+        await asyncio.sleep(0.1)
+        assert not received.left.is_set()
+    await asyncio.wait_for(received.left.wait(), 10)
+
+
 async def test_hanging_up_while_sending_the_body_reaches_nobody(
     gateway: Gateway, upstream: FakeUpstream
 ) -> None:
