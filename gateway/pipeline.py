@@ -10,6 +10,7 @@ from gateway.caching.caches import Caches
 from gateway.cascade.cascade import Judge
 from gateway.errors import Internal
 from gateway.fallback.switchboard import Switchboard
+from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
@@ -71,6 +72,7 @@ class Content:
     """What looks at questions and answers. Caches see masked questions, and keep only what the guards let through."""
 
     guards: Guards
+    flags: Flags
     caches: Caches
     judge: Judge
     shadows: Shadows
@@ -78,9 +80,9 @@ class Content:
 
     def handler(self, inner: Handler) -> Handler:
         stages = [
-            guard_input(self.guards, self.metrics),
+            guard_input(self.guards, self.flags, self.metrics),
             cache(self.caches, self.metrics),
-            guard_output(self.guards, self.metrics),
+            guard_output(self.guards, self.flags, self.metrics),
             cascade(self.judge),
             shadow(self.shadows, self.metrics),
         ]

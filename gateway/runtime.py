@@ -28,6 +28,7 @@ from gateway.caching.repeats import Repeats
 from gateway.cascade.complexity import Classifier
 from gateway.cascade.embedded import Embedded
 from gateway.fallback.switchboard import Switchboard
+from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
 from gateway.guards.judge import LlamaGuard
 from gateway.guards.moderator import Moderator
@@ -72,6 +73,7 @@ class Runtime:
     quotas: Quotas
     ledger: Ledger | None
     caches: Caches
+    flags: Flags
     repeats: Repeats
     handler: Handler
     """Answers calls to models."""
@@ -192,9 +194,11 @@ class Generations:
             if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
         }
         guards = Guards(policy, build_scanners(policy, self._sidecar, judges))
+        flags = Flags(self._metrics, receipts.keep)
         books = Books(self._metrics, ledger)
         content = Content(
             guards=guards,
+            flags=flags,
             caches=caches,
             # The embedding is free where something else wants it, too; for a route alone it is not worth a process.
             judge=self._embedded if has_heads(policy) else self._words,
@@ -222,6 +226,7 @@ class Generations:
             quotas=quotas,
             ledger=ledger,
             caches=caches,
+            flags=flags,
             repeats=Repeats(caches, guards, quotas, metrics=self._metrics, receipts=receipts, books=books),
             handler=entrance.handler(content.handler(answering)),
             moderator=entrance.handler(moderator.handle),
@@ -252,6 +257,7 @@ class Generations:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         await self._shadows.aclose()
+        await asyncio.gather(*(runtime.flags.aclose() for runtime in self._live))
         live, self._live = self._live, []
         resources = {resource for runtime in live for resource in runtime.resources}
         await asyncio.gather(*(resource.aclose() for resource in resources))
@@ -325,6 +331,7 @@ class Generations:
 
     async def _retire(self, old: Runtime) -> None:
         await old.unused()
+        await old.flags.aclose()
         self._live.remove(old)
         # An older generation can outlive a newer one: what any of them holds stays open.
         held = {resource for runtime in self._live for resource in runtime.resources}

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.guards.finding import Finding, Origin, Scanner, Unscanned, Verdict
+from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
+from gateway.observe.metrics import Metrics
 from tests.fakes import policy
 
 ALL: frozenset[Origin] = frozenset(("system", "user", "assistant", "tool", "answer"))
@@ -91,3 +93,8 @@ def guards_of(**guards: tuple[Scanner, dict[str, Any]]) -> Guards:
     """Guards with scanners of one's own; each is written down as a secrets guard, as that may do everything."""
     rules = policy(guards={name: {"kind": "secrets", **config} for name, (_, config) in guards.items()})
     return Guards(rules, {name: scanner for name, (scanner, _) in guards.items()})
+
+
+def flags_of(metrics: Metrics | None = None) -> Flags:
+    """For stages under test; no receipt is written anywhere."""
+    return Flags(metrics or Metrics(), lambda tenant, receipt: None)

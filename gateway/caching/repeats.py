@@ -149,7 +149,7 @@ class Repeats:
             or call.cached != "exact"
             or len(data) > LONGEST
             or call.request.embeds
-            or self._guards.of(call.principal.tenant).input
+            or self._guards.of(call.principal.tenant).reads_input
             or (own := front.own(call.request_id, created := int(time.time()))) is None
             or (entry := self._caches.entry(call)) is None
             or (packed := self._answers.look(entry.key)) is None

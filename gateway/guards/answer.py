@@ -228,7 +228,10 @@ class Answer:
         unscanned = any(inspection.unscanned for inspection in self._inspections)
         self._call.receipt.note(
             "guard_output",
-            guards={one.guard.name: {**one.facts(), "stream": self._mode(one)} for one in self._inspections},
+            guards={
+                **self._call.receipt.notes.get("guard_output", {}).get("guards", {}),  # those that only flag
+                **{one.guard.name: {**one.facts(), "stream": self._mode(one)} for one in self._inspections},
+            },
             scanned=self.scanned and not unscanned and self.cut is None,
         )
         if self._left_out:
@@ -302,7 +305,7 @@ class Answer:
     def _missed(self, scan: _Scan, error: Unscanned) -> None:
         inspection = scan.watch.inspection
         inspection.missed(str(error))
-        if inspection.guard.config.on_error == "block":
+        if inspection.guard.config.refuses_unjudged:
             self._cut(inspection, "guard_unavailable", scan.choice, scan.lane, scan.watch.cleared)
         else:
             scan.watch.scan_ended(scan.end, last=scan.last)

@@ -28,6 +28,11 @@ class Guard:
         """Characters that all texts may have together: counted, not scanned."""
 
     @property
+    def acts(self) -> bool:
+        """Whether anything but notes may come of it: what only flags is not waited for."""
+        return self.config.action != "flag"
+
+    @property
     def edits(self) -> bool:
         """Whether it changes texts."""
         return self.config.action in ("redact", "mask")
@@ -39,6 +44,13 @@ class Applicable:
 
     input: tuple[Guard, ...] = ()
     output: tuple[Guard, ...] = ()
+    input_flags: tuple[Guard, ...] = ()
+    """Those that only flag; they are not among the others."""
+    output_flags: tuple[Guard, ...] = ()
+
+    @property
+    def reads_input(self) -> bool:
+        return bool(self.input or self.input_flags)
 
 
 class Guards:
@@ -59,8 +71,12 @@ class Guards:
                 for guard in self._all
                 if any(fnmatchcase(tenant, pattern) for pattern in guard.config.tenants)
             ]
+            asked = [guard for guard in mine if "input" in guard.config.on]
+            answered = [guard for guard in mine if "output" in guard.config.on]
             known = self._known[tenant] = Applicable(
-                tuple(guard for guard in mine if "input" in guard.config.on),
-                tuple(guard for guard in mine if "output" in guard.config.on),
+                input=tuple(guard for guard in asked if guard.acts),
+                output=tuple(guard for guard in answered if guard.acts),
+                input_flags=tuple(guard for guard in asked if not guard.acts),
+                output_flags=tuple(guard for guard in answered if not guard.acts),
             )
         return known

@@ -150,8 +150,12 @@ class _Piece(NamedTuple):
 class Judgement:
     """Several texts before one guard: first the fast tier for all of them, then the rest in one call an origin."""
 
-    def __init__(self, inspection: Inspection, texts: Sequence[tuple[str, Origin]]) -> None:
+    def __init__(
+        self, inspection: Inspection, texts: Sequence[tuple[str, Origin]], *, rest: float = 0.0
+    ) -> None:
+        """``rest``: seconds between two pieces in which the event loop is left to others."""
         self.inspection = inspection
+        self._rest = rest
         self._texts = texts
         self._overlap = min(inspection.guard.window, PIECE)
         self._step = max(PIECE - 2 * self._overlap, self._overlap)
@@ -170,7 +174,7 @@ class Judgement:
                 border = end - self._overlap if end < len(text) else end + 1
                 piece = _Piece(number, start, behind, border, text[start:end])
                 if budget < len(piece.words):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(self._rest)
                     budget = PIECE
                 budget -= len(piece.words)
                 verdict = self.inspection.quick(piece.words, origin)

@@ -141,7 +141,7 @@ class Moderator:
             if judge is not None:
                 await self._ask(judge, texts, guard, opinions)
         except (SidecarError, Unscanned, TimeoutError) as error:
-            if guard.on_error == "block" or "fast" not in guard.checks:
+            if guard.refuses_unjudged or "fast" not in guard.checks:
                 raise GuardUnavailable(
                     "The toxicity guard cannot judge this now. Try again in a moment.", retry_after=1.0
                 ) from error

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.guards.edits import Edit, merged
 from gateway.guards.finding import Finding, Unscanned
+from gateway.guards.flags import Said
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import Inspection, Judgement, at_once
 from gateway.guards.mask import Masks
 from gateway.guards.texts import Path, Texts, replaced
 from gateway.observe.metrics import Metrics
-from gateway.types import Call
+from gateway.types import Call, ChatRequest
 
 TOKEN_IDS = "token_ids"
 
 
 class Screening:
-    """All guards scan the request as it came; then the strictest of what they found is done."""
+    """All guards that act scan the request as it came; then the strictest of what they found is done."""
 
     def __init__(self, call: Call, guards: Sequence[Guard], metrics: Metrics) -> None:
         self._call = call
@@ -55,7 +56,7 @@ class Screening:
         for inspection in self._inspections:
             inspection.missed(TOKEN_IDS)
             guard = inspection.guard
-            if guard.config.action != "flag" and guard.config.on_error == "block":
+            if guard.config.refuses_unjudged:
                 field = "input" if self._call.request.embeds else "prompt"
                 raise BadRequest(
                     f"The guard '{guard.name}' cannot read token ids. Send '{field}' as text.", param=field
@@ -97,7 +98,7 @@ class Screening:
         judgement.give_up()
         guard = judgement.inspection.guard
         judgement.inspection.missed(str(error))
-        if guard.config.on_error == "block":
+        if guard.config.refuses_unjudged:
             raise GuardUnavailable(
                 f"The guard '{guard.name}' could not judge this request ({error}). Try again in a moment.",
                 retry_after=max(guard.config.timeout, 1.0),
@@ -140,7 +141,20 @@ class Screening:
     def _note(self) -> None:
         self._call.receipt.note(
             "guard_input",
-            guards={inspection.guard.name: inspection.facts() for inspection in self._inspections},
+            guards={
+                **self._call.receipt.notes.get("guard_input", {}).get("guards", {}),  # those that only flag
+                **{inspection.guard.name: inspection.facts() for inspection in self._inspections},
+            },
             scanned=not any(inspection.unscanned for inspection in self._inspections),
             unread=list(dict.fromkeys(self._texts.unread))[:16],
         )
+
+
+def asked(request: ChatRequest) -> Said:
+    """What those guards read of a request that only flag."""
+    texts = Texts.of(request)
+    return Said(
+        texts=[(text.text, text.origin) for text in texts.texts],
+        lengths=[sum(len(text.text) for text in texts.texts)],
+        unread=[TOKEN_IDS] if TOKEN_IDS in texts.unread else [],
+    )

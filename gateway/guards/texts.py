@@ -191,6 +191,14 @@ def _leaves(document: Json) -> Iterator[Json]:
         yield document
 
 
+def spoken(arguments: str) -> str:
+    """The keys and values of a tool call's arguments, a line each; what is no JSON as it is."""
+    try:
+        return "\n".join(map(_words, _leaves(json.loads(arguments))))
+    except (ValueError, RecursionError):
+        return arguments
+
+
 def _words(leaf: Json) -> str:
     return leaf if isinstance(leaf, str) else json.dumps(leaf)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, cast
 
@@ -34,6 +35,8 @@ class Receipts:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: dict[str, Receipt] = {}
+        self._writing: dict[str, Receipt] = {}
+        """Taken from those that wait: one that is kept again meanwhile is written again."""
         self._dropped = 0
         self._warned = float("-inf")
         self._more = asyncio.Event()
@@ -42,6 +45,7 @@ class Receipts:
         self._writer = asyncio.create_task(self._write())
 
     def keep(self, tenant: str, receipt: Receipt) -> None:
+        """It may be kept again when more is known of it."""
         if len(self._waiting) >= BACKLOG:
             self._dropped += 1
             return
@@ -53,7 +57,7 @@ class Receipts:
     async def find(self, tenant: str, request_id: str) -> dict[str, Any] | None:
         """The receipt of one of the tenant's requests. Raises ``StoreDown``."""
         key = _key(tenant, request_id)
-        if receipt := self._waiting.get(key):
+        if receipt := self._waiting.get(key) or self._writing.get(key):
             return cast("dict[str, Any]", orjson.loads(orjson.dumps(_body(receipt))))
         value = await self._store.get(key)
         return None if value is None else orjson.loads(value)
@@ -65,16 +69,17 @@ class Receipts:
     async def _write(self) -> None:
         while True:
             await self._more.wait()
-            batch = list(islice(self._waiting.items(), BATCH))
-            try:
-                await self._store.put_many(self._bodies(batch), TTL)
-            except StoreDown as error:
-                self._lose(len(batch), error)
-            except Exception:
-                self._dropped += len(batch)
-                log.exception("%d receipts are lost to a bug", len(batch))
-            for key, _ in batch:
+            self._writing = dict(islice(self._waiting.items(), BATCH))
+            for key in self._writing:
                 del self._waiting[key]
+            try:
+                await self._store.put_many(self._bodies(self._writing), TTL)
+            except StoreDown as error:
+                self._lose(len(self._writing), error)
+            except Exception:
+                self._dropped += len(self._writing)
+                log.exception("%d receipts are lost to a bug", len(self._writing))
+            self._writing = {}
             if not self._waiting:
                 self._more.clear()
                 self._idle.set()
@@ -88,9 +93,9 @@ class Receipts:
             self._warned = now
             log.warning("receipts are lost (%d so far): %s", self._dropped, error)
 
-    def _bodies(self, batch: list[tuple[str, Receipt]]) -> dict[str, bytes]:
+    def _bodies(self, batch: Mapping[str, Receipt]) -> dict[str, bytes]:
         bodies = {}
-        for key, receipt in batch:
+        for key, receipt in batch.items():
             try:
                 bodies[key] = orjson.dumps(_body(receipt))
             except TypeError:
@@ -104,7 +109,7 @@ class Receipts:
             async with asyncio.timeout(SECONDS_TO_CLOSE):
                 await self.written()
         except TimeoutError:
-            log.warning("%d receipts were not stored in time", len(self._waiting))
+            log.warning("%d receipts were not stored in time", len(self._waiting) + len(self._writing))
         self._writer.cancel()
         await self._store.aclose()
 

@@ -1,4 +1,4 @@
-"""Whether the sidecar has what those guards need that refuse everyone without it."""
+"""Whether the sidecar has what those guards need that refuse their tenants' requests without it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PATIENCE = 2.0
 def unready(policy: Policy, sidecar: Sidecar) -> Callable[[], Awaitable[Mapping[str, str]]] | None:
     """Tells which guards cannot judge now, and why. None where there is no guard of that kind.
 
-    Those count that look after every tenant and refuse what they cannot judge: without them hardly a request would
-    be served.
+    Those count that refuse what they cannot judge, whichever tenants they look after: a worker that answers some
+    of them with 503 is not ready. A guard that only flags refuses nothing.
     """
     needed = {
         name: models
         for name, guard in policy.guards.items()
-        if guard.on_error == "block" and "*" in guard.tenants
+        if guard.refuses_unjudged
         if (models := models_of(guard))
     }
     if not needed:

@@ -5,23 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from gateway.guards.flags import Flags
 from gateway.guards.guards import Guard, Guards
 from gateway.guards.mask import Unmasking
-from gateway.guards.screening import Screening
+from gateway.guards.screening import Screening, asked
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def guard_input(guards: Guards, metrics: Metrics) -> Stage:
+def guard_input(guards: Guards, flags: Flags, metrics: Metrics) -> Stage:
     """A tenant without input guards passes untouched."""
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
-            applicable = guards.of(call.principal.tenant).input
-            return guarded(call, applicable) if applicable else following(call)
+            mine = guards.of(call.principal.tenant)
+            chunks = guarded(call, mine.input) if mine.input else following(call)
+            return flagged(call, mine.input_flags, chunks) if mine.input_flags else chunks
 
-        async def guarded(call: Call, applicable: Sequence[Guard]) -> Chunks:
-            originals = await Screening(call, applicable, metrics).run()
+        async def flagged(call: Call, flagging: Sequence[Guard], following: Chunks) -> Chunks:
+            request = call.request  # as the caller wrote it
+            beside = flags.of(call, flagging, "input")
+            try:
+                async with aclosing(following) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            finally:
+                beside.is_over = True
+                beside.judge(lambda: asked(request))
+
+        async def guarded(call: Call, acting: Sequence[Guard]) -> Chunks:
+            originals = await Screening(call, acting, metrics).run()
             async with aclosing(following(call)) as chunks:
                 if not originals:
                     async for chunk in chunks:

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from gateway.guards.guards import Guards
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from gateway.guards.flags import Flags
+from gateway.guards.guards import Guard, Guards
 from gateway.guards.streams import guarded
+from gateway.guards.transcript import Transcript
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def guard_output(guards: Guards, metrics: Metrics) -> Stage:
+def guard_output(guards: Guards, flags: Flags, metrics: Metrics) -> Stage:
     """A tenant without output guards passes untouched, and so do embeddings."""
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
-            applicable = guards.of(call.principal.tenant).output
-            if not applicable or call.request.embeds:
+            mine = guards.of(call.principal.tenant)
+            if call.request.embeds or not (mine.output or mine.output_flags):
                 return following(call)
-            return guarded(call, applicable, metrics, following)
+            told = flagged(mine.output_flags) if mine.output_flags else following
+            return guarded(call, mine.output, metrics, told) if mine.output else told(call)
+
+        def flagged(flagging: Sequence[Guard]) -> Handler:
+            async def handle(call: Call) -> Chunks:
+                transcript = Transcript()
+                beside = flags.of(call, flagging, "output")
+                for guard in flagging:
+                    metrics.guard_streams.labels(guard.name).inc()
+                try:
+                    async with aclosing(following(call)) as chunks:
+                        async for chunk in chunks:
+                            transcript.add(chunk)
+                            yield chunk
+                finally:
+                    beside.is_over = True
+                    beside.judge(transcript.said)
+
+            return handle
 
         return handle
 

@@ -31,7 +31,14 @@ TIMEOUT = "500ms"
 
 def guard(tenant: str, on_error: str, **more: Any) -> dict[str, Any]:
     """One that leaves nothing to the fast tier, so that every text needs the sidecar."""
-    return {"tenants": [tenant], "on_error": on_error, "checks": ["model"], "timeout": TIMEOUT, **more}
+    rules = {
+        "tenants": [tenant],
+        "action": "block",
+        "on_error": on_error,
+        "checks": ["model"],
+        "timeout": TIMEOUT,
+    }
+    return {**rules, **more}
 
 
 def a_policy() -> dict[str, Any]:

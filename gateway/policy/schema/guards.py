@@ -59,15 +59,20 @@ class AnyGuard(Frozen):
     tenants: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
     """Glob patterns of the tenants it looks after."""
     stream: Literal["hold", "windowed", "optimistic"] = "windowed"
-    """What a client sees of a streamed answer before the guard has judged it."""
+    """What a client sees of a streamed answer before the guard has judged it. With ``flag``: all of it, always."""
     window: Annotated[int, Field(strict=True, ge=16, le=100_000)] = 256
     """Characters that ``windowed`` holds back, and by which successive scans overlap."""
     interval: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 64
     """New characters after which the answer is scanned again."""
     on_error: Literal["block", "allow"] = "block"
-    """When a text could not be judged."""
+    """When a text could not be judged. With ``flag`` it is noted, and passes."""
     timeout: Timeout = 2.0
     """For one judgement."""
+
+    @property
+    def refuses_unjudged(self) -> bool:
+        """Whether a text that could not be judged goes no further. What only flags never stops anything."""
+        return self.on_error == "block" and self.action != "flag"
 
     @model_validator(mode="after")
     def _possible(self) -> AnyGuard:
@@ -102,9 +107,9 @@ class PiiGuard(AnyGuard):
         "CREDIT_CARD",
         "IBAN_CODE",
         "US_SSN",
-        "IP_ADDRESS",
     )
-    """Presidio's names. PERSON, LOCATION, ORGANIZATION and the like need a spaCy model, see ``sidecar``."""
+    """Presidio's names. PERSON, LOCATION, ORGANIZATION and the like need a spaCy model, see ``sidecar``. IP_ADDRESS
+    is not among the defaults, as programs and answers about networks are full of those that are nobody's."""
     languages: Annotated[tuple[Language, ...], Field(min_length=1)] = ("en",)
     threshold: Share = 0.5
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
@@ -127,6 +132,8 @@ class InjectionGuard(AnyGuard):
         "output": ("block", "flag"),
     }
     kind: Literal["injection"]
+    action: Action = "flag"
+    """Not ``block``: the shipped detector takes most coding prompts for attacks, see ``docs/guards.md``."""
     threshold: Share = 0.5
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
     classifier: Classifier | None = None

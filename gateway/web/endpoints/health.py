@@ -17,7 +17,7 @@ async def healthz(request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """200 when at least one backend proves that it can serve: the engine by decoding a token, others by an answer;
-    and no guard that would refuse everyone while its model is not there waits for it."""
+    and no guard that refuses what it cannot judge waits for its model, whichever tenants it looks after."""
     verdict = await Context.of(request.scope).runtime.readiness.verdict()
     body = {
         "status": "ready" if verdict.ready else "not ready",

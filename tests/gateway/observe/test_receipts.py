@@ -54,6 +54,34 @@ async def test_a_receipt_is_found_by_its_own_tenant_alone() -> None:
     await receipts.aclose()
 
 
+async def test_what_is_kept_again_while_it_is_written_is_written_again() -> None:
+    """A guard's verdict may come after the request has ended."""
+
+    class Held(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.gate = asyncio.Event(), asyncio.Event()
+
+        async def put_many(self, values: Any, ttl: float) -> None:
+            self.begun.set()
+            await self.gate.wait()
+            await super().put_many(values, ttl)
+
+    store, receipt = Held(), a_receipt()
+    receipts = Receipts(store)
+    receipts.keep("acme", receipt)
+    await asyncio.wait_for(store.begun.wait(), 1)
+    receipt.note("guard_input", late=True)
+    receipts.keep("acme", receipt)
+    for _ in range(2):  # while it is being written, and afterwards
+        found = await receipts.find("acme", "req_1")
+        assert found is not None
+        assert found["stages"]["guard_input"] == {"late": True}
+        store.gate.set()
+        await settled(receipts)
+    await receipts.aclose()
+
+
 async def test_no_tenant_can_spell_anothers_receipt() -> None:
     receipts = Receipts(MemoryStore())
     receipts.keep("acme:eu", a_receipt("req_1"))

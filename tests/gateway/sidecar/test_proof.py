@@ -33,7 +33,7 @@ class Told(Absent):
 async def test_a_guard_waits_for_its_own_models() -> None:
     rules = policy(
         guards={
-            "injection": {},
+            "injection": {"action": "block"},
             "names": {"kind": "pii", "entities": ["ES_NIF"]},
             "own": {"kind": "toxicity", "classifier": {"model": "a/b", "unsafe": ["x"]}},
         }
@@ -53,9 +53,16 @@ async def test_a_guard_waits_for_its_own_models() -> None:
     assert set(await verdicts()) == {"injection", "names", "own"}
 
 
+async def test_a_guard_of_one_tenant_is_waited_for() -> None:
+    rules = policy(guards={"injection": {"tenants": ["acme"], "action": "block"}})
+    verdicts = unready(rules, Told({"embedder": "loading"}))
+    assert verdicts is not None
+    assert await verdicts() == {"injection": "'embedder' is still being loaded"}
+
+
 async def test_silence_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.sidecar.proof._PATIENCE", 0.05)
-    verdicts = unready(policy(guards={"injection": {}}), Told(None))
+    verdicts = unready(policy(guards={"injection": {"action": "block"}}), Told(None))
     assert verdicts is not None
     assert await verdicts() == {"injection": "the sidecar does not answer within 0.05 s"}
 
@@ -63,13 +70,14 @@ async def test_silence_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "guard",
     [
-        {"kind": "injection", "on_error": "allow"},
-        {"kind": "injection", "tenants": ["acme"]},
-        {"kind": "injection", "checks": ["fast"]},
+        {"kind": "injection", "action": "block", "on_error": "allow"},
+        {"kind": "injection", "action": "flag"},
+        {"kind": "toxicity", "action": "flag", "on": ["input", "output"], "on_error": "block"},
+        {"kind": "injection", "action": "block", "checks": ["fast"]},
         {"kind": "pii"},
         {"kind": "secrets"},
     ],
-    ids=["lets pass", "one tenant's", "needs no model", "patterns", "secrets"],
+    ids=["lets pass", "flags", "flags answers", "needs no model", "patterns", "secrets"],
 )
-def test_guards_without_which_most_are_served_are_not_waited_for(guard: dict[str, Any]) -> None:
+def test_guards_that_refuse_nothing_without_a_model_are_not_waited_for(guard: dict[str, Any]) -> None:
     assert unready(policy(guards={"it": guard}), Told(None)) is None

@@ -19,7 +19,7 @@ from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input
 from gateway.types import Call, ChatRequest, Chunk, Chunks
 from tests.fakes import a_call, policy
-from tests.scanners import Blocks, Slow, Words, down, guards_of
+from tests.scanners import Blocks, Slow, Words, down, flags_of, guards_of
 
 pytestmark = pytest.mark.anyio
 
@@ -53,8 +53,10 @@ class Model:
 
 async def ask(guards: Guards, call: Call, *chunks: Chunk | BaseException) -> tuple[Model, list[Chunk]]:
     model = Model(*(chunks or (Chunk(0, {"content": "ok"}, "stop"),)))
-    async with aclosing(guard_input(guards, Metrics())(model)(call)) as stream:
+    flags = flags_of()
+    async with aclosing(guard_input(guards, flags, Metrics())(model)(call)) as stream:
         out = [chunk async for chunk in stream]
+    await flags.settled()
     assert model.open == 0
     return model, out
 
@@ -72,7 +74,7 @@ def said(chunks: list[Chunk], index: int = 0) -> str:
 
 
 async def test_without_guards_there_is_no_layer() -> None:
-    stage = guard_input(a_guard(tenants=["other"]), Metrics())
+    stage = guard_input(a_guard(tenants=["other"]), flags_of(), Metrics())
     assert stage(lambda call: "the very stream")(a_call()) == "the very stream"  # type: ignore[arg-type,return-value,comparison-overlap]
 
 
@@ -210,10 +212,12 @@ async def test_token_ids_cannot_be_read(prompt: Any) -> None:
     with pytest.raises(errors.BadRequest, match="Send 'input' as text") as caught:
         await ask(a_guard(action="block"), a_call(prompt=prompt, embeds=True))
     assert caught.value.param == "input"
-    for lenient in (a_guard(action="block", on_error="allow"), a_guard(action="flag")):
-        call = a_call(prompt=prompt)
-        await ask(lenient, call)
-        assert call.receipt.notes["guard_input"]["scanned"] is False
+    call = a_call(prompt=prompt)
+    await ask(a_guard(action="block", on_error="allow"), call)
+    assert call.receipt.notes["guard_input"]["scanned"] is False
+    call = a_call(prompt=prompt)
+    await ask(a_guard(action="flag"), call)
+    assert call.receipt.notes["guard_input"]["guards"]["mail"]["unscanned"] == "token_ids"
 
 
 async def test_local_and_flag() -> None:
@@ -253,7 +257,7 @@ async def test_the_slower_tier_is_asked_once_for_all_texts_and_guards_wait_side_
     one, two = Slow(MAIL), Slow(MAIL)
     one.gate.clear()
     two.gate.clear()
-    guards = guards_of(one=(one, {"action": "mask"}), two=(two, {"action": "flag"}))
+    guards = guards_of(one=(one, {"action": "mask"}), two=(two, {"action": "local"}))
     task = asyncio.create_task(ask(guards, user(ANN, "and", BOB)))
     while not (one.running and two.running):  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -427,7 +431,7 @@ async def test_names_stay_names() -> None:
 
 async def test_figures() -> None:
     metrics = Metrics()
-    stage = guard_input(a_guard(), metrics)
+    stage = guard_input(a_guard(), flags_of(), metrics)
     async with aclosing(stage(Model(Chunk(0, {}, "stop")))(user(ANN, BOB))) as chunks:
         assert len([chunk async for chunk in chunks]) == 1
     page = metrics.render()[0].decode()
