@@ -34,6 +34,22 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True)
+class Native:
+    """A request as its caller wrote it, for backends that speak the caller's own dialect.
+
+    They send ``body`` rather than the canonical form, which cannot say all that ``body`` says. All others go by the
+    canonical form. Whoever changes what is said changes it in both: here, and by ``read`` there.
+    """
+
+    dialect: str
+    body: Mapping[str, Json]
+    read: Callable[[Mapping[str, Json]], ChatRequest]
+    """The canonical form of a body of this kind. Raises ``BadRequest``."""
+    beyond: tuple[str, str] | None = None
+    """The first thing that the canonical form cannot say and that the answer depends on: its place, and what it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A question to a model, in one canonical form for every inbound dialect.
 
@@ -52,6 +68,12 @@ class ChatRequest:
     """The last message, or the prompt's end, is a partial answer: go on from there without repeating it."""
     embeds: bool = False
     """The prompts' embeddings are wanted. The answer has one chunk a prompt: ``{"embedding": …}`` as its delta."""
+    native: Native | None = field(default=None, compare=False)
+    """The same in the caller's own words, where the canonical form says less."""
+
+    def speaks(self, dialect: str) -> bool:
+        """Whether the caller wrote in ``dialect``, and is to be answered in it."""
+        return self.native is not None and self.native.dialect == dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +173,10 @@ class Call:
     """``time.perf_counter()`` when the request arrived."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Trace context and the like, to be sent along upstream."""
+    provider_headers: Mapping[str, str] = field(default_factory=dict)
+    """The caller's own that are meant for the model's provider, such as ``anthropic-beta``."""
+    query: str = ""
+    """The request's query string, for a provider that knows it."""
     model: str = ""
     """The public model to be asked: what the request's name means, until routing or a fallback puts another there."""
     deadline: float | None = None

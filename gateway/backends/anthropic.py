@@ -17,9 +17,13 @@ from gateway.errors import BadRequest
 from gateway.policy.schema import Target
 from gateway.types import Call, Chunks
 from gateway.wire.anthropic import request_writer
+from gateway.wire.anthropic.request_reader import DIALECT
 
 VERSION = "2023-06-01"
-"""Not the newest: 2026-10-21 refuses ``temperature``, ``top_p`` and ``top_k``, which callers send."""
+"""Where the caller names none. Not the newest: 2026-10-21 refuses ``temperature``, ``top_p`` and ``top_k``, which
+callers send."""
+BETA = "beta=true"
+"""What Anthropic's SDK appends to the path of requests for beta features."""
 
 
 class AnthropicBackend:
@@ -40,6 +44,7 @@ class AnthropicBackend:
         self.name = name
         base_url = base_url.rstrip("/")
         self._messages = Endpoint("POST", base_url + request_writer.PATH)
+        self._beta = Endpoint("POST", f"{base_url}{request_writer.PATH}?{BETA}")
         self._models = Endpoint("GET", base_url + "/v1/models")
         self._max_tokens = max_tokens
         self._exchange = Exchange(name, transport, anthropic_errors.from_response)
@@ -62,14 +67,14 @@ class AnthropicBackend:
             )
         body = request_writer.write_request(call.request, target.model, max_tokens=self._max_tokens)
         clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
-        headers = {**self._headers, "content-type": "application/json", **call.headers}
+        headers = self._headers_of(call)
         outage = self._exchange.outage
 
         def reading_of(streamed: bool) -> Reading:
             return Events(self.name, call, outage) if streamed else Body(self.name, outage)
 
         chunks = self._exchange.ask(
-            self._messages,
+            self._beta if call.query == BETA else self._messages,
             headers,
             clock,
             orjson.dumps(body),
@@ -79,6 +84,13 @@ class AnthropicBackend:
         async with aclosing(chunks):
             async for chunk in chunks:
                 yield chunk
+
+    def _headers_of(self, call: Call) -> dict[str, str]:
+        """A caller who speaks this dialect says which version of it; betas are for whoever asks for them."""
+        told = call.provider_headers
+        if "anthropic-version" in told and not call.request.speaks(DIALECT):
+            told = {name: value for name, value in told.items() if name != "anthropic-version"}
+        return {**self._headers, "content-type": "application/json", **call.headers, **told}
 
     async def probe(self) -> None:
         """Ask for the list of models, which costs nothing and needs a good key."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
@@ -17,7 +18,7 @@ from gateway.policy.schema import (
     OpenAIBackend,
     Policy,
 )
-from gateway.types import Call, ChatRequest, Json
+from gateway.types import Call, ChatRequest, Json, Native
 
 VERSION = 1
 """Of what is hashed, and of how answers are written: entries of another are never found."""
@@ -131,7 +132,8 @@ def cache_key(call: Call, fingerprint: str, per: _Per = "tenant") -> str:
     what is no JSON.
     """
     request = call.request
-    return _digest([request.messages, *_rest(call, request, fingerprint, per)])
+    asked = request.messages if request.native is None else _native(request.native)
+    return _digest([asked, *_rest(call, request, fingerprint, per)])
 
 
 def partition(call: Call, fingerprint: str, per: _Per = "tenant") -> Partition | None:
@@ -145,8 +147,33 @@ def partition(call: Call, fingerprint: str, per: _Per = "tenant") -> Partition |
     question = _plain(last.get("content"))
     if not question or len(question) > LONGEST_QUESTION or question.isspace():
         return None
-    before = [*request.messages[:-1], {**last, "content": None}]
+    before: Json = [*request.messages[:-1], {**last, "content": None}]
+    if request.native is not None:
+        body = _native(request.native)[1]
+        *turns, asked = body["messages"]
+        if not _is_plain_turn(asked):
+            return None
+        before = _native(replace(request.native, body={**body, "messages": turns}))
     return Partition(_digest(["semantic", before, *_rest(call, request, fingerprint, per)]), question)
+
+
+def _native(native: Native) -> list[Json]:
+    """A request in its caller's own words: they say more than the canonical form does."""
+    body = {name: value for name, value in native.body.items() if name == "messages" or name not in IGNORED}
+    return [native.dialect, body]
+
+
+def _is_plain_turn(turn: Mapping[str, Json]) -> bool:
+    """Whether it is text, and nothing else that an answer could depend on."""
+    content = turn.get("content")
+    if isinstance(content, str):
+        return True
+    return isinstance(content, list) and all(
+        isinstance(block, dict)
+        and block.get("type") == "text"
+        and block.keys() <= {"type", "text", "cache_control"}
+        for block in content
+    )
 
 
 def _rest(call: Call, request: ChatRequest, fingerprint: str, per: _Per) -> list[Json]:
@@ -158,6 +185,7 @@ def _rest(call: Call, request: ChatRequest, fingerprint: str, per: _Per) -> list
         request.prompt,
         request.n,
         [request.continues, request.embeds, call.local_only],
+        *([dict(call.provider_headers)] if call.provider_headers else ()),
         {name: value for name, value in request.params.items() if not _is_left_out(name, value)},
     ]
 

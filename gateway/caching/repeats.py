@@ -33,7 +33,7 @@ OVERHEAD = 2_000
 
 _ASKED = 4
 """Bytes that a question takes as it came and as it was read, for each of its own."""
-_WISHES = frozenset({b"cache-control", b"x-tollgate-deadline"})
+_WISHES = frozenset({b"cache-control", b"x-tollgate-deadline", b"anthropic-beta"})
 _NOTHING_USED: dict[str, Json] = {"used_tokens": 0, "cost_usd": 0.0, "source": "cache"}
 
 _Headers = Iterable[tuple[bytes, bytes]]

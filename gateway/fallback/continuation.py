@@ -110,8 +110,13 @@ def continued(request: ChatRequest, sent: Sent, backend: AnyBackend) -> tuple[Ch
     else:
         if request.messages[-1].get("role") == "assistant":
             return None  # the caller's own partial answer: two in a row read differently everywhere
-        messages = (*request.messages, {"role": "assistant", "content": shown})
-        request = replace(request, messages=messages, params=params, continues=True)
+        begun = {"role": "assistant", "content": shown}
+        messages = (*request.messages, begun)
+        native = request.native
+        if native is not None:  # every dialect has this message in the same words
+            body = {**native.body, "messages": [*native.body["messages"], begun]}
+            native = replace(native, body=body)
+        request = replace(request, messages=messages, params=params, continues=True, native=native)
     return request, text[len(shown) :]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from gateway.guards.texts import Path
+from gateway.guards.native import Path
 from gateway.guards.window import Lane
 from gateway.types import Chunk
 

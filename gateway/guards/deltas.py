@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gateway.guards.texts import Path
+from gateway.guards.native import Path
 from gateway.types import ChatRequest, Json
 
 Channel = str

@@ -12,7 +12,8 @@ from gateway.guards.flags import Said
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import Inspection, Judgement, at_once
 from gateway.guards.mask import Masks
-from gateway.guards.texts import Path, Texts, replaced
+from gateway.guards.native import Path
+from gateway.guards.texts import Texts, replaced
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, ChatRequest
 

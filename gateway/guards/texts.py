@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gateway.guards import native
 from gateway.guards.finding import Origin
-from gateway.types import ChatRequest, Json
+from gateway.guards.native import Path
+from gateway.types import ChatRequest, Json, Native
 
-Path = tuple[str | int, ...]
 Kind = Literal["text", "json", "name"]
 
 _ORIGINS: Mapping[str, Origin] = {
@@ -55,6 +56,9 @@ class Texts:
     @classmethod
     def of(cls, request: ChatRequest) -> Texts:
         texts = cls()
+        if request.native is not None:
+            texts._native(request.native.body)
+            return texts
         for i, message in enumerate(request.messages or ()):
             texts._message(("messages", i), message)
         if request.prompt is not None:
@@ -70,6 +74,22 @@ class Texts:
         for name, origin in _WHOLE.items():
             texts._described(("params", name), params.get(name), origin, said=True)
         return texts
+
+    def _native(self, body: Mapping[str, Json]) -> None:
+        """A request in its caller's own words, which are what its model will see."""
+        below: Path = ("native",)
+        for path, value, origin, kind in native.conversation(body):
+            if kind == "unread":
+                self.unread.append(str(path[-1]))
+            elif kind == "arguments":
+                self._document((*below, *path), value, origin)
+            else:
+                self._add((*below, *path), value, origin, "name" if kind == "name" else "text")
+        for name in ("tools", "output_config"):
+            self._described((*below, name), body.get(name), "system")
+        for name in native.others(body):
+            if name != "output_config":
+                self._described((*below, name), body[name], "user", said=True)
 
     def _add(self, path: Path, text: Json, origin: Origin, kind: Kind = "text") -> None:
         if isinstance(text, str) and text:
@@ -112,12 +132,13 @@ class Texts:
         if not isinstance(arguments, str) or not arguments:
             return
         try:
-            document = json.loads(arguments)
-            said = "\n".join(_words(value) for value in _leaves(document))
+            self._document((*path, "arguments"), json.loads(arguments), origin)
         except (ValueError, RecursionError):
             self._add((*path, "arguments"), arguments, origin)
-            return
-        self.texts.append(Text((*path, "arguments"), said, origin, "json", document))
+
+    def _document(self, path: Path, document: Json, origin: Origin) -> None:
+        said = "\n".join(_words(value) for value in _leaves(document))
+        self.texts.append(Text(path, said, origin, "json", document))
 
     def _described(self, path: Path, value: Json, origin: Origin, *, said: bool = False) -> None:
         """What is ``said`` in definitions and schemas; their names and keywords are for machines."""
@@ -145,8 +166,32 @@ class Texts:
 
 def replaced(request: ChatRequest, texts: Mapping[Path, str]) -> ChatRequest:
     """``request`` with other texts at these places; nothing of the old one is changed."""
+    if request.native is not None:
+        return _in_its_own_words(request, request.native, {path[1:]: text for path, text in texts.items()})
     fresh = {name: _put_all(getattr(request, str(name)), below) for name, below in _by_step(texts).items()}
     return replace(request, **{str(name): value for name, value in fresh.items()})
+
+
+def _in_its_own_words(request: ChatRequest, own: Native, texts: Mapping[Path, str]) -> ChatRequest:
+    """The caller's words with other texts at these places, and the canonical form of that."""
+    values = {
+        # What a call was given stands there as it is, and not written out as JSON.
+        path: text if isinstance(_at(own.body, path), str) else json.loads(text)
+        for path, text in texts.items()
+    }
+    fresh = own.read(_put_all(own.body, values))
+    said = {name: fresh.params[name] for name in _SAYING if name in fresh.params}
+    return replace(request, messages=fresh.messages, params={**request.params, **said}, native=fresh.native)
+
+
+_SAYING = ("tools", "response_format", "user")
+"""The parameters that hold texts."""
+
+
+def _at(tree: Json, path: Path) -> Json:
+    for step in path:
+        tree = tree[step]
+    return tree
 
 
 def _put_all(tree: Json, values: Mapping[Path, Json]) -> Json:

@@ -103,7 +103,18 @@ def request_from(
 
 
 def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
-    """The body to send upstream; usage is always asked for, as the gateway itself needs it."""
+    """The body to send upstream; usage is always asked for, as the gateway itself needs it.
+
+    Raises ``BadRequest`` for what another dialect's caller wrote and this one has no words for.
+    """
+    if request.native is not None and request.native.beyond is not None:
+        where, what = request.native.beyond
+        raise BadRequest(
+            f"'{where}' is {what}, which this model's server does not know. Leave it out, or ask a model of the "
+            "provider whose it is.",
+            param=where,
+            code="unsupported_parameter",
+        )
     sent: dict[str, Json] = {**request.params, "model": model, "stream": request.stream}
     if request.messages is not None:
         sent["messages"] = request.messages

@@ -31,6 +31,8 @@ LAST_WORDS = 0.5
 MAX_WRITE = 2**16
 """Bytes of events that are put into one write at most."""
 
+_PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
+"""Headers of the caller's that its model's provider is to see; only backends that know them pass them on."""
 
 class Generate:
     """The ASGI endpoint of one dialect."""
@@ -165,6 +167,7 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
         raise UnknownModel.named(request.model)
     traceparent, cache_control, deadline = "", "", None
+    provider: dict[str, str] = {}
     for name, value in scope["headers"]:
         if name == b"traceparent":
             traceparent = value.decode("latin-1")
@@ -173,6 +176,11 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
             cache_control += ("," if cache_control else "") + value.decode("latin-1")
         elif name == b"x-tollgate-deadline":
             deadline = context.started + _seconds(value.decode("latin-1"))
+        elif name in _PROVIDER:
+            told = name.decode()
+            provider[told] = (
+                f"{provider[told]},{value.decode('latin-1')}" if told in provider else value.decode("latin-1")
+            )
     return Call(
         request_id=context.request_id,
         principal=principal,
@@ -184,6 +192,8 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
         model=model,
         deadline=deadline,
         cache_control=cache_control,
+        provider_headers=provider,
+        query=scope.get("query_string", b"").decode("latin-1"),
     )
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.errors import BadRequest
-from gateway.types import ChatRequest, Json
+from gateway.types import ChatRequest, Json, Native
 from gateway.wire.anthropic import turns
+from gateway.wire.anthropic.request_reader import DIALECT
 
 PATH = "/v1/messages"
+LEAST_THINKING = 1024
+"""Tokens (https://platform.claude.com/docs/en/build-with-claude/extended-thinking)."""
 
 _LEFT_OUT = frozenset(
     {
@@ -63,8 +66,11 @@ _TRANSLATED = frozenset(
 def write_request(request: ChatRequest, model: str, *, max_tokens: int) -> dict[str, Json]:
     """The body to send; ``max_tokens`` is the cap where the caller set none, as this API demands one.
 
-    Raises ``BadRequest`` for what this API has no equivalent of.
+    A caller's own words are sent as they are, but for what policies decide. Raises ``BadRequest`` for what this API has
+    no equivalent of.
     """
+    if request.native is not None and request.speaks(DIALECT):
+        return _as_written(request, request.native, model)
     if request.messages is None:
         raise BadRequest(
             "This model's provider has no raw completions. Send messages to /v1/chat/completions instead.",
@@ -99,6 +105,21 @@ def write_request(request: ChatRequest, model: str, *, max_tokens: int) -> dict[
             sent["tool_choice"] = choice
     if config := _output_config(params):
         sent["output_config"] = config
+    return sent
+
+
+def _as_written(request: ChatRequest, native: Native, model: str) -> dict[str, Json]:
+    # Stages may have asked for more, such as a cascade for log-probabilities.
+    _refuse_unsupported(request, {name: value for name, value in request.params.items() if value is not None})
+    sent: dict[str, Json] = {**native.body, "model": model}
+    cap = request.params.get("max_completion_tokens")
+    if cap is not None and cap != sent.get("max_tokens"):
+        sent["max_tokens"] = cap
+        thinking: Json = sent.get("thinking")
+        match thinking:
+            case {"budget_tokens": int(budget)} if budget >= cap > LEAST_THINKING:
+                # The API wants room for an answer beside the thoughts.
+                sent["thinking"] = {**thinking, "budget_tokens": max(LEAST_THINKING, cap // 2)}
     return sent
 
 

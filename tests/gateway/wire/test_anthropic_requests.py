@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -374,7 +375,14 @@ def test_a_recorded_request() -> None:
 
 def test_a_recorded_request_there_and_back() -> None:
     raw = orjson.loads((RECORDED / "request.json").read_bytes())
-    sent = write_request(request_reader.read_request(orjson.dumps(raw)), "m", max_tokens=1)
+    request = request_reader.read_request(orjson.dumps(raw))
+    assert write_request(request, "claude-x", max_tokens=1) == {**raw, "model": "claude-x"}
+
+
+def test_a_recorded_request_by_way_of_openais_shape() -> None:
+    raw = orjson.loads((RECORDED / "request.json").read_bytes())
+    request = replace(request_reader.read_request(orjson.dumps(raw)), native=None)
+    sent = write_request(request, "m", max_tokens=1)
     assert sent["system"] == [text("You are brief.\n\nYou know the weather.")]
     raw["messages"][1]["content"].pop(0)  # the thoughts
     raw["messages"][2]["content"][1] = {
@@ -384,6 +392,97 @@ def test_a_recorded_request_there_and_back() -> None:
     }
     del raw["tools"][0]["cache_control"], raw["thinking"], raw["system"], sent["system"]
     assert sent == raw
+
+
+def test_a_clipped_answer_leaves_its_thoughts_no_more_than_half() -> None:
+    body = {
+        "model": "m",
+        "max_tokens": 30000,
+        "messages": [USER],
+        "thinking": {"type": "enabled", "budget_tokens": 20000},
+    }
+    request = request_reader.read_request(orjson.dumps(body))
+    clipped = replace(request, params={**request.params, "max_completion_tokens": 6000})
+    sent = write_request(clipped, "m", max_tokens=1)
+    assert (sent["max_tokens"], sent["thinking"]) == (6000, {"type": "enabled", "budget_tokens": 3000})
+    roomy = replace(request, params={**request.params, "max_completion_tokens": 25000})
+    assert write_request(roomy, "m", max_tokens=1)["thinking"] == body["thinking"]
+
+
+VIDEO = {"type": "video", "source": {"type": "base64", "data": "aGk="}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "what"),
+    [
+        ({"messages": [{"role": "user", "content": [VIDEO]}]}, "messages[0].content[0]", "of type 'video'"),
+        (
+            {
+                "messages": [
+                    USER,
+                    {
+                        "role": "assistant",
+                        "content": [
+                            {
+                                "type": "web_search_tool_result",
+                                "tool_use_id": "srvtoolu_1",
+                                "content": {
+                                    "type": "web_search_tool_result_error",
+                                    "error_code": "unavailable",
+                                },
+                            }
+                        ],
+                    },
+                    USER,
+                ]
+            },
+            "messages[1].content[0]",
+            "of type 'web_search_tool_result'",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "document",
+                                "source": {"type": "url", "url": "https://example.com/a.pdf"},
+                            }
+                        ],
+                    }
+                ]
+            },
+            "messages[0].content[0]",
+            "a document by url",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image", "source": {"type": "file", "file_id": "file_1"}}],
+                    }
+                ]
+            },
+            "messages[0].content[0]",
+            "an image by file",
+        ),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]", "of type 'bash_20250124'"),
+        ({"mcp_servers": [{"type": "url", "name": "a", "url": "https://a"}]}, "mcp_servers", "provider"),
+        ({"container": "container_1"}, "container", "provider"),
+        ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format", "format"),
+    ],
+)
+def test_what_only_the_provider_knows_is_for_it_and_refused_elsewhere(
+    fields: dict[str, Any], param: str, what: str
+) -> None:
+    request = read(**fields)
+    body = {**ASKED, **fields}
+    assert write_request(request, "x", max_tokens=1) == {**body, "model": "x"}
+    with pytest.raises(BadRequest, match=what) as refusal:
+        openai_chat.write_request(request, "x")
+    assert (refusal.value.param, refusal.value.code) == (param, "unsupported_parameter")
 
 
 def test_a_last_turn_of_the_assistants_is_a_partial_answer() -> None:
@@ -447,7 +546,6 @@ def test_a_schema_as_read() -> None:
         ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0].type"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
             "messages[0].content[0].tool_use_id",
@@ -469,10 +567,8 @@ def test_a_schema_as_read() -> None:
         ),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"temperature": 1.5}, "temperature"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
         ({"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
-        ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format"),
     ],
 )
 def test_a_bad_request_is_refused_by_the_name_of_its_field(fields: dict[str, Any], param: str) -> None:
@@ -501,8 +597,10 @@ def test_any_parameters_are_read_or_refused(fields: dict[str, Any]) -> None:
 
 
 blocks = st.fixed_dictionaries(
-    {"type": st.sampled_from(["text", "image", "document", "tool_use", "tool_result", "thinking"])},
-    optional=dict.fromkeys(("text", "id", "name", "input", "tool_use_id", "content", "source"), json),
+    {"type": st.sampled_from(["text", "image", "document", "tool_use", "tool_result", "thinking", "new"])},
+    optional=dict.fromkeys(
+        ("text", "id", "name", "input", "tool_use_id", "content", "source", "title"), json
+    ),
 )
 
 
