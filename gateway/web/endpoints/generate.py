@@ -34,6 +34,7 @@ MAX_WRITE = 2**16
 _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
 """Headers of the caller's that its model's provider is to see; only backends that know them pass them on."""
 
+
 class Generate:
     """The ASGI endpoint of one dialect."""
 
@@ -177,10 +178,9 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
         elif name == b"x-tollgate-deadline":
             deadline = context.started + _seconds(value.decode("latin-1"))
         elif name in _PROVIDER:
-            told = name.decode()
-            provider[told] = (
-                f"{provider[told]},{value.decode('latin-1')}" if told in provider else value.decode("latin-1")
-            )
+            before = provider.get(name.decode())
+            told = value.decode("latin-1")
+            provider[name.decode()] = told if before is None else f"{before},{told}"
     return Call(
         request_id=context.request_id,
         principal=principal,
