@@ -211,18 +211,23 @@ class Events:
         # What all events of an answer share is written out once; only the model can change, if another takes over.
         if not self._shared:
             self._shared = {name: value for name, value in envelope.items() if name in _SHARED}
-            self._shared.setdefault("id", self._dialect.ID_PREFIX + self._call.request_id)
             self._shared.setdefault("created", int(time.time()))
         self._candidate = self._call.candidate
         head = _head(self._shared, self._dialect.CHUNK_OBJECT, self._dialect.ID_PREFIX, self._call)
         self._start = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
 
 
+_FOREIGN_ID = "msg_"
+"""How an id of Anthropic's begins. Other servers' are kept as they are: they are what to ask those servers by."""
+
+
 def _head(envelope: Mapping[str, Json], kind: str, prefix: str, call: Call) -> dict[str, Json]:
+    told = envelope.get("id")
+    ours = not isinstance(told, str) or not told or told.startswith(_FOREIGN_ID)
     return {
-        "id": prefix + call.request_id,
+        "id": prefix + call.request_id if ours else told,
         "created": int(time.time()),
-        **envelope,
+        **{name: value for name, value in envelope.items() if name != "id"},
         "object": kind,
         "model": call.candidate.model if call.candidate else call.model,
     }

@@ -143,13 +143,15 @@ def read_event(raw: Mapping[str, Json]) -> Iterator[Chunk]:
 
 def whole_choice(index: int, choice: answer.Choice) -> dict[str, Json]:
     """A choice of a whole answer, from all that was said of it."""
-    message = {"role": "assistant", "content": None, **choice.delta}
+    # Other servers write null, or nothing, where the published schema has fields that are always there or never null.
+    said = {name: value for name, value in choice.delta.items() if value is not None}
+    message = {"role": "assistant", "content": None, "refusal": None, "annotations": [], **said}
     for call in message.get("tool_calls") or ():
         call.pop("index", None)
     return {
         "index": index,
         "message": message,
-        "logprobs": choice.logprobs,
+        "logprobs": _logprobs(choice.logprobs),
         "finish_reason": choice.finish_reason,
     }
 
@@ -163,6 +165,11 @@ def event_choice(chunk: Chunk) -> dict[str, Json]:
     return {
         "index": chunk.index,
         "delta": delta,
-        "logprobs": chunk.logprobs,
+        "logprobs": _logprobs(chunk.logprobs),
         "finish_reason": chunk.finish_reason,
     }
+
+
+def _logprobs(told: dict[str, Json] | None) -> dict[str, Json] | None:
+    """Where there are any, the published schema has both kinds; most servers write the one that they know."""
+    return {"content": None, "refusal": None, **told} if told else told

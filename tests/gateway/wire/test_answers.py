@@ -19,6 +19,7 @@ from tests.fakes import USAGE, a_call, completion, delta, usage_event
 
 CHAT = cast("Dialect", openai_chat)
 COMPLETIONS = cast("Dialect", openai_completions)
+NOTHING_SAID = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
 
 
 def collect(events: list[dict[str, Any]], dialect: Dialect = CHAT) -> Any:
@@ -48,9 +49,11 @@ def relay(
 
 def test_a_whole_answer_passes_through() -> None:
     raw = completion("Hello", service_tier="default")
+    [choice] = raw["choices"]
     assert unstreamed(raw) == {
         **raw,
         "model": "m",
+        "choices": [{**choice, "message": {**choice["message"], "refusal": None, "annotations": []}}],
         "usage": {
             **USAGE,
             "prompt_tokens_details": {"cached_tokens": 0},
@@ -68,8 +71,45 @@ def test_a_streamed_answer_adds_up_to_the_whole_one(words: list[str]) -> None:
 
 def test_a_stream_without_role_or_content_is_a_message_still() -> None:
     body = collect([delta(finish="stop")])
-    assert body["choices"][0]["message"] == {"role": "assistant", "content": None}
+    assert body["choices"][0]["message"] == {**NOTHING_SAID}
     assert body["usage"] is None
+
+
+def test_fields_that_may_not_be_null_are_left_out_where_a_server_writes_null() -> None:
+    raw = completion("Hi")
+    raw["choices"][0]["message"] |= {
+        "tool_calls": None,
+        "function_call": None,
+        "audio": None,
+        "annotations": None,
+    }
+    assert unstreamed(raw)["choices"][0]["message"] == {**NOTHING_SAID, "content": "Hi"}
+
+
+def test_annotations_are_handed_on() -> None:
+    found = [
+        {"type": "url_citation", "url_citation": {"start_index": 0, "end_index": 2, "title": "t", "url": "u"}}
+    ]
+    raw = completion("Hi")
+    raw["choices"][0]["message"]["annotations"] = found
+    assert unstreamed(raw)["choices"][0]["message"]["annotations"] == found
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("chatcmpl-1", "chatcmpl-1"),
+        ("gen-1", "gen-1"),  # OpenRouter's, which tells what an answer cost by it
+        ("msg_1", "chatcmpl-req_1"),
+        ("", "chatcmpl-req_1"),
+        (None, "chatcmpl-req_1"),
+        (7, "chatcmpl-req_1"),
+    ],
+)
+def test_an_id_of_another_dialect_is_not_handed_on(theirs: Any, ours: str) -> None:
+    assert unstreamed({**completion(), "id": theirs})["id"] == ours
+    [event, _] = relay([{**delta("Hi"), "id": theirs}])
+    assert orjson.loads(event)["id"] == ours
 
 
 def test_a_refusal_in_pieces() -> None:
@@ -79,8 +119,7 @@ def test_a_refusal_in_pieces() -> None:
         delta(finish="stop"),
     ]
     assert collect(events)["choices"][0]["message"] == {
-        "role": "assistant",
-        "content": None,
+        **NOTHING_SAID,
         "refusal": "I can't.",
     }
 
@@ -94,7 +133,7 @@ def test_null_after_text_does_not_erase_it() -> None:
 def test_reasoning_in_pieces() -> None:
     events = [delta(reasoning_content="Hm"), delta(reasoning_content="m"), delta("42"), delta(finish="stop")]
     assert collect(events)["choices"][0]["message"] == {
-        "role": "assistant",
+        **NOTHING_SAID,
         "content": "42",
         "reasoning_content": "Hmm",
     }
@@ -182,6 +221,15 @@ def test_logprobs_follow_one_another() -> None:
     body = collect(events)
     assert body["choices"][0]["logprobs"] == {"content": [*map(logprob, "abc")], "refusal": None}
     ChatCompletion.model_validate(body)
+
+
+def test_logprobs_have_both_kinds_where_a_server_writes_one() -> None:
+    told = {"content": [logprob("a")]}
+    events = [delta("a"), delta(finish="stop")]
+    events[0]["choices"][0]["logprobs"] = told
+    assert collect(events)["choices"][0]["logprobs"] == {**told, "refusal": None}
+    [first, *_] = relay(events)
+    assert orjson.loads(first)["choices"][0]["logprobs"] == {**told, "refusal": None}
 
 
 def test_the_envelope_is_the_upstreams_but_for_the_model_name() -> None:
