@@ -59,6 +59,10 @@ class GatewayError(Exception):
         """Seconds after which another try makes sense."""
         self.headers = dict(headers or {})
         """Sent with the error."""
+        self.upstream_status: int | None = None
+        """The HTTP status with which the model's server said so, where it did by one."""
+        self.logged = False
+        """The log has told of it."""
         if code is not None:
             self.code = code
 

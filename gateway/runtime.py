@@ -34,6 +34,7 @@ from gateway.guards.judge import LlamaGuard
 from gateway.guards.moderator import Moderator
 from gateway.guards.scanners import build_scanners
 from gateway.identity.authenticator import Authenticator
+from gateway.observe.backend_watch import BackendWatch
 from gateway.observe.books import Books
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
@@ -72,6 +73,7 @@ class Runtime:
     receipts: Receipts
     quotas: Quotas
     ledger: Ledger | None
+    books: Books
     caches: Caches
     flags: Flags
     repeats: Repeats
@@ -138,7 +140,7 @@ class Generations:
         self._words = Classifier.load()
         self._embedded = Embedded.load(self._words, self._sidecar)
         self._pools = Pools(workers, worker)
-        self._switchboard = Switchboard()
+        self._switchboard = Switchboard(watch=BackendWatch(metrics))
         self._affinity = Affinity()
         self._shadows = Shadows()
         self._current: Runtime | None = None
@@ -160,6 +162,9 @@ class Generations:
             for name, config in policy.backends.items()
             if name not in loaded.disabled
         }
+        for name in backends:
+            if before is not None and before.backends.get(name) is not backends[name]:
+                self._switchboard.accepted(name)  # it may have another key now
         same_store = before is not None and before.policy.store == policy.store
         receipts = before.receipts if before and same_store else Receipts(_store(policy.store))
         quotas = before.quotas if before and same_store else Quotas.open(policy, estimator=self._estimator)
@@ -225,6 +230,7 @@ class Generations:
             receipts=receipts,
             quotas=quotas,
             ledger=ledger,
+            books=books,
             caches=caches,
             flags=flags,
             repeats=Repeats(caches, guards, quotas, metrics=self._metrics, receipts=receipts, books=books),

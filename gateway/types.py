@@ -122,6 +122,12 @@ class Receipt:
         """Add what ``stage`` decided and why; later facts join the earlier ones."""
         self.notes.setdefault(stage, {}).update(facts)
 
+    @property
+    def attempts(self) -> int:
+        """How often a backend was asked, failed tries included; one that our own queue refused was not asked."""
+        told = self.notes.get("fallback", {}).get("attempts", ())
+        return sum(attempt.get("admitted", True) for attempt in told)
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:

@@ -175,7 +175,9 @@ class Exchange:
             pass  # The status alone says what matters.
         finally:
             await answer.aclose()
-        return self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
+        error = self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
+        error.upstream_status = answer.status
+        return error
 
     async def parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
         """The answer's bytes as they come. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+import orjson
+
+from gateway.observe.events import FACTS
 from gateway.settings import LogFormat, LogLevel
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", FACTS}
 _TALKATIVE = ("asyncio", "httpx", "httpcore", "aiohttp", "uvicorn")
 
 
@@ -21,6 +23,9 @@ def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None) -> No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # What no format of ours shows costs as much to find out as all the rest of a record (logging, "Optimization").
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
@@ -34,7 +39,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """``{"time", "level", "logger", "message"}``, then the record's extra fields, then ``"exception"``."""
+    """``{"time", "level", "logger", "message"}``, then the record's fields, then ``"exception"``.
+
+    The fields are an event's (``gateway.observe.events``), or the record's ``extra``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
@@ -43,7 +51,11 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        fields |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        facts = getattr(record, FACTS, None)
+        if facts is not None:
+            fields |= facts
+        else:
+            fields |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=str)
+        return orjson.dumps(fields, default=str).decode()

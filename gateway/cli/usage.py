@@ -27,21 +27,26 @@ _GROUPS = {
     "key": "tenant || ' ' || key_id",
     "model": "coalesce(answered_model, model)",
     "day": "strftime('%Y-%m-%d', created, 'unixepoch')",
+    "reason": "coalesce({error}, iif(status < 400, 'ok', status))",
 }
+_REFUSED = "({error} IS NOT NULL AND attempts = 0 AND status <> 499 AND status <> 500 AND {error} NOT LIKE 'upstream%')"
+"""No model was asked: as ``gateway.observe.outcome.is_refusal`` has it."""
 _QUERY = """
-SELECT {group} AS name, count(*) AS requests, sum(status >= 400) AS errors, sum(prompt_tokens) AS prompt_tokens,
+SELECT {group} AS name, count(*) AS requests, sum(status >= 400) AS errors, coalesce(sum({refused}), 0) AS refused,
+    sum(prompt_tokens) AS prompt_tokens,
     sum(cached_tokens) AS cached_tokens, sum(completion_tokens) AS completion_tokens,
     sum(reasoning_tokens) AS reasoning_tokens, sum(cost_nanodollars) AS cost_nanodollars
 FROM requests WHERE created >= ? GROUP BY name ORDER BY {order}
 """
-_HEADINGS = ("REQUESTS", "ERRORS", "PROMPT", "CACHED", "COMPLETION", "REASONING", "USD")
+_HEADINGS = ("REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "COMPLETION", "REASONING", "USD")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "usage",
         help="show requests, tokens and cost",
-        description="Show requests, tokens and cost, as the ledger has recorded them. Days are UTC's.",
+        description="Show requests, tokens and cost, as the ledger has recorded them. Errors are requests that failed, "
+        "refused ones included: those that were turned away before a model was asked. Days are UTC's.",
     )
     parser.add_argument(
         "--policies",
@@ -92,7 +97,13 @@ def _rows(path: Path, by: str, since: float) -> list[sqlite3.Row]:
     order = "name" if by == "day" else "cost_nanodollars DESC, requests DESC, name"
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
         database.row_factory = sqlite3.Row
-        return database.execute(_QUERY.format(group=_GROUPS[by], order=order), (since,)).fetchall()
+        # A gateway before version 2 of the ledger did not record why requests failed.
+        columns = {row["name"] for row in database.execute("PRAGMA table_info(requests)")}
+        error = "error" if "error" in columns else "NULL"
+        query = _QUERY.format(
+            group=_GROUPS[by].format(error=error), refused=_REFUSED.format(error=error), order=order
+        )
+        return database.execute(query, (since,)).fetchall()
 
 
 def _told(by: str, row: sqlite3.Row) -> dict[str, Any]:
@@ -104,7 +115,7 @@ def _told(by: str, row: sqlite3.Row) -> dict[str, Any]:
 
 
 def _print_table(by: str, found: Sequence[sqlite3.Row]) -> None:
-    sums = [sum(row[column] for row in found) for column in range(1, 8)]
+    sums = [sum(row[column] for row in found) for column in range(1, 9)]
     lines = [
         (by.upper(), *_HEADINGS),
         *((str(row["name"]), *_cells(tuple(row)[1:])) for row in found),

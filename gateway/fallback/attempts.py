@@ -20,7 +20,7 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from gateway.fallback import retry
+from gateway.fallback import report, retry
 from gateway.fallback.attempt import Attempt, Turn
 from gateway.fallback.breaker import SOON, Trial
 from gateway.fallback.continuation import (
@@ -34,17 +34,13 @@ from gateway.fallback.continuation import (
 )
 from gateway.fallback.switchboard import Switchboard
 from gateway.observe.metrics import Metrics
-from gateway.observe.outcome import outcome_of
+from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
 from gateway.types import Call, Candidate, Spending, Usage
 
 LARGER = "larger_context"
-OUTCOMES = frozenset(
-    {
-        *("ok", "deviated", "client_left", "internal_error", "deadline_exceeded", "rate_limit_exceeded"),
-        *("cut", "upstream_auth", "upstream_billing", "upstream_cut", "upstream_empty", "upstream_error"),
-        *("upstream_malformed", "upstream_refused", "upstream_timeout", "upstream_unavailable"),
-    }
-)
+OUTCOMES = UPSTREAM | {
+    *("ok", "deviated", "client_left", "internal_error", "deadline_exceeded", "rate_limit_exceeded", "cut")
+}
 """What the metrics tell apart. A server can make up codes without end; the receipt has them as they are."""
 
 
@@ -70,6 +66,8 @@ class Attempts:
         self._errors: list[tuple[Turn, GatewayError]] = []
         self._cut: GatewayError | None = None
         """What broke the answer off that the caller has the beginning of."""
+        self._failed: tuple[Candidate, BaseException] | None = None
+        """Who was tried last, and what came of it."""
         self._recoveries = 0
         self._continued = 0
         self._asked_again = False
@@ -87,6 +85,8 @@ class Attempts:
             if trial is None:
                 self._skipped.append(turn)
                 continue
+            if self._failed is not None:
+                self._goes_over(*self._failed, turn.candidate)
             if not turn.failed:
                 line.budget.deposit(self._call.policy.models[turn.candidate.model].retry.budget)
             if self._cut is not None and self.sent is not None:
@@ -96,6 +96,12 @@ class Attempts:
             call = replace(self._call, candidate=turn.candidate) if self._made else self._call
             return Attempt(turn, trial, call, Opening())
         raise self._last_word()
+
+    def _goes_over(self, before: Candidate, error: BaseException, after: Candidate) -> None:
+        self._failed = None
+        if after is not before and not isinstance(error, Overloaded):
+            reason = "deviated" if isinstance(error, Deviated) else reason_of(error)
+            report.went_over(self._call, before, reason, after)
 
     def _recovery(self, turn: Turn, trial: Trial, sent: Sent) -> Attempt:
         self._recoveries += 1
@@ -132,22 +138,27 @@ class Attempts:
 
     def ended(self, attempt: Attempt, error: BaseException | None) -> None:
         outcome = "ok"
+        facts = attempt.facts
+        facts["seconds"] = round(time.perf_counter() - attempt.began, 6)
         if error is None:
             attempt.trial.succeeded()
+            if self._switchboard[facts["backend"]].refused:
+                self._switchboard.accepted(facts["backend"], facts["model"])
         else:
             outcome = "deviated" if isinstance(error, Deviated) else outcome_of(error).code or "error"
+            if isinstance(error, GatewayError):
+                report.failed(attempt, error, self._made, self._switchboard, self._metrics)
             if isinstance(error, Upstream):
                 attempt.trial.failed()
             elif isinstance(error, Overloaded):
-                attempt.admitted = False
+                attempt.admitted = facts["admitted"] = False
                 self._count(-1)
         attempt.trial.let_go()
-        attempt.facts["outcome"] = outcome
-        attempt.facts["seconds"] = round(time.perf_counter() - attempt.began, 6)
-        self._facts.append(attempt.facts)
+        facts["outcome"] = outcome
+        self._facts.append(facts)
         if attempt.admitted:
             label = outcome if outcome in OUTCOMES else "rejected"
-            self._metrics.attempts.labels(attempt.facts["backend"], label).inc()
+            self._metrics.attempts.labels(facts["backend"], label).inc()
         self._account(attempt)
 
     def _account(self, attempt: Attempt) -> None:
@@ -183,6 +194,7 @@ class Attempts:
     def after(self, attempt: Attempt, error: GatewayError | Deviated) -> float:
         """What is to be done about ``error``: seconds to wait before ``next``. Raises where there is nothing to do."""
         wait = 0.0
+        self._failed = (attempt.turn.candidate, error)
         if attempt.heard:
             self._after_cut(attempt, error)
         elif self._cut is not None:

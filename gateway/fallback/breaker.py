@@ -17,8 +17,14 @@ SOON = 1.0
 class Breaker:
     """Closed, it lets everything through; open, nothing; half-open, once the cooldown is over, a single probe."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        on_change: Callable[[int, float], None] = lambda failures, cooldown: None,
+    ) -> None:
+        """``on_change`` is told of failures in a row and the cooldown when it opens, of none when it has closed."""
         self._clock = clock
+        self._on_change = on_change
         self._failures = 0
         self._opened: float | None = None
         self._cooldown = 0.0
@@ -55,6 +61,7 @@ class Breaker:
     def _succeeded(self, trial: Trial) -> None:
         if trial is self._probe:
             self._probe = self._opened = None
+            self._on_change(0, 0.0)
         if self._opened is None:
             self._failures = 0
 
@@ -66,6 +73,7 @@ class Breaker:
             self._failures += 1
             if self._failures >= trial.limits.failures:
                 self._open(trial.limits)
+                self._on_change(self._failures, trial.limits.cooldown)
 
     def _let_go(self, trial: Trial) -> None:
         if trial is self._probe:

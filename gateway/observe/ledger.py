@@ -13,9 +13,9 @@ from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 
-from gateway.types import Call, Usage
+from gateway.types import Call, Principal, Usage
 
-VERSION = 1
+VERSION = 2
 BACKLOG = 10_000
 BATCH = 1_000
 PAUSE = 0.1
@@ -46,13 +46,15 @@ CREATE TABLE IF NOT EXISTS requests (
     cost_nanodollars INTEGER NOT NULL,
     estimated INTEGER NOT NULL,
     seconds REAL NOT NULL,
-    attempts INTEGER NOT NULL
+    attempts INTEGER NOT NULL,
+    error TEXT
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS requests_by_time ON requests (created);
 CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, created);
 """
+_FROM_1 = "ALTER TABLE requests ADD COLUMN error TEXT;"
 _LONGEST_NAME = 256
-_COLUMNS = 19
+_COLUMNS = 20
 _ROW = f"({', '.join('?' * _COLUMNS)})"
 _INSERT = f"INSERT OR IGNORE INTO requests VALUES {_ROW}"
 _AT_ONCE = 50
@@ -85,16 +87,21 @@ class Ledger:
         self._warned = float("-inf")
 
     def record(
-        self, call: Call, usage: Usage | None, cost_nanodollars: int, status: int, estimated: bool
+        self,
+        call: Call,
+        usage: Usage | None,
+        cost_nanodollars: int,
+        status: int,
+        estimated: bool,
+        error: str | None = None,
     ) -> None:
-        """Add a request that has ended, at the attempt that ``call`` shows. A second time changes nothing."""
-        if len(self._rows) >= BACKLOG:
-            self.lost += 1
-            self._warn("falls behind: %d requests are not recorded so far", self.lost)
-            return
+        """Add a request that has ended, at the attempt that ``call`` shows. A second time changes nothing.
+
+        ``error`` is why it failed (``gateway.observe.outcome.reason_of``).
+        """
         principal, candidate = call.principal, call.candidate
         used = usage or _NOTHING
-        self._rows.append(
+        self._add(
             (
                 call.request_id,
                 call.receipt.created,
@@ -114,9 +121,23 @@ class Ledger:
                 cost_nanodollars,
                 estimated,
                 round(time.perf_counter() - call.started, 6),
-                _attempts(call),
+                call.receipt.attempts or len(call.spent),
+                error,
             )
         )
+
+    def refuse(self, request_id: str, principal: Principal, status: int, error: str) -> None:
+        """Add a request that was refused before it was known what it asked for."""
+        who = (principal.tenant, principal.key_id, principal.tier)
+        nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error)
+        self._add((request_id, time.time(), *who, "", *nothing))
+
+    def _add(self, row: Row) -> None:
+        if len(self._rows) >= BACKLOG:
+            self.lost += 1
+            self._warn("falls behind: %d requests are not recorded so far", self.lost)
+            return
+        self._rows.append(row)
         if not self._more.is_set():
             self._more.set()
             if self._writer is None:
@@ -183,12 +204,6 @@ class Ledger:
             log.warning("the ledger '%s' " + message, self.path, *arguments)
 
 
-def _attempts(call: Call) -> int:
-    """How many targets were asked, failed tries included."""
-    told = call.receipt.notes.get("fallback", {}).get("attempts")
-    return len(told) if isinstance(told, list | tuple) else len(call.spent)
-
-
 class _Table:
     """The file as one thread sees it: opened at need, and anew when another file has taken its place."""
 
@@ -225,7 +240,7 @@ class _Table:
             if version > VERSION:
                 raise sqlite3.DatabaseError(f"its version is {version}, this program knows {VERSION}")
             if version < VERSION:
-                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+                _migrate(database)
         except BaseException:
             database.close()
             raise
@@ -237,3 +252,17 @@ class _Table:
         except FileNotFoundError:
             return (0, 0)
         return (stat.st_dev, stat.st_ino)
+
+
+def _migrate(database: sqlite3.Connection) -> None:
+    """Bring the file to this version; another worker may be about to do the same."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        for statement in (_FROM_1 if version == 1 else _SCHEMA if not version else "").split(";"):
+            database.execute(statement)
+        database.execute(f"PRAGMA user_version = {VERSION}")
+    except BaseException:
+        database.rollback()
+        raise
+    database.commit()

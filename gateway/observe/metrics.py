@@ -118,6 +118,26 @@ class Metrics:
             "Tries of a backend, by how they ended: ok, or an error's code.",
             ["backend", "outcome"],
         )
+        self.upstream_errors = make.counter(
+            "tollgate_upstream_errors_total",
+            "Failures of a backend by class: 4xx, 5xx, timeout, unreachable, or broken (cut, empty, garbled).",
+            ["backend", "class"],
+        )
+        self.breaker_open = make.gauge(
+            "tollgate_breaker_open",
+            "Workers that leave a backend alone because it failed.",
+            ["backend"],
+        )
+        self.credentials_refused = make.gauge(
+            "tollgate_credentials_refused",
+            "Workers whose last request to some model of a backend ended in 401, 402 or 403.",
+            ["backend"],
+        )
+        self.refused = make.counter(
+            "tollgate_refused_requests_total",
+            "Requests that the gateway refused before it asked a model, by tenant (none: no good key) and reason.",
+            ["tenant", "reason"],
+        )
         self.shadow = make.counter(
             "tollgate_shadow_requests_total",
             "Copies sent to a shadow model, by outcome (an HTTP status).",

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from gateway.errors import GatewayError
+from gateway.errors import (
+    BadRequest,
+    ContentPolicy,
+    ContextTooLong,
+    GatewayError,
+    Internal,
+    Rejected,
+    Upstream,
+)
 
 
 class Outcome(NamedTuple):
@@ -17,6 +25,14 @@ class Outcome(NamedTuple):
 CUT = "cut"
 """With this message work is cancelled whose answer a guard has cut."""
 
+UPSTREAM = frozenset(
+    {
+        *("upstream_auth", "upstream_billing", "upstream_cut", "upstream_empty", "upstream_error"),
+        *("upstream_malformed", "upstream_refused", "upstream_timeout", "upstream_unavailable"),
+    }
+)
+"""What a model's server can do wrong. Its own codes, which can be any text, stay in the receipt."""
+
 
 def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, GatewayError):
@@ -24,3 +40,27 @@ def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return Outcome(499, CUT if CUT in error.args else "client_left")
     return Outcome(500, "internal_error")
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a request failed, in one of a bounded number of words: for logs, the ledger and metrics."""
+    match error:
+        case ContextTooLong():
+            return "context_length_exceeded"
+        case ContentPolicy():
+            return "content_policy_violation"
+        case Rejected():
+            return "upstream_rejected"
+        case Upstream():
+            return error.code if error.code in UPSTREAM else "upstream_error"
+        case BadRequest():
+            return error.code or "invalid_request"
+        case GatewayError():
+            return error.code or error.type
+        case _:
+            return outcome_of(error).code or "error"
+
+
+def is_refusal(error: BaseException, attempts: int) -> bool:
+    """The gateway itself said no: it asked no model (``attempts``), and none had failed before."""
+    return not attempts and isinstance(error, GatewayError) and not isinstance(error, Upstream | Internal)

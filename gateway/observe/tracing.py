@@ -6,7 +6,9 @@ import logging
 import random
 import re
 import time
+from collections.abc import Iterable
 
+from gateway.observe.events import tell
 from gateway.observe.receipts import Receipts
 from gateway.types import Call
 
@@ -22,12 +24,51 @@ def place_of(parent: str) -> tuple[str, str]:
     return f"{random.getrandbits(128):032x}", "00"
 
 
-def close(receipts: Receipts, call: Call, trace_id: str, status: int) -> None:
-    """Keep the receipt of a request that has ended, and log one line about it."""
+def sent_trace_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The trace id in a request's headers, as ASGI has them; None where there is none."""
+    for name, value in headers:
+        if name == b"traceparent":
+            parent = value.decode("latin-1")
+            return parent[3:35] if _TRACEPARENT.fullmatch(parent) else None
+    return None
+
+
+def trace_id_of(call: Call) -> str | None:
+    """That of a call which has passed the stage ``trace``."""
+    parent = call.headers.get("traceparent", "")
+    return parent[3:35] or None
+
+
+def close(receipts: Receipts, call: Call, trace_id: str, status: int, error: str | None = None) -> None:
+    """Keep the receipt of a request that has ended, and log one line about it. ``error`` is why it failed."""
     seconds = round(time.perf_counter() - call.started, 6)
-    call.receipt.notes["trace"] = {"trace_id": trace_id, "status": status, "seconds": seconds}
-    tenant = call.principal.tenant
-    receipts.keep(tenant, call.receipt)
-    if log.isEnabledFor(logging.INFO):
-        who = {"request_id": call.request_id, "tenant": tenant, "trace_id": trace_id}
-        log.info("%s %s %d %.1f ms", call.request_id, call.request.model, status, seconds * 1000, extra=who)
+    notes = call.receipt.notes
+    notes["trace"] = {"trace_id": trace_id, "status": status, "seconds": seconds}
+    receipts.keep(call.principal.tenant, call.receipt)
+    level = level_of(status)
+    if not log.isEnabledFor(level):
+        return
+    meter = notes.get("meter", {})
+    attempts = notes.get("fallback", {}).get("attempts")
+    # What our own queue refused went nowhere.
+    backend = attempts[-1]["backend"] if attempts and attempts[-1].get("admitted", True) else None
+    model, tenant = call.request.model, call.principal.tenant
+    message = f"{call.request_id} {model} {status} {seconds * 1000:.1f} ms"
+    if error is not None:
+        message += f" {error} tenant={tenant} backend={backend or '-'}"
+    tell(
+        log,
+        level,
+        "request",
+        message,
+        *(call.request_id, trace_id, tenant, call.principal.key_id, model, backend, status, error),
+        *(meter.get("prompt_tokens"), meter.get("completion_tokens")),
+        *(notes.get("quota", {}).get("cost_usd"), seconds),
+    )
+
+
+def level_of(status: int) -> int:
+    """How loud a request's line is: failures are seen at the level ``warning``, our own at ``error``."""
+    if status < 400 or status == 499:
+        return logging.INFO
+    return logging.ERROR if status == 500 else logging.WARNING

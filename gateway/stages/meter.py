@@ -6,7 +6,7 @@ import time
 from contextlib import aclosing
 
 from gateway.observe.metrics import Metrics
-from gateway.observe.outcome import outcome_of
+from gateway.observe.outcome import is_refusal, outcome_of, reason_of
 from gateway.types import Call, Chunks, Handler, Stage, Usage
 
 
@@ -41,6 +41,8 @@ def meter(metrics: Metrics) -> Stage:
                         yield chunk
             except BaseException as error:
                 status, code = outcome_of(error)
+                if is_refusal(error, call.receipt.attempts):
+                    metrics.refused.labels(call.principal.tenant, reason_of(error)).inc()
                 raise
             finally:
                 in_flight.dec()

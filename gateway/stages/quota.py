@@ -6,7 +6,8 @@ import logging
 from contextlib import aclosing
 from typing import Protocol
 
-from gateway.observe.outcome import outcome_of
+from gateway.errors import GatewayError
+from gateway.observe.outcome import outcome_of, reason_of
 from gateway.quota.price import NANO
 from gateway.quota.quotas import Quotas, tokens_of
 from gateway.quota.tally import Tally
@@ -14,19 +15,42 @@ from gateway.types import Call, Chunks, Handler, Stage, Usage
 
 log = logging.getLogger(__name__)
 
+NOTHING = Usage(0, 0)
+
 
 class Ledger(Protocol):
     def record(
-        self, call: Call, usage: Usage, cost_nanodollars: int, status: int, estimated: bool
+        self,
+        call: Call,
+        usage: Usage,
+        cost_nanodollars: int,
+        status: int,
+        estimated: bool,
+        error: str | None = None,
     ) -> object: ...
 
 
 def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
-    """``ledger`` is told of every request that was admitted, once it has ended."""
+    """``ledger`` is told of every request, once it has ended or was refused."""
+
+    def enter(
+        call: Call, usage: Usage, nanodollars: int, estimated: bool, ended: BaseException | None
+    ) -> None:
+        if ledger is None:
+            return
+        status, error = (200, None) if ended is None else (outcome_of(ended).status, reason_of(ended))
+        try:
+            ledger.record(call, usage, nanodollars, status, estimated, error)
+        except Exception:
+            log.exception("%s could not be entered in the ledger", call.request_id)
 
     def stage(following: Handler) -> Handler:
         async def handle(call: Call) -> Chunks:
-            reservation = await quotas.reserve(call)
+            try:
+                reservation = await quotas.reserve(call)
+            except GatewayError as error:
+                enter(call, NOTHING, 0, False, error)
+                raise
             demand = call.demand
             tally = Tally()
             ended: BaseException | None = None
@@ -55,12 +79,7 @@ def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
                 )
                 if bill.unpriced:
                     call.receipt.note("quota", unpriced=list(bill.unpriced))
-                if ledger is not None:
-                    status = 200 if ended is None else outcome_of(ended).status
-                    try:
-                        ledger.record(call, usage, bill.nanodollars, status, bill.estimated)
-                    except Exception:
-                        log.exception("%s could not be entered in the ledger", call.request_id)
+                enter(call, usage, bill.nanodollars, bill.estimated, ended)
 
         return handle
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from contextlib import aclosing
 
-from gateway.observe.outcome import outcome_of
+from gateway.errors import GatewayError
+from gateway.observe.outcome import outcome_of, reason_of
 from gateway.observe.receipts import Receipts
 from gateway.observe.tracing import close, place_of
 from gateway.types import Call, Chunks, Handler, Stage
@@ -19,16 +20,18 @@ def trace(receipts: Receipts) -> Stage:
             trace_id, flags = place_of(call.headers.get("traceparent", ""))
             span = f"{random.getrandbits(64):016x}"
             call.headers = {**call.headers, "traceparent": f"00-{trace_id}-{span}-{flags}"}
-            status = 200
+            status, reason = 200, None
             try:
                 async with aclosing(following(call)) as chunks:
                     async for chunk in chunks:
                         yield chunk
             except BaseException as error:
-                status = outcome_of(error).status
+                status, reason = outcome_of(error).status, reason_of(error)
+                if isinstance(error, GatewayError):
+                    error.logged = True
                 raise
             finally:
-                close(receipts, call, trace_id, status)
+                close(receipts, call, trace_id, status, reason)
 
         return handle
 

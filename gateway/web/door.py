@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import TOO_LATE, GatewayError, Internal, ShuttingDown
+from gateway.observe.events import tell
 from gateway.observe.metrics import Metrics
+from gateway.observe.outcome import reason_of
+from gateway.observe.tracing import level_of, sent_trace_id
 from gateway.runtime import Runtime
 from gateway.web.context import Context
 from gateway.wire.front import ErrorWriter
 
 log = logging.getLogger(__name__)
+requests = logging.getLogger("gateway.requests")
 
 REQUEST_ID = (b"x-request-id",)
 ANTHROPIC_ID = (*REQUEST_ID, b"request-id")
@@ -66,6 +71,8 @@ class Door:
         except GatewayError as error:
             if status:
                 raise
+            if not error.logged:
+                self._refused(context, scope, error)
             await context.fail(send_with_id, error)
         except asyncio.CancelledError:
             # The server is leaving and this request outlasted the drain timeout; the server expects no answer to it.
@@ -83,3 +90,31 @@ class Door:
             # The path's pattern, never the path itself: anyone can make up paths.
             route = scope["route"].path if "route" in scope else "none"
             self._metrics.http.labels(route, str(status or 499)).inc()
+
+    def _refused(self, context: Context, scope: Scope, error: GatewayError) -> None:
+        """It was refused before it became a call to a model, so that no stage tells of it."""
+        principal, reason = context.principal, reason_of(error)
+        question = scope["method"] == "POST" and "route" in scope
+        context.runtime.books.refuse(
+            context.request_id, principal, error.status, reason, is_question=question
+        )
+        seconds = round(time.perf_counter() - context.started, 6)
+        tenant, key_id = (principal.tenant, principal.key_id) if principal else (None, None)
+        route = scope["route"].path if "route" in scope else "none"
+        tell(
+            requests,
+            level_of(error.status),
+            "request",
+            f"{context.request_id} {route} {error.status} {seconds * 1000:.1f} ms {reason} tenant={tenant or '-'}",
+            *(
+                context.request_id,
+                sent_trace_id(scope["headers"]),
+                tenant,
+                key_id,
+                None,
+                None,
+                error.status,
+                reason,
+            ),
+            *(None, None, None, seconds),
+        )

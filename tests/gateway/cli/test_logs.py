@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.cli import logs
+from gateway.observe.events import tell
 from gateway.settings import LogFormat, LogLevel
 
 
@@ -15,7 +16,11 @@ from gateway.settings import LogFormat, LogLevel
 def as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    names = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
+    switches = {name: getattr(logging, name) for name in names}
     yield
+    for name, value in switches.items():
+        setattr(logging, name, value)
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -52,6 +57,15 @@ def test_json_has_one_object_a_line_with_the_extra_fields() -> None:
     )
     assert first["time"].endswith("+00:00")
     assert "ValueError: over\ntwo lines" in second["exception"]
+
+
+def test_an_events_fields_stand_beside_the_message() -> None:
+    stream = io.StringIO()
+    logs.set_up("info", "json", stream)
+    tell(logging.getLogger("gateway.some"), logging.INFO, "breaker_closed", "fine again", "up")
+    told = json.loads(stream.getvalue())
+    assert list(told) == ["time", "level", "logger", "message", "event", "backend"]
+    assert (told["message"], told["event"], told["backend"]) == ("fine again", "breaker_closed", "up")
 
 
 def test_below_the_level_nothing_is_written() -> None:

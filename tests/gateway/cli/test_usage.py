@@ -59,7 +59,9 @@ def recorded(folder: Path) -> None:
         call = a_call(principal=Principal(key, tenant), request_id=f"req_{number}", model="alias")
         call.receipt.created = now - days * DAY
         call.candidate = CANDIDATE if answered else None
-        ledger.record(call, Usage(1000, 10, cached=5, reasoning=2) if answered else None, cost, status, False)
+        usage_ = Usage(1000, 10, cached=5, reasoning=2) if answered else None
+        error = None if answered else "rate_limit_exceeded"
+        ledger.record(call, usage_, cost, status, False, error)
     asyncio.run(ledger.aclose())
 
 
@@ -67,10 +69,10 @@ def test_a_table_by_tenant(run: Run, recorded: None) -> None:
     code, out, _ = run()
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
-        ["TENANT", "REQUESTS", "ERRORS", "PROMPT", "CACHED", "COMPLETION", "REASONING", "USD"],
-        ["acme", "2", "0", "2,000", "10", "20", "4", "3.5000"],
-        ["hobby", "2", "1", "1,000", "5", "10", "2", "0.0000"],
-        ["total", "4", "1", "3,000", "15", "30", "6", "3.5000"],
+        ["TENANT", "REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "COMPLETION", "REASONING", "USD"],
+        ["acme", "2", "0", "0", "2,000", "10", "20", "4", "3.5000"],
+        ["hobby", "2", "1", "1", "1,000", "5", "10", "2", "0.0000"],
+        ["total", "4", "1", "1", "3,000", "15", "30", "6", "3.5000"],
     ]
     assert len({len(line) for line in out.splitlines()}) == 1
 
@@ -82,6 +84,7 @@ def test_a_table_by_tenant(run: Run, recorded: None) -> None:
         (["--by", "key"], ["b", "a", "c"]),
         (["--by", "model"], ["m", "alias"]),
         (["--by", "tenant", "--since", "1h"], ["acme", "hobby"]),
+        (["--by", "reason"], ["ok", "rate_limit_exceeded"]),
     ],
 )
 def test_json(run: Run, recorded: None, arguments: list[str], names: list[str]) -> None:

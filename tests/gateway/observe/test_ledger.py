@@ -35,7 +35,7 @@ async def test_a_request_is_recorded_whole(tmp_path: Path) -> None:
     call.candidate = CANDIDATE
     call.receipt.note("fallback", attempts=[{"failed": True}, {"failed": False}])
     ledger.record(call, Usage(10, 5, cached=4, reasoning=2), 1234, 200, True)
-    ledger.record(a_call(request_id="req_2", stream=False), None, 0, 503, False)
+    ledger.record(a_call(request_id="req_2", stream=False), None, 0, 503, False, "queue_full")
     await ledger.aclose()
     first, second = rows(ledger.path)
     assert 0 <= first.pop("seconds") < 10
@@ -58,9 +58,36 @@ async def test_a_request_is_recorded_whole(tmp_path: Path) -> None:
         "cost_nanodollars": 1234,
         "estimated": 1,
         "attempts": 2,
+        "error": None,
     }
     assert (second["status"], second["stream"], second["backend"], second["attempts"]) == (503, 0, None, 0)
+    assert second["error"] == "queue_full"
     assert ledger.lost == 0
+
+
+async def test_what_our_own_queue_refused_was_not_asked(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    call = a_call()
+    call.receipt.note("fallback", attempts=[{"admitted": False}, {"admitted": False}])
+    ledger.record(call, None, 0, 503, False, "queue_full")
+    await ledger.aclose()
+    assert rows(ledger.path)[0]["attempts"] == 0
+
+
+async def test_a_file_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    before = Ledger(path)
+    before.record(a_call(request_id="req_1"), Usage(10, 5), 7, 200, False)
+    await before.aclose()
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript("ALTER TABLE requests DROP COLUMN error; PRAGMA user_version = 1;")
+    ledger = Ledger(path)
+    ledger.record(a_call(request_id="req_2"), None, 0, 429, False, "rate_limit_exceeded")
+    await ledger.aclose()
+    assert [(row["cost_nanodollars"], row["error"]) for row in rows(path)] == [
+        (7, None),
+        (0, "rate_limit_exceeded"),
+    ]
 
 
 async def test_each_request_counts_once(tmp_path: Path) -> None:

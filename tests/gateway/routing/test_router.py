@@ -174,7 +174,7 @@ def test_fallbacks_and_theirs_each_once_with_their_own_timeouts() -> None:
     rules = a_policy(models)
     plan = a_router(rules).plan(ask(rules))
     assert told(plan) == ["m:a:primary", "f:b:fallback", "g:c:fallback", "h:d:fallback"]
-    assert [one.timeouts.total for one in plan] == [600.0, 3.0, 600.0, 600.0]
+    assert [one.timeouts.total for one in plan] == [1800.0, 3.0, 1800.0, 1800.0]
 
 
 def test_a_cascade_as_a_fallback_is_its_last_step() -> None:

@@ -92,7 +92,15 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: list[tuple[str, int, int]] = []
 
-    def record(self, call: Call, usage: Usage, cost_nanodollars: int, status: int, estimated: bool) -> None:
+    def record(
+        self,
+        call: Call,
+        usage: Usage,
+        cost_nanodollars: int,
+        status: int,
+        estimated: bool,
+        error: str | None = None,
+    ) -> None:
         self.entries.append((call.request_id, usage.prompt + usage.completion, cost_nanodollars))
 
 

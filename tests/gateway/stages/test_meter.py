@@ -97,8 +97,17 @@ async def test_an_error_before_the_first_token() -> None:
     assert figures(metrics) == {
         'requests_total{backend="",model="m",status="429"}': 1,
         'request_seconds_count{model="m"}': 1,
+        'refused_requests_total{reason="rate_limit_exceeded",tenant="acme"}': 1,
     }
     assert call.receipt.notes["meter"] == {"error": "rate_limit_exceeded", "chunks_after_first": 0}
+
+
+async def test_what_a_backend_refused_was_not_refused_here() -> None:
+    metrics, call = Metrics(), a_call()
+    call.receipt.note("fallback", attempts=[{"backend": "up"}])
+    with pytest.raises(errors.RateLimited):
+        await run(meter(metrics)(answers(errors.RateLimited("x"), target=False))(call))
+    assert not any("refused" in name for name in figures(metrics))
 
 
 async def test_an_error_in_the_middle_keeps_what_was_counted() -> None:

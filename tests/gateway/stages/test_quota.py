@@ -30,9 +30,19 @@ LIMITS: dict[str, Any] = {
 class Ledger:
     def __init__(self) -> None:
         self.entries: list[tuple[Usage, int, int, bool]] = []
+        self.errors: list[str | None] = []
 
-    def record(self, call: Call, usage: Usage, cost_nanodollars: int, status: int, estimated: bool) -> None:
+    def record(
+        self,
+        call: Call,
+        usage: Usage,
+        cost_nanodollars: int,
+        status: int,
+        estimated: bool,
+        error: str | None = None,
+    ) -> None:
         self.entries.append((usage, cost_nanodollars, status, estimated))
+        self.errors.append(error)
 
 
 class Fixture:
@@ -59,7 +69,16 @@ class Fixture:
             for limit, used in zip(limits.each, verdict.used, strict=True)
         }
 
-    async def check(self, call: Call, *, tokens: int, nanodollars: int, status: int, estimated: bool) -> None:
+    async def check(
+        self,
+        call: Call,
+        *,
+        tokens: int,
+        nanodollars: int,
+        status: int,
+        estimated: bool,
+        error: str | None = None,
+    ) -> None:
         assert await self.counts() == {
             "requests/minute": 1,
             "tokens/minute": tokens,
@@ -270,7 +289,8 @@ async def test_refused_requests_go_no_further(stage: Fixture) -> None:
     await anext(held)
     with pytest.raises(errors.RateLimited, match="1 requests at once"):
         await read(stage.run(stage.call("b"), AssertionError("never reached")))
-    assert not stage.ledger.entries
+    assert stage.ledger.entries == [(Usage(0, 0), 0, 429, False)]
+    assert stage.ledger.errors == ["rate_limit_exceeded"]
     await held.aclose()
     await read(stage.run(stage.call("c"), word()))
 

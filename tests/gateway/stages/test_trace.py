@@ -8,6 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from gateway import errors
+from gateway.observe.events import FACTS, KEYS
 from gateway.observe.receipts import Receipts
 from gateway.stages.trace import trace
 from gateway.stores.memory import MemoryStore
@@ -110,8 +111,18 @@ async def test_the_receipt_and_the_log_tell_the_outcome(
     assert (told["trace_id"], told["status"]) == (TRACE, status)
     assert 0 <= told["seconds"] < 1
     [record] = [record for record in caplog.records if record.name == "gateway.requests"]
-    assert re.fullmatch(rf"req_test m {status} \d+\.\d ms", record.getMessage())
-    assert (record.__dict__["tenant"], record.__dict__["trace_id"]) == ("acme", TRACE)
+    words = {
+        200: "",
+        502: " upstream_error tenant=acme backend=-",
+        500: " internal_error tenant=acme backend=-",
+    }
+    suffix = words.get(status, " client_left tenant=acme backend=-")
+    assert re.fullmatch(rf"req_test m {status} \d+\.\d ms{suffix}", record.getMessage())
+    assert record.levelno == {502: logging.WARNING, 500: logging.ERROR}.get(status, logging.INFO)
+    facts = record.__dict__[FACTS]
+    assert tuple(facts) == ("event", *KEYS["request"])
+    assert (facts["tenant"], facts["key_id"], facts["trace_id"]) == ("acme", "k", TRACE)
+    assert (facts["status"], facts["error"]) == (status, suffix.partition(" tenant")[0].strip() or None)
     assert "Hello" not in str(record.__dict__)
     await receipts.aclose()
 

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.guards.moderator import CATEGORIES, Moderator
+from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
@@ -45,7 +46,8 @@ class Served:
         handler: Handler = moderator.handle
         for stage in (quota(self.quotas), meter(self.metrics), trace(self.receipts)):
             handler = stage(handler)
-        runtime = SimpleNamespace(policy=rules_, moderator=handler, in_use=nullcontext)
+        books = Books(Metrics(), None)
+        runtime = SimpleNamespace(policy=rules_, moderator=handler, in_use=nullcontext, books=books)
         endpoint: ASGIApp = Moderations(max_body=100_000)
 
         async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,0 +1,37 @@
+"""What becomes of backends: each change of state is one line in the log, and a gauge."""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.observe.events import tell
+from gateway.observe.metrics import Metrics
+
+log = logging.getLogger("gateway.backends")
+
+
+class BackendWatch:
+    """Told by ``gateway.fallback.switchboard``. Each worker has its own view of backends, and a watch of its own."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def breaker_opened(self, backend: str, failures: int, cooldown: float) -> None:
+        self._metrics.breaker_open.labels(backend).inc()
+        message = f"backend '{backend}' failed {failures} times in a row and is left alone for {cooldown:g} s"
+        tell(log, logging.WARNING, "breaker_opened", message, backend, failures, cooldown)
+
+    def breaker_closed(self, backend: str) -> None:
+        self._metrics.breaker_open.labels(backend).dec()
+        tell(log, logging.INFO, "breaker_closed", f"backend '{backend}' serves again", backend)
+
+    def credentials_refused(self, backend: str, model: str, error: str) -> None:
+        self._metrics.credentials_refused.labels(backend).inc()
+        what = "wants to be paid" if error == "upstream_billing" else "refuses the gateway's credentials"
+        message = f"backend '{backend}' {what} (asked for '{model}'): its api_key needs care"
+        tell(log, logging.ERROR, "credentials_refused", message, backend, model, error)
+
+    def credentials_accepted(self, backend: str) -> None:
+        self._metrics.credentials_refused.labels(backend).dec()
+        message = f"backend '{backend}' takes the gateway's credentials again, or has others"
+        tell(log, logging.INFO, "credentials_accepted", message, backend)

@@ -1,0 +1,43 @@
+"""What the log tells in fields: each event, its name and its keys, as docs/operations.md lists them.
+
+``tell`` writes one. As text a record is its message; as JSON the keys stand beside it, all of them each time, null
+where there is nothing to say. No value is a caller's or a model's words, an error's message or a key: codes, names out
+of the policy and figures only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+FACTS = "facts"
+"""The attribute of a log record that holds an event's fields."""
+
+_WHO = ("request_id", "trace_id", "tenant", "key_id", "model")
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "request": (
+        *_WHO,
+        *("backend", "status", "error", "prompt_tokens", "completion_tokens", "cost_usd", "seconds"),
+    ),
+    "upstream_error": (
+        *_WHO,
+        *("backend", "upstream_model", "upstream_status", "error", "attempt", "seconds"),
+    ),
+    "failover": (*_WHO, "backend", "error", "to_model", "to_backend"),
+    "breaker_opened": ("backend", "failures", "cooldown"),
+    "breaker_closed": ("backend",),
+    "credentials_refused": ("backend", "upstream_model", "error"),
+    "credentials_accepted": ("backend",),
+}
+"""Each event's keys beside ``event``, in their order."""
+
+Fact = str | int | float | None
+
+
+def tell(log: logging.Logger, level: int, event: str, message: str, *values: Fact) -> None:
+    """One event; ``values`` are those of its keys. The call costs next to nothing below the log's level."""
+    if log.isEnabledFor(level):
+        facts: dict[str, Fact] = {"event": event}
+        facts.update(zip(KEYS[event], values, strict=True))
+        log.log(level, "%s", message, extra={FACTS: facts})
