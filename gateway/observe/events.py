@@ -38,6 +38,5 @@ Fact = str | int | float | None
 def tell(log: logging.Logger, level: int, event: str, message: str, *values: Fact) -> None:
     """One event; ``values`` are those of its keys. The call costs next to nothing below the log's level."""
     if log.isEnabledFor(level):
-        facts: dict[str, Fact] = {"event": event}
-        facts.update(zip(KEYS[event], values, strict=True))
-        log.log(level, "%s", message, extra={FACTS: facts})
+        facts: dict[str, Fact] = {"event": event, **dict(zip(KEYS[event], values, strict=True))}
+        log.log(level, message, extra={FACTS: facts})  # without arguments nothing in it is taken for a format
