@@ -1,15 +1,16 @@
-# Three images from one file:
-#   gateway      the API gateway, with the sidecar for guards and the semantic cache
-#   engine       the bundled engine on the CPU
-#   engine-gpu   the same for NVIDIA GPUs
+# Four images from one file:
+#   gateway          the API gateway, without torch
+#   gateway-guards   the same with the sidecar's packages: models of guards, the semantic cache, /v1/embeddings
+#   engine           the bundled engine on the CPU
+#   engine-gpu       the same for NVIDIA GPUs
 #
-#   docker build --target gateway -t tollgate .
+#   docker build --target gateway -t tollgate-gateway .
 #   docker build --target engine --build-arg TORCH_INDEX=<index of torch's CPU builds> -t tollgate-engine .
 #
 # Build arguments:
 #   TORCH_INDEX   where torch comes from; empty is the ordinary index, whose torch for Linux is the CUDA build. That
-#                 one runs on CPUs too, but with it an image has several GB instead of one.
-#   EXTRAS        of the gateway: "guards", or empty for an image without torch and without the sidecar
+#                 one runs on CPUs too, but with it an image has several GB instead of less than one.
+#   COMMIT        what `tollgate --version` tells beside the version: COMMIT=$(git describe --always --dirty)
 #   PYTHON_IMAGE  the base, any Debian-based image with Python 3.11 or later and pip
 #   PIP_*         pip's own settings for the time of the build (PIP_INDEX_URL is a mirror); not kept in the image
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
@@ -24,59 +25,67 @@ RUN useradd --system --uid 10001 --user-group --home-dir /var/lib/tollgate --cre
 WORKDIR /var/lib/tollgate
 
 # --- dependencies, apart from the source: editing code does not reinstall them --------------------------------
+# Build arguments are named in every stage that runs pip: buildah does not hand them on from one stage to the next.
 FROM base AS builder
-ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-RUN python -m venv --without-pip /opt/tollgate
+RUN apt-get update && apt-get install -y --no-install-recommends binutils && rm -rf /var/lib/apt/lists/* \
+    && python -m venv --without-pip /opt/tollgate
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt scripts/image.py ./
 
 FROM builder AS gateway-dependencies
-ARG TORCH_INDEX= EXTRAS=guards
-# There is no source here yet, so this installs an empty package and all that it depends on.
-RUN if [ -n "$TORCH_INDEX" ] && [ -n "$EXTRAS" ]; then \
-        pip --python /opt/tollgate/bin/python install --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' constraints.txt)"; \
-    fi \
-    && pip --python /opt/tollgate/bin/python install --constraint constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
-    && pip --python /opt/tollgate/bin/python uninstall --yes tollgate
+ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
+RUN python image.py /opt/tollgate
+
+FROM builder AS gateway-guards-dependencies
+ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
+ARG TORCH_INDEX=
+RUN python image.py /opt/tollgate guards
 
 FROM builder AS engine-dependencies
+ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
 ARG TORCH_INDEX=
-RUN if [ -n "$TORCH_INDEX" ]; then \
-        pip --python /opt/tollgate/bin/python install --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' constraints.txt)"; \
-    fi \
-    && pip --python /opt/tollgate/bin/python install --constraint constraints.txt '.[engine]' \
-    && pip --python /opt/tollgate/bin/python uninstall --yes tollgate
+RUN python image.py /opt/tollgate engine
 
-FROM builder AS wheel
+FROM builder AS source
+ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
+COPY README.md LICENSE setup.py ./
+COPY policies policies
 COPY gateway gateway
 COPY engine engine
 COPY kernels kernels
-RUN pip wheel --no-deps --wheel-dir /dist .
+ARG COMMIT=
+RUN TOLLGATE_COMMIT="$COMMIT" pip --python /opt/tollgate/bin/python install --no-deps --no-compile .
 
 # --- the images -----------------------------------------------------------------------------------------------
-FROM base AS gateway
-COPY --from=gateway-dependencies /opt/tollgate /opt/tollgate
-RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
-    pip --python /opt/tollgate/bin/python install --no-cache-dir --no-index --no-deps /dist/*.whl
+# Each imports what its start imports once, so that the bytecode of just that is kept.
+FROM base AS gateway-base
 COPY policies /etc/tollgate/policies
 ENV TOLLGATE_POLICIES=/etc/tollgate/policies \
     TOLLGATE_STATE_DIR=/var/lib/tollgate \
     TOLLGATE_HOST=0.0.0.0 \
     TOLLGATE_PORT=8000
-USER tollgate
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]
 ENTRYPOINT ["tollgate"]
 CMD ["serve"]
 
+FROM gateway-base AS gateway-guards
+COPY --from=gateway-guards-dependencies /opt/tollgate /opt/tollgate
+COPY --from=source /opt/tollgate /opt/tollgate
+RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.worker, gateway.sidecar.worker; \
+       from gateway.sidecar.models import classifier, embedder, entities, index, minilm, shared_index"
+USER tollgate
+
 FROM base AS engine
-# A compiler, for the processor or GPU that the first start meets: kernels/native, and Triton's launchers.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+# A compiler, for the processor or GPU that the first start meets: kernels/native, and Triton's launchers. Its parts for
+# link-time optimization and sanitizers are not used.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
+    && rm -f /usr/lib/gcc/*/*/lto1 /usr/lib/gcc/*/*/lib*san* /usr/lib/*-linux-gnu/lib*san.so*
 COPY --from=engine-dependencies /opt/tollgate /opt/tollgate
-RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
-    pip --python /opt/tollgate/bin/python install --no-cache-dir --no-index --no-deps /dist/*.whl
+COPY --from=source /opt/tollgate /opt/tollgate
+RUN PYTHONDONTWRITEBYTECODE= python -c "import engine.__main__, engine.server.serve, engine.process, engine.worker.runner"
 USER tollgate
 EXPOSE 8100
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
@@ -87,5 +96,9 @@ CMD ["serve", "--model", "demo", "--host", "0.0.0.0", "--port", "8100"]
 FROM engine AS engine-gpu
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
-# A build that names no target makes the gateway.
-FROM gateway
+# Last, so that a build that names no target makes it.
+FROM gateway-base AS gateway
+COPY --from=gateway-dependencies /opt/tollgate /opt/tollgate
+COPY --from=source /opt/tollgate /opt/tollgate
+RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.worker"
+USER tollgate

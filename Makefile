@@ -1,4 +1,5 @@
-# Tollgate's commands. `make` alone lists them. Every target sets up what it needs, once.
+# Tollgate's commands. `make` alone lists them. Every target sets up what it needs, once: `make serve` what serving needs,
+# the others what tests and linters need beside it, into one .venv.
 #
 # Variables, given on the command line (make serve PORT=9000):
 #   PYTHON       the Python (3.11 or later) to build .venv with     default: the first one found
@@ -26,6 +27,8 @@ PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	&& echo "$$python" && break; done)
 endif
 export TORCH_INDEX
+# How much of the environment is set up (scripts/environment.py).
+STAGE = dev
 
 help:
 	@echo "make serve   install what is missing, start the gateway and its engine, print how to call them"
@@ -42,8 +45,9 @@ setup:
 		echo "Debian, Ubuntu: apt-get install python3 python3-venv. Elsewhere: install it, or name one: make PYTHON=/path/to/python3.12" >&2; \
 		exit 1; \
 	fi
-	@exec "$(PYTHON)" scripts/environment.py
+	@exec "$(PYTHON)" scripts/environment.py $(STAGE)
 
+serve: STAGE = serve
 serve: setup
 	@exec .venv/bin/tollgate serve $(if $(POLICIES),--policies "$(POLICIES)") $(if $(HOST),--host "$(HOST)") \
 		$(if $(PORT),--port "$(PORT)") $(if $(WORKERS),--workers "$(WORKERS)")

@@ -1,10 +1,13 @@
-"""Make and keep the development environment: `.venv`, with the project installed in it editable.
+"""Make and keep `.venv`, with the project installed in it editable. It grows by stages, each with what came before:
 
-    python scripts/environment.py          bring .venv up to date; does nothing when it already is
+    python scripts/environment.py serve    gateway and engine
+    python scripts/environment.py guards   and the packages of guards' models; a gateway asks for them itself
+    python scripts/environment.py dev      and what tests and linters need
     python scripts/environment.py lock     resolve afresh and rewrite constraints.txt
 
-Runs on the standard library alone, under any Python >= 3.11 that has `venv`. A stamp inside `.venv` holds what
-the environment was made from. It is written last, so an interrupted or failed install never counts as done.
+A stage that is up to date costs nothing. Runs on the standard library alone, under any Python >= 3.11 that has `venv`.
+A stamp inside `.venv` for each stage holds what it was made from. It is written last, so an interrupted or failed
+install never counts as done.
 
 TORCH_INDEX, if set, is the address of an index with CPU builds of torch. It is used only where there is no
 NVIDIA GPU, for torch alone, and never required: if it cannot be reached, torch comes from the ordinary index.
@@ -30,6 +33,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 HEARTBEAT_S = 15.0
@@ -41,6 +45,19 @@ LOCK_HEADER = """\
 # Regenerate with `make lock`. It keeps torch's version (change that line by hand) and writes it without a local
 # part, so that torch's CPU builds (2.x.y+cpu) satisfy it too. What only torch's CUDA build needs is not pinned.
 """
+STAGES = {"serve": ("engine",), "guards": ("guards",), "dev": ("triton", "dev")}
+"""The extras of pyproject.toml that each stage adds to those before it."""
+PURPOSE = {
+    "serve": "gateway and engine",
+    "guards": "the packages of guards and caches",
+    "dev": "what tests and linters need",
+}
+TIDY_S = 5.0
+"""What pip gets to remove its files after a Ctrl-C."""
+UNPACK_S = 300.0
+"""The longest that unpacking may take, once pip has begun and we are told to end."""
+UNPACKING = "Installing collected packages:"
+
 NOT_PINNED = re.compile(r"(nvidia-|cuda-)|(pip|wheel|tollgate)\b")
 
 # Dependencies that the Python resolved on need not have: torch's from 3.12 on, redis' before 3.11.3.
@@ -76,19 +93,20 @@ def news_in(line: str) -> str | None:
         name, version, size, unit = match.groups()
         notable = unit == "GB" or float(size) >= NOTABLE_MB
         return f"  downloading {name} {unquote(version)} ({size} {unit})" if notable else None
-    if line.startswith("Installing collected packages:"):
+    if line.startswith(UNPACKING):
         return f"  unpacking {line.count(',') + 1} packages"
     if line.startswith(("WARNING: Retrying", "WARNING: Connection")):
         return "  the package index does not answer; retrying"
     return None
 
 
-def stop(process: subprocess.Popen[str]) -> None:
-    """End pip. Ctrl-C has reached it too: it gets time to remove its files, which a second one would cut short."""
-    for number in (0, signal.SIGINT, signal.SIGKILL):
+def stop(process: subprocess.Popen[str], patience: float) -> None:
+    """End pip. Ctrl-C has reached it too: it gets time to remove its files, which a second one would cut short; and
+    where only we were told to end, time to finish what it unpacks."""
+    for number, seconds in ((0, patience), (signal.SIGINT, 5.0), (signal.SIGKILL, 5.0)):
         try:
             process.send_signal(number)
-            process.wait(timeout=5)
+            process.wait(timeout=seconds)
             return
         except subprocess.TimeoutExpired:
             continue
@@ -101,23 +119,40 @@ class Environment:
         self.root = root
         self.venv = root / ".venv"
         self.python = self.venv / "bin" / "python"
-        self.stamp = self.venv / "installed-from"
+        self.stamps = self.venv / "installed"
         self.unfinished = self.venv / "install-unfinished"
+        self.installer = self.venv / "tollgate-installer"
+        """The command by which a gateway that runs in here gets the packages of guards (gateway/packages.py)."""
         self.log = self.venv / "install.log"
         self.constraints = root / "constraints.txt"
 
-    def wanted_stamp(self) -> str:
-        """All that makes an existing environment wrong when it changes; the path because scripts embed it."""
-        project = tomllib.loads((self.root / "pyproject.toml").read_text())
-        installed = [project["build-system"], project["project"], project["tool"]["setuptools"]]
+    def project(self) -> dict[str, Any]:
+        return tomllib.loads((self.root / "pyproject.toml").read_text())
+
+    def requirements(self, stage: str) -> list[str]:
+        """What a stage adds; not the project's own extras, which are other stages."""
+        extras = self.project()["project"]["optional-dependencies"]
+        lines = [line for extra in STAGES[stage] for line in extras[extra]]
+        return [line for line in lines if not line.startswith("tollgate")]
+
+    def wanted_stamp(self, stage: str) -> str:
+        """All that makes an installed stage wrong when it changes; the path because scripts embed it."""
+        project = self.project()
+        common = {key: value for key, value in project["project"].items() if key != "optional-dependencies"}
+        installed = [project["build-system"], common, project["tool"]["setuptools"], self.requirements(stage)]
         digest = hashlib.sha256(json.dumps(installed).encode() + self.constraints.read_bytes()).hexdigest()
         return f"{platform.python_version()} {sys.base_prefix}\n{self.root}\n{digest}\n"
 
-    def is_current(self) -> bool:
+    def is_current(self, stage: str) -> bool:
         try:
-            return self.stamp.read_text() == self.wanted_stamp() and self.python.exists()
+            return (self.stamps / stage).read_text() == self.wanted_stamp(stage) and self.python.exists()
         except OSError:
             return False
+
+    def missing(self, stage: str) -> list[str]:
+        """The stages up to `stage` that are not installed as they should be."""
+        upto = list(STAGES)[: list(STAGES).index(stage) + 1]
+        return [one for one in upto if self.unfinished.exists() or not self.is_current(one)]
 
     def is_sound(self) -> bool:
         """Whether it can be updated in place: same Python, its pip works, no install broke off in the middle."""
@@ -144,10 +179,15 @@ class Environment:
         return subprocess.run([str(self.python), "-c", probe, version], capture_output=True).returncode == 0
 
     def pip(self, *arguments: str) -> bool:
-        """Run pip into the log, say what matters of it, give a sign of life in long silences; whether it worked."""
+        """Run pip into the log, say what matters of it, give a sign of life in long silences; whether it worked.
+
+        Until it begins to unpack pip changes nothing: what fails or is ended before then leaves all as it was.
+        """
         command = pip_install(self.python, "--progress-bar", "off", *arguments)
         lines: queue.Queue[str | None] = queue.Queue()
+        unpacking = threading.Event()
         started = said = time.monotonic()
+        self.unfinished.touch()
         with (
             self.log.open("a") as log,
             subprocess.Popen(
@@ -157,6 +197,8 @@ class Environment:
 
             def read() -> None:
                 for line in process.stdout or ():
+                    if line.startswith(UNPACKING):
+                        unpacking.set()
                     lines.put(line)
                 lines.put(None)
 
@@ -178,8 +220,10 @@ class Environment:
                         say(news)
                         said = time.monotonic()
             finally:
-                stop(process)
+                stop(process, patience=UNPACK_S if unpacking.is_set() else TIDY_S)
                 reader.join()
+                if process.returncode == 0 or not unpacking.is_set():
+                    self.unfinished.unlink(missing_ok=True)
 
     def install_small_torch(self) -> None:
         """Where there is no GPU, put torch's CPU build in first: pip then finds its requirement already met."""
@@ -204,26 +248,38 @@ class Environment:
             )
             say("pytorch.org/get-started prints>, unless your pip is set up to find a CPU build by itself.")
 
-    def update(self) -> None:
+    def update(self, stages: list[str], *, running: bool = False) -> None:
+        """Install these, which are all that is missing; ``running``: a gateway runs in there, so that it must stay."""
         started = time.monotonic()
-        if self.is_sound():
-            say("Updating .venv: its requirements changed.")
-            self.stamp.unlink(missing_ok=True)
-        else:
+        if not self.is_sound():
+            if running:
+                raise SystemExit(
+                    "An installation into .venv broke off: stop the gateway, and `make serve` mends it."
+                )
             say(f"Creating .venv with Python {platform.python_version()}.")
             self.create()
-        self.unfinished.touch()
+            stages = list(STAGES)[: list(STAGES).index(stages[-1]) + 1]
+        for stage in stages:
+            (self.stamps / stage).unlink(missing_ok=True)
+        self.stamps.mkdir(exist_ok=True)
+        command = [base_python(), str(self.root / "scripts" / "environment.py"), "guards", "--running"]
+        self.installer.write_text(json.dumps(command))
         self.log.write_text("")
-        self.install_small_torch()
-        say(f"Installing Tollgate and what it needs (full output: {self.log.relative_to(self.root)}).")
-        if not self.pip("--constraint", str(self.constraints), "--editable", ".[dev]"):
+        wanted = [line for stage in stages for line in self.requirements(stage)]
+        if any(line.startswith("torch") for line in wanted):
+            self.install_small_torch()
+        if "serve" in stages:
+            wanted += ["--editable", "."]
+        log = self.log.relative_to(self.root)
+        say(f"Installing {', '.join(PURPOSE[stage] for stage in stages)} (full output: {log}).")
+        if not self.pip("--constraint", str(self.constraints), *wanted):
             say("\n".join(self.log.read_text(errors="replace").splitlines()[-20:]))
             raise SystemExit(
                 "The installation failed; the end of pip's output is above. Is the package index reachable (proxy: "
                 "HTTPS_PROXY, mirror: PIP_INDEX_URL)? Run the same command again: nothing half-installed is kept."
             )
-        self.stamp.write_text(self.wanted_stamp())
-        self.unfinished.unlink()
+        for stage in stages:
+            (self.stamps / stage).write_text(self.wanted_stamp(stage))
         say(f"Environment ready in {time.monotonic() - started:.0f} s.")
 
     def lock(self) -> None:
@@ -260,14 +316,16 @@ def alone() -> Iterator[None]:
 
 def main(arguments: list[str]) -> None:
     environment = Environment(Path(__file__).resolve().parent.parent)
-    if arguments == ["lock"]:
-        environment.lock()
-    elif arguments:
-        raise SystemExit(f"Unknown argument {arguments[0]!r}. Use none, or `lock`.")
-    elif not environment.is_current():
-        with alone():
-            if not environment.is_current():
-                environment.update()
+    match arguments:
+        case ["lock"]:
+            environment.lock()
+        case [stage, *flags] if stage in STAGES and flags in ([], ["--running"]):
+            if environment.missing(stage):
+                with alone():
+                    if stages := environment.missing(stage):
+                        environment.update(stages, running=bool(flags))
+        case _:
+            raise SystemExit(f"Give one argument: {', '.join(STAGES)} or lock.")
 
 
 if __name__ == "__main__":

