@@ -10,10 +10,18 @@ from typing import cast
 
 from engine.config import EngineConfig, ServerConfig, parse_bytes
 from engine.errors import StartupError
+from engine.version import version
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m engine", description="Tollgate's bundled inference engine.")
+    top.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="say which engine this is, and leave",
+    )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser(
         "serve",
@@ -135,6 +143,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+class _Version(argparse.Action):
+    """Asks git only when it is asked itself."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sys.stdout.write(f"engine {version()}\n")
+        parser.exit()
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = vars(parser().parse_args(arguments))
     run = options.pop("run")
@@ -142,6 +158,14 @@ def main(arguments: list[str] | None = None) -> int:
         return int(run(options))
     except StartupError as error:
         print(f"error: {error.message}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("engine", "kernels"):
+            raise
+        print(
+            f"error: {error}. The engine's packages come with: pip install 'tollgate[engine]'",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         return 130

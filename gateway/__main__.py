@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
-from gateway.cli import check, keys, serve, usage
+from gateway.cli import check, init, keys, serve, usage
+from gateway.version import version
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,9 +15,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tollgate", description="An LLM API gateway with its own inference engine.", allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=f"tollgate {_version()}")
-    commands = parser.add_subparsers(metavar="serve|check|keys|usage", required=True)
-    for command in (serve, check, keys, usage):
+    parser.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="say which Tollgate this is, and leave",
+    )
+    commands = parser.add_subparsers(metavar="init|serve|check|keys|usage", required=True)
+    for command in (init, serve, check, keys, usage):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
@@ -31,11 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _version() -> str:
-    try:
-        return metadata.version("tollgate")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+class _Version(argparse.Action):
+    """Asks git only when it is asked itself."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sys.stdout.write(f"tollgate {version()}\n")
+        parser.exit()
 
 
 if __name__ == "__main__":

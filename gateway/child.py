@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 _LEASH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")))
 _LONGEST_LINE = 64 * 1024
+_LOOK_AGAIN = 1.0
+"""Seconds between looks whether an obstacle is gone."""
 
 OnLine = Callable[[str, str], None]
 """Takes the child's name and one line that it wrote."""
@@ -45,7 +47,9 @@ class Child:
         pass_fds: Sequence[int] = (),
         on_line: OnLine = lambda name, line: None,
         backoff: Backoff = Backoff(),
+        obstacle: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """``obstacle`` tells why it cannot be started now; it is then waited for, with one line in the log."""
         self.name = name
         self.pid: int | None = None
         """Its process id; None while it does not run."""
@@ -57,6 +61,7 @@ class Child:
         self._pass_fds = tuple(pass_fds)
         self._on_line = on_line
         self._backoff = backoff
+        self._obstacle = obstacle
         self._stopping = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -84,7 +89,7 @@ class Child:
 
     async def _keep_running(self) -> None:
         pause = self._backoff.first
-        while not self._stopping.is_set():
+        while await self._may_start():
             started = time.monotonic()
             self.last_lines.clear()
             code = await self._run_once()
@@ -106,6 +111,17 @@ class Child:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
             pause = min(pause * 2, self._backoff.most)
+
+    async def _may_start(self) -> bool:
+        """Wait until nothing stands in its way; False: it is to stop."""
+        told = None
+        while not self._stopping.is_set() and (why := self._obstacle()) is not None:
+            if why != told:
+                log.error("%s waits: %s", self.name, why)
+                told = why
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)
+        return not self._stopping.is_set()
 
     async def _run_once(self) -> int:
         loop = asyncio.get_running_loop()

@@ -111,6 +111,7 @@ class Supervisor:
                         launch.argv,
                         env={**self._env, "PYTHONUNBUFFERED": "1"},
                         on_line=self._on_line,
+                        obstacle=launch.obstacle,
                     )
                     self._launched[name] = launch
                     self.engines[name] = engine
@@ -313,7 +314,8 @@ async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Eve
             status, body = await asyncio.wait_for(_get(host, port, "/readyz"), 10.0)
             told = json.loads(body)
             verdicts, guards = told["backends"], told.get("guards", {})
-            if status == 200 and watcher.current is not None:
+            nobody = watcher.current is not None and not watcher.current.enabled
+            if (status == 200 or nobody) and watcher.current is not None:
                 ready = [name for name, verdict in verdicts.items() if verdict == "ready"]
                 events.on_ready(ready, watcher.current)
                 return

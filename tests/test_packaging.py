@@ -27,6 +27,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+IMAGES = ("gateway", "gateway-guards", "engine", "engine-gpu")
 # What only the CUDA build of torch brings; the pins leave it to that build.
 CUDA_ONLY = re.compile(r"nvidia-|cuda-")
 
@@ -76,6 +77,13 @@ def test_data_files_beside_the_code_reach_the_wheel() -> None:
     patterns = [f"{package}/{pattern}" for package, group in data.items() for pattern in group]
     loose = [name for name in tracked(*PACKAGES) if not name.endswith((".py", ".md"))]
     assert [name for name in loose if not any(fnmatch(name, pattern) for pattern in patterns)] == []
+
+
+def test_the_built_in_policy_is_the_sources() -> None:
+    """One file: a link here, and its content in the wheel."""
+    builtin = ROOT / "gateway" / "policy" / "builtin"
+    assert [file.name for file in builtin.iterdir()] == ["gateway.yaml"]
+    assert (builtin / "gateway.yaml").resolve() == ROOT / "policies" / "gateway.yaml"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -142,9 +150,13 @@ def test_the_pins_fit_torch_builds_for_cpu_and_cuda() -> None:
 
 
 def stages() -> dict[str, str]:
-    """Each named stage of the Dockerfile with its instructions."""
-    found = re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
-    return dict(found)
+    """Each named stage of the Dockerfile with its instructions, those of the stages that it stands on before them."""
+    found: dict[str, str] = {}
+    for base, name, body in re.findall(
+        r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL
+    ):
+        found[name] = found.get(base, "") + body
+    return found
 
 
 def instruction(stage: str, name: str) -> list[str]:
@@ -152,12 +164,31 @@ def instruction(stage: str, name: str) -> list[str]:
     return list(json.loads(written))
 
 
+def merged(*overrides: str) -> dict[str, Any]:
+    """The Compose file with others laid over it: mappings are joined, all else is replaced."""
+
+    def over(below: Any, above: Any) -> Any:
+        if isinstance(below, dict) and isinstance(above, dict):
+            return {key: over(below.get(key), above.get(key, below.get(key))) for key in below | above}
+        return above
+
+    whole = COMPOSE
+    for name in overrides:
+        whole = over(whole, yaml.safe_load((ROOT / f"docker-compose.{name}.yml").read_text()))
+    return whole
+
+
+def filled(text: object) -> str:
+    """With what `${NAME:-default}` stands for where nothing is set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(text))
+
+
 def command_line(service: str) -> list[str]:
     """The whole command a service runs: its image's entrypoint, and its own command or else the image's."""
     settings = COMPOSE["services"][service]
-    stage = settings["build"]["target"].removesuffix("-gpu")
+    stage = settings["build"]["target"]
     command = settings.get("command") or instruction(stage, "CMD")
-    return instruction(stage, "ENTRYPOINT") + [re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in command]
+    return instruction(stage, "ENTRYPOINT") + [filled(word) for word in command]
 
 
 def flags_of(command: list[str]) -> set[str]:
@@ -218,23 +249,71 @@ def test_the_gateway_finds_engine_and_redis_under_their_names() -> None:
     assert environment["ENGINE_LAUNCH"] == "false"
     assert engine.hostname in services and str(engine.port) in services["engine"]["expose"]
     assert store.hostname in services and store.scheme == "redis"
-    assert engine.hostname in services["engine-gpu"]["networks"]["default"]["aliases"]
     assert set(services["gateway"]["depends_on"]) == set(services) - {"gateway"}
 
 
-def test_one_flag_chooses_between_cpu_and_gpu() -> None:
-    services = COMPOSE["services"]
-    always = {name for name, settings in services.items() if "profiles" not in settings}
-    assert always == {"gateway", "redis"}
-    # Compose takes the empty name as the active profile where none is given.
-    assert "" in services["engine"]["profiles"]
-    assert services["engine-gpu"]["profiles"] == ["gpu"]
+def test_what_runs_without_a_flag_is_the_cpus() -> None:
+    assert all("profiles" not in settings for settings in COMPOSE["services"].values())
+    assert COMPOSE["services"]["engine"]["build"]["target"] == "engine"
+    assert COMPOSE["services"]["gateway"]["build"]["target"] == "gateway"
+
+
+@pytest.mark.parametrize(("override", "service"), [("gpu", "engine"), ("guards", "gateway")])
+def test_an_override_changes_its_service_and_nothing_else(override: str, service: str) -> None:
+    before, after = COMPOSE["services"], merged(override)["services"]
+    assert {name for name in after if after[name] != before.get(name)} == {service}
+    assert after[service]["build"]["target"] == f"{service}-{override}" in stages()
+    assert after[service]["image"] != before[service]["image"]
+    assert f"-f docker-compose.{override}.yml" in (ROOT / "docker-compose.yml").read_text()
+
+
+@pytest.mark.parametrize("overrides", [(), ("gpu",), ("guards",), ("gpu", "guards")], ids=str)
+def test_every_service_has_limits(overrides: tuple[str, ...]) -> None:
+    for settings in merged(*overrides)["services"].values():
+        assert float(filled(settings["cpus"])) > 0
+        assert re.fullmatch(r"\d+[mg]", filled(settings["mem_limit"]))
+        assert settings["pids_limit"] > 0
 
 
 def test_the_images_run_as_nobody_in_particular_and_get_signals() -> None:
-    for stage in ("gateway", "engine"):
+    for stage in IMAGES:
         assert re.findall(r"^USER (\S+)$", stages()[stage], re.MULTILINE)[-1] == "tollgate"
         assert instruction(stage, "ENTRYPOINT") and instruction(stage, "CMD")
+
+
+def test_a_build_that_names_no_target_makes_the_gateway() -> None:
+    assert list(stages())[-1] == "gateway"
+
+
+@pytest.mark.parametrize("name", ["PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT"])
+def test_pips_settings_reach_every_stage_that_runs_pip(name: str) -> None:
+    """In the stage itself: buildah does not hand arguments on to those built upon it."""
+    bodies = re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    running = [
+        (stage, body)
+        for stage, body in bodies
+        if re.search(r"^RUN .*(\bpip .*install|python image\.py)", body, re.MULTILINE)
+    ]
+    assert {stage for stage, _ in running} >= {"gateway-dependencies", "engine-dependencies", "source"}
+    assert [
+        stage for stage, body in running if not re.search(rf"^ARG .*\b{name}\b", body, re.MULTILINE)
+    ] == []
+    assert not any(stage in IMAGES for stage, _ in running), "an image keeps what pip was told"
+
+
+def test_the_gateways_image_has_no_torch() -> None:
+    assert re.findall(r"python image\.py (.*)", stages()["gateway-dependencies"]) == ["/opt/tollgate"]
+    assert "--from=gateway-dependencies" in stages()["gateway"]
+
+
+def test_what_the_dockerfile_copies_is_let_through() -> None:
+    let_through = [
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
+    ]
+    lines = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
+    copied = {name for line in lines for name in line.split()}
+    assert copied == set(let_through)
+    assert [name for name in copied if not (ROOT / name).exists()] == []
 
 
 # --- commands -------------------------------------------------------------------------------------------------

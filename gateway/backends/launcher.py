@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -16,27 +19,66 @@ class Launch:
     """A command to run for a backend. Two that are equal need no restart."""
 
     argv: tuple[str, ...]
+    backend: str = ""
+    address: tuple[str, int] | None = None
+    """Host and port where it is going to listen."""
+
+    def obstacle(self) -> str | None:
+        """Why it cannot be started now: what it is to listen on is another program's."""
+        if self.address is None or not _in_use(*self.address):
+            return None
+        host, port = self.address
+        other = f"http://{host}:{port + 1 if port < 65535 else 8100}"
+        return (
+            f"port {port} on {host}, for the engine of backend '{self.backend}', is in use by another program. Stop "
+            f"that one, or give the engine another port: ENGINE_URL={other} (base_url, where your policy does not name "
+            "ENGINE_URL). An engine that runs there already is used as it is with ENGINE_LAUNCH=false"
+        )
 
 
 def launches(loaded: Loaded) -> Mapping[str, Launch]:
     """What is to be running for a policy, by backend name."""
     return {
-        name: launch(backend)
+        name: launch(name, backend)
         for name, backend in loaded.policy.backends.items()
         if isinstance(backend, EngineBackend) and backend.launch and name not in loaded.disabled
     }
 
 
-def launch(backend: EngineBackend) -> Launch:
+def obstructed(loaded: Loaded, *, patience: float) -> str | None:
+    """Why an engine of the policy cannot be started, after ``patience`` seconds for its port to be given up."""
+    until = time.monotonic() + patience
+    for launch in launches(loaded).values():
+        while why := launch.obstacle():
+            if time.monotonic() >= until:
+                return why
+            time.sleep(0.1)
+    return None
+
+
+def launch(name: str, backend: EngineBackend) -> Launch:
     url = urlsplit(backend.base_url)
+    address = url.hostname or "127.0.0.1", url.port or 80
     argv = (
         sys.executable,
         *("-m", "engine", "serve"),
         *("--model", backend.model),
         # Under the name that the policy's targets use: a folder would be served under its last part otherwise.
         *("--served-model-name", backend.model),
-        *("--host", url.hostname or "127.0.0.1"),
-        *("--port", str(url.port or 80)),
+        *("--host", address[0]),
+        *("--port", str(address[1])),
         *backend.args,
     )
-    return Launch(argv)
+    return Launch(argv, name, address)
+
+
+def _in_use(host: str, port: int) -> bool:
+    """Whether someone listens there. Whatever else is wrong with it, the engine says better itself."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False

@@ -20,12 +20,13 @@ def banner(
 ) -> str:
     """``ready`` are the backends that can serve; ``development`` is the key in force where the policy has none."""
     model = first_model(loaded, ready)
-    enabled = loaded.policy.backends.keys() - loaded.disabled.keys()
-    models = (name for name in loaded.policy.models if _has_one_of(enabled, loaded, name))
+    models = [name for name in loaded.policy.models if _has_one_of(loaded.enabled, loaded, name)]
     lines = [
         "",
-        f"  Tollgate is ready at {url}",
-        f"  Models    {', '.join(models)}",
+        f"  Tollgate is ready at {url}"
+        if models
+        else f"  Tollgate runs at {url}, but nobody is there to answer yet",
+        f"  Models    {', '.join(models) or 'none: each has only disabled backends'}",
         *(f"  Disabled  {name}: {reason}" for name, reason in loaded.disabled.items()),
     ]
     if development is None:

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import TextIO, get_args
 
 from gateway import supervisor
-from gateway.cli import logs
+from gateway.backends.launcher import obstructed
+from gateway.cli import init, logs
 from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key
 from gateway.policy.keys import hash_key
@@ -24,6 +25,8 @@ from gateway.settings import LogLevel, Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
+_PREDECESSOR = 3.0
+"""Seconds that an engine of a gateway before this one gets to give up its port."""
 _FLAGS = ("policies", "host", "port", "workers", "log_level", "drain_timeout")
 
 
@@ -55,6 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     env = dict(os.environ)
     given = {f"TOLLGATE_{flag.upper()}": getattr(arguments, flag) for flag in _FLAGS}
+    given["TOLLGATE_POLICIES"] = str(init.folder(arguments.policies, env))
     try:
         settings = Settings.from_env(
             {**env, **{name: value for name, value in given.items() if value is not None}}
@@ -62,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         return _complain(_by_flag(str(error), given), code=2)
     logs.set_up(settings.log_level, settings.log_format)
+    if settings.policies == init.BUILTIN:
+        log.info(
+            "no folder 'policies' here: serving the built-in policy, which 'tollgate init' writes down to be edited"
+        )
     try:
         loaded = load_policy(settings.policies, env)
         listener = supervisor.listen(settings.host, settings.port)
@@ -69,6 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _complain(f"the policy cannot be used:\n{error}")
     except supervisor.CannotListen as error:
         return _complain(str(error))
+    if why := obstructed(loaded, patience=_PREDECESSOR):
+        listener.close()
+        return _complain(why)
     development = None
     if not (loaded.policy.keys or loaded.policy.jwt) or env.get(VARIABLE):
         development = development_key(settings.state_dir, env)

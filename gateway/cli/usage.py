@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from gateway.cli import init
 from gateway.policy.folder import find, read_folder
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import Ledger, parse_duration
@@ -51,8 +52,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--policies",
         metavar="DIR",
-        type=Path,
-        default=Path(os.environ.get("TOLLGATE_POLICIES") or "policies"),
         help="the policy folder (policies)",
     )
     parser.add_argument("--since", metavar="SPAN", default="30d", help="how far back, as 12h or 30d (30d)")
@@ -68,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("tollgate usage: --since: write a span, as 12h or 30d", file=sys.stderr)
         return 2
     try:
-        path = _ledger(arguments.policies)
+        path = _ledger(init.folder(arguments.policies, os.environ))
     except (PolicyError, SettingsError) as error:
         print(error, file=sys.stderr)
         return 1

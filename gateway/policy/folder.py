@@ -50,7 +50,10 @@ def policy_files(directory: Path) -> tuple[Path, ...]:
     try:
         names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(_SUFFIXES))
     except FileNotFoundError:
-        raise _nothing(directory, "no such folder; give the folder that holds your policy files") from None
+        raise _nothing(
+            directory,
+            "no such folder; give the folder that holds your policy files, or make one with 'tollgate init'",
+        ) from None
     except NotADirectoryError:
         raise _nothing(directory, f"is a file; give the folder that holds it: {directory.parent}") from None
     except (OSError, ValueError) as error:

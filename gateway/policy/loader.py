@@ -11,12 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gateway import packages
 from gateway.policy import checks, yaml_tree
 from gateway.policy.explain import explain
 from gateway.policy.fields import locate
 from gateway.policy.folder import find, place_of, read_folder
 from gateway.policy.problems import KeyPath, PolicyError, Problem
-from gateway.policy.schema import Policy
+from gateway.policy.schema import EngineBackend, Policy
 from gateway.policy.yaml_tree import Map, Scalar
 
 
@@ -30,6 +31,11 @@ class Loaded:
     fingerprint: str
     """Equal for two loads of the same content, comments and layout aside."""
     sources: tuple[Path, ...]
+
+    @property
+    def enabled(self) -> frozenset[str]:
+        """The backends that are used."""
+        return frozenset(self.policy.backends.keys() - self.disabled.keys())
 
 
 def load_policy(directory: Path, env: Mapping[str, str], *, with_files: bool = False) -> Loaded:
@@ -66,6 +72,14 @@ def load_policy(directory: Path, env: Mapping[str, str], *, with_files: bool = F
             problems.append(Problem.at(place_of(folder.root, finding.path), message, finding.path))
     if policy is None or problems:
         raise PolicyError(problems)
+    if any(
+        isinstance(one, EngineBackend) and one.launch for one in policy.backends.values()
+    ) and packages.missing(packages.ENGINE):
+        disabled |= {
+            name: packages.NO_ENGINE
+            for name, one in policy.backends.items()
+            if isinstance(one, EngineBackend) and one.launch
+        }
     digest = sha256(json.dumps([content, disabled], sort_keys=True).encode()).hexdigest()
     return Loaded(policy, disabled, digest, folder.sources)
 

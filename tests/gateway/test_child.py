@@ -204,3 +204,31 @@ def test_the_leash_does_not_start_what_has_no_parent_any_more(tmp_path: Path) ->
     )
     assert done.returncode == 1 and "is gone" in done.stderr
     assert not file.exists()
+
+
+async def test_an_obstacle_is_waited_for_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.child._LOOK_AGAIN", 0.01)
+    looks: list[int] = []
+    way, began = tmp_path / "way", tmp_path / "began"
+
+    def obstacle() -> str | None:
+        looks.append(1)
+        return None if way.exists() else "the port is another's"
+
+    child = Child("it", ("sh", "-c", f"touch {began}; sleep 60"), obstacle=obstacle)
+    child.start()
+    await until(lambda: len(looks) > 3)
+    assert not began.exists() and child.deaths == 0
+    assert [record.getMessage() for record in caplog.records] == ["it waits: the port is another's"]
+    way.touch()
+    await until(began.exists)
+    await child.stop(5)
+
+
+async def test_one_that_waits_for_an_obstacle_can_be_stopped() -> None:
+    child = Child("it", ("true",), obstacle=lambda: "for ever")
+    child.start()
+    await asyncio.wait_for(child.stop(5), 30)
+    assert child.pid is None

@@ -16,7 +16,7 @@ def test_the_command_comes_from_the_policy() -> None:
         model="my/model",
         args=("--threads", "2"),
     )
-    found = launch(backend)
+    found = launch("bundled", backend)
     assert found.argv == (
         *(sys.executable, "-m", "engine", "serve", "--model", "my/model"),
         *("--served-model-name", "my/model"),
@@ -25,7 +25,7 @@ def test_the_command_comes_from_the_policy() -> None:
 
 
 def test_an_address_of_ipv6_and_a_url_without_port() -> None:
-    argv = launch(EngineBackend(kind="engine", base_url="http://[::1]", launch=True)).argv
+    argv = launch("e", EngineBackend(kind="engine", base_url="http://[::1]", launch=True)).argv
     assert argv[argv.index("--host") + 1 :][:1] == ("::1",)
     assert argv[argv.index("--port") + 1] == "80"
 
