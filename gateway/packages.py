@@ -35,6 +35,9 @@ INSTALLER = Path(sys.prefix) / "tollgate-installer"
 _INSTALL_AGAIN, _SELDOM = 15.0, 600.0
 """Seconds after an installation that failed, doubled each time, and the most."""
 
+UNFINISHED = "install-unfinished"
+"""Beside the installer while something is installed: what can be imported by then may be there in part."""
+
 
 def missing(modules: Iterable[str]) -> list[str]:
     """Those that cannot be imported, without importing any."""
@@ -80,7 +83,8 @@ async def provide(wanted: Iterable[str], *, failed: Callable[[], object], path: 
     An installation that fails is tried again, ever less often; ``failed`` is called each time.
     """
     wanted, pause = tuple(wanted), _INSTALL_AGAIN
-    while absent := missing(wanted):
+    under_way = path.with_name(UNFINISHED)
+    while (absent := missing(wanted)) or (wanted and under_way.exists()):
         command = installer(path)
         if command is None:
             log.error(
@@ -92,7 +96,7 @@ async def provide(wanted: Iterable[str], *, failed: Callable[[], object], path: 
         log.info(
             "the policy's guards or caches need packages that are not here yet (%s): installing them. Until they are "
             "there, each guard does what its on_error says",
-            _names(absent),
+            _names(absent) or "another is installing them",
         )
         if await install(command, lambda line: log.info("%s", line)) == 0:
             if still := missing(wanted):

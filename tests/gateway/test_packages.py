@@ -116,6 +116,15 @@ async def test_one_that_does_not_bring_what_is_missing_is_not_run_for_ever(
     assert "did not bring" in caplog.text
 
 
+async def test_what_is_there_while_it_is_installed_is_waited_for(tmp_path: Path) -> None:
+    """Its files come one by one, and some of them can be imported already."""
+    unfinished, asked = tmp_path / packages.UNFINISHED, tmp_path / "asked"
+    unfinished.touch()
+    installer = an_installer(tmp_path, f"touch '{asked}'; rm '{unfinished}'")
+    await packages.provide(["json"], failed=pytest.fail, path=installer)
+    assert asked.exists()
+
+
 async def test_elsewhere_one_line_says_what_to_do(
     tmp_path: Path, module: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
