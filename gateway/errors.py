@@ -6,6 +6,7 @@
     │   │   └── UnknownModel   404  no such model, or not for this key
     │   ├── MethodNotAllowed   405
     │   ├── BodyTooLarge       413
+    │   ├── UnsupportedCoding  415  a body compressed in a way that is not known here
     │   ├── Blocked            400  a guard of ours refused the content
     │   └── Rejected           4xx  the model's server refused the request; its own words are passed on
     │       ├── ContentPolicy       it refused the content
@@ -107,6 +108,11 @@ class BodyTooLarge(BadRequest):
     code = "request_too_large"
 
 
+class UnsupportedCoding(BadRequest):
+    status = 415
+    code = "unsupported_content_encoding"
+
+
 class Blocked(BadRequest):
     """Names the guard and what it found, never the words themselves."""
 
@@ -136,6 +142,14 @@ class Unauthenticated(GatewayError):
     status = 401
     type = "invalid_request_error"
     code = "invalid_api_key"
+    told: str | None = None
+    """What the caller reads in place of ``message`` where it shows some of what he sent, which no log should hold."""
+
+    def body(self) -> dict[str, Any]:
+        body = super().body()
+        if self.told is not None:
+            body["error"]["message"] = self.told
+        return body
 
 
 class Forbidden(GatewayError):

@@ -67,7 +67,7 @@ class Authenticator:
             return held.principal
         if self._sources and credential.count(".") == 2:
             return self._tokens.known(digest) or await self._tokens.verify(credential, digest)
-        raise unknown_key()
+        raise unknown_key(credential)
 
     def revoke(self, ids: Iterable[str]) -> None:
         """Refuse the API keys of these ids from now on, and no others, whatever the policy says."""

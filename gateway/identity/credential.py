@@ -8,11 +8,12 @@ from gateway.errors import Unauthenticated
 
 
 def presented(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """From ``Authorization: Bearer …``, as OpenAI's clients send it, or ``x-api-key``, as Anthropic's do.
+    """From ``Authorization: Bearer …``, as OpenAI's clients send it, or ``x-api-key``, as Anthropic's do, or
+    ``api-key``, as Azure's do.
 
-    Where both are there, the first counts. Raises ``Unauthenticated`` where neither can be used.
+    Where several are there, the first of these counts. Raises ``Unauthenticated`` where none can be used.
     """
-    api_key = b""
+    api_key = azure_key = b""
     malformed = False
     for name, value in headers:
         if name == b"authorization":
@@ -22,12 +23,16 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> str:
             malformed = True
         elif name == b"x-api-key":
             api_key = value.strip()
-    if api_key:
-        return str(api_key, "latin-1")
+        elif name == b"api-key":
+            azure_key = value.strip()
+    if api_key or azure_key:
+        return str(api_key or azure_key, "latin-1")
     if malformed:
         raise Unauthenticated(
-            "The Authorization header is not of the form 'Bearer KEY'. Send your API key that way."
+            "The Authorization header is not of the form 'Bearer YOUR_KEY'. Send your API key that way."
         )
+    # OpenAI's words, as far as they go: clients know them.
     raise Unauthenticated(
-        "No API key. Send it in the header 'Authorization: Bearer KEY', or in 'x-api-key: KEY'."
+        "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
+        "(i.e. Authorization: Bearer YOUR_KEY), or in a header x-api-key or api-key."
     )

@@ -45,8 +45,20 @@ def tier_of(tenant: str, tenants: Mapping[str, Tenant]) -> str:
     return (known.tier if known else None) or DEFAULT_TIER
 
 
-def unknown_key() -> Unauthenticated:
-    return Unauthenticated("Unknown API key. Check that it was copied whole, or ask for a new one.")
+def unknown_key(presented: str) -> Unauthenticated:
+    """The first words are OpenAI's: clients tell by them what is wrong, as their users do by the key's ends."""
+    advice = "Check that it was copied whole, or ask for a new one."
+    error = Unauthenticated(f"Incorrect API key provided. {advice}")
+    error.told = f"Incorrect API key provided: {masked(presented)}. {advice}"
+    return error
+
+
+def masked(key: str) -> str:
+    """Enough of a key to know it by, and too little to use it: three characters of either end of a long one."""
+    if len(key) < 16:
+        return "***"
+    shown = "".join(c if c.isascii() and c.isprintable() else "?" for c in key[:3] + key[-3:])
+    return f"{shown[:3]}***{shown[3:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +127,7 @@ class KeyRing:
         """
         held = self.held(digest_of(presented), now)
         if held is None:
-            raise unknown_key()
+            raise unknown_key(presented)
         return held.principal
 
 

@@ -1,4 +1,4 @@
-"""Reading a request's body within a limit, and noticing that its sender has left."""
+"""Reading a request's body, compressed or not, within a limit, and noticing that its sender has left."""
 
 from __future__ import annotations
 
@@ -9,19 +9,29 @@ from starlette.types import Receive, Scope
 
 from gateway.connection import HANGUP, Hangup
 from gateway.errors import BodyTooLarge
+from gateway.web.coding import Inflater, coding_of
 
 
 class ClientLeft(Exception):
     """The connection was closed before the answer was complete."""
 
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises ``ClientLeft``, and ``BodyTooLarge`` past ``limit`` bytes (at once if declared so)."""
+    """The whole body, decompressed, without a byte order mark.
+
+    Raises ``ClientLeft``; ``BodyTooLarge`` past ``limit`` bytes, as sent (at once if declared so) or decompressed;
+    ``UnsupportedCoding``; and ``BadRequest`` for one that cannot be decompressed.
+    """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise _too_large(limit)
+    coding = coding_of(scope["headers"])
+    inflater = None if coding is None else Inflater(coding)
     parts: list[bytes] = []
-    size = 0
+    size = held = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -30,9 +40,20 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         size += len(part)
         if size > limit:
             raise _too_large(limit)
-        parts.append(part)
+        if inflater is None:
+            parts.append(part)
+        else:
+            for piece in inflater.feed(part):
+                held += len(piece)
+                if held > limit:
+                    raise _too_large(limit)
+                parts.append(piece)
+                await asyncio.sleep(0)
         if not message.get("more_body", False):
-            return b"".join(parts) if len(parts) > 1 else part
+            if inflater is not None:
+                inflater.end()
+            whole = b"".join(parts) if len(parts) != 1 else parts[0]
+            return whole.removeprefix(_BYTE_ORDER_MARK)
 
 
 def _too_large(limit: int) -> BodyTooLarge:

@@ -26,6 +26,8 @@ class Context:
     """The policy generation in force when the request arrived; it serves the request to its end."""
     started: float = field(default_factory=time.perf_counter)
     principal: Principal | None = None
+    deployment: str | None = None
+    """The model that the path names, as Azure's do; it counts before the body's."""
     error_body: ErrorWriter = openai_error
     """How the caller's dialect tells of an error."""
 

@@ -16,6 +16,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
 from gateway.observe.tracing import level_of, sent_trace_id
 from gateway.runtime import Runtime
+from gateway.web.canonical import canonical
 from gateway.web.context import Context
 from gateway.wire.front import ErrorWriter
 
@@ -49,6 +50,7 @@ class Door:
             return
         runtime = self._current()
         context = Context(f"req_{random.getrandbits(96):024x}", runtime)
+        scope["path"], context.deployment = canonical(scope["path"])
         context.error_body = self._error_writer(scope)
         with runtime.in_use():
             await self._answer(context, scope, receive, send)

@@ -11,6 +11,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound
+from gateway.web.unserved import explanation
 
 Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
 
@@ -23,13 +24,18 @@ class Paths:
     """
 
     def __init__(self, routes: Sequence[Route], lifespan: Lifespan) -> None:
-        # A path with a slash too many is not there, rather than somewhere else.
+        # Paths come in canonical form; what then is not there is nowhere else.
         self._router = Router(routes, redirect_slashes=False, lifespan=lifespan)
         self._straight: dict[str, tuple[Route, ASGIApp]] = {
             route.path: (route, route.app)
             for route in routes
             if route.methods is not None and "POST" in route.methods and "{" not in route.path
         }
+        self._served = [
+            f"{'POST' if route.path in self._straight else 'GET'} {route.path.replace(':path', '')}"
+            for route in routes
+            if route.path.startswith("/v1/")
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -43,14 +49,14 @@ class Paths:
         try:
             await self._router(scope, receive, send)
         except HTTPException as error:
-            _translate(scope, error)
+            _translate(scope, error, self._served)
 
 
-def _translate(scope: Scope, error: HTTPException) -> NoReturn:
+def _translate(scope: Scope, error: HTTPException, served: list[str]) -> NoReturn:
     """Starlette's own 404 and 405, as errors of ours."""
     path, method = scope["path"], scope["method"]
     if error.status_code == 404:
-        raise NotFound(f"There is no path '{path}' here. OpenAI's paths begin with /v1.") from None
+        raise NotFound(explanation(path, served)) from None
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         raise MethodNotAllowed(f"'{path}' does not take {method}; use {allow}.", allow=allow) from None

@@ -30,6 +30,11 @@ def read_json(body: bytes) -> dict[str, Any]:
     return value
 
 
+def with_model(body: bytes, model: str) -> bytes:
+    """``body``, asking for ``model`` whatever it says itself. Raises ``BadRequest``."""
+    return orjson.dumps({**read_json(body), "model": model})
+
+
 _DEPTH = 250
 
 

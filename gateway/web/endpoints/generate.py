@@ -24,6 +24,7 @@ from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
 from gateway.web.event_stream import EventStream
 from gateway.web.responses import Headers, send_body
+from gateway.wire.body import with_model
 from gateway.wire.front import EventWriter, Front
 
 LAST_WORDS = 0.5
@@ -48,6 +49,8 @@ class Generate:
         context = Context.of(scope)
         try:
             data = await read_body(scope, receive, self._max_body)
+            if context.deployment is not None:
+                data = with_model(data, context.deployment)
             if await self._repeat(context, scope, data, send):
                 return
             request = self._front.read_request(data)

@@ -178,7 +178,7 @@ def test_revoke_removes_a_key_from_its_own_file_only(run: Run, folder: Path) -> 
     code, out, _ = run("revoke", "a")
     assert code == 0 and "'a' is revoked" in out
     assert ring(folder).find(other, 0).key_id == "b"
-    with pytest.raises(Exception, match="Unknown API key"):
+    with pytest.raises(Exception, match="Incorrect API key provided"):
         ring(folder).find(key, 0)
     code, _, err = run("revoke", "elsewhere")
     assert code == 1 and f"{folder}/more.yaml:1: remove this entry by hand" in err

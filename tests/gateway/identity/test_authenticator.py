@@ -31,6 +31,9 @@ def key(text: str = "tg-1", **more: Any) -> dict[str, Any]:
         [("authorization", " bearer   tg-1 ")],
         [("x-api-key", "tg-1")],
         [("x-api-key", " tg-1 ")],
+        [("api-key", "tg-1")],
+        [("api-key", "tg-other"), ("x-api-key", "tg-1")],
+        [("api-key", "tg-other"), ("authorization", "Bearer tg-1")],
         [("x-api-key", "tg-other"), ("authorization", "Bearer tg-1")],
         [("authorization", "Basic dTpw"), ("x-api-key", "tg-1")],
     ],
@@ -43,15 +46,15 @@ async def test_where_a_key_may_stand(authenticator: Authenticate, headers: list[
 @pytest.mark.parametrize(
     ("headers", "message"),
     [
-        ([], "No API key"),
-        ([("x-api-key", "")], "No API key"),
-        ([("authorization", "")], "'Bearer KEY'"),
-        ([("authorization", "Bearer")], "'Bearer KEY'"),
-        ([("authorization", "Basic dTpw")], "'Bearer KEY'"),
-        ([("authorization", "Bearer tg-2")], "Unknown API key"),
-        ([("authorization", "Bearer tg-1\x80")], "Unknown API key"),
-        ([("x-api-key", "tg-2")], "Unknown API key"),
-        ([("authorization", "Bearer tg-2"), ("x-api-key", "tg-1")], "Unknown API key"),
+        ([], "You didn't provide an API key"),
+        ([("x-api-key", "")], "You didn't provide an API key"),
+        ([("authorization", "")], "'Bearer YOUR_KEY'"),
+        ([("authorization", "Bearer")], "'Bearer YOUR_KEY'"),
+        ([("authorization", "Basic dTpw")], "'Bearer YOUR_KEY'"),
+        ([("authorization", "Bearer tg-2")], "Incorrect API key provided"),
+        ([("authorization", "Bearer tg-1\x80")], "Incorrect API key provided"),
+        ([("x-api-key", "tg-2")], "Incorrect API key provided"),
+        ([("authorization", "Bearer tg-2"), ("x-api-key", "tg-1")], "Incorrect API key provided"),
     ],
 )
 async def test_what_opens_nothing(
@@ -103,7 +106,7 @@ async def test_the_development_key_needs_a_policy_without_any_other_way_in(
 async def test_revoked_ids(authenticator: Authenticate) -> None:
     made = authenticator(keys=[key("a"), key("b")])
     made.revoke(["a"])
-    with pytest.raises(Unauthenticated, match="Unknown API key"):
+    with pytest.raises(Unauthenticated, match="Incorrect API key provided"):
         await made.principal(scope("a"))
     await made.principal(scope("b"))
     made.revoke([])

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from gateway.errors import Unauthenticated
-from gateway.policy.keys import DEVELOPMENT, KeyRing, digest_of, hash_key, make_key
+from gateway.policy.keys import DEVELOPMENT, KeyRing, digest_of, hash_key, make_key, masked, unknown_key
 from gateway.policy.schema import Key, Tenant
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC).timestamp()
@@ -98,8 +98,24 @@ def test_all_of_the_digest_counts() -> None:
 def test_revoked_ids_are_refused_until_they_are_not() -> None:
     ring = KeyRing([entry("a"), entry("b", id="two")])
     ring.revoke({"one"})
-    with pytest.raises(Unauthenticated, match="Unknown API key"):
+    with pytest.raises(Unauthenticated, match="Incorrect API key provided"):
         ring.find("a", NOON)
     assert ring.find("b", NOON).key_id == "two"
     ring.revoke(())
     assert ring.find("a", NOON).key_id == "one"
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("tg-0123456789abcdefXYZ", "tg-***XYZ"),
+        ("tg-fifteenchars", "***"),
+        ("", "***"),
+        ("é\n0123456789abcdefX\x7fZ", "??0***X?Z"),
+    ],
+)
+def test_of_a_key_no_more_is_shown_than_its_ends(key: str, shown: str) -> None:
+    assert masked(key) == shown
+    error = unknown_key(key)
+    assert error.body()["error"]["message"].startswith(f"Incorrect API key provided: {shown}. ")
+    assert "XYZ" not in str(error) + error.message

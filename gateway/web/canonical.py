@@ -1,0 +1,34 @@
+"""The path that a client meant: with slashes too many, without ``/v1``, or as Azure has it."""
+
+from __future__ import annotations
+
+import re
+
+UNVERSIONED = frozenset(
+    {"chat", "completions", "embeddings", "messages", "models", "moderations", "requests"}
+)
+"""What follows ``/v1`` in the paths that are served."""
+
+_DEPLOYMENT = re.compile(r"deployments/(.+?)/((?:chat/)?completions|embeddings)")
+"""https://learn.microsoft.com/azure/ai-services/openai/reference"""
+
+
+def canonical(path: str) -> tuple[str, str | None]:
+    """``path`` as the routes have it, and the model that Azure's form of it names.
+
+    A ``base_url`` that ends in a slash, lacks ``/v1`` or has it twice leads to the same place as a right one.
+    """
+    if path.startswith("/v1/") and not (path.endswith("/") or "//" in path or path.startswith("/v1/v1/")):
+        return path, None
+    parts = [part for part in path.split("/") if part]
+    if parts[:1] == ["openai"]:  # Azure's, and its newer API's /openai/v1
+        deployed = _DEPLOYMENT.fullmatch("/".join(parts[1:]))
+        if deployed is not None:
+            return f"/v1/{deployed[2]}", deployed[1]
+        if parts[1:2] == ["v1"] or parts[1:2] == ["models"]:
+            parts = parts[1:]
+    while parts[:2] == ["v1", "v1"]:
+        parts = parts[1:]
+    if parts and parts[0] in UNVERSIONED:
+        parts = ["v1", *parts]
+    return "/" + "/".join(parts), None

@@ -1,0 +1,82 @@
+"""Request bodies that come compressed (RFC 9110, section 8.4), taken apart in small steps."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+
+from gateway.errors import BadRequest, UnsupportedCoding
+
+STEP = 2**18
+"""Bytes that one step yields at most: a millisecond or so of work."""
+MEMBERS = 1000
+"""Files of gzip that may follow one another in a body: empty ones cost work, and their sender next to nothing."""
+ACCEPTED = "gzip, deflate"
+
+_GZIP, _ZLIB, _RAW = zlib.MAX_WBITS | 16, zlib.MAX_WBITS, -zlib.MAX_WBITS
+
+
+def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """How the body is compressed: ``gzip``, ``deflate``, or None. Raises ``UnsupportedCoding``."""
+    named = [value for name, value in headers if name == b"content-encoding"]
+    if not named:
+        return None
+    codings = [one.strip().lower() for one in str(b",".join(named), "latin-1").split(",")]
+    codings = [one.removeprefix("x-") for one in codings if one and one != "identity"]
+    if not codings:
+        return None
+    if len(codings) == 1 and codings[0] in ("gzip", "deflate"):
+        return codings[0]
+    raise UnsupportedCoding(
+        f"The request body is encoded as '{', '.join(codings)}', which is not understood here. Send it as it is, or "
+        "with 'content-encoding: gzip' or 'content-encoding: deflate'.",
+        headers={"accept-encoding": ACCEPTED},
+    )
+
+
+class Inflater:
+    """Takes a body apart as it comes. What it yields must be counted: a few bytes can hold thousands of times more."""
+
+    def __init__(self, coding: str) -> None:
+        self._coding = coding
+        self._start = b""
+        self._members = 1
+        self._stream: zlib._Decompress | None = None
+
+    def feed(self, part: bytes) -> Iterator[bytes]:
+        """What ``part`` holds, in steps of at most ``STEP`` bytes. Raises ``BadRequest``."""
+        rest = part
+        if self._stream is None:
+            rest = self._start = self._start + part
+            if len(rest) < 2:
+                return
+            self._stream = zlib.decompressobj(_GZIP if self._coding == "gzip" else _deflated(rest))
+        try:
+            while rest:
+                if self._stream.eof:
+                    self._members += 1
+                    if self._coding != "gzip" or self._members > MEMBERS:
+                        raise zlib.error("there is something behind its end")
+                    self._stream = zlib.decompressobj(_GZIP)
+                yield self._stream.decompress(rest, STEP)
+                rest = self._stream.unused_data or self._stream.unconsumed_tail
+        except zlib.error as error:
+            raise _broken(self._coding, str(error)) from None
+
+    def end(self) -> None:
+        """Raises ``BadRequest`` where the body is not whole. An empty body is one without anything to take apart."""
+        if self._start and (self._stream is None or not self._stream.eof):
+            raise _broken(self._coding, "its end is missing")
+
+
+def _deflated(start: bytes) -> int:
+    """HTTP's ``deflate`` is zlib's format, and some clients send the bare one."""
+    zlibs = start[0] & 0x0F == 8 and int.from_bytes(start[:2], "big") % 31 == 0
+    return _ZLIB if zlibs else _RAW
+
+
+def _broken(coding: str, why: str) -> BadRequest:
+    return BadRequest(
+        f"The request body is not what its content-encoding '{coding}' says: {why}. Send it whole, or uncompressed.",
+        code="invalid_encoding",
+    )

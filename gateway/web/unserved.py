@@ -1,0 +1,42 @@
+"""What to tell those who ask for a path that is not here."""
+
+from __future__ import annotations
+
+_CHAT = "POST /v1/chat/completions (client.chat.completions.create in OpenAI's SDKs)"
+
+INSTEAD: dict[str, tuple[str, str]] = {
+    "/v1/responses": ("OpenAI's Responses API", f"use {_CHAT}"),
+    "/v1/assistants": ("OpenAI's Assistants API", f"use {_CHAT}"),
+    "/v1/threads": ("OpenAI's Assistants API", f"use {_CHAT}"),
+    "/v1/conversations": ("OpenAI's Conversations API", f"use {_CHAT}, which gets the whole conversation"),
+    "/v1/edits": ("OpenAI's Edits API", f"use {_CHAT}"),
+    "/v1/engines": ("OpenAI's API of engines", "use the paths under /v1 with 'model' in the body"),
+    "/v1/complete": ("Anthropic's Text Completions API", "use POST /v1/messages"),
+    "/v1/messages/batches": ("Anthropic's batch API", "send each request to POST /v1/messages"),
+    "/v1/batches": ("OpenAI's Batch API", "send each request by itself"),
+    "/v1/files": ("OpenAI's Files API", "send what a file holds with the request itself"),
+    "/v1/uploads": ("OpenAI's Uploads API", "send what a file holds with the request itself"),
+    "/v1/vector_stores": ("OpenAI's API of vector stores", "use POST /v1/embeddings and a store of your own"),
+    "/v1/images": ("OpenAI's Images API", "ask its provider directly"),
+    "/v1/audio": ("OpenAI's Audio API", "ask its provider directly"),
+    "/v1/videos": ("OpenAI's Videos API", "ask its provider directly"),
+    "/v1/realtime": ("OpenAI's Realtime API", f"use {_CHAT} with 'stream': true"),
+    "/v1/fine_tuning": ("OpenAI's API for fine-tuning", "ask its provider directly"),
+    "/v1/rerank": ("A rerank API", "compare vectors of POST /v1/embeddings"),
+    "/api": ("Ollama's own API", f"use {_CHAT}; Ollama's clients have an OpenAI mode"),
+    "/v1beta": ("Gemini's own API", f"use {_CHAT}"),
+    "/openai/deployments": (
+        "This operation of Azure's",
+        "use /openai/deployments/{model}/chat/completions, …/completions or …/embeddings",
+    ),
+}
+"""By a path's beginning: whose it is, and what to do instead."""
+
+
+def explanation(path: str, served: list[str]) -> str:
+    """Why ``path`` leads nowhere, and where else to turn; ``served`` are the paths that there are."""
+    known = [start for start in INSTEAD if path == start or path.startswith(start + "/")]
+    if known:
+        whose, instead = INSTEAD[max(known, key=len)]
+        return f"There is no path '{path}' here: {whose} is not served. Instead, {instead}."
+    return f"There is no path '{path}' here. Served are {', '.join(served)}."

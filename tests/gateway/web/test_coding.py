@@ -1,0 +1,136 @@
+"""Compressed bodies: taken apart within bounds, or refused by name."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+import zlib
+
+import orjson
+import pytest
+
+from gateway.errors import BadRequest, UnsupportedCoding
+from gateway.web.coding import MEMBERS, STEP, Inflater, coding_of
+from tests.serving import Gateway, Wire, chat
+
+TEXT = orjson.dumps(chat(content="Hello " * 200))
+
+
+def raw_deflate(data: bytes) -> bytes:
+    stream = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return stream.compress(data) + stream.flush()
+
+
+FORMS = {
+    "gzip": ("gzip", gzip.compress(TEXT)),
+    "two files of gzip": ("gzip", gzip.compress(TEXT[:100]) + gzip.compress(TEXT[100:])),
+    "x-gzip": ("X-GZip", gzip.compress(TEXT)),
+    "zlib": ("deflate", zlib.compress(TEXT)),
+    "bare deflate": ("deflate", raw_deflate(TEXT)),
+    "with identity": ("identity, gzip", gzip.compress(TEXT)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_body_comes_out_as_it_went_in(form: str, size: int) -> None:
+    name, data = FORMS[form]
+    coding = coding_of([(b"content-encoding", name.encode())])
+    assert coding is not None
+    inflater = Inflater(coding)
+    parts = [data[start : start + size] for start in range(0, len(data), size)]
+    assert b"".join(piece for part in parts for piece in inflater.feed(part)) == TEXT
+    inflater.end()
+
+
+def test_what_needs_no_taking_apart() -> None:
+    assert coding_of([(b"content-type", b"x")]) is None
+    assert coding_of([(b"content-encoding", b"identity")]) is None
+    assert coding_of([(b"content-encoding", b"")]) is None
+
+
+@pytest.mark.parametrize("name", ["br", "zstd", "compress", "gzip, gzip", "gzip, br", "nonsense"])
+def test_what_is_not_understood_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedCoding, match=f"'{name}'.*content-encoding: gzip") as caught:
+        coding_of([(b"content-encoding", name.encode())])
+    assert caught.value.headers == {"accept-encoding": "gzip, deflate"}
+
+
+@pytest.mark.parametrize(
+    ("coding", "data"),
+    [
+        ("gzip", TEXT),
+        ("deflate", TEXT),
+        ("gzip", gzip.compress(TEXT)[:-1]),
+        ("gzip", gzip.compress(TEXT)[:-8] + b"x" * 8),
+        ("gzip", gzip.compress(TEXT) + b"more"),
+        ("gzip", gzip.compress(b"") * (MEMBERS + 1)),
+        ("deflate", zlib.compress(TEXT) + b"more"),
+        ("deflate", zlib.compress(TEXT)[:-1]),
+        ("gzip", b"\x1f"),
+    ],
+)
+def test_what_is_not_what_it_says(coding: str, data: bytes) -> None:
+    inflater = Inflater(coding)
+    with pytest.raises(BadRequest, match="is not what its content-encoding") as caught:
+        for _ in inflater.feed(data):
+            pass
+        inflater.end()
+    assert caught.value.code == "invalid_encoding"
+
+
+def test_a_bomb_goes_off_in_small_steps() -> None:
+    bomb = gzip.compress(bytes(100 * 2**20), compresslevel=1)
+    tracemalloc.start()
+    inflater = Inflater("gzip")
+    assert all(len(piece) <= STEP for piece, _ in zip(inflater.feed(bomb), range(100), strict=False))
+    assert tracemalloc.get_traced_memory()[1] < 4 * STEP + 2 * len(bomb)
+    tracemalloc.stop()
+
+
+# Over sockets
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", FORMS)
+async def test_an_endpoint_takes_it(gateway: Gateway, form: str) -> None:
+    name, data = FORMS[form]
+    response = await gateway.http.post(
+        "/v1/chat/completions", content=data, headers={"content-encoding": name}
+    )
+    assert response.status_code == 200
+
+
+@pytest.mark.anyio
+async def test_another_coding_is_refused_and_the_connection_stays(gateway: Gateway) -> None:
+    async with Wire(gateway.port) as wire:
+        wire.post(b"(/\xb5/\xfd", content_encoding="zstd")
+        answer = await wire.answer()
+        assert (answer.status, answer.headers["accept-encoding"]) == (415, "gzip, deflate")
+        assert answer.json()["error"]["code"] == "unsupported_content_encoding"
+        wire.post(chat())
+        assert (await wire.answer()).status == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/messages", "/v1/moderations", "/v1/embeddings"]
+)
+async def test_a_bomb_is_too_large(gateway: Gateway, path: str) -> None:
+    bomb = gzip.compress(bytes(20 * 2**20), compresslevel=1)
+    assert len(bomb) < 100_000
+    async with Wire(gateway.port) as wire:
+        wire.post(bomb, path, content_encoding="gzip")
+        assert (await wire.answer()).status == 413
+        wire.post(chat())
+        assert (await wire.answer()).status == 200
+
+
+@pytest.mark.anyio
+async def test_a_byte_order_mark_is_no_part_of_the_body(gateway: Gateway) -> None:
+    for body, headers in (
+        (b"\xef\xbb\xbf" + TEXT, {}),
+        (gzip.compress(b"\xef\xbb\xbf" + TEXT), {"content-encoding": "gzip"}),
+    ):
+        response = await gateway.http.post("/v1/chat/completions", content=body, headers=headers)
+        assert response.status_code == 200
