@@ -116,7 +116,7 @@ class UnsupportedCoding(BadRequest):
 class Blocked(BadRequest):
     """Names the guard and what it found, never the words themselves."""
 
-    code = "content_filter"
+    code = "content_policy_violation"
 
 
 class Rejected(BadRequest):

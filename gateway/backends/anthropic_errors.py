@@ -88,7 +88,7 @@ def _error(
             )
         case 429:
             wait = outage.wait() if wait is None else wait
-            return RateLimited(f"Backend '{backend}' is rate limited{said}", retry_after=wait)
+            return RateLimited(f"Rate limit reached for backend '{backend}'{said}", retry_after=wait)
         case 503 | 529:
             wait = outage.wait() if wait is None else wait
             return UpstreamUnavailable(f"Backend '{backend}' is not available{said}", retry_after=wait)

@@ -127,7 +127,7 @@ def from_response(
                 )
             wait = outage.wait() if wait is None else wait
             if status == 429:
-                return RateLimited(f"Backend '{backend}' is rate limited{said}", retry_after=wait)
+                return RateLimited(f"Rate limit reached for backend '{backend}'{said}", retry_after=wait)
             return UpstreamUnavailable(f"Backend '{backend}' is not available{said}", retry_after=wait)
         case _ if 400 <= status < 500 and reason:
             return _rejected(status, told)

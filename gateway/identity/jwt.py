@@ -107,7 +107,7 @@ class TokenVerifier:
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except jwt.ExpiredSignatureError:
-            raise Unauthenticated("This token has expired. Get a new one.", code="expired_token") from None
+            raise _refused("This token has expired. Get a new one.", "expired_token") from None
         except jwt.PyJWTError as error:
             raise _invalid(_why(error)) from None
         except (ValueError, TypeError, OverflowError, RecursionError):
@@ -216,4 +216,11 @@ def _why(error: jwt.PyJWTError) -> str:
 
 
 def _invalid(why: str) -> Unauthenticated:
-    return Unauthenticated(f"This token is refused: {why}", code="invalid_token")
+    return _refused(f"This token is refused: {why}", "invalid_token")
+
+
+def _refused(message: str, code: str) -> Unauthenticated:
+    error = Unauthenticated(message, code=code)
+    # Of an invalid request libraries would think that its words are wrong.
+    error.type = "authentication_error"
+    return error

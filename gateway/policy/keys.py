@@ -115,7 +115,8 @@ class KeyRing:
             return None
         if now >= held.expires:
             raise Unauthenticated(
-                f"This API key expired on {held.on}. Ask for a new one.", code="expired_api_key"
+                f"Incorrect API key provided: it expired on {held.on}. Ask for a new one.",
+                code="expired_api_key",
             )
         return held
 

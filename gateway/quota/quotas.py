@@ -152,7 +152,7 @@ class Quotas:
         call.receipt.note("quota", refused=str(limit), retry_after=round(wait, 3))
         held = " by it and by requests under way" if verdict.wait is None and limit.window != "now" else ""
         message = (
-            f"{'Budget spent' if spent else 'Rate limit reached'} for {limit}. "
+            f"{'You exceeded your current quota, the budget' if spent else 'Rate limit reached'} for {limit}. "
             f"{_figure(limit, verdict.used[verdict.refused])} used{held}, this request needs "
             f"{_figure(limit, limit.amount(amounts))}. Try again in {duration(wait)}."
         )

@@ -262,10 +262,10 @@ class Router:
     def _too_long(self, call: Call, models: Iterable[str]) -> GatewayError:
         largest = max(self._policy.models[model].context or 0 for model in models)
         cap = declared_cap(call.request.params)
-        answer = f" and an answer of up to {cap:,}" if cap is not None else ""
+        answer = f" and an answer of up to {cap}" if cap is not None else ""
         return ContextTooLong(
-            f"This request needs a context of about {_size(call):,} tokens: its prompt has about "
-            f"{_prompt(call):,}{answer}. The most that '{call.model}' takes is {largest:,}. "
+            f"This model's maximum context length is {largest} tokens. However, your request needs about "
+            f"{_size(call)}: its prompt has about {_prompt(call)}{answer}. "
             "Shorten the prompt" + (" or lower max_tokens." if cap is not None else "."),
             status=400,
             type="invalid_request_error",

@@ -18,7 +18,8 @@ from gateway.wire.answer import Dialect
 from gateway.wire.anthropic.errors import error_body as anthropic_error
 from gateway.wire.anthropic.front import AnthropicFront
 from gateway.wire.embeddings_front import EmbeddingsFront
-from gateway.wire.front import ErrorWriter, Front, OpenAIFront, openai_error
+from gateway.wire.front import ErrorWriter, Front, OpenAIFront
+from gateway.wire.openai_errors import error_body as openai_error
 
 PUBLIC = ("/healthz", "/readyz", "/metrics")
 

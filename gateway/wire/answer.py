@@ -15,6 +15,7 @@ import orjson
 from gateway.errors import GatewayError
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Usage
 from gateway.wire import sse
+from gateway.wire.openai_errors import error_body
 
 
 @dataclass(slots=True)
@@ -205,7 +206,7 @@ class Events:
 
     def error(self, error: GatewayError) -> bytes:
         """Past the first byte an error can only be an event; without [DONE], so that nobody takes it for success."""
-        return sse.event(orjson.dumps(error.body()))
+        return sse.event(error_body(error, self._call.request_id))
 
     def _open(self, envelope: Mapping[str, Json]) -> None:
         # What all events of an answer share is written out once; only the model can change, if another takes over.

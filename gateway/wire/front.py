@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import orjson
-
 from gateway.errors import GatewayError
 from gateway.types import Call, ChatRequest, Chunk
 from gateway.wire.answer import Dialect, Events, Whole
@@ -71,8 +69,3 @@ class OpenAIFront:
 
 ErrorWriter = Callable[[GatewayError, str], bytes]
 """An error's body, from the error and the request's id."""
-
-
-def openai_error(error: GatewayError, request_id: str) -> bytes:
-    """An error's body as OpenAI has it."""
-    return orjson.dumps(error.body())

@@ -82,7 +82,7 @@ async def test_block_names_guard_and_labels_and_never_the_text() -> None:
     call = user("Write to " + ANN)
     with pytest.raises(errors.Blocked) as caught:
         await ask(a_guard(action="block"), call)
-    assert (caught.value.status, caught.value.code) == (400, "content_filter")
+    assert (caught.value.status, caught.value.code) == (400, "content_policy_violation")
     assert "mail" in caught.value.message
     assert "EMAIL_ADDRESS" in caught.value.message
     assert ANN not in str(caught.value.body()) + str(call.receipt.notes)

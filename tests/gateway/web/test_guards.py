@@ -163,7 +163,7 @@ async def test_a_request_that_is_refused(guarded: Gateway) -> None:
     async with client(guarded) as sdk:
         with pytest.raises(openai.BadRequestError) as caught:
             await sdk.chat.completions.create(**ask(f"say {BANNED}"))
-    assert caught.value.code == "content_filter"
+    assert caught.value.code == "content_policy_violation"
     assert "topics" in caught.value.message
     assert BANNED not in caught.value.message
 
