@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -20,33 +20,32 @@ class Outcome:
     """How the provider itself does, where it was asked: "8/8"."""
     excused: tuple[str, ...] = ()
     """Cases failed where the provider itself fails them."""
-    notes: tuple[str, ...] = field(default=())
-    """What the suite remarks on and does not count, what was skipped and why."""
+    notes: tuple[str, ...] = ()
+    """What the suite remarks on and does not count; what was skipped, and why."""
 
     @property
     def is_bad(self) -> bool:
         return bool(self.failures)
 
 
-def table(outcomes: Iterable[Outcome]) -> str:
-    """Markdown, with the failures and remarks below it."""
+def table(outcomes: Iterable[Outcome], *, remarks: bool = True) -> str:
+    """Markdown, with the failures and, with ``remarks``, the notes below it."""
     outcomes = list(outcomes)
     rows = [("suite", "target", "provider itself", "through us", "failures")]
     for one in outcomes:
         score = f"{one.passed}/{one.total}" if one.total else "skipped"
-        names = ", ".join(line.partition(":")[0] for line in one.failures)
-        excused = ", ".join(f"{name} (the provider's, too)" for name in one.excused)
-        rows.append(
-            (one.suite, one.target, one.provider, score, "; ".join(filter(None, (names, excused))) or "none")
-        )
+        named = [line.partition(": ")[0] for line in one.failures]
+        excused = [f"{name} (the provider's, too)" for name in one.excused]
+        rows.append((one.suite, one.target, one.provider, score, ", ".join([*named, *excused]) or "none"))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [_row(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     for one in outcomes:
-        if one.failures or one.notes:
-            lines += ["", f"{one.suite}, {one.target}:"]
+        notes = one.notes if remarks or not one.total else ()
+        if one.failures or notes:
+            lines += ["", f"{one.suite}, {one.target}:" if one.target else f"{one.suite}:"]
             lines += [f"  FAILED  {line}" for line in one.failures]
-            lines += [f"  note    {line}" for line in one.notes]
+            lines += [f"  note    {line}" for line in notes]
     return "\n".join(lines)
 
 
