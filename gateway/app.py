@@ -16,6 +16,7 @@ from gateway.runtime import Generations
 from gateway.settings import Settings
 from gateway.web import routes
 from gateway.web.auth import Auth
+from gateway.web.cors import Cors
 from gateway.web.door import Door
 from gateway.web.paths import Paths
 
@@ -57,4 +58,5 @@ def build_app(settings: Settings) -> ASGIApp:
     endpoints = routes.build(metrics, max_body=settings.max_body_bytes, heartbeat=settings.heartbeat)
     paths = Paths(endpoints, lifespan)
     guarded = Auth(paths, public=routes.PUBLIC)
-    return Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)
+    door = Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)
+    return Cors(door, policy=lambda: generations.current().policy, metrics=metrics)

@@ -25,6 +25,7 @@ from gateway.policy.schema.backends import (
     SidecarBackend,
 )
 from gateway.policy.schema.caches import Caches, ExactCache, SemanticCache
+from gateway.policy.schema.cors import Cors
 from gateway.policy.schema.guards import (
     AnyGuard,
     Classifier,
@@ -64,6 +65,7 @@ __all__ = [
     "Caches",
     "Classifier",
     "Complexity",
+    "Cors",
     "EngineBackend",
     "Escalate",
     "ExactCache",
@@ -144,6 +146,8 @@ class Policy(Frozen):
     """By a target's model name, or by ``backend/model`` where backends differ."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose ``X-Forwarded-For`` is believed."""
+    cors: Cors = Cors()
+    """Which web pages may call the gateway from a browser."""
     guards: Guards = Field(default={})
     caches: Caches = Caches()
     sidecar: Sidecar = Sidecar()

@@ -1,0 +1,138 @@
+"""What browsers need to let a page of another origin call the gateway (https://fetch.spec.whatwg.org/#http-cors-protocol)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import Forbidden
+from gateway.observe.metrics import Metrics
+from gateway.policy.schema import Cors as Config
+from gateway.policy.schema import Policy
+from gateway.web.responses import Headers, send_error
+from gateway.wire.openai_errors import error_body
+
+METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE"
+_READABLE = frozenset(
+    {
+        b"cache-control",
+        b"content-language",
+        b"content-length",
+        b"content-type",
+        b"expires",
+        b"last-modified",
+        b"pragma",
+    }
+)
+"""What a page may read anyway."""
+_FIELDS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?:[ \t]*,[ \t]*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
+
+
+class Rules:
+    """One policy's ``cors``."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._any = "*" in config.allow_origins
+        self._origins = re.compile("|".join(map(_pattern, config.allow_origins)), re.IGNORECASE)
+        self._headers = b"" if "*" in config.allow_headers else ", ".join(config.allow_headers).encode()
+
+    def allows(self, origin: bytes) -> bool:
+        return self._any or self._origins.fullmatch(str(origin, "latin-1")) is not None
+
+    def answered(self, origin: bytes | None, names: Iterable[bytes]) -> Headers:
+        """For an answer that has the headers ``names``: whoever may read it may read all of them."""
+        vary: Headers = [] if self._any else [(b"vary", b"Origin")]
+        if origin is None or not self.allows(origin):
+            return vary
+        exposed = b", ".join(dict.fromkeys(name for name in names if name not in _READABLE))
+        return [*self._who(origin), *vary, (b"access-control-expose-headers", exposed)]
+
+    def preflight(self, origin: bytes, headers: bytes, *, private_network: bool) -> Headers:
+        """For the question whether a page may send ``headers``."""
+        allowed = self._headers or (headers if _FIELDS.fullmatch(headers) else b"")
+        private = private_network and self._config.allow_private_network
+        return [
+            *self._who(origin),
+            (b"access-control-allow-methods", METHODS),
+            *([(b"access-control-allow-headers", allowed)] if allowed else ()),
+            *([(b"access-control-allow-private-network", b"true")] if private else ()),
+            (b"access-control-max-age", b"%d" % self._config.max_age),
+            (b"vary", b"Origin, Access-Control-Request-Headers, Access-Control-Request-Private-Network"),
+        ]
+
+    def _who(self, origin: bytes) -> Headers:
+        found = [(b"access-control-allow-origin", b"*" if self._any else origin)]
+        if self._config.allow_credentials:
+            found.append((b"access-control-allow-credentials", b"true"))
+        return found
+
+
+def _pattern(origin: str) -> str:
+    """``*`` stands for any port, or for any number of names before a domain's."""
+    return re.escape(origin).replace(r":\*", r"(:\d+)?").replace(r"\*\.", r"([a-z0-9_-]+\.)+")
+
+
+class Cors:
+    """The outermost layer of all: refusals and faults need these headers, too, or no page could read them.
+
+    Off while the policy names no origin. A preflight is answered without a key, as browsers send none with it.
+    """
+
+    def __init__(self, app: ASGIApp, *, policy: Callable[[], Policy], metrics: Metrics) -> None:
+        self._app = app
+        self._policy = policy
+        self._metrics = metrics
+        self._config = Config()
+        self._rules: Rules | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rules = self._in_force() if scope["type"] == "http" else None
+        if rules is None:
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        origin = headers.get(b"origin")
+        if (
+            origin is not None
+            and scope["method"] == "OPTIONS"
+            and b"access-control-request-method" in headers
+        ):
+            await self._preflight(rules, origin, headers, send)
+            return
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told = message["headers"]
+                message["headers"] = [*told, *rules.answered(origin, (name for name, _ in told))]
+            await send(message)
+
+        await self._app(scope, receive, send_on)
+
+    def _in_force(self) -> Rules | None:
+        config = self._policy().cors
+        if config is not self._config:
+            self._config = config
+            self._rules = Rules(config) if config.allow_origins else None
+        return self._rules
+
+    async def _preflight(self, rules: Rules, origin: bytes, headers: dict[bytes, bytes], send: Send) -> None:
+        if not rules.allows(origin):
+            error = Forbidden(
+                f"Pages of the origin '{str(origin, 'latin-1')}' may not call this gateway. Its policy's "
+                "cors.allow_origins names those that may.",
+                code="origin_not_allowed",
+            )
+            self._metrics.http.labels("preflight", str(error.status)).inc()
+            await send_error(send, error, error_body(error, ""))
+            return
+        self._metrics.http.labels("preflight", "204").inc()
+        answer = rules.preflight(
+            origin,
+            headers.get(b"access-control-request-headers", b""),
+            private_network=headers.get(b"access-control-request-private-network") == b"true",
+        )
+        await send({"type": "http.response.start", "status": 204, "headers": answer})
+        await send({"type": "http.response.body", "body": b""})
