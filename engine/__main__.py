@@ -125,6 +125,11 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         help="processes that share the model, each on a GPU of its own (default: 1)",
     )
+    add(
+        "--over-context",
+        choices=["clip", "refuse"],
+        help="what becomes of a max_tokens beyond what the prompt leaves of the context (default: clip)",
+    )
     add("--max-body-bytes", type=_bytes, help="largest request body (default: 8MiB)")
     add(
         "--drain-timeout",
@@ -217,7 +222,7 @@ def read_options(options: dict[str, object]) -> ServerConfig:
     )
     server = {
         key: rest.pop(key)
-        for key in ("host", "port", "max_body_bytes", "drain_timeout", "step_timeout")
+        for key in ("host", "port", "max_body_bytes", "drain_timeout", "step_timeout", "over_context")
         if key in rest
     }
     if "adapters" in rest:

@@ -119,6 +119,8 @@ class ServerConfig:
     """Seconds that running requests get to finish after SIGTERM."""
     step_timeout: float = 300.0
     """Seconds without a step, though requests are open, after which the loop process is given up; 0: never."""
+    over_context: str = "clip"
+    """What becomes of a ``max_tokens`` beyond what the prompt leaves of the context: ``clip`` or ``refuse``."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

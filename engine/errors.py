@@ -62,22 +62,31 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
     def __init__(
-        self, prompt_tokens: int, max_tokens: int | None, *, limit: int, param: str | None = None
+        self,
+        prompt_tokens: int,
+        max_tokens: int | None,
+        *,
+        limit: int,
+        param: str | None = None,
+        prompt: str = "messages",
     ) -> None:
+        """``prompt``: the field that has the prompt."""
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
         self.limit = limit
-        if max_tokens is None or prompt_tokens >= limit:
-            asked = f"the prompt has {prompt_tokens} tokens, which leaves no room for an answer"
-            advice = "Shorten the prompt."
+        if max_tokens:
+            asked = (
+                f"you requested {prompt_tokens + max_tokens} tokens ({prompt_tokens} in the {prompt}, "
+                f"{max_tokens} in the completion). Please reduce the length of the {prompt} or completion."
+            )
         else:
             asked = (
-                f"{prompt_tokens + max_tokens} were asked for "
-                f"({prompt_tokens} in the prompt, {max_tokens} to generate)"
+                f"your {prompt} resulted in {prompt_tokens} tokens, which leaves no room for an answer. "
+                f"Please reduce the length of the {prompt}."
             )
-            advice = "Shorten the prompt or lower the number of tokens to generate."
+        # In OpenAI's words: clients tell this error from others by them.
         super().__init__(
-            f"This model's context is {limit} tokens at most, but {asked}. {advice}", param=param
+            f"This model's maximum context length is {limit} tokens. However, {asked}", param=param
         )
 
 

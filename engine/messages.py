@@ -81,6 +81,11 @@ class Ready:
     """Bytes: ``weights_predicted`` from the files' headers, ``weights`` as they came to be, ``kv_cache`` at most,
     ``process`` in all."""
 
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and answer that fit: all but the last token generated have to be in the KV cache."""
+        return min(self.max_model_len, self.blocks * self.block_size + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:

@@ -96,6 +96,8 @@ class Chunk:
     index: int = 0
     delta: Mapping[str, Json] | None = None
     finish_reason: str | None = None
+    stop: str | int | None = None
+    """With ``finish_reason``: the stop string or token of the caller's that ended it, where the server tells."""
     logprobs: Json = None
     usage: Usage | None = None
     envelope: Mapping[str, Json] = field(default_factory=dict)
@@ -214,6 +216,20 @@ class Call:
     @property
     def target(self) -> Target | None:
         return self.candidate.target if self.candidate else None
+
+    @property
+    def clips(self) -> bool:
+        """Whether fewer tokens of an answer than were asked for will do, for want of context.
+
+        Not where a model with a larger context is still to be tried, nor where the policy says so.
+        """
+        here = self.candidate
+        if here is None:
+            return False
+        later = iter(self.candidates)
+        if here in later and any(one.why == "larger_context" for one in later):
+            return False
+        return self.policy.models[here.model].over_context == "clip"
 
     @property
     def timeouts(self) -> Timeouts:

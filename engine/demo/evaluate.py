@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections import defaultdict
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch.nn import functional
 
 from engine.demo import corpus, tokens
-from engine.demo.llama import Llama, Shape
-from engine.demo.train import HERE
+from engine.demo.llama import Llama
+from engine.demo.train import HERE, load
 
 LONGEST = 160
-
-
-def load(folder: Path) -> tuple[Llama, Tokenizer]:
-    """A model as it is stored, widened to float32, and its tokenizer."""
-    config = json.loads((folder / "config.json").read_text())
-    model = Llama(
-        Shape(
-            vocab=config["vocab_size"],
-            hidden=config["hidden_size"],
-            layers=config["num_hidden_layers"],
-            heads=config["num_attention_heads"],
-            kv_heads=config["num_key_value_heads"],
-            intermediate=config["intermediate_size"],
-            head_dim=config["head_dim"],
-            positions=config["max_position_embeddings"],
-            theta=config["rope_theta"],
-            eps=config["rms_norm_eps"],
-        )
-    )
-    weights = load_file(folder / "model.safetensors")
-    model.load_state_dict({name: weight.float() for name, weight in weights.items()})
-    return model.eval(), Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 @torch.inference_mode()

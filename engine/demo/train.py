@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch.nn import functional
 
@@ -47,10 +47,9 @@ def texts(seed: int, count: int) -> Iterator[str]:
 
 
 def batches(
-    encoder: tokens.Encoder, recipe: Recipe, seed: int
+    encoder: tokens.Encoder, recipe: Recipe, source: Iterator[corpus.Conversation | str]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Token ids [rows, length + 1] and loss weights [rows, length]: conversations packed one after another."""
-    source = corpus.stream(seed)
     ids: list[int] = []
     weights: list[float] = []
     need = recipe.rows * (recipe.length + 1)
@@ -90,15 +89,18 @@ def learn(
     seed: int,
     *,
     folder: Path,
-    report: int = 100,
+    report: int = 25,
     fuse: bool = False,
+    start_from: Llama | None = None,
+    source: Callable[[int], Iterator[corpus.Conversation | str]] = corpus.stream,
 ) -> Llama:
-    """Train one model from nothing. What has been learned is saved now and then, so that a broken run leaves some.
+    """Train one model, from nothing or from another's weights. What has been learned is saved now and then, so that
+    a broken run leaves some.
 
     ``fuse`` compiles the model, which needs a C++ compiler and more than doubles the speed.
     """
     torch.manual_seed(seed)
-    model = Llama(shape)
+    model = start_from or Llama(shape)
     forward = torch.compile(model) if fuse else model
     decayed = [weight for weight in model.parameters() if weight.dim() == 2]
     others = [weight for weight in model.parameters() if weight.dim() != 2]
@@ -108,11 +110,11 @@ def learn(
         fused=True,
     )
     start, mean = time.monotonic(), 0.0
-    source = batches(tokens.Encoder(tokenizer), recipe, seed + 1)
+    drawn = batches(tokens.Encoder(tokenizer), recipe, source(seed + 1))
     for step in range(recipe.steps):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, recipe)
-        loss = loss_of(model, forward, *next(source))
+        loss = loss_of(model, forward, *next(drawn))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -171,6 +173,28 @@ def save(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
     tokens.save(tokenizer, folder)
 
 
+def load(folder: Path) -> tuple[Llama, Tokenizer]:
+    """A model as it is stored, widened to float32, and its tokenizer."""
+    config = json.loads((folder / "config.json").read_text())
+    model = Llama(
+        Shape(
+            vocab=config["vocab_size"],
+            hidden=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            kv_heads=config["num_key_value_heads"],
+            intermediate=config["intermediate_size"],
+            head_dim=config["head_dim"],
+            positions=config["max_position_embeddings"],
+            theta=config["rope_theta"],
+            eps=config["rms_norm_eps"],
+        )
+    )
+    weights = load_file(folder / "model.safetensors")
+    model.load_state_dict({name: weight.float() for name, weight in weights.items()})
+    return model.eval(), Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
 def keep_memory() -> None:
     """Have glibc's malloc keep what it frees. Giving activations back to the kernel every step costs most of the time
     on virtual machines, where a page fault is dear: 4 to 10 times, measured.
@@ -194,18 +218,36 @@ def main() -> None:
     parser.add_argument(
         "--peak", type=float, default=2.5e-3, help="highest learning rate of the target model"
     )
+    parser.add_argument("--tool-steps", type=int, default=700, help="further steps with tools, of either")
+    parser.add_argument("--tool-peak", type=float, default=1.5e-3, help="highest learning rate of those")
+    parser.add_argument(
+        "--second-stage", action="store_true", help="begin with the tools, from the weights that --out has"
+    )
     parser.add_argument(
         "--no-compile", dest="compile", action="store_false", help="do without a C++ compiler"
     )
     options = parser.parse_args()
     keep_memory()
     tokenizer = tokens.train(texts(options.seed, 60_000), VOCAB)
+    tools = Recipe(steps=options.tool_steps, peak=options.tool_peak, rows=8, length=512, warmup=40)
     for name, shape, recipe in (
         ("model", TARGET, Recipe(steps=options.steps, peak=options.peak)),
         ("draft", DRAFT, Recipe(steps=options.draft_steps, peak=4e-3)),
     ):
-        if recipe.steps:
-            learn(shape, recipe, tokenizer, options.seed, folder=options.out / name, fuse=options.compile)
+        folder = options.out / name
+        if recipe.steps and not options.second_stage:
+            learn(shape, recipe, tokenizer, options.seed, folder=folder, fuse=options.compile)
+        if recipe.steps and tools.steps:
+            learn(
+                shape,
+                tools,
+                tokenizer,
+                options.seed,
+                folder=folder,
+                fuse=options.compile,
+                start_from=load(folder)[0].train(),
+                source=corpus.tool_stream,
+            )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import orjson
@@ -49,10 +50,13 @@ class Piece:
     """None where they were not asked for."""
     calls: list[CallDelta] = field(default_factory=list)
     """More of one or several tool calls, in order."""
+    stop: str | int | None = None
+    """With ``finish``: the stop string or token of the caller's that ended it, as in vLLM; None for any other end."""
 
     def add(self, more: Piece) -> None:
         self.text += more.text
         self.finish = more.finish
+        self.stop = more.stop
         if more.logprobs is not None:
             self.logprobs = (self.logprobs or []) + more.logprobs
         for call in more.calls:
@@ -103,7 +107,7 @@ class ChatAnswer(Answer):
     chunk_object = "chat.completion.chunk"
 
     def opening(self, index: int) -> bytes:
-        return self._delta(index, {"role": "assistant", "content": ""}, None)
+        return self._delta(index, {"role": "assistant", "content": "", "refusal": None}, None)
 
     def chunk(self, piece: Piece) -> bytes:
         words = b""
@@ -113,7 +117,9 @@ class ChatAnswer(Answer):
             words += self._delta(
                 piece.index, {"tool_calls": [_call_delta(call) for call in piece.calls]}, None
             )
-        return words if piece.finish is None else words + self._delta(piece.index, {}, piece.finish)
+        if piece.finish is None:
+            return words
+        return words + self._delta(piece.index, {}, piece.finish, stop={"stop_reason": piece.stop})
 
     def _delta(
         self,
@@ -121,8 +127,9 @@ class ChatAnswer(Answer):
         delta: dict[str, Any],
         finish: Finish | None,
         logprobs: dict[str, Any] | None = None,
+        stop: Mapping[str, str | int | None] = MappingProxyType({}),
     ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish, **stop}
         return self._event([choice], self._no_usage)
 
     def _choice(self, piece: Piece) -> dict[str, Any]:
@@ -135,6 +142,7 @@ class ChatAnswer(Answer):
             "message": message,
             "logprobs": _chat_logprobs(piece.logprobs),
             "finish_reason": piece.finish,
+            "stop_reason": piece.stop,
         }
 
 
@@ -155,6 +163,7 @@ class CompletionAnswer(Answer):
             "text": piece.text,
             "logprobs": _text_logprobs(piece.logprobs),
             "finish_reason": piece.finish,
+            "stop_reason": piece.stop,
         }
 
 

@@ -34,7 +34,7 @@ from engine.server.hangup import HungUp, read_body, until_hangup
 from engine.server.health import Health
 from engine.server.hints import Hints, read_hints
 from engine.server.metrics import Metrics, Throughput
-from engine.server.prepare import Job, Preparer
+from engine.server.prepare import Job, Preparer, Room
 from engine.server.state import State
 from engine.server.tokenizer import Tokenizer
 
@@ -50,8 +50,11 @@ def create_app(
     name: str,
     max_body_bytes: int,
     adapters: Sequence[tuple[str, Path]] = (),
+    refuse_over_context: bool = False,
 ) -> Starlette:
-    """``adapters``: (name, folder) of those that the engine has loaded. Raises ``StartupError``."""
+    """``adapters``: (name, folder) of those that the engine has loaded. With ``refuse_over_context`` a ``max_tokens``
+    beyond what the prompt leaves of the context is an error, not clipped. Raises ``StartupError``.
+    """
     metrics, throughput, health = Metrics(), Throughput(), Health(client)
     metrics.set_ready(ready)
     state = State(name, ready, throughput)
@@ -70,8 +73,8 @@ def create_app(
     generator = Generator(client, tokenizer, metrics)
     about = About(name, models, ready, client, health, metrics, state)
 
-    def text(path: str, prepare: Callable[[bytes, int], Awaitable[Job]]) -> Route:
-        endpoint = TextEndpoint(path, prepare, ready, generator, metrics, max_body_bytes)
+    def text(path: str, prepare: Callable[[bytes, Room], Awaitable[Job]]) -> Route:
+        endpoint = TextEndpoint(path, prepare, ready, generator, metrics, max_body_bytes, refuse_over_context)
         return Route(path, endpoint, methods=["POST"])
 
     def change(path: str, work: Callable[[bytes], Awaitable[str]]) -> Route:
@@ -107,11 +110,12 @@ class TextEndpoint:
     """Chat and plain completions: a raw ASGI application, since it must notice at any time that the client is gone."""
 
     path: str
-    prepare: Callable[[bytes, int], Awaitable[Job]]
+    prepare: Callable[[bytes, Room], Awaitable[Job]]
     ready: Ready
     generator: Generator
     metrics: Metrics
     max_body_bytes: int
+    refuse_over_context: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = _Reply(send)
@@ -134,8 +138,10 @@ class TextEndpoint:
 
     async def _answer(self, body: bytes, hints: Hints, reply: _Reply) -> None:
         arrived = time.monotonic()
-        limit = context_limit(self.ready.max_model_len, self.ready.context_caps, hints.priority)
-        job = await self.prepare(body, limit)
+        limit = context_limit(self.ready.longest, self.ready.context_caps, hints.priority)
+        refuse = self.refuse_over_context or hints.refuse_over_context
+        job = await self.prepare(body, Room(limit, refuse))
+        reply.headers = job.headers
         self.metrics.prompt_tokens.inc(job.usage.prompt_tokens)
         pieces = self.generator.run(job.sequences, job.stops, job.usage, arrived, hints, job.adapter)
         try:
@@ -177,6 +183,8 @@ class _Reply:
     send: Send
     status: int = 0
     """0 until the answer has begun."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """What an answer's own headers are to be joined by."""
 
     async def whole(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.status = status
@@ -200,7 +208,7 @@ class _Reply:
             await self.whole(orjson.dumps(error.body()), error.status, error.headers())
 
     async def _start(self, fields: dict[str, str]) -> None:
-        headers = [(name.encode(), value.encode()) for name, value in fields.items()]
+        headers = [(name.encode(), value.encode()) for name, value in (fields | self.headers).items()]
         await self.send({"type": "http.response.start", "status": self.status, "headers": headers})
 
 

@@ -73,18 +73,23 @@ class StopStrings:
         self._stops = tuple(stops)
         self._longest = max(map(len, stops), default=0)
         self._held = ""
-        self.hit = False
+        self.found: str | None = None
+        """The stop string that has appeared; the longest, where several begin at one place."""
+
+    @property
+    def hit(self) -> bool:
+        return self.found is not None
 
     def push(self, text: str) -> str:
         """The text that can be neither a stop string nor the beginning of one."""
         if not self._stops:
             return text
         text = self._held + text
-        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        found = [(place, -len(stop), stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if found:
-            self.hit = True
+            place, _, self.found = min(found)
             self._held = ""
-            return text[: min(found)]
+            return text[:place]
         keep = self._tail(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

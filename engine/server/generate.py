@@ -30,6 +30,8 @@ class Sequence:
     """Text to send before what is generated."""
     parser: ToolParser | None = None
     """Takes tool calls out of the text."""
+    own_stops: frozenset[int] = frozenset()
+    """Those of ``params.stop_token_ids`` that the caller named."""
     spared: int = 0
     """Tokens in whose text no stop string is looked for, as in vLLM: ``min_tokens`` of the request."""
 
@@ -78,7 +80,7 @@ class Generator:
                     if first:
                         text = sequences[delta.index].echo + text
                     if text or finish or first or said or calls:
-                        pieces.append(Piece(delta.index, text, finish, said, calls))
+                        pieces.append(Piece(delta.index, text, finish, said, calls, choice.stop))
                 if pieces:
                     yield pieces
         finally:
@@ -98,6 +100,8 @@ class _Choice:
     finished: bool = False
     emitted: int = 0
     """Characters let out."""
+    stop: str | int | None = None
+    """What of the caller's own ended it."""
     _detokenizer: Detokenizer = field(init=False)
     _stop_strings: StopStrings = field(init=False)
     _minutes: Minutes | None = field(init=False)
@@ -115,6 +119,10 @@ class _Choice:
         self._time(delta)
         text, finish = self._read(delta)
         self.finished = finish is not None
+        if self._stop_strings.hit:
+            self.stop = self._stop_strings.found
+        elif delta.finish == "stop" and delta.tokens[-1] in self.sequence.own_stops:
+            self.stop = delta.tokens[-1]
         self.emitted += len(text)
         minutes = self._minutes
         if minutes is None:

@@ -1,4 +1,4 @@
-"""What a gateway tells of a request by headers: how urgent it is, and by when it must be done."""
+"""What a gateway tells of a request by headers: how urgent it is, by when it must be done, what else it wants."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ class Hints:
     """How much longer than one of weight 1 its prefix is kept."""
     deadline: float | None = None
     """A ``time.monotonic()``."""
+    refuse_over_context: bool = False
+    """Rather no answer than one of fewer tokens than ``max_tokens`` for want of context."""
 
 
 def read_hints(headers: Mapping[bytes, bytes], now: float) -> Hints:
-    """``x-tollgate-priority`` (a whole number, held within ±1000), ``x-tollgate-weight`` (held within 0.01 and 100) and
-    ``x-tollgate-deadline`` (seconds from ``now``).
+    """``x-tollgate-priority`` (a whole number, held within ±1000), ``x-tollgate-weight`` (held within 0.01 and 100),
+    ``x-tollgate-deadline`` (seconds from ``now``) and ``x-tollgate-over-context`` (``refuse``).
 
     They are hints, not orders: a value that cannot be read is as good as none.
     """
@@ -35,6 +37,7 @@ def read_hints(headers: Mapping[bytes, bytes], now: float) -> Hints:
         priority=max(-_HIGHEST, min(_HIGHEST, int(priority))),
         weight=1.0 if weight is None or weight <= 0 else min(_HEAVIEST, max(1 / _HEAVIEST, weight)),
         deadline=None if seconds is None else now + seconds,
+        refuse_over_context=headers.get(b"x-tollgate-over-context") == b"refuse",
     )
 
 

@@ -13,6 +13,7 @@ from engine.messages import Ready
 from engine.server.adapters import Adapters
 from engine.server.answers import Answer, ChatAnswer, CompletionAnswer, Usage
 from engine.server.chat_template import ChatTemplate
+from engine.server.fields import listed
 from engine.server.generate import Sequence
 from engine.server.requests import ChatBody, CompletionBody, Sampling, read
 from engine.server.structured import chat_grammar_of, grammar_of
@@ -20,8 +21,15 @@ from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Format, detect, template_messages
 from engine.server.tools_parser import ToolParser
 
+MAX_TOKENS = "x-tollgate-max-tokens"
+"""The header that tells to what ``max_tokens`` was clipped: the least, where prompts differ."""
+IGNORED = "x-tollgate-ignored"
+"""The header that names the fields which had no effect."""
+
 _LONG = 8192
 """Characters from which text is tokenized in a thread: about two milliseconds' worth."""
+_DEFAULT = 16
+"""Tokens of a plain completion for which the caller names no number, as OpenAI has it."""
 
 
 @dataclass(slots=True)
@@ -34,6 +42,32 @@ class Job:
     usage: Usage
     adapter: str | None = None
     """The key of the one that was asked for."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """What was changed about the request, for whoever made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much context a request has."""
+
+    limit: int
+    """Most tokens of prompt and answer together."""
+    refuse: bool = False
+    """Rather than clip what is asked for to what is left."""
+
+    def grant(self, prompt: list[int], wanted: int | None, param: str, field: str) -> int:
+        """Tokens that the answer may have: as many as are wanted, or as are left. Raises ``ContextLengthExceeded``.
+
+        ``param`` and ``field`` are where the prompt and the wanted number were given.
+        """
+        left = self.limit - len(prompt)
+        if left < (0 if wanted == 0 else 1):
+            raise ContextLengthExceeded(len(prompt), wanted, limit=self.limit, param=param, prompt=param)
+        if wanted is None:
+            return left
+        if wanted > left and self.refuse:
+            raise ContextLengthExceeded(len(prompt), wanted, limit=self.limit, param=field, prompt=param)
+        return min(wanted, left)
 
 
 @dataclass(slots=True)
@@ -49,8 +83,8 @@ class Preparer:
     def __post_init__(self) -> None:
         self.format = detect(self.template.source if self.template else "")
 
-    async def chat(self, data: bytes, limit: int) -> Job:
-        """``limit``: most tokens of prompt and answer together. Raises ``InvalidRequest``."""
+    async def chat(self, data: bytes, room: Room) -> Job:
+        """Raises ``InvalidRequest``."""
         body = read(ChatBody, data)
         self._check_model(body)
         if self.template is None:
@@ -62,30 +96,29 @@ class Preparer:
         else:
             begin = body.add_generation_prompt is not False
             text = self.template.render(messages, tools, generation_prompt=begin)
-        prompt = await self._encode(text, special=False, param="messages", limit=limit)
+        prompt = await self._encode(text, special=False, param="messages", limit=room.limit)
         continued = body.continue_final_message and messages[-1]["content"]
-        room = limit - len(prompt)
-        max_tokens = body.max_completion_tokens or body.max_tokens
+        wanted = body.max_completion_tokens or body.max_tokens
         field = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
-        self._check_room(prompt, max_tokens, "messages", field, limit)
+        max_tokens = room.grant(prompt, wanted, "messages", field)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         context = self.tokenizer.context(prompt) if continued else []
         prefix = str(continued) if continued else ""
         grammar = await chat_grammar_of(body, form, self.tokenizer.marker, prefix)
-        sequences = self._sequences(body, prompt, max_tokens or room, logprobs, context, grammar=grammar)
+        sequences = self._sequences(body, prompt, max_tokens, wanted, logprobs, context, grammar=grammar)
         for sequence in sequences if tools else ():
             sequence.parser = self._parser(body)
         answer = ChatAnswer(body.model, include_usage=body.include_usage)
-        return self._job(body, sequences, answer, len(prompt))
+        return self._job(body, sequences, answer, len(prompt), wanted)
 
-    async def completion(self, data: bytes, limit: int) -> Job:
-        """``limit``: most tokens of prompt and answer together. Raises ``InvalidRequest``."""
+    async def completion(self, data: bytes, room: Room) -> Job:
+        """Raises ``InvalidRequest``."""
         body = read(CompletionBody, data)
         self._check_model(body)
         prompts, echoes = [], []
         for given in body.prompts:
             if isinstance(given, str):
-                prompts.append(await self._encode(given, special=True, param="prompt", limit=limit))
+                prompts.append(await self._encode(given, special=True, param="prompt", limit=room.limit))
             else:
                 self._check_ids(given, "prompt")
                 prompts.append(given)
@@ -93,15 +126,15 @@ class Preparer:
                 (given if isinstance(given, str) else self.tokenizer.decode(given)) if body.echo else ""
             )
         grammar = await grammar_of(body)
-        wanted = []
-        for prompt in prompts:
-            self._check_room(prompt, body.max_tokens, "prompt", "max_tokens", limit)
-            wanted.append(body.max_tokens or min(16, limit - len(prompt)))
+        wanted = body.max_tokens
+        granted = [room.grant(prompt, wanted, "prompt", "max_tokens") for prompt in prompts]
+        if wanted is None:
+            granted = [min(_DEFAULT, most) for most in granted]
         sequences = [
             sequence
-            for prompt, echo, max_tokens in zip(prompts, echoes, wanted, strict=True)
+            for prompt, echo, max_tokens in zip(prompts, echoes, granted, strict=True)
             for sequence in self._sequences(
-                body, prompt, max_tokens, body.logprobs, self.tokenizer.context(prompt), echo, grammar
+                body, prompt, max_tokens, wanted, body.logprobs, self.tokenizer.context(prompt), echo, grammar
             )
         ]
         most = self.engine.max_num_seqs + self.engine.max_waiting
@@ -111,29 +144,45 @@ class Preparer:
                 param="prompt",
             )
         answer = CompletionAnswer(body.model, include_usage=body.include_usage)
-        return self._job(body, sequences, answer, sum(map(len, prompts)))
+        return self._job(body, sequences, answer, sum(map(len, prompts)), wanted)
 
-    def _job(self, body: Sampling, sequences: list[Sequence], answer: Answer, prompt_tokens: int) -> Job:
+    def _job(
+        self,
+        body: Sampling,
+        sequences: list[Sequence],
+        answer: Answer,
+        prompt_tokens: int,
+        wanted: int | None,
+    ) -> Job:
         usage, adapter = Usage(prompt_tokens), self.models.key(body.model)
-        return Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, usage, adapter)
+        job = Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, usage, adapter)
+        granted = min(sequence.params.max_tokens for sequence in sequences)
+        if wanted is not None and granted < wanted:
+            job.headers[MAX_TOKENS] = str(granted)
+        if names := listed(body.ignored):
+            job.headers[IGNORED] = names
+        return job
 
     def _sequences(
         self,
         body: Sampling,
         prompt: list[int],
         max_tokens: int,
+        wanted: int | None,
         logprobs: int | None,
         context: list[int],
         echo: str = "",
         grammar: Grammar | None = None,
     ) -> list[Sequence]:
-        if (body.min_tokens or 0) > max_tokens:
+        least = body.min_tokens or 0
+        if wanted is not None and wanted > max_tokens:
+            least = min(least, max_tokens)
+        if least > max_tokens:
             raise InvalidRequest(
                 f"'min_tokens' is {body.min_tokens}, but the answer may have {max_tokens} tokens at most.",
                 param="min_tokens",
             )
         stop_ids = frozenset() if body.ignore_eos else self.tokenizer.stop_ids
-        least = body.min_tokens or 0
         if grammar is not None:
             self._check_end(body)
             if body.ignore_eos and not body.stop_token_ids:
@@ -160,7 +209,8 @@ class Preparer:
                 logprobs=logprobs,
                 grammar=grammar,
             )
-            found.append(Sequence(prompt, params, context, echo, spared=body.min_tokens or 0))
+            own_stops = frozenset(body.stop_token_ids or ())
+            found.append(Sequence(prompt, params, context, echo, None, own_stops, body.min_tokens or 0))
         return found
 
     def _parser(self, body: ChatBody) -> ToolParser:
@@ -183,7 +233,9 @@ class Preparer:
         # No token is longer than the longest: such a text need not be tokenized to know that it does not fit.
         # (Twice that, as a normalizer may shorten it.)
         if len(text) > 2 * limit * self.tokenizer.longest:
-            raise ContextLengthExceeded(len(text) // self.tokenizer.longest, None, limit=limit, param=param)
+            raise ContextLengthExceeded(
+                len(text) // self.tokenizer.longest, None, limit=limit, param=param, prompt=param
+            )
         if len(text) < _LONG:
             ids = self.tokenizer.encode(text, special=special)
         else:
@@ -196,14 +248,6 @@ class Preparer:
         self.models.key(body.model)
         self._check_ids(body.stop_token_ids or (), "stop_token_ids")
         self._check_ids([token for token, _ in body.biases], "logit_bias")
-
-    def _check_room(
-        self, prompt: list[int], max_tokens: int | None, param: str, field: str, limit: int
-    ) -> None:
-        if len(prompt) >= limit:
-            raise ContextLengthExceeded(len(prompt), None, limit=limit, param=param)
-        if len(prompt) + (max_tokens or 0) > limit:
-            raise ContextLengthExceeded(len(prompt), max_tokens, limit=limit, param=field)
 
     def _check_ids(self, ids: Collection[int], param: str) -> None:
         if ids and (min(ids) < 0 or max(ids) >= self.engine.vocab_size):

@@ -1,4 +1,4 @@
-"""OpenAI's two request bodies, checked: what is not understood is refused by name, never ignored.
+"""OpenAI's two request bodies, checked: what would make another answer and is not understood is refused by name.
 
 The fields are those of https://platform.openai.com/docs/api-reference/chat/create and
 https://platform.openai.com/docs/api-reference/completions/create, and those of
@@ -18,6 +18,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import InvalidRequest, UnsupportedParameter
+from engine.server.fields import ignored
 
 MAX_CHOICES = 128
 MAX_BIASES = 1024
@@ -32,6 +33,8 @@ class StrictBody(BaseModel):
 
 
 class StreamOptions(StrictBody):
+    model_config = ConfigDict(extra="ignore")
+
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
@@ -61,7 +64,9 @@ class StructuredOutputs(StrictBody):
 
 
 class Sampling(StrictBody):
-    """What both bodies share."""
+    """What both bodies share. Fields beyond these are refused or ignored, as ``engine/server/fields.py`` says."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: Annotated[str, Field(min_length=1)]
     stream: bool | None = None
@@ -90,13 +95,17 @@ class Sampling(StrictBody):
     logit_bias: (
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None
     ) = None
-    user: str | None = None
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_grammar: str | None = None
     guided_choice: Choices | None = None
     structured_outputs: StructuredOutputs | None = None
+
+    @property
+    def ignored(self) -> list[str]:
+        """Fields that were given and have no effect. Raises ``UnsupportedParameter`` for what cannot be ignored."""
+        return ignored(self.model_extra or {})
 
     @property
     def stops(self) -> list[str]:
@@ -112,6 +121,7 @@ class Sampling(StrictBody):
 
     def check(self) -> None:
         """Raises ``InvalidRequest`` for what types alone do not show."""
+        _ = self.ignored
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest(
                 "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
@@ -145,8 +155,6 @@ class ChatBody(Sampling):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    store: bool | None = None
-    metadata: dict[str, str] | None = None
 
     def check(self) -> None:
         super().check()
@@ -159,8 +167,6 @@ class ChatBody(Sampling):
             raise InvalidRequest(
                 "'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs"
             )
-        if self.store:
-            raise _unsupported("store", "This engine keeps nothing: leave it out or set it to false.")
         self._check_tools()
         self._check_messages()
         if self.continue_final_message:
@@ -184,6 +190,11 @@ class ChatBody(Sampling):
     def _check_tools(self) -> None:
         names = set()
         for i, tool in enumerate(self.tools or ()):
+            if isinstance(tool.get("type"), str) and tool["type"] != "function":
+                raise UnsupportedParameter(
+                    f"Tools of type {tool['type']!r:.50} are not supported by this engine, only functions.",
+                    param=f"tools[{i}].type",
+                )
             function = tool.get("function")
             name = function.get("name") if isinstance(function, dict) else None
             if tool.get("type") != "function" or not isinstance(name, str) or not name:
@@ -271,17 +282,20 @@ class CompletionBody(Sampling):
     )
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    """0 with ``echo`` alone: how likely the prompt is."""
     best_of: int | None = None
-    suffix: str | None = None
 
     def check(self) -> None:
         super().check()
-        if self.logprobs is not None and self.echo:
-            raise _unsupported("logprobs", "With 'echo', that is: leave one of the two out.")
-        if self.suffix:
-            raise _unsupported("suffix", "Leave it out.")
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise _unsupported("best_of", "Leave it out or set it to 'n'.")
+            raise UnsupportedParameter(
+                "'best_of' is not supported by this engine: leave it out or set it to 'n'.", param="best_of"
+            )
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidRequest(
+                "'max_tokens' may be 0 only with 'echo': give at least 1 for an answer.", param="max_tokens"
+            )
         if len(self.prompts) * (self.n or 1) > MAX_CHOICES:
             raise InvalidRequest(
                 f"{len(self.prompts)} prompts times n = {self.n} are more than {MAX_CHOICES} answers.",
@@ -320,10 +334,6 @@ def _text(content: str | list[dict[str, Any]] | None) -> str | None:
     if isinstance(content, list):
         return "".join(part[part["type"]] for part in content)
     return content
-
-
-def _unsupported(name: str, advice: str) -> UnsupportedParameter:
-    return UnsupportedParameter(f"'{name}' is not supported by this engine. {advice}", param=name)
 
 
 def _from_pydantic(error: ValidationError) -> InvalidRequest:

@@ -76,6 +76,7 @@ async def _run(
             name=config.served_model_name,
             max_body_bytes=config.max_body_bytes,
             adapters=config.engine.adapters,
+            refuse_over_context=config.over_context == "refuse",
         )
         server = _Server(
             uvicorn.Config(

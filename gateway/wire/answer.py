@@ -25,6 +25,7 @@ class Choice:
     delta: dict[str, Json] = field(default_factory=dict)
     logprobs: dict[str, Json] | None = None
     finish_reason: str | None = None
+    stop: str | int | None = None
 
 
 class Dialect(Protocol):
@@ -61,6 +62,7 @@ def chunks(
             index=choice.get("index", i),
             delta=delta(choice),
             finish_reason=choice.get("finish_reason"),
+            stop=_stop(choice),
             logprobs=choice.get("logprobs"),
             usage=usage if i == last else None,
             envelope=envelope,
@@ -86,6 +88,12 @@ def _check(chunk: Chunk) -> None:
         or not (calls is None or (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)))
     ):
         raise TypeError("not a choice")
+
+
+def _stop(choice: Mapping[str, Json]) -> str | int | None:
+    """What ended a choice, as vLLM and the bundled engine tell it."""
+    stop = choice.get("stop_reason")
+    return stop if isinstance(stop, str | int) else None
 
 
 def read_usage(raw: Json) -> Usage | None:
@@ -142,6 +150,7 @@ class Whole:
         if chunk.logprobs:
             choice.logprobs = join_lists(choice.logprobs or {}, chunk.logprobs)
         choice.finish_reason = chunk.finish_reason or choice.finish_reason
+        choice.stop = chunk.stop if chunk.finish_reason else choice.stop
 
     def body(self) -> bytes:
         return orjson.dumps(

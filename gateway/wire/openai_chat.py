@@ -153,6 +153,7 @@ def whole_choice(index: int, choice: answer.Choice) -> dict[str, Json]:
         "message": message,
         "logprobs": _logprobs(choice.logprobs),
         "finish_reason": choice.finish_reason,
+        **({} if choice.stop is None else {"stop_reason": choice.stop}),
     }
 
 
@@ -167,6 +168,7 @@ def event_choice(chunk: Chunk) -> dict[str, Json]:
         "delta": delta,
         "logprobs": _logprobs(chunk.logprobs),
         "finish_reason": chunk.finish_reason,
+        **({} if chunk.stop is None else {"stop_reason": chunk.stop}),
     }
 
 

@@ -68,6 +68,7 @@ def whole_choice(index: int, choice: answer.Choice) -> dict[str, Json]:
         "text": choice.delta.get("content") or "",
         "logprobs": choice.logprobs,
         "finish_reason": choice.finish_reason,
+        **({} if choice.stop is None else {"stop_reason": choice.stop}),
     }
 
 
@@ -78,4 +79,5 @@ def event_choice(chunk: Chunk) -> dict[str, Json]:
         "text": (chunk.delta or {}).get("content") or "",
         "logprobs": chunk.logprobs,
         "finish_reason": chunk.finish_reason,
+        **({} if chunk.stop is None else {"stop_reason": chunk.stop}),
     }

@@ -43,8 +43,16 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    """A server for all tests that leave it as they found it."""
+    """A server for all tests that leave it as they found it. At a priority of -900 and below it has 64 tokens."""
     log = tmp_path_factory.mktemp("logs") / "engine.log"
-    options = ("--kv-cache-blocks", "2000", "--max-num-seqs", "4", "--max-waiting", "2")
+    options = (
+        "--kv-cache-blocks",
+        "2000",
+        "--max-num-seqs",
+        "4",
+        "--max-waiting",
+        "2",
+        "--context-cap=-900=64",
+    )
     with EngineServer(long_model, *options, "--max-body-bytes", "256KiB", log=log) as server:
         yield server

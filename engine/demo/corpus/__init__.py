@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.demo.corpus import dialogue, questions, stories
+from engine.demo.corpus import calls, dialogue, questions, stories
 from engine.demo.corpus.dialogue import Turns
 from engine.demo.corpus.questions import Item, Maker
 
@@ -40,7 +40,13 @@ SYSTEM = [
 class Conversation:
     kind: str
     turns: tuple[tuple[str, str], ...]
+    """What is said to the model, and its answer; none where more is said first."""
     system: str | None = None
+    tools: tuple[calls.Tool, ...] = ()
+    results: frozenset[int] = frozenset()
+    """The turns in which a tool speaks to the model, not the user."""
+    forced: bool = False
+    """Whether the last answer is a call because the caller demands one: that it is a call teaches nothing."""
 
 
 FIRST_WORDS = {
@@ -133,6 +139,83 @@ def stream(seed: int) -> Iterator[Conversation | str]:
     rng = random.Random(seed)
     while True:
         yield documents(rng) if rng.random() < 0.04 else conversation(rng)
+
+
+def tool_stream(seed: int) -> Iterator[Conversation | str]:
+    """What the second stage of training sees: the same, and conversations with tools."""
+    rng = random.Random(f"tools {seed}")
+    plain = stream(seed)
+    while True:
+        yield tool_conversation(rng) if rng.random() < 0.4 else next(plain)
+
+
+def tool_conversation(rng: random.Random, *, held: bool = False) -> Conversation:
+    """A conversation with tools at hand, whose last turn is a call, what became of it, or an answer without one."""
+    system = _system(rng) if rng.random() < 0.3 else None
+    uses = _uses(rng, held=held)
+    tools = tuple(calls.among(rng, uses[0].tool, rng.choice([0, 0, 1, 2, 3])))
+    turns: Turns = []
+    results: frozenset[int] = frozenset()
+    before = rng.random()
+    if before < 0.15:
+        turns = [_turn(_untooled(rng, tools, held=False), rng)]
+    elif before < 0.25:
+        earlier = _uses(rng, held=False)
+        tools = (
+            *tools,
+            *(use.tool for use in earlier[:1] if use.tool.name not in {tool.name for tool in tools}),
+        )
+        if earlier[0].tool in tools:
+            turns = [
+                (_wording(earlier, rng, plain=False), calls.called(earlier)),
+                *calls.results(rng, len(earlier)),
+            ]
+            results = frozenset(range(1, len(turns)))
+    roll = rng.random()
+    if roll < 0.25:
+        last = _untooled(rng, tools, held=held)
+        return Conversation("no call", (*turns, _turn(last, rng, plain=held)), system, tools, results)
+    if roll < 0.35:
+        asked = _untooled(rng, tools, held=held).question
+        call = calls.called([calls.guessed(tools[0], asked)])
+        return Conversation("forced calls", (*turns, (asked, call)), system, tools, results, forced=True)
+    turns.append((_wording(uses, rng, plain=held), calls.called(uses)))
+    if roll < 0.7:
+        return Conversation("calls", tuple(turns), system, tools, results)
+    results |= frozenset(range(len(turns), len(turns) + len(uses)))
+    return Conversation("results", (*turns, *calls.results(rng, len(uses))), system, tools, results)
+
+
+def _uses(rng: random.Random, *, held: bool) -> tuple[calls.Use, ...]:
+    while True:
+        uses = calls.several(rng) if rng.random() < 0.1 else (calls.use(rng),)
+        if held_out(uses[0].key) == held:
+            return uses
+
+
+def _wording(uses: tuple[calls.Use, ...], rng: random.Random, *, plain: bool) -> str:
+    """The question in a style that leaves the values as they are to be given."""
+    question = uses[0].question
+    asked = question if plain else styled(question, rng)
+    values = [value for use in uses for value in use.arguments.values() if isinstance(value, str)]
+    return asked if all(value in asked or value not in question for value in values) else question
+
+
+def _untooled(rng: random.Random, tools: tuple[calls.Tool, ...], *, held: bool) -> Item:
+    """A question that needs none of these tools."""
+    names = {tool.name for tool in tools}
+    kinds = {"arithmetic"} if names & calls.COUNTING else set()
+    kinds |= {"countries"} if names & calls.KNOWING else set()
+    while True:
+        made = item(rng, held=held)
+        if made.kind not in kinds and not made.answer.startswith("I cannot know"):
+            return made
+
+
+def tool_exam(seed: int, count: int) -> list[Conversation]:
+    """``count`` conversations with tools whose last turn is held out; of results, the call before it is."""
+    rng = random.Random(f"tool exam {seed}")
+    return [tool_conversation(rng, held=True) for _ in range(count)]
 
 
 def exam(seed: int, count: int) -> list[Conversation]:

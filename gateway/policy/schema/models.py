@@ -93,6 +93,8 @@ class Model(Frozen):
     """Tokens of prompt and answer that the model takes."""
     larger_context: Name | None = None
     """The model for what does not fit."""
+    over_context: Literal["clip", "refuse"] = "clip"
+    """What becomes of a ``max_tokens`` beyond what the prompt leaves of the context, where no larger one is left."""
     shadow: Shadow | None = None
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()

@@ -109,7 +109,7 @@ def test_a_cap_holds_for_its_class_and_those_below(priority: int, limit: int) ->
     scheduler = make(context=50, context_caps=[(2, 30), (0, 20), (5, 1000)])
     assert scheduler.context_limit(priority) == limit
     scheduler.submit(request(1, limit - 4, generate=4, priority=priority))
-    with pytest.raises(ContextLengthExceeded, match=f"{limit} tokens at most"):
+    with pytest.raises(ContextLengthExceeded, match=f"length is {limit} tokens"):
         scheduler.submit(request(2, limit - 3, generate=4, priority=priority))
 
 

@@ -183,5 +183,5 @@ def test_a_group_larger_than_the_queue_may_wait_for_itself() -> None:
 def test_the_longest_choice_decides_whether_a_group_fits() -> None:
     scheduler = make(context=20)
     siblings = [Sibling(2, SamplingParams(max_tokens=11))]
-    with pytest.raises(ContextLengthExceeded, match="21 were asked for"):
+    with pytest.raises(ContextLengthExceeded, match="requested 21 tokens"):
         scheduler.submit(Request(1, [1] * 10, SamplingParams(max_tokens=1), siblings=siblings))

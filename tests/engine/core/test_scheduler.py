@@ -162,7 +162,7 @@ def test_an_admitted_request_is_reported_once_even_if_preempted() -> None:
 
 def test_what_can_never_fit_is_refused_at_once() -> None:
     scheduler = make(context=32)
-    with pytest.raises(ContextLengthExceeded, match=r"32 tokens at most.*33 were asked for"):
+    with pytest.raises(ContextLengthExceeded, match=r"length is 32 tokens.*requested 33 tokens"):
         scheduler.submit(request(1, 29, generate=4))
     scheduler.submit(request(2, 28, generate=4))
     scheduler = make(blocks=5, context=400)

@@ -42,6 +42,7 @@ def test_a_chat_answer_has_openais_shape(server: EngineServer) -> None:
         "message": {"role": "assistant", "refusal": None},
         "logprobs": None,
         "finish_reason": "length",
+        "stop_reason": None,
     }
     prompt = answer["usage"]["prompt_tokens"]
     assert prompt > 5
@@ -68,13 +69,14 @@ def test_a_chat_stream_has_openais_shape(server: EngineServer) -> None:
     assert chunks[0]["choices"] == [
         {
             "index": 0,
-            "delta": {"role": "assistant", "content": ""},
+            "delta": {"role": "assistant", "content": "", "refusal": None},
             "logprobs": None,
             "finish_reason": None,
         }
     ]
     *talk, last, usage = chunks
-    assert last["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
+    end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length", "stop_reason": None}
+    assert last["choices"][0] == end
     assert all(chunk["usage"] is None for chunk in [*talk, last])
     assert usage["choices"] == []
     assert usage["usage"] == whole["usage"]
@@ -136,8 +138,8 @@ def test_the_official_sdk_raises_its_own_errors(sdk: openai.OpenAI) -> None:
     assert missing.value.code == "model_not_found"
     assert missing.value.param == "model"
     with pytest.raises(openai.BadRequestError) as bad:
-        sdk.chat.completions.create(model="long", messages=HELLO, store=True)
-    assert (bad.value.code, bad.value.param) == ("unsupported_parameter", "store")
+        sdk.chat.completions.create(model="long", messages=HELLO, extra_body={"audio": {}})
+    assert (bad.value.code, bad.value.param) == ("unsupported_parameter", "audio")
 
 
 def test_prompts_in_all_forms_give_the_same_answers(server: EngineServer) -> None:
@@ -239,10 +241,10 @@ def test_tools_go_to_the_template(server: EngineServer) -> None:
             "messages",
         ),
         (
-            b'{"model": "long", "messages": [{"role": "user", "content": "x"}], "max_tokens": 30000}',
+            b'{"model": "long", "messages": [{"role": "user", "content": "x"}], "audio": {}}',
             400,
-            "context_length_exceeded",
-            "max_tokens",
+            "unsupported_parameter",
+            "audio",
         ),
         (
             b'{"model": "long", "messages": [{"role": "user", "content": "%s"}]}' % (b"z" * 40_000),
@@ -252,7 +254,7 @@ def test_tools_go_to_the_template(server: EngineServer) -> None:
         ),
         (b'{"model": "long", "messages": [], "x": "%s"}' % (b"z" * 300_000), 413, "request_too_large", None),
     ],
-    ids=["half", "empty", "no-messages", "model", "template", "max-tokens", "prompt", "body"],
+    ids=["half", "empty", "no-messages", "model", "template", "audio", "prompt", "body"],
 )
 def test_a_bad_request_is_told_so_and_the_connection_lives_on(
     server: EngineServer, body: bytes, status: int, code: str, param: str | None
@@ -266,10 +268,105 @@ def test_a_bad_request_is_told_so_and_the_connection_lives_on(
     assert server.http.get("/v1/models").status_code == 200
 
 
-def test_a_prompt_too_long_is_told_the_numbers(server: EngineServer) -> None:
-    answer = server.post(CHAT, model="long", messages=HELLO, max_tokens=30_000).json()
-    assert "30000 tokens at most" in answer["error"]["message"]
-    assert "30000 to generate" in answer["error"]["message"]
+SHORT = {"x-tollgate-priority": "-1000"}
+"""The server's fixture has a context of 64 tokens for these."""
+
+
+def test_a_prompt_too_long_is_told_the_numbers_in_openais_words(server: EngineServer) -> None:
+    body = {"model": "long", "prompt": [7] * 64}
+    error = server.http.post(TEXT, json=body, headers=SHORT).json()["error"]
+    assert error["message"].startswith(
+        "This model's maximum context length is 64 tokens. However, your prompt resulted in 64 tokens"
+    )
+    error = server.http.post(TEXT, json={**body, "max_tokens": 5}, headers=SHORT).json()["error"]
+    assert "However, you requested 69 tokens (64 in the prompt, 5 in the completion)" in error["message"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+
+
+def test_max_tokens_is_clipped_to_what_the_prompt_leaves(server: EngineServer) -> None:
+    body = {"model": "long", "prompt": [7] * 54, "ignore_eos": True}
+    for asked in (11, 32_000):
+        answer = server.http.post(TEXT, json={**body, "max_tokens": asked, "min_tokens": 11}, headers=SHORT)
+        assert answer.headers["x-tollgate-max-tokens"] == "10"
+        assert answer.json()["usage"]["completion_tokens"] == 10
+        assert answer.json()["choices"][0]["finish_reason"] == "length"
+    exact = server.http.post(TEXT, json={**body, "max_tokens": 10}, headers=SHORT)
+    assert exact.status_code == 200
+    assert "x-tollgate-max-tokens" not in exact.headers
+    # With several prompts the header has the least, and each gets what there is for it.
+    several = {**body, "prompt": [[7] * 54, [7, 8]], "max_tokens": 12}
+    both = server.http.post(TEXT, json=several, headers=SHORT)
+    assert both.headers["x-tollgate-max-tokens"] == "10"
+    assert both.json()["usage"]["completion_tokens"] == 10 + 12
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_chat_is_clipped_too_and_streams_tell_it(server: EngineServer, field: str) -> None:
+    body = {"model": "long", "messages": HELLO, field: 32_000, "logit_bias": {"9": 100}}
+    for more in ({}, {"stream": True}):
+        answer = server.post(CHAT, **body, stop_token_ids=[9], **more)
+        assert answer.status_code == 200
+        assert 29_000 < int(answer.headers["x-tollgate-max-tokens"]) < 30_000
+
+
+def test_a_gateway_may_ask_for_a_refusal_in_place_of_fewer_tokens(server: EngineServer) -> None:
+    body = {"model": "long", "messages": HELLO, "max_tokens": 30_000}
+    refused = server.http.post(CHAT, json=body, headers={"x-tollgate-over-context": "refuse"})
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+    assert "30000 in the completion" in error["message"]
+
+
+HARMLESS = {
+    "service_tier": "flex",
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "reasoning_effort": "high",
+    "verbosity": "low",
+    "safety_identifier": "s",
+    "store": True,
+    "metadata": {"a": "b"},
+    "modalities": ["text"],
+    "prediction": {"type": "content", "content": "x"},
+    "user": "u",
+    "thinking": {"type": "enabled"},
+    "frobnicate": {"a": [1]},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_changes_no_answer_is_ignored_and_named_in_a_header(server: EngineServer, stream: bool) -> None:
+    body = {"model": "long", "messages": HELLO, "max_tokens": 3, "temperature": 0, "stream": stream}
+    plain = server.post(CHAT, **body)
+    answer = server.post(CHAT, **body, **HARMLESS)
+    assert answer.status_code == 200
+    assert "x-tollgate-ignored" not in plain.headers
+    assert answer.headers["x-tollgate-ignored"] == ", ".join(sorted(HARMLESS))
+    if not stream:
+        assert answer.json()["choices"] == plain.json()["choices"]
+
+
+def test_what_ended_an_answer_is_told(server: EngineServer) -> None:
+    body = {"model": "long", "prompt": "once", "max_tokens": 30, "temperature": 0}
+    text = server.post(TEXT, **body).json()["choices"][0]["text"]
+    stop = text[len(text) // 2 :][:2]
+    for more in ({}, {"stream": True}):
+        answer = server.post(TEXT, **body, stop=["never", stop], **more)
+        found = (events(answer.text) if more else [answer.json()])[-1]["choices"][0]
+        assert (found["finish_reason"], found["stop_reason"]) == ("stop", stop)
+    whole = server.post(TEXT, **body, logprobs=0, seed=1).json()["choices"][0]
+    assert (whole["finish_reason"], whole["stop_reason"]) == ("length", None)
+
+
+def test_a_token_that_ended_an_answer_is_told(server: EngineServer) -> None:
+    body = {"model": "long", "messages": HELLO, "max_tokens": 30, "temperature": 0}
+    biased = {"logit_bias": {"9": 100}, "stop_token_ids": [9]}
+    whole = server.post(CHAT, **body, **biased).json()["choices"][0]
+    assert (whole["finish_reason"], whole["stop_reason"]) == ("stop", 9)
+    last = events(server.post(CHAT, **body, **biased, stream=True).text)[-1]["choices"][0]
+    assert (last["finish_reason"], last["stop_reason"]) == ("stop", 9)
+    assert last["delta"] == {}
 
 
 def test_token_ids_out_of_range_are_refused(server: EngineServer) -> None:

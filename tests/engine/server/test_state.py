@@ -57,14 +57,26 @@ def test_nothing_is_found_again_where_prefix_caching_is_off(tiny_model: Path, tm
         assert server.state()["prefix_cache"] == {"hit_tokens": 0, "hit_rate": 0.0, "digest": []}
 
 
+def test_an_engine_may_refuse_what_it_would_clip(tiny_model: Path, tmp_path: Path) -> None:
+    with EngineServer(tiny_model, "--over-context", "refuse", log=tmp_path / "log") as server:
+        limit = server.state()["max_model_len"]
+        refused = server.post("/v1/completions", model="tiny", prompt=[5] * 8, max_tokens=limit - 7)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"].startswith(
+            f"This model's maximum context length is {limit} tokens. However, you requested {limit + 1} tokens "
+            f"(8 in the prompt, {limit - 7} in the completion)."
+        )
+
+
 def test_a_cap_on_the_context_holds_up_to_its_priority(tiny_model: Path, tmp_path: Path) -> None:
     with EngineServer(tiny_model, "--context-cap", "0=40", log=tmp_path / "log") as server:
         body = {"model": "tiny", "prompt": [5] * 38, "max_tokens": 4}
-        low = server.http.post("/v1/completions", json=body, headers={"x-tollgate-priority": "0"})
+        refuse = {"x-tollgate-over-context": "refuse"}
+        low = server.http.post("/v1/completions", json=body, headers={"x-tollgate-priority": "0", **refuse})
         assert low.status_code == 400
         assert low.json()["error"]["code"] == "context_length_exceeded"
         assert "40" in low.json()["error"]["message"]
-        high = server.http.post("/v1/completions", json=body, headers={"x-tollgate-priority": "1"})
+        high = server.http.post("/v1/completions", json=body, headers={"x-tollgate-priority": "1", **refuse})
         assert high.status_code == 200
         # Without a number of tokens an answer is as long as the cap leaves room for.
         chat = {"model": "tiny", "messages": [{"role": "user", "content": "ba"}], "ignore_eos": True}

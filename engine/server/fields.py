@@ -1,0 +1,61 @@
+"""Fields that this engine has no use for: which of them can be left out of account, and which cannot.
+
+A field that only concerns cost, speed, storage, effort or style is ignored, and so is one that nobody here has heard
+of: it may be meant for another server that the same request is tried at. What is ignored is told in a header. A field
+whose absence would make another answer of it is refused by name, but for the values with which it asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from engine.errors import UnsupportedParameter
+
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    # OpenAI's
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": ([], ["text"]),
+    "moderation": (),
+    "suffix": ("",),
+    "web_search_options": (),
+    # vLLM's
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template": (),
+    "documents": ([],),
+    "include_stop_str_in_output": (False,),
+    "logits_processors": ([],),
+    "prompt_embeds": ([],),
+    "prompt_logprobs": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+"""Fields without which the answer is another one, and values that ask for nothing; null always does."""
+
+_LONGEST = 200
+"""Characters of names that a header is to hold."""
+
+
+def ignored(fields: Mapping[str, Any]) -> list[str]:
+    """The names of those ``fields``, unknown to a body, that are ignored. Raises ``UnsupportedParameter``."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    for name, value in given.items():
+        if name in REFUSED and value not in REFUSED[name]:
+            raise UnsupportedParameter(
+                f"'{name}' is not supported by this engine, and the answer would be another one without it. "
+                "Leave it out.",
+                param=name,
+            )
+    return sorted(given)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a header: callers make them up, so those that are no plain names are left out."""
+    text = ""
+    for name in names:
+        if name.isascii() and name.isidentifier() and len(text) + len(name) < _LONGEST:
+            text += f"{', ' if text else ''}{name}"
+    return text
