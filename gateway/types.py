@@ -224,12 +224,11 @@ class Call:
         Not where a model with a larger context is still to be tried, nor where the policy says so.
         """
         here = self.candidate
-        if here is None:
-            return False
-        later = iter(self.candidates)
-        if here in later and any(one.why == "larger_context" for one in later):
-            return False
-        return self.policy.models[here.model].over_context == "clip"
+        if here is not None:
+            later = iter(self.candidates)
+            if here in later and any(one.why == "larger_context" for one in later):
+                return False
+        return self.policy.models[here.model if here else self.model].over_context == "clip"
 
     @property
     def timeouts(self) -> Timeouts:

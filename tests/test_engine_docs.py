@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from engine.__main__ import parser
 from engine.config import EngineConfig, ServerConfig, parse_bytes
+from engine.server.fields import REFUSED
 from engine.server.requests import ChatBody, CompletionBody
 from engine.weights.source import DEMO, locate
 from gateway.policy.loader import load_policy
@@ -139,11 +140,18 @@ def test_request_fields_are_those_beyond_openais() -> None:
     assert sorted(named("Asking it")) == sorted(ours - {"stream"})
 
 
-def test_openais_fields_that_are_refused_are_named() -> None:
-    refused = set(OpenAIChat.__annotations__) - set(ChatBody.model_fields)
-    told = re.search(r"OpenAI's chat fields (.*?) are refused", section("What it does not do"), re.DOTALL)
+def test_fields_that_are_refused_are_named() -> None:
+    told = re.search(r"These fields are refused(.*?)\. So are", section("What it does not do"), re.DOTALL)
     assert told is not None
-    assert set(re.findall(r"`(\w+)`", told[1])) == refused
+    assert set(re.findall(r"`(\w+)`", told[1])) == {*REFUSED, "best_of", "n"}
+
+
+def test_fields_of_openais_that_are_ignored_are_those_that_are_named() -> None:
+    openais = set(OpenAIChat.__annotations__) - set(ChatBody.model_fields) - set(REFUSED)
+    named = {"service_tier", "prompt_cache_key", "reasoning_effort", "verbosity", "store", "metadata"}
+    assert named | {"prediction", "safety_identifier", "user"} <= openais
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **dict.fromkeys(openais, "x")}
+    assert set(ChatBody.model_validate(body).ignored) == openais
 
 
 def test_the_snippets_print_what_the_page_says(snippets: tuple[dict[str, Any], str]) -> None:

@@ -19,6 +19,7 @@ from engine.config import ServerConfig
 from engine.errors import ShuttingDown, StartupError
 from engine.server.app import create_app
 from engine.server.chat_template import ChatTemplate, read_template
+from engine.server.protocol import Protocol
 from engine.server.tokenizer import Tokenizer
 
 log = logging.getLogger("engine.server")
@@ -81,6 +82,7 @@ async def _run(
         server = _Server(
             uvicorn.Config(
                 app,
+                http=Protocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",

@@ -66,10 +66,16 @@ class Exchange:
         *,
         at_once: bool,
         reading_of: ReadingOf,
+        on_headers: Callable[[Mapping[str, str]], None] | None = None,
     ) -> Chunks:
-        """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all."""
+        """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all.
+
+        ``on_headers`` is told an answer's headers before its first chunk.
+        """
         if at_once:
             answer, whole = await self.whole(endpoint, headers, clock, body)
+            if on_headers is not None:
+                on_headers(answer.headers)
             if whole is not None:
                 reading = reading_of(False)
                 reading.feed(whole)
@@ -78,6 +84,8 @@ class Exchange:
                 return
         else:
             answer = await self.send(endpoint, headers, clock, body)
+            if on_headers is not None:
+                on_headers(answer.headers)
         try:
             reading = reading_of(is_stream(answer))
             async with aclosing(self.parts(answer, clock)) as parts:

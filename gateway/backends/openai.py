@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import httpx
 import orjson
 
+from gateway.backends import fitting
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.exchange import Exchange
 from gateway.backends.reading import Body, Dialect, Events, Reading
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, Rejected
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
 from gateway.wire import openai_chat, openai_completions, openai_embeddings
+
+MOST_REFITTED = 4
+"""Times that a request is sent again without what its server refused."""
 
 _CHAT, _COMPLETIONS, _EMBEDDINGS = (
     cast("Dialect", module) for module in (openai_chat, openai_completions, openai_embeddings)
@@ -68,33 +74,62 @@ class OpenAIBackend:
                 param="model",
                 code="unsupported_parameter",
             )
-        clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
+        fitting.forget(call)
         headers = {**self._post_headers, **call.headers}
         if self._hints:
             headers.update(call.hints)
-        asked = call.request
+            if not call.clips:
+                headers[fitting.OVER_CONTEXT] = "refuse"
+        # The engine fits requests to itself, and knows better how.
+        asked = call.request if self._hints else fitting.fitted(call)
         if asked.continues and not self._continues:
             asked = replace(asked, continues=False)
-        body = orjson.dumps(dialect.write_request(asked, target.model))
+
+        def send(request: ChatRequest) -> Chunks:
+            return self._exchange.ask(
+                self._endpoints[dialect.PATH],
+                headers,
+                Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline),
+                orjson.dumps(dialect.write_request(request, target.model)),
+                at_once=not call.request.stream,
+                reading_of=reading_of,
+                on_headers=on_headers,
+            )
 
         def reading_of(streamed: bool) -> Reading:
             return Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
 
-        chunks = self._exchange.ask(
-            self._endpoints[dialect.PATH],
-            headers,
-            clock,
-            body,
-            at_once=not call.request.stream,
-            reading_of=reading_of,
-        )
-        return _in_turns(chunks) if dialect is _EMBEDDINGS else chunks
+        on_headers = partial(fitting.tell, call) if self._hints else None
+        if dialect is _EMBEDDINGS:
+            return _in_turns(send(asked))
+        may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED)
+        return _refitted(call, asked, send) if may_misfit else send(asked)
 
     async def probe(self) -> None:
         await self._exchange.prove(self._health, self._headers)
 
     async def aclose(self) -> None:
         await self._exchange.aclose()
+
+
+_REFITTED = fitting.HARMLESS.union(fitting.CAPS)
+
+
+async def _refitted(call: Call, request: ChatRequest, send: Callable[[ChatRequest], Chunks]) -> Chunks:
+    """The answer to ``request``, or to as much of it as the server takes."""
+    for number in range(MOST_REFITTED + 1):
+        heard = False
+        try:
+            async with aclosing(send(request)) as chunks:
+                async for chunk in chunks:
+                    heard = True
+                    yield chunk
+            return
+        except Rejected as error:
+            fewer = None if heard or number == MOST_REFITTED else fitting.suited(call, request, error)
+            if fewer is None:
+                raise
+            request = fewer
 
 
 def _dialect(request: ChatRequest) -> Dialect:

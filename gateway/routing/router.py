@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -14,8 +14,9 @@ from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.selector import Leg, Loads, Selector
 from gateway.types import Call, Candidate, ChatRequest
 
-_Terms = tuple[str, str, bool, int]
-"""A model, why it is asked, whether only local backends may be, and how many contexts the request has outgrown."""
+_Terms = tuple[str, str, bool, int, int]
+"""A model, why it is asked, whether only local backends may be, and how many contexts the request has outgrown: with
+the answer that it asks for, and by its prompt alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,10 @@ class Router:
         ``Forbidden`` where none of them is local and the content must stay, ``ContextTooLong`` where it fits none.
         """
         local = call.local_only or call.principal.tenant in self._local_tenants
-        outgrown = bisect_left(self._contexts, _size(call)) if self._contexts else 0
-        route = self._route((call.model, "primary", local, outgrown))
+        outgrown = (0, 0)
+        if self._contexts:
+            outgrown = (bisect_left(self._contexts, _size(call)), bisect_left(self._contexts, _prompt(call)))
+        route = self._route((call.model, "primary", local, *outgrown))
         if self._downgrades:
             route = self._downgraded(call, route, local, outgrown)
         if route.plan is not None:
@@ -128,7 +131,7 @@ class Router:
                 return [Candidate(other.model, other.target, other.timeouts, "spill_over"), *plan]
         return plan
 
-    def _downgraded(self, call: Call, route: _Route, local: bool, outgrown: int) -> _Route:
+    def _downgraded(self, call: Call, route: _Route, local: bool, outgrown: tuple[int, int]) -> _Route:
         """The route of the model that the caller's tier is to put up with while its own is full."""
         downgrade = self._downgrades.get(call.principal.tier)
         if downgrade is None or route.own is None or call.request.embeds:
@@ -140,7 +143,7 @@ class Router:
             return route
         if any(saturation(candidate.target.backend) < at for candidate in route.own.candidates):
             return route
-        instead = self._route((lesser, "downgrade", local, outgrown))
+        instead = self._route((lesser, "downgrade", local, *outgrown))
         return instead if instead.own is not None else route
 
     def _route(self, terms: _Terms) -> _Route:
@@ -149,8 +152,8 @@ class Router:
             route = self._routes[terms] = self._explore(*terms)
         return route
 
-    def _explore(self, name: str, why: str, local: bool, outgrown: int) -> _Route:
-        first, *others = self._models(name, outgrown)
+    def _explore(self, name: str, why: str, local: bool, outgrown: int, by_prompt: int) -> _Route:
+        first, *others = self._models(name, outgrown, by_prompt)
         stands_in = first != self._leaf(name)
         taken: set[tuple[str, str]] = set()
         own = self._leg(first, "fallback" if stands_in else why, local, taken)
@@ -167,7 +170,7 @@ class Router:
         affine = any(leg.affine for leg in legs)
         return _Route(own, fallbacks, larger, spill_over, stands_in, affine, plan)
 
-    def _models(self, name: str, outgrown: int) -> list[str | None]:
+    def _models(self, name: str, outgrown: int, by_prompt: int) -> list[str | None]:
         """What is asked in place of ``name``, and its fallbacks, theirs after them, each of them once.
 
         The first is None where no model is large enough.
@@ -177,7 +180,7 @@ class Router:
         asked: list[str | None] = []
         for model in waiting:  # grows while it is read
             chain = list(self._stand_ins(model))
-            fit = next((one for one in chain if self._fits(one, outgrown)), None)
+            fit = self._fit(chain, outgrown, by_prompt)
             if not asked or (fit is not None and fit not in asked):
                 asked.append(fit)
             passed = chain if fit is None else chain[: chain.index(fit) + 1]
@@ -187,6 +190,18 @@ class Router:
                     leaf for leaf in dict.fromkeys(leaves) if leaf is not None and leaf not in waiting
                 ]
         return asked or [None]
+
+    def _fit(self, chain: Sequence[str], outgrown: int, by_prompt: int) -> str | None:
+        """The first that takes the prompt and all of the answer, or else that leaves the answer the most room."""
+        for model in chain:
+            if self._fits(model, outgrown):
+                return model
+        clips = [
+            model
+            for model in chain
+            if self._policy.models[model].over_context == "clip" and self._fits(model, by_prompt)
+        ]
+        return max(clips, key=lambda model: self._policy.models[model].context or 0, default=None)
 
     def _fits(self, model: str, outgrown: int) -> bool:
         context = self._policy.models[model].context
@@ -244,11 +259,11 @@ class Router:
     def _refusal(self, call: Call, local: bool) -> GatewayError:
         """Why there is nowhere to go."""
         name = call.model
-        fitting = self._route((name, "primary", local, 0))
+        fitting = self._route((name, "primary", local, 0, 0))
         if fitting.usable:
             legs = (fitting.own, *fitting.fallbacks, *fitting.larger)
             return self._too_long(call, [leg.model for leg in legs if leg is not None])
-        if local and self._route((name, "primary", False, 0)).usable:
+        if local and self._route((name, "primary", False, 0, 0)).usable:
             return Forbidden(
                 f"This request is to stay on local backends, and the model '{name}' has none. Choose another model, "
                 "or ask the operator for a target or fallback on a backend with 'local: true'.",
@@ -262,14 +277,20 @@ class Router:
     def _too_long(self, call: Call, models: Iterable[str]) -> GatewayError:
         largest = max(self._policy.models[model].context or 0 for model in models)
         cap = declared_cap(call.request.params)
-        answer = f" and an answer of up to {cap}" if cap is not None else ""
+        param = "prompt" if call.request.messages is None else "messages"
+        if cap is not None:
+            asked = (
+                f"you requested about {_size(call)} tokens ({_prompt(call)} in the {param}, {cap} in the completion). "
+                f"Please reduce the length of the {param} or completion."
+            )
+        else:
+            asked = f"your {param} resulted in about {_prompt(call)} tokens. Please reduce the length of the {param}."
+        # In OpenAI's words: clients tell this error from others by them.
         return ContextTooLong(
-            f"This model's maximum context length is {largest} tokens. However, your request needs about "
-            f"{_size(call)}: its prompt has about {_prompt(call)}{answer}. "
-            "Shorten the prompt" + (" or lower max_tokens." if cap is not None else "."),
+            f"This model's maximum context length is {largest} tokens. However, {asked}",
             status=400,
             type="invalid_request_error",
-            param="prompt" if call.request.messages is None else "messages",
+            param=param,
             code="context_length_exceeded",
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 
 from tests.e2e.conftest import Stack
@@ -54,6 +55,26 @@ def test_a_stream_says_the_same(client: anthropic.Anthropic) -> None:
 def test_max_tokens(client: anthropic.Anthropic) -> None:
     message = client.messages.create(**{**CAPITAL, "max_tokens": 2})
     assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_cap_that_clients_send_by_default_is_clipped_to_a_small_context(
+    client: anthropic.Anthropic, stack: Stack, stream: bool
+) -> None:
+    large: Any = {**CAPITAL, "max_tokens": 32_000, "extra_body": {"temperature": 0}}
+    create = client.messages.with_raw_response.create
+    response = create(**large, stream=True) if stream else create(**large)
+    assert 1_900 < int(response.headers["x-tollgate-max-tokens"]) < 2_048
+    if stream:
+        assert list(response.parse())[-1].type == "message_stop"
+    else:
+        assert "Paris" in text(response.parse())
+    receipt = httpx.get(
+        f"{stack.url}/v1/requests/{response.headers['x-request-id']}",
+        headers={"authorization": f"Bearer {stack.key}"},
+    ).json()
+    assert str(receipt["stages"]["backend"]["max_tokens"]) == response.headers["x-tollgate-max-tokens"]
+    assert receipt["stages"]["backend"]["max_tokens_asked"] == 32_000
 
 
 def test_a_prefilled_answer_is_continued(client: anthropic.Anthropic) -> None:

@@ -263,14 +263,57 @@ def test_a_full_stand_in_spills_over() -> None:
 def test_too_long_for_all(param: str) -> None:
     rules = a_policy(LONGER)
     more = {"prompt": "Hello"} if param == "prompt" else {}
-    call = ask(rules, demand=(100_000, 10), params={"max_tokens": 5}, **more)
+    call = ask(rules, demand=(100_001, 10), params={"max_tokens": 5}, **more)
     with pytest.raises(ContextTooLong) as caught:
         a_router(rules).plan(call)
     error = caught.value
     assert (error.status, error.type, error.param) == (400, "invalid_request_error", param)
     assert error.code == "context_length_exceeded"
-    assert "about 100005" in error.message
-    assert "maximum context length is 100000 tokens" in error.message
+    assert error.message.startswith(
+        "This model's maximum context length is 100000 tokens. However, you requested"
+    )
+    assert f"about 100006 tokens (100001 in the {param}, 5 in the completion)" in error.message
+
+
+@pytest.mark.parametrize(
+    ("prompt", "plan"),
+    [
+        (900, ["xl:d:larger_context", "f:e:fallback"]),
+        (2001, ["xl:d:larger_context"]),
+        (50_000, ["xl:d:larger_context"]),
+    ],
+)
+def test_an_answer_too_long_for_all_is_clipped_where_most_is_left(prompt: int, plan: list[str]) -> None:
+    rules = a_policy(LONGER)
+    call = ask(rules, demand=(prompt, 10), params={"max_tokens": 200_000})
+    planned = a_router(rules).plan(call)
+    assert told(planned) == plan
+    assert replace(call, candidates=planned, candidate=planned[0]).clips
+
+
+def test_a_cap_alone_sends_nobody_to_a_fallback() -> None:
+    models = {"m": {"targets": to("a"), "context": 2000, "fallbacks": ["f"]}, "f": {"targets": to("b")}}
+    rules = a_policy(models)
+    call = ask(rules, demand=(100, 10), params={"max_tokens": 32_000})
+    assert told(a_router(rules).plan(call)) == ["m:a:primary", "f:b:fallback"]
+
+
+def test_a_policy_may_refuse_rather_than_clip() -> None:
+    rules = a_policy({"m": {"targets": to("a"), "context": 2000, "over_context": "refuse"}})
+    with pytest.raises(
+        ContextTooLong, match=r"is 2000 tokens.*\(100 in the messages, 1901 in the completion\)"
+    ):
+        a_router(rules).plan(ask(rules, demand=(100, 10), params={"max_tokens": 1901}))
+    assert a_router(rules).plan(ask(rules, demand=(100, 10), params={"max_tokens": 1900}))
+
+
+def test_nothing_is_clipped_while_a_larger_context_is_left() -> None:
+    rules = a_policy(LONGER)
+    call = ask(rules, demand=(900, 10))
+    planned = a_router(rules).plan(call)
+    clips = [replace(call, candidates=planned, candidate=one).clips for one in planned]
+    assert [one.model for one in planned] == ["m", "f", "l", "l", "xl"]
+    assert clips == [False, False, False, False, True]
 
 
 def test_larger_contexts_in_a_circle() -> None:
@@ -280,7 +323,7 @@ def test_larger_contexts_in_a_circle() -> None:
     }
     rules = a_policy(models)
     assert told(a_router(rules).plan(ask(rules, demand=(1, 1)))) == ["m:a:primary", "l:b:larger_context"]
-    with pytest.raises(ContextTooLong, match="maximum context length is 20 tokens"):
+    with pytest.raises(ContextTooLong, match="is 20 tokens"):
         a_router(rules).plan(ask(rules, demand=(21, 1)))
 
 

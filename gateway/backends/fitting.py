@@ -1,0 +1,135 @@
+"""Makes a request fit its server: fewer tokens where the context holds no more, no fields that it will not have.
+
+A cap on the answer beyond what the context leaves is lowered, so that clients which must send one, or always send the
+same, get an answer. Fields that concern cost, speed, storage, effort or sampling, and not what is asked, are left out
+where a server refuses them by name. Both are told, in headers and in the receipt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gateway.errors import BadRequest, ContextTooLong
+from gateway.types import Call, ChatRequest, Json
+
+CAPS = ("max_tokens", "max_completion_tokens")
+MAX_TOKENS = "x-tollgate-max-tokens"
+"""The header, of the bundled engine's answers and of ours, that tells to what the cap was clipped."""
+IGNORED = "x-tollgate-ignored"
+"""The header that names fields which had no effect."""
+OVER_CONTEXT = "x-tollgate-over-context"
+"""The header that tells the bundled engine ``refuse``: not to clip."""
+
+HARMLESS = frozenset(
+    {
+        *("metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options"),
+        *("prompt_cache_retention", "reasoning_effort", "safety_identifier", "seed", "service_tier", "store"),
+        *("thinking", "user", "verbosity"),
+        *("min_p", "repetition_penalty", "top_k", "typical_p"),
+    }
+)
+"""Fields whose absence makes no other question of a request."""
+
+_UNKNOWN = re.compile(
+    r"unknown|unrecognized|unsupported|not (currently )?supported|does not support|extra inputs|not permitted"
+    r"|not allowed|unexpected|additional propert",
+    re.IGNORECASE,
+)
+_LEFT = (
+    # OpenAI and vLLM; the number of the prompt's tokens is the second one.
+    r"maximum context length is (\d+) tokens.*?\((\d+) (?:in|of|from) (?:the|your) ",
+    r"maximum context length is (\d+) tokens and your request has (\d+) input tokens",  # vLLM since 0.9
+    r"maximum context length of (\d+) tokens.*?: (\d+) tokens from the input",  # SGLang
+    r"supports at most (\d+) completion tokens",  # OpenAI, of the answer alone
+    r"must be <= (\d+)[^.]*max_(?:completion_)?tokens|max_(?:completion_)?tokens[^.]*must be <= (\d+)",  # Groq
+)
+_PATTERNS = tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in _LEFT)
+
+
+def fitted(call: Call) -> ChatRequest:
+    """The call's request, its cap lowered to what the declared context of the model leaves."""
+    candidate, demand = call.candidate, call.demand
+    if candidate is None or demand is None or not _cap(call.request) or not call.clips:
+        return call.request
+    context = call.policy.models[candidate.model].context
+    if context is None:
+        return call.request
+    return clipped(call, call.request, max(1, context - demand.prompt))
+
+
+def clipped(call: Call, request: ChatRequest, most: int) -> ChatRequest:
+    """``request`` with caps of ``most`` tokens at most; where that changes any, ``call`` is told."""
+    lower = {name: most for name in CAPS if _is_above(request.params.get(name), most)}
+    if not lower:
+        return request
+    tell_cap(call, most)
+    return replace(request, params={**request.params, **lower})
+
+
+def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest | None:
+    """``request`` without what its server said was wrong with it; None where that cannot be, or is not known."""
+    if isinstance(error, ContextTooLong) or any(name in error.message for name in CAPS):
+        left = _left(error.message)
+        if left is None or left < 1 or not call.clips:
+            return None
+        fewer = clipped(call, request, left)
+        return None if fewer is request else fewer
+    dropped = {
+        name
+        for name in HARMLESS & request.params.keys()
+        if name == error.param or re.search(rf"\b{name}\b", error.message)
+    }
+    if not dropped or not (_UNKNOWN.search(error.message) or error.code == "unsupported_parameter"):
+        return None
+    tell_ignored(call, sorted(dropped))
+    kept = {name: value for name, value in request.params.items() if name not in dropped}
+    return replace(request, params=kept)
+
+
+def tell(call: Call, headers: Mapping[str, str]) -> None:
+    """Pass on what the bundled engine said that it changed."""
+    if (most := headers.get(MAX_TOKENS, "")).isdecimal():
+        tell_cap(call, int(most))
+    if names := headers.get(IGNORED):
+        tell_ignored(call, names.split(", "))
+
+
+def tell_cap(call: Call, tokens: int) -> None:
+    call.reply_headers[MAX_TOKENS] = str(tokens)
+    call.receipt.note("backend", max_tokens=tokens, max_tokens_asked=_cap(call.request))
+
+
+def tell_ignored(call: Call, names: list[str]) -> None:
+    known = call.receipt.notes.get("backend", {}).get("ignored", [])
+    ignored = sorted({*known, *names})
+    call.reply_headers[IGNORED] = ", ".join(ignored)
+    call.receipt.note("backend", ignored=ignored)
+
+
+def forget(call: Call) -> None:
+    """What was told of an earlier attempt does not hold for the next."""
+    if call.reply_headers.pop(MAX_TOKENS, None):
+        for name in ("max_tokens", "max_tokens_asked"):
+            call.receipt.notes.get("backend", {}).pop(name, None)
+    if call.reply_headers.pop(IGNORED, None):
+        call.receipt.notes.get("backend", {}).pop("ignored", None)
+
+
+def _cap(request: ChatRequest) -> int | None:
+    caps = [cap for name in CAPS if type(cap := request.params.get(name)) is int]
+    return max(caps, default=None)
+
+
+def _is_above(cap: Json, most: int) -> bool:
+    return type(cap) is int and cap > most
+
+
+def _left(message: str) -> int | None:
+    """How many tokens an answer may have, by the words of a server that was asked for more."""
+    for pattern in _PATTERNS:
+        if found := pattern.search(message):
+            numbers = [int(number) for number in found.groups() if number is not None]
+            return numbers[0] - sum(numbers[1:])
+    return None
