@@ -59,7 +59,7 @@ def a_policy(base_url: str, **more: Any) -> dict[str, Any]:
     }
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # they are the test runner's
@@ -119,7 +119,7 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
         proxy_headers=False,
         timeout_graceful_shutdown=1,
     )
-    server = _Server(config)
+    server = Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         while not server.started:

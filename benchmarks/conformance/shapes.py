@@ -54,7 +54,9 @@ class Case:
 
 def _post(stack: Stack, path: str, asked: Json, headers: Mapping[str, str] = {}) -> Any:
     """The JSON body, whatever the status, or the data of a stream's events."""
-    sent = {"authorization": f"Bearer {stack.key}", "content-type": "application/json", **headers}
+    theirs = {"x-api-key": stack.key, "anthropic-version": "2023-06-01"}
+    key = theirs if path.startswith(MESSAGES) else {"authorization": f"Bearer {stack.key}"}
+    sent = {"content-type": "application/json", **key, **headers}
     request = urllib.request.Request(stack.gateway + path, json.dumps(asked).encode(), sent)
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -228,7 +230,6 @@ _THEIR_TOOLS: Json = {
 }
 _STREAM: Json = {"stream": True}
 _USAGE: Json = {"stream": True, "stream_options": {"include_usage": True}}
-_WRONG_KEY = {"authorization": "Bearer tg-wrong"}
 
 CASES = (
     Case("chat", CHAT, _ASK, _chat("stop")),
@@ -244,7 +245,7 @@ CASES = (
     Case("chat-n", CHAT, _ASK | {"n": 2}, _or_refused(_chat("stop"))),
     Case("chat-no-messages", CHAT, {}, _openai_error),
     Case("chat-wrong-type", CHAT, {**_ASK, "temperature": "hot"}, _openai_error),
-    Case("chat-wrong-key", CHAT, _ASK, _openai_error, _WRONG_KEY),
+    Case("chat-wrong-key", CHAT, _ASK, _openai_error, {"authorization": "Bearer tg-wrong"}),
     Case("text", TEXT, {"prompt": "One, two", "max_tokens": 8}, _or_refused(_completion)),
     Case("text-logprobs", TEXT, {"prompt": "One", "max_tokens": 4, "logprobs": 2}, _or_refused(_completion)),
     Case("text-stream", TEXT, {"prompt": "One", "max_tokens": 8} | _STREAM, _or_refused(_completion_stream)),
@@ -262,5 +263,5 @@ CASES = (
     Case("messages-count", f"{MESSAGES}/count_tokens", {"messages": _ASK["messages"]}, _count),
     Case("messages-no-messages", MESSAGES, {"max_tokens": 8}, _anthropic_error),
     Case("messages-no-max-tokens", MESSAGES, {"messages": _ASK["messages"]}, _anthropic_error),
-    Case("messages-wrong-key", MESSAGES, _ASK, _anthropic_error, _WRONG_KEY),
+    Case("messages-wrong-key", MESSAGES, _ASK, _anthropic_error, {"x-api-key": "tg-wrong"}),
 )

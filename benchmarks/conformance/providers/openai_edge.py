@@ -19,6 +19,13 @@ CREATED = 1_741_569_952
 
 Json = dict[str, Any]
 
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "frequency_penalty": (-2, 2),
+    "presence_penalty": (-2, 2),
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+}
+
 
 class Refused(Exception):
     """An error as this API tells it."""
@@ -73,6 +80,16 @@ async def read(request: Request, fields: Any) -> Json:
     if not isinstance(asked.get("model"), str):
         raise Refused(400, "you must provide a model parameter")
     known(asked["model"])
+    for name, (least, most) in _RANGES.items():
+        value = asked.get(name)
+        if value is not None and type(value) not in (int, float):
+            message = (
+                f"Invalid type for '{name}': expected a decimal, but got {type(value).__name__} instead."
+            )
+            raise Refused(400, message, param=name, code="invalid_type")
+        if value is not None and not least <= value <= most:
+            message = f"Invalid '{name}': decimal out of range. Expected a value between {least} and {most}."
+            raise Refused(400, message, param=name, code="decimal_out_of_range")
     if asked.get("stream_options") and not asked.get("stream"):
         raise Refused(
             400,
