@@ -55,7 +55,12 @@ def build_app(settings: Settings) -> ASGIApp:
             await generations.aclose()
             metrics.flush()
 
-    endpoints = routes.build(metrics, max_body=settings.max_body_bytes, heartbeat=settings.heartbeat)
+    endpoints = routes.build(
+        metrics,
+        max_body=settings.max_body_bytes,
+        heartbeat=settings.heartbeat,
+        leaving=settings.leaving,
+    )
     paths = Paths(endpoints, lifespan)
     guarded = Auth(paths, public=routes.PUBLIC)
     door = Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)

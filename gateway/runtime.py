@@ -213,7 +213,16 @@ class Generations:
         entrance = Entrance(metrics=self._metrics, receipts=receipts, books=books, quotas=quotas)
         moderator = Moderator.of(policy.guards, self._sidecar, judges)
         engines = {name: poller for name, poller in pollers.items() if poller is not None}
+        readiness = Readiness(
+            backends,
+            needed=[name for name in backends if _runs_here(policy.backends[name])],
+            # An engine's proof is a token that it decoded; others only show that they are there.
+            proven=lambda name: self._revived(name) if name in engines else None,
+            trouble=self._switchboard.trouble,
+            guards=unready(policy, self._sidecar),
+        )
         owned: list[Closable | None] = [
+            readiness,
             *backends.values(),
             *engines.values(),
             receipts,
@@ -236,12 +245,7 @@ class Generations:
             repeats=Repeats(caches, guards, quotas, metrics=self._metrics, receipts=receipts, books=books),
             handler=entrance.handler(content.handler(answering)),
             moderator=entrance.handler(moderator.handle),
-            # An engine's proof is a token that it decoded; others only show that they are there.
-            readiness=Readiness(
-                backends,
-                proven=lambda name: self._revived(name) if name in engines else None,
-                guards=unready(policy, self._sidecar),
-            ),
+            readiness=readiness,
             resources=frozenset(resource for resource in owned if resource is not None),
         )
         self._live.append(self._current)
@@ -343,6 +347,16 @@ class Generations:
         held = {resource for runtime in self._live for resource in runtime.resources}
         for resource in old.resources - held:
             await resource.aclose()
+
+
+def _runs_here(backend: schema.Backend) -> bool:
+    """Whether ``tollgate serve`` has it as a child of its own."""
+    match backend:
+        case schema.EngineBackend():
+            return backend.launch
+        case schema.SidecarBackend():
+            return True
+    return False
 
 
 def _serves_local(policy: schema.Policy, guard: schema.AnyGuard) -> bool:

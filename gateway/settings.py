@@ -31,6 +31,9 @@ class Settings:
     workers: int = 1
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
+    shutdown_delay: float = 5.0
+    """Seconds for which a gateway that gets SIGTERM goes on serving, while ``/readyz`` says 503: load balancers take
+    a while to notice, and must not meet a closed port. Ctrl-C in a terminal does not wait."""
     drain_timeout: float = 30.0
     """Seconds that requests under way may still take when the gateway is stopped."""
     max_body_bytes: int = 32 * 1024 * 1024
@@ -46,6 +49,8 @@ class Settings:
     """A copy of the last policy that worked: a worker that starts while the folder is broken takes it."""
     worker: int = 1
     """Which worker this process is, from 1."""
+    leaving: Path | None = None
+    """A file that comes to be when the gateway is to stop: from then on workers say that they are not ready."""
     sidecar: Path | None = None
     """The socket of the sidecar, which is there or not as the policy wants it; None: nobody starts one."""
 
@@ -54,7 +59,7 @@ class Settings:
         """Raises SettingsError. A variable set to nothing counts as unset."""
         default = cls()
         state_dir, last_good = env.get("TOLLGATE_STATE_DIR"), env.get("TOLLGATE_LAST_GOOD")
-        sidecar = env.get("TOLLGATE_SIDECAR")
+        sidecar, leaving = env.get("TOLLGATE_SIDECAR"), env.get("TOLLGATE_LEAVING")
         return cls(
             policies=Path(env.get("TOLLGATE_POLICIES") or default.policies),
             host=env.get("TOLLGATE_HOST") or default.host,
@@ -66,6 +71,7 @@ class Settings:
             log_format=cast(
                 LogFormat, _choice(env, "TOLLGATE_LOG_FORMAT", default.log_format, get_args(LogFormat))
             ),
+            shutdown_delay=_seconds(env, "TOLLGATE_SHUTDOWN_DELAY", default.shutdown_delay),
             drain_timeout=_seconds(env, "TOLLGATE_DRAIN_TIMEOUT", default.drain_timeout),
             max_body_bytes=_integer(env, "TOLLGATE_MAX_BODY_BYTES", default.max_body_bytes, 1, 2**40),
             heartbeat=_seconds(env, "TOLLGATE_HEARTBEAT", default.heartbeat),
@@ -73,6 +79,7 @@ class Settings:
             dev_key_sha256=_sha256(env, "TOLLGATE_DEV_KEY_SHA256"),
             last_good=Path(last_good) if last_good else None,
             worker=_integer(env, "TOLLGATE_WORKER", default.worker, 1, 1024),
+            leaving=Path(leaving) if leaving else None,
             sidecar=Path(sidecar) if sidecar else None,
         )
 
@@ -85,6 +92,7 @@ class Settings:
             "TOLLGATE_WORKERS": str(self.workers),
             "TOLLGATE_LOG_LEVEL": self.log_level,
             "TOLLGATE_LOG_FORMAT": self.log_format,
+            "TOLLGATE_SHUTDOWN_DELAY": str(self.shutdown_delay),
             "TOLLGATE_DRAIN_TIMEOUT": str(self.drain_timeout),
             "TOLLGATE_MAX_BODY_BYTES": str(self.max_body_bytes),
             "TOLLGATE_HEARTBEAT": str(self.heartbeat),
@@ -92,6 +100,7 @@ class Settings:
             "TOLLGATE_DEV_KEY_SHA256": self.dev_key_sha256 or "",
             "TOLLGATE_LAST_GOOD": os.fspath(self.last_good) if self.last_good else "",
             "TOLLGATE_WORKER": str(self.worker),
+            "TOLLGATE_LEAVING": os.fspath(self.leaving) if self.leaving else "",
             "TOLLGATE_SIDECAR": os.fspath(self.sidecar) if self.sidecar else "",
         }
 

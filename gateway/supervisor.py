@@ -1,7 +1,8 @@
 """``tollgate serve``: the process that owns the listening socket and keeps workers, engines and the sidecar running.
 
-It serves no request itself. Shutdown goes from the front to the back: nothing new is accepted, the workers finish
-what they have, then the engines and the sidecar are stopped.
+It serves no request itself. Shutdown goes from the front to the back: readiness is taken back while the port stays
+open for whoever has not noticed yet, then nothing new is accepted, the workers finish what they have, and the engines
+and the sidecar are stopped.
 """
 
 from __future__ import annotations
@@ -224,6 +225,8 @@ class Events:
     """What it waits for, each time that changes."""
     on_ready: Callable[[Collection[str], Loaded], None]
     """The gateway can serve, and these backends can."""
+    on_leave: Callable[[float], None]
+    """It goes on serving for so many seconds, and is not ready any more."""
     on_stop: Callable[[], None]
 
 
@@ -236,7 +239,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
     signals = _Signals()
     with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch:
         last_good = LastGood(Path(scratch))
-        sidecar = Path(scratch) / "sidecar.sock"
+        sidecar, leaving = Path(scratch) / "sidecar.sock", Path(scratch) / "leaving"
 
         async def take_up(loaded: Loaded) -> None:
             if not loaded.policy.keys and not loaded.policy.jwt and settings.dev_key_sha256 is None:
@@ -253,7 +256,9 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
             async with PolicyWatcher(settings.policies, take_up, env=env) as watcher:
                 shared = _shared_metrics(Path(scratch)) if settings.workers > 1 else {}
                 for number in range(1, settings.workers + 1):
-                    own = replace(settings, worker=number, last_good=last_good.path, sidecar=sidecar)
+                    own = replace(
+                        settings, worker=number, last_good=last_good.path, sidecar=sidecar, leaving=leaving
+                    )
                     supervisor.start_worker(
                         "gateway" if settings.workers == 1 else f"gateway {number}",
                         (sys.executable, "-m", "gateway.worker"),
@@ -262,7 +267,13 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
                     )
                 announcing = asyncio.create_task(_announce(listener, watcher, events))
                 await signals.stop.wait()
+                was_ready = announcing.done()
                 announcing.cancel()
+                # Who presses Ctrl-C has no load balancer to wait for.
+                if signals.last == signal.SIGTERM and was_ready and settings.shutdown_delay:
+                    events.on_leave(settings.shutdown_delay)
+                    leaving.touch()
+                    await signals.pause(settings.shutdown_delay)
             events.on_stop()
             listener.close()
             draining = asyncio.create_task(supervisor.shut_down())
@@ -284,11 +295,12 @@ def _shared_metrics(scratch: Path) -> dict[str, str]:
 
 
 class _Signals:
-    """The first asks to stop; a second one, of whoever cannot wait, stops at once."""
+    """The first asks to stop; each further one, of whoever cannot wait, ends what is waited for, draining included."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.force = asyncio.Event()
+        self._hasten: asyncio.Event | None = None
         self.last = 0
         self._first_at = 0.0
         loop = asyncio.get_running_loop()
@@ -302,7 +314,15 @@ class _Signals:
             self._first_at = time.monotonic()
             self.stop.set()
         elif time.monotonic() - self._first_at > _SAME_SIGNAL:
-            self.force.set()
+            self._first_at = time.monotonic()
+            (self._hasten or self.force).set()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the next signal."""
+        self._hasten = asyncio.Event()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hasten.wait(), seconds)
+        self._hasten = None
 
 
 async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Events) -> None:
@@ -320,10 +340,14 @@ async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Eve
                 events.on_ready(ready, watcher.current)
                 return
             # Without the advice to callers, which counts seconds and so is never twice the same.
-            reasons = (f"{name}: {verdict.partition(' Try again')[0]}" for name, verdict in verdicts.items())
+            reasons = [
+                *(
+                    f"{name}: {verdicts[name].partition(' Try again')[0]}"
+                    for name in told.get("waits_for", ())
+                ),
+                *(f"guard '{name}': {reason}" for name, reason in guards.items()),
+            ]
             waiting = "; ".join(reasons) or "a backend that is enabled"
-            if "ready" in verdicts.values():
-                waiting = "; ".join(f"guard '{name}': {reason}" for name, reason in guards.items())
         if waiting != said:
             events.on_wait(waiting)
             said = waiting

@@ -1,17 +1,24 @@
-"""Can the gateway serve? Every backend is asked for proof."""
+"""Can this gateway serve? What it runs itself has to prove it; how others are is told beside it.
+
+An engine that the gateway starts is part of it: while that cannot decode, another replica should have the traffic. A
+provider, or a server that all replicas share, is not: if readiness followed it, all would go out of service at once,
+with the models that work and the answers that say what is wrong.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from gateway.errors import GatewayError
 from gateway.types import Backend
 
 PATIENCE = 0.25
-"""Seconds for which a backend's proof is awaited once another has given its own: probes have short limits."""
+"""Seconds for which those are awaited on whom nothing depends: probes have short limits."""
+SILENT = "no answer yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +30,39 @@ class Verdict:
     """Seconds, where nothing can serve."""
     guards: Mapping[str, str] = field(default_factory=dict)
     """Those that cannot judge, and so refuse everyone, with the reason."""
+    waits_for: tuple[str, ...] = ()
+    """The backends that this gateway runs itself and that have not proven that they can serve."""
 
     @property
     def ready(self) -> bool:
-        return None in self.reasons.values() and not self.guards
+        """False where no backend is enabled, too: such a policy serves nobody."""
+        return bool(self.reasons) and not self.guards and not self.waits_for
 
 
 class Readiness:
-    """Asks all backends at once; askers that come within ``fresh`` seconds share one answer."""
+    """Askers that come within ``fresh`` seconds share one answer. Those on whom nothing depends are asked less often
+    once they have proven themselves, every ``seldom`` seconds: they may be far away, and others'."""
 
     def __init__(
         self,
         backends: Mapping[str, Backend],
         *,
+        needed: Collection[str] = (),
         fresh: float = 1.0,
+        seldom: float = 10.0,
         proven: Callable[[str], object] = lambda name: None,
+        trouble: Callable[[str], str | None] = lambda name: None,
         guards: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
     ) -> None:
-        """``proven`` is told the name of each backend that has just given its proof; ``guards`` tells which guards
-        cannot judge, and why."""
-        self._backends = backends
+        """``proven`` is told the name of each backend that has just given its proof. ``trouble`` tells of a backend
+        what requests have shown, whatever its proof says; ``guards`` which guards cannot judge, and why."""
+        self._probes = {
+            name: _Probe(backend, fresh, fresh if name in needed else seldom, partial(proven, name))
+            for name, backend in backends.items()
+        }
+        self._needed = frozenset(needed) & backends.keys()
+        self._trouble = trouble
         self._guards = guards
-        self._proven = proven
         self._fresh = fresh
         self._asked = float("-inf")
         self._answer: asyncio.Task[Verdict] | None = None
@@ -56,39 +74,67 @@ class Readiness:
             self._answer = asyncio.create_task(self._ask())
         return await asyncio.shield(self._answer)
 
+    async def aclose(self) -> None:
+        """Stop asking."""
+        running = [self._answer, *(probe.task for probe in self._probes.values())]
+        tasks = [task for task in running if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _ask(self) -> Verdict:
-        proofs = {name: asyncio.create_task(_prove(backend)) for name, backend in self._backends.items()}
-        silent = set(proofs.values())
-        patience: float | None = None
-        while silent:
-            answered, silent = await asyncio.wait(
-                silent, timeout=patience, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not answered:
-                break
-            if any(proof.result() is None for proof in answered):
-                patience = PATIENCE
-        for proof in silent:
-            proof.cancel()
-        for name, proof in proofs.items():
-            if proof not in silent and proof.result() is None:
-                self._proven(name)
-        errors = {name: proof.result() for name, proof in proofs.items() if proof not in silent}
-        waits = [error.retry_after for error in errors.values() if error and error.retry_after]
+        asked = {name: probe.ask() for name, probe in self._probes.items()}
+        needed = [task for name, task in asked.items() if name in self._needed]
+        if needed:
+            await asyncio.wait(needed)
+        unknown = [asked[name] for name, probe in self._probes.items() if not probe.known]
+        if unknown:
+            await asyncio.wait(unknown, timeout=PATIENCE)
+        missing = [name for name in self._probes if name in self._needed and self._probes[name].reason]
+        errors = [self._probes[name].error for name in missing]
         return Verdict(
-            {name: _reason(errors[name]) if name in errors else "no answer yet" for name in proofs},
-            min(waits, default=1.0),
+            {name: self._trouble(name) or probe.reason for name, probe in self._probes.items()},
+            min((error.retry_after for error in errors if error and error.retry_after), default=1.0),
             await self._guards() if self._guards is not None else {},
+            tuple(missing),
         )
 
 
-def _reason(error: GatewayError | None) -> str | None:
-    return None if error is None else error.message
+class _Probe:
+    """What is known of one backend. A question that takes long is not cut off by the next."""
 
+    def __init__(self, backend: Backend, fresh: float, seldom: float, proven: Callable[[], object]) -> None:
+        """An error is asked about again after ``fresh`` seconds, a proof after ``seldom``."""
+        self.known = False
+        self.error: GatewayError | None = None
+        self._backend = backend
+        self._fresh = fresh
+        self._seldom = seldom
+        self._proven = proven
+        self._asked = float("-inf")
+        self.task: asyncio.Task[None] | None = None
 
-async def _prove(backend: Backend) -> GatewayError | None:
-    try:
-        await backend.probe()
-    except GatewayError as error:
-        return error
-    return None
+    @property
+    def reason(self) -> str | None:
+        if not self.known:
+            return SILENT
+        return None if self.error is None else self.error.message
+
+    def ask(self) -> asyncio.Task[None]:
+        """The question under way, or a new one where the last answer is not fresh any more."""
+        now = time.monotonic()
+        fresh = self._fresh if self.reason else self._seldom
+        if self.task is None or (self.task.done() and now - self._asked > fresh):
+            self._asked = now
+            self.task = asyncio.create_task(self._prove())
+        return self.task
+
+    async def _prove(self) -> None:
+        try:
+            await self._backend.probe()
+        except GatewayError as error:
+            self.error = error
+        else:
+            self.error = None
+            self._proven()
+        self.known = True

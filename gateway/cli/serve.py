@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _PREDECESSOR = 3.0
 """Seconds that an engine of a gateway before this one gets to give up its port."""
-_FLAGS = ("policies", "host", "port", "workers", "log_level", "drain_timeout")
+_FLAGS = ("policies", "host", "port", "workers", "log_level", "shutdown_delay", "drain_timeout")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,9 +35,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "serve",
         help="run the gateway",
         description="Run the gateway, and the engines that the policy wants started. Ctrl-C lets what is under way "
-        "finish; a second Ctrl-C stops at once.",
+        "finish; a second Ctrl-C stops at once. At SIGTERM it goes on serving for a while first.",
         epilog="Every option can be given by an environment variable: TOLLGATE_POLICIES, TOLLGATE_HOST, TOLLGATE_PORT, "
-        "TOLLGATE_WORKERS, TOLLGATE_LOG_LEVEL, TOLLGATE_DRAIN_TIMEOUT. By environment only: TOLLGATE_LOG_FORMAT=json, "
+        "TOLLGATE_WORKERS, TOLLGATE_LOG_LEVEL, TOLLGATE_SHUTDOWN_DELAY, "
+        "TOLLGATE_DRAIN_TIMEOUT. By environment only: TOLLGATE_LOG_FORMAT=json, "
         "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES, TOLLGATE_HEARTBEAT.",
     )
     parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")
@@ -47,6 +48,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--port", metavar="P", help="the port to listen on (8000); 0 takes any that is free")
     parser.add_argument("--workers", metavar="N", help="worker processes (1)")
     parser.add_argument("--log-level", metavar="L", help=f"{', '.join(get_args(LogLevel))} (info)")
+    parser.add_argument(
+        "--shutdown-delay",
+        metavar="S",
+        help="seconds to go on serving after SIGTERM, not ready any more, until load balancers have noticed (5)",
+    )
     parser.add_argument(
         "--drain-timeout",
         metavar="S",
@@ -108,7 +114,7 @@ class _Show:
         self._development = development
 
     def events(self) -> supervisor.Events:
-        return supervisor.Events(self._line, self._wait, self._ready, self._stop)
+        return supervisor.Events(self._line, self._wait, self._ready, self._leave, self._stop)
 
     def _line(self, name: str, line: str) -> None:
         if self._json and not _is_json(line):
@@ -127,6 +133,11 @@ class _Show:
         key = {"development_key": development.source} if development else {}
         log.info(
             "ready at %s", self._url, extra={"url": self._url, "models": list(loaded.policy.models), **key}
+        )
+
+    def _leave(self, seconds: float) -> None:
+        log.info(
+            "stopping: not ready any more, and serving for another %g s; a second signal ends that", seconds
         )
 
     def _stop(self) -> None:

@@ -62,6 +62,17 @@ class Switchboard:
         if not refused and self._watch is not None:
             self._watch.credentials_accepted(backend)
 
+    def trouble(self, backend: str) -> str | None:
+        """What requests have shown to be wrong with a backend, for whoever looks after it."""
+        line = self._lines.get(backend)
+        if line is None:
+            return None
+        if line.refused:
+            model, error = next(iter(line.refused.items()))
+            what = "wants to be paid" if error == "upstream_billing" else "refuses the gateway's credentials"
+            return f"{what} (asked for '{model}'); its api_key needs the operator's care"
+        return "it failed of late, and is left alone for a while" if line.breaker.wait() else None
+
     def _breaker_changes(self, backend: str) -> Callable[[int, float], None]:
         def changed(failures: int, cooldown: float) -> None:
             if self._watch is None:

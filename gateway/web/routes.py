@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 from starlette.routing import Route
@@ -29,7 +30,7 @@ def error_writer(scope: Scope) -> ErrorWriter:
     return anthropic_error if scope["path"].startswith("/v1/messages") else openai_error
 
 
-def build(metrics: Metrics, *, max_body: int, heartbeat: float) -> list[Route]:
+def build(metrics: Metrics, *, max_body: int, heartbeat: float, leaving: Path | None = None) -> list[Route]:
     def generating(front: Front) -> Generate:
         return Generate(front, max_body=max_body, heartbeat=heartbeat)
 
@@ -48,6 +49,6 @@ def build(metrics: Metrics, *, max_body: int, heartbeat: float) -> list[Route]:
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),
         Route("/healthz", health.healthz),
-        Route("/readyz", health.readyz),
+        Route("/readyz", health.ReadyPage(leaving).page),
         Route("/metrics", health.MetricsPage(metrics).page),
     ]

@@ -116,7 +116,12 @@ def serve(folder: Path, *, model: str = "demo") -> Iterator[Stack]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "TOLLGATE_DEV_KEY": key, "TOLLGATE_STATE_DIR": str(folder / "state")},
+        env={
+            **os.environ,
+            "TOLLGATE_DEV_KEY": key,
+            "TOLLGATE_STATE_DIR": str(folder / "state"),
+            "TOLLGATE_SHUTDOWN_DELAY": "0",
+        },
         start_new_session=True,
     )
     stack = Stack(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{engine_port}", key, policies)

@@ -30,7 +30,12 @@ def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: st
         [*argv, "--port", str(port), "--workers", str(workers)],
         stdout=log,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "TOLLGATE_STATE_DIR": str(folder / "state"), **env},
+        env={
+            **os.environ,
+            "TOLLGATE_STATE_DIR": str(folder / "state"),
+            "TOLLGATE_SHUTDOWN_DELAY": "0",
+            **env,
+        },
         start_new_session=True,
         text=True,
     )

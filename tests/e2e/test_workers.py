@@ -54,7 +54,7 @@ def gateway(tmp_path: Path, redis_server: RedisServer) -> Iterator[Gateway]:
             "2",
         ],
         cwd=tmp_path,
-        env={**os.environ, "TOLLGATE_DEV_KEY": "tg-workers"},
+        env={**os.environ, "TOLLGATE_DEV_KEY": "tg-workers", "TOLLGATE_SHUTDOWN_DELAY": "0"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

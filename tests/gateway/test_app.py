@@ -108,27 +108,67 @@ async def test_a_broken_edit_leaves_all_as_it_was(
     assert [model["id"] for model in (await gateway.http.get("/v1/models")).json()["data"]] == ["up"]
 
 
-async def test_ready_as_long_as_one_backend_can_serve(
+async def test_it_stays_ready_when_its_only_provider_is_down(
     tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.runtime.Readiness", partial(Readiness, fresh=0.05))
+    monkeypatch.setattr("gateway.runtime.Readiness", partial(Readiness, fresh=0.0, seldom=0.0))
     policy = a_policy(upstream.base_url)
     policy["backends"] = {"up": policy["backends"]["up"]}
     policy["models"] = {"up": policy["models"]["up"]}
+
+    async def told(gateway: Gateway, words: str) -> None:
+        async with asyncio.timeout(10):
+            while True:
+                response = await gateway.http.get("/readyz")
+                assert (response.status_code, response.json()["status"]) == (200, "ready")
+                if words in response.json()["backends"]["up"]:
+                    return
+
+    async with serving(tmp_path / "policies", policy) as gateway:
+        await told(gateway, "ready")
+        await upstream.stop()
+        await told(gateway, "cannot be reached")
+        await upstream.start()
+        await told(gateway, "ready")
+
+
+async def test_refused_credentials_are_told_by_readiness(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """Seen by requests alone: many providers tell their models to anyone."""
+    upstream.scripts = [reply({"error": {"message": "who are you"}}, status=401)]
+    assert (await gateway.http.get("/readyz")).json()["backends"]["up"] == "ready"
+    assert (await gateway.http.post("/v1/chat/completions", json=chat(model="up"))).status_code == 502
+    await asyncio.sleep(1.1)  # what is told is a second old at most
+    response = await gateway.http.get("/readyz")
+    assert response.status_code == 200
+    assert "refuses the gateway's credentials" in response.json()["backends"]["up"]
+
+
+async def test_an_engine_of_ones_own_has_to_decode(tmp_path: Path, upstream: FakeUpstream) -> None:
+    policy = a_policy(upstream.base_url)
+    policy["backends"]["own"] = {"kind": "engine", "launch": True, "base_url": "http://127.0.0.1:1"}
+    policy["backends"]["shared"] = {"kind": "engine", "base_url": "http://127.0.0.1:1"}
     async with serving(tmp_path / "policies", policy) as gateway:
         response = await gateway.http.get("/readyz")
-        assert response.status_code == 200
-        assert response.json() == {"status": "ready", "backends": {"up": "ready"}}
-        await upstream.stop()
-        await asyncio.sleep(0.06)
-        response = await gateway.http.get("/readyz")
         assert response.status_code == 503
-        assert int(response.headers["retry-after"]) >= 1
-        assert "cannot be reached" in response.json()["backends"]["up"]
+        assert response.json()["waits_for"] == ["own"]
         assert (await gateway.http.get("/healthz")).status_code == 200, "alive all the same"
-        await upstream.start()
-        await asyncio.sleep(0.06)
+        del policy["backends"]["own"]
+        gateway.write(policy)
+        await gateway.generation(2)
+        response = await gateway.http.get("/readyz")
+        assert response.status_code == 200
+        assert response.json()["backends"]["shared"] != "ready"
+
+
+async def test_it_is_not_ready_once_it_is_to_stop(tmp_path: Path, upstream: FakeUpstream) -> None:
+    leaving = tmp_path / "leaving"
+    async with serving(tmp_path / "policies", a_policy(upstream.base_url), leaving=leaving) as gateway:
         assert (await gateway.http.get("/readyz")).status_code == 200
+        leaving.touch()
+        response = await gateway.http.get("/readyz")
+        assert (response.status_code, response.json()["status"]) == (503, "stopping")
+        assert (await gateway.http.post("/v1/chat/completions", json=chat())).status_code == 200
+        assert (await gateway.http.get("/healthz")).status_code == 200
 
 
 async def test_readiness_names_each_backend(gateway: Gateway) -> None:

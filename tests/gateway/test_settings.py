@@ -34,6 +34,7 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         workers=st.integers(1, 64),
         log_level=st.sampled_from(["debug", "error"]),
         log_format=st.sampled_from(["text", "json"]),
+        shutdown_delay=st.floats(0, 3600),
         drain_timeout=st.floats(0, 3600),
         max_body_bytes=st.integers(1, 2**30),
         heartbeat=st.floats(0, 3600),
@@ -41,6 +42,7 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         dev_key_sha256=st.sampled_from([None, "a" * 64]),
         last_good=st.sampled_from([None, Path("/tmp/x")]),
         worker=st.integers(1, 64),
+        leaving=st.sampled_from([None, Path("/tmp/l")]),
         sidecar=st.sampled_from([None, Path("/tmp/s")]),
     )
 )

@@ -32,6 +32,16 @@ models:
 """
 
 
+NEVER_READY = """\
+version: 1
+backends:
+  own: {{kind: engine, launch: true, base_url: "http://127.0.0.1:1", args: [--no-such-option]}}
+models:
+  {model}: {{targets: [{{backend: own, model: m}}]}}
+# {delay}
+"""
+
+
 class TestListen:
     def test_a_port_in_use_is_named_with_a_way_out(self) -> None:
         with listen("127.0.0.1", 0) as taken:
@@ -154,14 +164,16 @@ class TestLastGood:
 class Serve:
     """``tollgate serve`` in a process, on a free port, with a scripted backend."""
 
-    def __init__(self, folder: Path, *options: str, delay: str = "0s", **env: str) -> None:
+    def __init__(
+        self, folder: Path, *options: str, delay: str = "0s", policy: str = POLICY, **env: str
+    ) -> None:
         self.policies = folder / "policies"
         self.policies.mkdir(exist_ok=True)
-        self.write(POLICY.format(model="one", delay=delay))
+        self.write(policy.format(model="one", delay=delay))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gateway", "serve", "--policies", "policies", "--port", "0", *options],
             cwd=folder,
-            env={**os.environ, "TOLLGATE_DEV_KEY": "dev-key", **env},
+            env={**os.environ, "TOLLGATE_DEV_KEY": "dev-key", "TOLLGATE_SHUTDOWN_DELAY": "0", **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -274,6 +286,60 @@ def test_sigterm_lets_answers_under_way_finish_and_takes_no_new_ones(serve: Call
     assert rest[-2:] == ["data: [DONE]", ""] and any("ten" in line for line in rest)
     assert one.process.wait(60) == 0
     assert all(map(gone, workers))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_at_sigterm_readiness_goes_first_and_the_port_stays_open(
+    serve: Callable[..., Serve], workers: str
+) -> None:
+    one = serve("--workers", workers, "--shutdown-delay", "600", delay="100ms")
+    url = one.ready()
+    with (
+        one.client() as client,
+        client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as answer,
+    ):
+        lines = answer.iter_lines()
+        next(lines)
+        one.process.send_signal(signal.SIGTERM)
+        one.until(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 503)
+        one.until(lambda: one.says("not ready any more, and serving for another 600 s"))
+        for _ in range(8):  # on connections of their own, so that each worker gets some
+            assert httpx.get(f"{url}/readyz", trust_env=False).json()["status"] == "stopping"
+        with one.client() as another:
+            assert another.post("/v1/chat/completions", json=ASK).status_code == 200
+            (victim, *_) = one.workers()
+        os.kill(victim, signal.SIGKILL) if workers == "2" else None
+        one.until(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 503)
+        time.sleep(0.3)  # later than an echo of the first
+        one.process.send_signal(signal.SIGTERM)  # whoever cannot wait
+        one.until(lambda: not _connects(url))
+        if workers == "1":
+            assert list(lines)[-2:] == ["data: [DONE]", ""]
+    assert one.process.wait(60) == 0
+
+
+def test_the_delay_ends_by_itself(serve: Callable[..., Serve]) -> None:
+    one = serve("--shutdown-delay", "1")
+    url = one.ready()
+    began = time.monotonic()
+    one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(60) == 0
+    assert time.monotonic() - began >= 1
+    assert not _connects(url)
+
+
+def test_ctrl_c_does_not_wait_for_load_balancers(serve: Callable[..., Serve]) -> None:
+    one = serve("--shutdown-delay", "600")
+    one.ready()
+    one.process.send_signal(signal.SIGINT)
+    assert one.process.wait(60) == 0
+
+
+def test_who_was_never_ready_has_nobody_to_wait_for(serve: Callable[..., Serve]) -> None:
+    one = serve("--shutdown-delay", "600", policy=NEVER_READY)
+    one.until(lambda: one.says("waiting for own: "))
+    one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(60) == 0
 
 
 def test_a_second_ctrl_c_stops_at_once(serve: Callable[..., Serve]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.backends.readiness import Readiness
+from gateway.backends.readiness import PATIENCE, SILENT, Readiness
 from gateway.errors import UpstreamUnavailable
 from gateway.policy.schema import Target
 from gateway.types import Call, Chunks
@@ -47,9 +47,42 @@ async def test_no_backends_no_verdicts() -> None:
     assert not verdict.ready
 
 
+async def test_it_follows_what_runs_here_and_nothing_else() -> None:
+    engine, provider = Probed("engine"), Probed("provider")
+    readiness = Readiness({"engine": engine, "provider": provider}, needed=["engine"], fresh=0.0)
+    provider.down = "gone"
+    verdict = await readiness.verdict()
+    assert verdict.ready and verdict.reasons == {"engine": None, "provider": "gone"}
+    engine.down, provider.down = "still loading", None
+    await asyncio.sleep(0.002)
+    verdict = await readiness.verdict()
+    assert not verdict.ready
+    assert verdict.waits_for == ("engine",)
+    assert verdict.retry_after == 7.0
+
+
+async def test_all_providers_down_at_once_leave_it_ready() -> None:
+    backends = {name: Probed(name) for name in "abc"}
+    for backend in backends.values():
+        backend.down = "gone"
+    verdict = await Readiness(backends).verdict()
+    assert verdict.ready and set(verdict.reasons.values()) == {"gone"}
+
+
+async def test_what_requests_have_shown_is_told_and_changes_nothing() -> None:
+    readiness = Readiness(
+        {"engine": Probed("engine"), "provider": Probed("provider")},
+        needed=["engine"],
+        trouble={"engine": "failed of late", "provider": "refuses the key"}.get,
+    )
+    verdict = await readiness.verdict()
+    assert verdict.ready
+    assert verdict.reasons == {"engine": "failed of late", "provider": "refuses the key"}
+
+
 async def test_askers_share_one_answer_while_it_is_fresh() -> None:
     backend = Probed("b", delay=0.02)
-    readiness = Readiness({"b": backend}, fresh=60.0)
+    readiness = Readiness({"b": backend}, needed="b", fresh=60.0)
     answers = await asyncio.gather(*(readiness.verdict() for _ in range(50)))
     assert [dict(answer.reasons) for answer in answers] == [{"b": None}] * 50
     await readiness.verdict()
@@ -58,7 +91,7 @@ async def test_askers_share_one_answer_while_it_is_fresh() -> None:
 
 async def test_a_stale_answer_is_asked_for_again() -> None:
     backend = Probed("b")
-    readiness = Readiness({"b": backend}, fresh=0.0)
+    readiness = Readiness({"b": backend}, needed="b", fresh=0.0)
     assert (await readiness.verdict()).reasons == {"b": None}
     backend.down = "gone"
     await asyncio.sleep(0.002)
@@ -68,9 +101,20 @@ async def test_a_stale_answer_is_asked_for_again() -> None:
     assert (await readiness.verdict()).reasons == {"b": None}
 
 
+async def test_others_are_asked_seldom_unless_they_fail() -> None:
+    good, bad = Probed("good"), Probed("bad")
+    bad.down = "gone"
+    readiness = Readiness({"good": good, "bad": bad}, fresh=0.0, seldom=60.0)
+    for _ in range(3):
+        await readiness.verdict()
+        await asyncio.sleep(0.002)
+    assert good.probes == 1
+    assert bad.probes > 1
+
+
 async def test_an_asker_that_leaves_takes_nobodys_answer_away() -> None:
     backend = Probed("b", delay=0.05)
-    readiness = Readiness({"b": backend})
+    readiness = Readiness({"b": backend}, needed="b")
     first, second = (asyncio.create_task(readiness.verdict()) for _ in range(2))
     await asyncio.sleep(0.01)
     first.cancel()
@@ -79,19 +123,21 @@ async def test_an_asker_that_leaves_takes_nobodys_answer_away() -> None:
 
 
 async def test_a_silent_backend_does_not_hold_up_one_that_can_serve() -> None:
-    readiness = Readiness({"good": Probed("good"), "silent": Probed("silent", delay=60.0)})
+    readiness = Readiness({"good": Probed("good"), "silent": Probed("silent", delay=60.0)}, needed=["good"])
     async with asyncio.timeout(5):
         verdict = await readiness.verdict()
     assert verdict.ready
-    assert verdict.reasons == {"good": None, "silent": "no answer yet"}
+    assert verdict.reasons == {"good": None, "silent": SILENT}
+    await readiness.aclose()
 
 
-async def test_when_to_try_again_is_what_the_backends_say() -> None:
-    bad = Probed("bad")
-    bad.down = "gone"
-    verdict = await Readiness({"bad": bad}).verdict()
-    assert not verdict.ready
-    assert verdict.retry_after == 7.0
+async def test_a_slow_proof_is_known_in_the_end() -> None:
+    slow = Probed("slow", delay=2 * PATIENCE)
+    readiness = Readiness({"slow": slow}, fresh=0.0)
+    async with asyncio.timeout(10):
+        while (await readiness.verdict()).reasons != {"slow": None}:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    assert slow.probes == 1
 
 
 async def test_a_guard_that_refuses_everyone_keeps_it_from_being_ready() -> None:

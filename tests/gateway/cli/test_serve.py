@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def env() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
-    return {**kept, "no_proxy": "*", "PYTHONUNBUFFERED": "1"}
+    return {**kept, "no_proxy": "*", "PYTHONUNBUFFERED": "1", "TOLLGATE_SHUTDOWN_DELAY": "0"}
 
 
 @pytest.fixture
