@@ -48,7 +48,7 @@ def reason_of(error: BaseException) -> str:
         case ContextTooLong():
             return "context_length_exceeded"
         case ContentPolicy():
-            return "content_policy_violation"
+            return "upstream_content_policy"
         case Rejected():
             return "upstream_rejected"
         case Upstream():
