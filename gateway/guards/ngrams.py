@@ -15,6 +15,8 @@ _TOKEN = re.compile(r"(?:[^\W_]|[@$]|[!*|](?=[^\W\d_]))+(?:['’][^\W\d_]+)?")
 _LEET = str.maketrans("01345789@$!|*", "oieastbgasii*", "*")
 _REPEATED = re.compile(r"([^\W\d_])\1{2,}")
 _LOOKALIKES = str.maketrans("асеіорхуАВЕІКМНОРСТХ’", "aceiopxyabeikmhopctx'")
+_PHRASES = {0xFDFA: "\u0635", 0xFDFB: "\u062c"}
+"""One sign each; spelled out they would make a text up to 18 times as long."""
 PIECE, OVERLAP = 500, 100
 """Characters that are weighed together, and by which such pieces overlap: one bad sentence must not drown in a long
 text, nor be cut in two."""
@@ -51,7 +53,7 @@ _PEOPLE = frozenset(
 def tokens(text: str) -> list[str]:
     """The words of a text in small letters: leet speech, letters set apart and look-alikes undone, groups masked."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKD", text).translate(_LOOKALIKES)
+        text = unicodedata.normalize("NFKD", text.translate(_PHRASES)).translate(_LOOKALIKES)
         text = "".join(character for character in text if not unicodedata.combining(character))
     words: list[str] = []
     letters: list[str] = []

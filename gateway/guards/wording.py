@@ -30,7 +30,8 @@ MAX_SUSPECTS = 4
 _SENTENCE = re.compile(r"[^\s.!?\n][^.!?\n]{19,}[.!?]*")
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\\W\\d_]+(?:'[a-z]+)?|\\d+|[^\\w\\s]|_")
 _MARKER = re.compile(
-    r"<\|?/?(?:im_start|im_end|system|user|assistant|inst)\b|\[/?inst\]|<</?sys>>|^\W*(?:system|assistant)\W{0,3}:|"
+    r"<\|?/?(?:im_start|im_end|system|user|assistant|inst)\b|\[/?inst\]|<</?sys>>|"
+    r"^[^\w\n]*(?:system|assistant)\W{0,3}:|"
     r"\b(?:system|developer|admin|debug|god|root) ?mode\b|\bend of (?:document|text|prompt|input)\b",
     re.IGNORECASE | re.MULTILINE,
 )

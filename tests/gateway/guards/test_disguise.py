@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import time
 
 import pytest
 from hypothesis import given
@@ -115,3 +116,17 @@ def test_invisible_characters_anywhere_change_nothing(unseen: list[str], data: s
 def test_any_base64_can_be_read(data: bytes) -> None:
     for reading in readings(base64.b64encode(data).decode(), WORDS):
         assert len(reading) <= MAX_DECODED
+
+
+@pytest.mark.parametrize("part", ["1", "!a", "a", "@", "|", "QUJD", "a1", "$ "])
+def test_time_grows_with_the_text_and_no_faster(part: str) -> None:
+    """What runs anew from each character takes minutes here; in a linear time it is a few hundredths of a second."""
+    text = part * (100_000 // len(part))
+    began = time.process_time()
+    list(readings(text, WORDS))
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("sign", ["\ufdfa", "\ufdfb"])
+def test_a_sign_for_a_phrase_is_not_spelled_out(sign: str) -> None:
+    assert plain(sign * 100 + ORDER)[100:] == ORDER
