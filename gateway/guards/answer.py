@@ -99,6 +99,11 @@ class Answer:
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.envelope:
+            # Lists and objects, such as the sources of a search, may hold any text, and are not scanned.
+            machine = {k: v for k, v in chunk.envelope.items() if not isinstance(v, list | Mapping)}
+            if len(machine) < len(chunk.envelope):
+                self._left_out |= chunk.envelope.keys() - machine.keys()
+                chunk = replace(chunk, envelope=machine)
             self._envelope = chunk.envelope
         if chunk.delta is None:
             self._passing.append(chunk)

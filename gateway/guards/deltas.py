@@ -38,7 +38,10 @@ def _said(delta: Mapping[str, Json]) -> Iterator[Said]:
         text = delta.get(name)
         if isinstance(text, str) and text:
             yield Said(name, (name,), text)
-    for place, call in enumerate(delta.get("tool_calls") or ()):
+    calls = delta.get("tool_calls")
+    for place, call in enumerate(calls if isinstance(calls, list) else ()):
+        if not isinstance(call, Mapping):
+            continue
         number = call.get("index", place)
         for kind in ("function", "custom"):
             for name, text in _named(call.get(kind)):
@@ -96,7 +99,10 @@ def readable(delta: Mapping[str, Json]) -> tuple[Mapping[str, Json], frozenset[s
     fresh: dict[str, Any] = {}
     for name, value in delta.items():
         if name == "tool_calls":
-            fresh[name] = [_call(call) for call in value or ()]
+            calls = value if isinstance(value, list) else []
+            fresh[name] = [_call(call) for call in calls if isinstance(call, Mapping)]
+            if len(fresh[name]) < len(value or ()):
+                left_out.add(name)
         elif name == "function_call":
             fresh[name] = _function(value)
         elif name == "content" and isinstance(value, list):

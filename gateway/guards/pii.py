@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from gateway.guards.escapes import unglued
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.guards.folding import folded, through
 from gateway.guards.patterns import PATTERNS
 from gateway.guards.recognizers import NAMES, RECOGNIZERS
 from gateway.policy.schema.guards import PiiGuard
@@ -66,9 +67,9 @@ class Pii:
         return verdicts
 
     def _matches(self, text: str) -> Iterator[Finding]:
-        text = unglued(text)
+        text = folded(unglued(text))
         for pattern in self._patterns:
-            yield from pattern.find(text)
+            yield from through(text, pattern.find)
 
     def _verdict(self, findings: Iterable[Finding], tier: str) -> Verdict:
         candidates = list(findings)

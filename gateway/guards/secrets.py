@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gateway.guards.escapes import unglued
 from gateway.guards.finding import Finding, Origin, Verdict
+from gateway.guards.folding import through
 from gateway.guards.pii import apart
 from gateway.policy.schema.guards import SecretsGuard
 
@@ -131,7 +132,7 @@ class Secrets:
         self._config = config
 
     def quick(self, text: str, origin: Origin) -> Verdict:
-        findings = list(find(unglued(text)))
+        findings = list(through(unglued(text), find))
         if not findings:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), max(finding.score for finding in findings))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gateway.errors import BadRequest
 from gateway.guards import native
 from gateway.guards.finding import Origin
 from gateway.guards.native import Path
@@ -24,8 +25,15 @@ _ORIGINS: Mapping[str, Origin] = {
 }
 _DESCRIBING = frozenset(("description", "title", "default", "const", "enum", "example", "examples"))
 """Of JSON Schema's keywords (draft 2020-12, validation, section 9), those that hold people's words."""
-_WHOLE: Mapping[str, Origin] = {"documents": "tool", "metadata": "user", "web_search_options": "user"}
+_WHOLE: Mapping[str, Origin] = {
+    "documents": "tool",
+    "metadata": "user",
+    "web_search_options": "user",
+    "chat_template_kwargs": "user",
+}
 """Parameters all of whose texts are read: what vLLM and others put into the prompt, and what servers keep."""
+_DEEPEST = 100
+"""Levels of objects and lists; no schema or document that people write has more."""
 _SPOKEN = ("refusal", "reasoning_content", "reasoning")
 
 
@@ -55,6 +63,7 @@ class Texts:
 
     @classmethod
     def of(cls, request: ChatRequest) -> Texts:
+        """Raises ``BadRequest`` for what is nested without end."""
         texts = cls()
         if request.native is not None:
             texts._native(request.native.body)
@@ -64,7 +73,7 @@ class Texts:
         if request.prompt is not None:
             texts._prompt(request.prompt)
         params = request.params
-        for name in ("suffix", "user"):
+        for name in ("suffix", "user", "safety_identifier", "prompt_cache_key"):
             texts._add(("params", name), params.get(name), "user")
         prediction = params.get("prediction")
         if isinstance(prediction, Mapping):
@@ -117,11 +126,24 @@ class Texts:
             if not isinstance(part, Mapping):
                 self._add((*path, i), part, origin)
                 continue
-            names = [name for name in ("text", "refusal", "thinking") if isinstance(part.get(name), str)]
-            for name in names:
-                self._add((*path, i, name), part[name], origin)
-            if not names:
+            if not self._part((*path, i), part, origin):
                 self.unread.append(str(part.get("type"))[:40])
+
+    def _part(self, path: Path, part: Mapping[str, Json], origin: Origin) -> bool:
+        """Whether there is text in it: its own, or that of a document or of a tool's result (Anthropic's blocks)."""
+        if len(path) > _DEEPEST:
+            raise BadRequest(f"A message has more than {_DEEPEST} levels.", param="messages")
+        count = len(self.texts)
+        names = ("text", "refusal", "thinking", "title", "context")
+        for name in names:
+            self._add((*path, name), part.get(name), origin)
+        source = part.get("source")
+        if isinstance(source, Mapping):
+            if source.get("type") == "text":
+                self._add((*path, "source", "data"), source.get("data"), "tool")
+            self._content((*path, "source", "content"), source.get("content"), "tool")
+        self._content((*path, "content"), part.get("content"), "tool")
+        return len(self.texts) > count or any(isinstance(part.get(name), str) for name in names)
 
     def _call(self, path: Path, function: Json, origin: Origin) -> None:
         if not isinstance(function, Mapping):
@@ -142,6 +164,8 @@ class Texts:
 
     def _described(self, path: Path, value: Json, origin: Origin, *, said: bool = False) -> None:
         """What is ``said`` in definitions and schemas; their names and keywords are for machines."""
+        if len(path) > _DEEPEST:
+            raise BadRequest(f"'{path[1]}' has more than {_DEEPEST} levels.", param=str(path[1]))
         if isinstance(value, str):
             if said:
                 self._add(path, value, origin)

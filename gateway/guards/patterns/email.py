@@ -12,7 +12,7 @@ LOCAL, DOMAIN = 64, 189
 """Characters at most, left and right of the sign; 254 in all."""
 _LOCAL = re.compile(r"(?<!\w)[\w+](?:[\w.+%&~'=-]*[\w+%&~-])?\Z")
 _DOMAIN = re.compile(
-    r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}(?P<top>xn--[a-z0-9-]{2,59}|[^\W\d_]{2,24})(?!\w|-\w)",
+    r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}(?P<top>xn--[a-z0-9-]{2,59}|[^\W\d_]{2,24})(?![^\W_]|_\w|-\w)",
     re.IGNORECASE,
 )
 _FILES = frozenset({"png", "jpg", "jpeg", "gif", "svg", "webp", "css", "js"})

@@ -188,3 +188,31 @@ def test_what_needs_the_sidecar() -> None:
     assert asked_of_sidecar(guard("EMAIL_ADDRESS", "PERSON")) == ("PERSON",)
     assert asked_of_sidecar(guard("EMAIL_ADDRESS", "PERSON", checks=("fast",))) == ()
     assert asked_of_sidecar(guard("EMAIL_ADDRESS", checks=("model",))) == ("EMAIL_ADDRESS",)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "\uff41nn\uff20mail\uff0eorg",
+        "ann\u200b@ma\u2060il.org",
+        "_ann@mail.org_",
+        "4556\u00a07375\u00a08689\u00a09855",
+        "4556\u20137375\u20138689\u20139855",
+        "\u0664\u0665\u0665\u0666\u0667\u0663\u0667\u0665\u0668\u0666\u0668\u0669\u0669\u0668\u0665\u0665",
+        "4556\u200b7375\u200b8689\u200b9855",
+    ],
+    ids=[
+        "full width",
+        "invisible",
+        "emphasis",
+        "no-break spaces",
+        "en dashes",
+        "Arabic digits",
+        "split digits",
+    ],
+)
+def test_how_it_is_written_does_not_hide_it(written: str) -> None:
+    scanner = pii(guard("EMAIL_ADDRESS", "CREDIT_CARD"))
+    (finding,) = scanner.quick(f"\U0001f600 card: {written} \u00e9", "answer").findings  # type: ignore[union-attr]
+    assert finding.start == 8
+    assert finding.end == 8 + len(written.rstrip("_"))

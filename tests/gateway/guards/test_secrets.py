@@ -205,3 +205,21 @@ def test_time_grows_with_the_text(part: str) -> None:
 
     small = min(seconds(10_000) for _ in range(2))
     assert seconds(40_000) < 8 * small + 0.1
+
+
+def test_invisible_signs_hide_no_key() -> None:
+    key = "AKIA" + "Q3EGR7YT\u200bLPWX2MNB"
+    (finding,) = SECRETS.quick(f"key {key}!", "answer").findings
+    assert (finding.start, finding.end) == (4, 4 + len(key))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://postgres:postgres@db:5432/app",
+        "AKIAIOSFODNN7EXAMPLE",
+        "aws_secret = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    ],
+)
+def test_what_tutorials_write_is_no_secret(text: str) -> None:
+    assert not SECRETS.quick(text, "answer").findings

@@ -467,3 +467,37 @@ async def test_what_is_refused_for_its_beginning_is_not_judged_to_its_end() -> N
         guards = guards_of(slow=(scanner, {"action": "block"}))
         await ask(guards, a_call(prompt="unsafe " + "words " * 12_000))
     assert len(scanner.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {
+            "type": "document",
+            "title": ANN,
+            "source": {"type": "text", "media_type": "text/plain", "data": ANN},
+        },
+        {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": ANN}]}},
+        {"type": "tool_result", "content": [{"type": "text", "text": ANN}]},
+        {"type": "search_result", "title": ANN, "content": [{"type": "text", "text": ANN}]},
+    ],
+    ids=["text", "content", "tool result", "search result"],
+)
+async def test_documents_and_results_within_a_message_are_read(part: Any) -> None:
+    """As Anthropic's Messages API has them."""
+    model, _ = await ask(a_guard(), a_call(messages=({"role": "user", "content": [part]},)))
+    assert ANN not in json.dumps(model.request.messages)
+    assert "<EMAIL_ADDRESS_1>" in json.dumps(model.request.messages)
+
+
+async def test_what_is_nested_without_end_is_refused() -> None:
+    deep: Any = ANN
+    for _ in range(900):
+        deep = {"a": deep}
+    with pytest.raises(errors.BadRequest, match="levels"):
+        await ask(a_guard(), a_call(params={"metadata": deep}))
+    part: Any = {"type": "text", "text": ANN}
+    for _ in range(900):
+        part = {"type": "tool_result", "content": [part]}
+    with pytest.raises(errors.BadRequest, match="levels"):
+        await ask(a_guard(), a_call(messages=({"role": "user", "content": [part]},)))

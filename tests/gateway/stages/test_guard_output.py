@@ -822,3 +822,31 @@ async def test_figures() -> None:
     assert 'tollgate_guard_hits_total{action="block",direction="output",guard="words"} 1.0' in page
     assert 'tollgate_guard_time_to_cut_seconds_count{guard="words"} 1.0' in page
     assert 'tollgate_guard_scans_total{guard="words",outcome="found",tier="fast"} 1.0' in page
+
+
+@pytest.mark.parametrize("calls", [[None], ["x"], {"a": 1}, "x"], ids=["null", "text", "object", "no list"])
+@pytest.mark.parametrize("mode", MODES)
+async def test_tool_calls_that_are_none_are_left_out(mode: str, calls: Any) -> None:
+    call = a_call()
+    out = await answer(
+        a_guard(stream=mode), Model(Chunk(0, {"content": "x", "tool_calls": calls}), end()), call
+    )
+    assert text_of(out) == "x"
+    assert all(not (chunk.delta or {}).get("tool_calls") for chunk in out)
+    assert call.receipt.notes["guard_output"]["left_out"] == ["tool_calls"]
+
+
+async def test_what_comes_beside_the_choices_is_left_out_where_it_may_hold_text() -> None:
+    call = a_call()
+    envelope = {
+        "id": "c",
+        "created": 1,
+        "service_tier": "default",
+        "citations": ["a cat"],
+        "search": {"x": "cat"},
+    }
+    out = await answer(a_guard(), Model(word("x", envelope=envelope), end()), call)
+    assert [chunk.envelope for chunk in out if chunk.envelope] == [
+        {"id": "c", "created": 1, "service_tier": "default"}
+    ]
+    assert call.receipt.notes["guard_output"]["left_out"] == ["citations", "search"]
