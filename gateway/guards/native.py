@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from gateway.errors import BadRequest
 from gateway.guards.finding import Origin
 from gateway.types import Json
 
 Path = tuple[str | int, ...]
 
+DEEPEST = 100
+"""Levels of objects and lists; no schema or document that people write has more."""
 _OPAQUE = frozenset(
     {
         *("type", "id", "tool_use_id", "tool_id", "file_id", "container_id", "media_type", "signature"),
@@ -80,6 +83,8 @@ def _leaves(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _content(value: Json, path: Path, origin: Origin) -> Iterator[Found]:
+    if len(path) > DEEPEST:
+        raise BadRequest(f"A message has more than {DEEPEST} levels.", param=str(path[0]))
     if isinstance(value, str):
         if value:
             yield Found(path, value, origin)

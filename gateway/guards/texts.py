@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gateway.errors import BadRequest
 from gateway.guards import native
 from gateway.guards.finding import Origin
-from gateway.guards.native import Path
+from gateway.guards.native import DEEPEST, Path
 from gateway.types import ChatRequest, Json, Native
 
 Kind = Literal["text", "json", "name"]
@@ -32,8 +32,6 @@ _WHOLE: Mapping[str, Origin] = {
     "chat_template_kwargs": "user",
 }
 """Parameters all of whose texts are read: what vLLM and others put into the prompt, and what servers keep."""
-_DEEPEST = 100
-"""Levels of objects and lists; no schema or document that people write has more."""
 _SPOKEN = ("refusal", "reasoning_content", "reasoning")
 
 
@@ -131,8 +129,8 @@ class Texts:
 
     def _part(self, path: Path, part: Mapping[str, Json], origin: Origin) -> bool:
         """Whether there is text in it: its own, or that of a document or of a tool's result (Anthropic's blocks)."""
-        if len(path) > _DEEPEST:
-            raise BadRequest(f"A message has more than {_DEEPEST} levels.", param="messages")
+        if len(path) > DEEPEST:
+            raise BadRequest(f"A message has more than {DEEPEST} levels.", param="messages")
         count = len(self.texts)
         names = ("text", "refusal", "thinking", "title", "context")
         for name in names:
@@ -164,8 +162,8 @@ class Texts:
 
     def _described(self, path: Path, value: Json, origin: Origin, *, said: bool = False) -> None:
         """What is ``said`` in definitions and schemas; their names and keywords are for machines."""
-        if len(path) > _DEEPEST:
-            raise BadRequest(f"'{path[1]}' has more than {_DEEPEST} levels.", param=str(path[1]))
+        if len(path) > DEEPEST:
+            raise BadRequest(f"'{path[1]}' has more than {DEEPEST} levels.", param=str(path[1]))
         if isinstance(value, str):
             if said:
                 self._add(path, value, origin)
