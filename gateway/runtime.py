@@ -302,7 +302,7 @@ class Generations:
                     max_tokens=config.max_tokens,
                 )
             case schema.SidecarBackend():
-                return EmbedderBackend(name, self._sidecar)
+                return EmbedderBackend(name, self._sidecar, matryoshka=config.matryoshka)
             case schema.OpenAIBackend():
                 root = config.base_url.rstrip("/")
                 return OpenAIBackend(

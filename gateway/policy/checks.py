@@ -34,6 +34,7 @@ def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Fi
     yield from _keys(content)
     yield from _issuers(content, folder)
     yield from _launches(content)
+    yield from _embedders(content)
     yield from guard_findings(content)
 
 
@@ -213,6 +214,22 @@ def _launched(content: Mapping[str, Any]) -> Iterator[tuple[str, EngineBackend]]
             engine = EngineBackend.model_validate(backend)
             if engine.launch:
                 yield name, engine
+
+
+def _embedders(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """A property of a model is not claimed of one that lacks it."""
+    if _mapping(content, "sidecar").get("embedder", "builtin") != "builtin":
+        return
+    for name, backend in _mapping(content, "backends").items():
+        if (
+            isinstance(backend, dict)
+            and backend.get("kind") == "sidecar"
+            and backend.get("matryoshka") is True
+        ):
+            message = (
+                "the built-in all-MiniLM-L6-v2 does not bear cutting; name another model in sidecar.embedder"
+            )
+            yield Finding(("backends", name, "matryoshka"), message)
 
 
 def _loopback(host: str) -> bool:

@@ -112,6 +112,8 @@ class SidecarBackend(AnyBackend):
 
     kind: Literal["sidecar"]
     local: bool = True
+    matryoshka: bool = Field(default=False, strict=True)
+    """Whether the embedder was trained so that a vector's beginning is a good vector: ``dimensions`` then cuts it."""
 
 
 Backend = Annotated[

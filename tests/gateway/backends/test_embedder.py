@@ -17,6 +17,7 @@ from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.embedder import SLICE, EmbedderBackend
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
+from gateway.backends.token_ids import TokenIds
 from gateway.policy import schema
 from gateway.sidecar.api import Sidecar, SidecarBusy, SidecarDown, SidecarError, SidecarLoading
 from gateway.types import Backend, Call, Chunk, Usage
@@ -58,8 +59,8 @@ class Lengths:
         return [array("f", (len(text), 1)).tobytes() for text in texts]
 
 
-def embedder(sidecar: Lengths) -> EmbedderBackend:
-    return EmbedderBackend("embedder", cast("Sidecar", sidecar))
+def embedder(sidecar: Lengths, **more: Any) -> EmbedderBackend:
+    return EmbedderBackend("embedder", cast("Sidecar", sidecar), **{"load_token_ids": lambda: None, **more})
 
 
 # The sidecar's embedder
@@ -89,19 +90,62 @@ async def test_many_texts_go_in_slices() -> None:
 
 
 @pytest.mark.parametrize("inputs", [[[1, 2]], [[1], [2]]])
-async def test_token_ids_are_refused(inputs: list[Any]) -> None:
-    with pytest.raises(errors.BadRequest, match="token ids") as caught:
+async def test_token_ids_that_cannot_be_read_are_refused_with_what_helps(inputs: list[Any]) -> None:
+    with pytest.raises(errors.BadRequest, match="check_embedding_ctx_length=False") as caught:
         await ask(embedder(Lengths()), wanted(*inputs))
     assert (caught.value.param, caught.value.code) == ("input", "unsupported_parameter")
 
 
+PIECES = TokenIds({0: b"Hel", 1: b"lo", 2: b" w\xc3", 3: b"\xb6rld"})
+
+
+async def test_token_ids_are_read_where_their_encoding_is_there() -> None:
+    loads = []
+
+    def load() -> TokenIds:
+        loads.append(1)
+        return PIECES
+
+    sidecar = Lengths()
+    backend = embedder(sidecar, load_token_ids=load)
+    await ask(backend, wanted("text"))
+    assert not loads, "only where they are needed"
+    await asyncio.gather(
+        ask(backend, wanted([0, 1, 2, 3])),
+        ask(backend, wanted([0, 1], [3, 100257])),
+        ask(backend, wanted([2])),
+    )
+    assert sidecar.texts == {"text", "Hello wörld", "Hello", "\ufffdrld<|endoftext|>", " w\ufffd"}
+    assert len(loads) == 1
+    with pytest.raises(errors.BadRequest, match="there is no token 4") as caught:
+        await ask(backend, wanted([0, 4]))
+    assert caught.value.code == "invalid_value"
+
+
 async def test_other_dimensions_are_refused() -> None:
     assert await ask(embedder(Lengths()), wanted("a", dimensions=2))
-    sidecar = Lengths()
-    with pytest.raises(errors.BadRequest, match="2 dimensions") as caught:
-        await ask(embedder(sidecar), wanted(*"a" * 2 * SLICE, dimensions=3))
-    assert caught.value.param == "dimensions"
-    assert sidecar.asked == [SLICE]
+    for matryoshka, dimensions in ((False, 1), (False, 3), (True, 3)):
+        sidecar = Lengths()
+        with pytest.raises(errors.BadRequest, match="2 dimensions") as caught:
+            await ask(
+                embedder(sidecar, matryoshka=matryoshka), wanted(*"a" * 2 * SLICE, dimensions=dimensions)
+            )
+        assert caught.value.param == "dimensions"
+        assert sidecar.asked == [SLICE]
+
+
+class Fixed(Lengths):
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        return [array("f", (0.48, -0.64, 0.6, 0.0)).tobytes() for _ in texts]
+
+
+async def test_a_matryoshka_model_bears_cutting() -> None:
+    backend = embedder(Fixed(), matryoshka=True)
+    for dimensions, expected in ((4, [0.48, -0.64, 0.6, 0.0]), (2, [0.6, -0.8]), (1, [1.0])):
+        [chunk] = await ask(backend, wanted("a", dimensions=dimensions))
+        assert (chunk.delta or {})["embedding"] == pytest.approx(expected)
+    [chunk] = await ask(backend, wanted("a", dimensions=2, encoding_format="base64"))
+    assert array("f", b64decode((chunk.delta or {})["embedding"])).tolist() == pytest.approx([0.6, -0.8])
 
 
 async def test_it_does_not_chat() -> None:
