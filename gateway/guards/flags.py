@@ -112,7 +112,8 @@ class Flags:
         finally:
             self._characters -= characters
             flagging.settle()
-            if flagging.is_over:
+            # One without a trace is kept later, or is that of an answer whose callers have receipts of their own.
+            if "trace" in flagging.call.receipt.notes:
                 self._keep(flagging.call.principal.tenant, flagging.call.receipt)
 
 
@@ -127,8 +128,6 @@ class Flagging:
         direction: Literal["input", "output"],
     ) -> None:
         self.call = call
-        self.is_over = False
-        """The request has ended: its receipt may be written already."""
         self._flags = flags
         self._stage = f"guard_{direction}"
         self._pending = list(inspections)
@@ -195,6 +194,5 @@ class Flagging:
             }
             for inspection in self._inspections
         }
-        # A new object: others may hold the one that is there.
-        before = self.call.receipt.notes.get(self._stage, {}).get("guards", {})
-        self.call.receipt.note(self._stage, guards={**before, **facts})
+        # In place: callers who share an answer have this very object in their receipts.
+        self.call.receipt.notes.setdefault(self._stage, {}).setdefault("guards", {}).update(facts)

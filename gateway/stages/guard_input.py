@@ -30,7 +30,6 @@ def guard_input(guards: Guards, flags: Flags, metrics: Metrics) -> Stage:
                     async for chunk in chunks:
                         yield chunk
             finally:
-                beside.is_over = True
                 beside.judge(lambda: asked(request))
 
         async def guarded(call: Call, acting: Sequence[Guard]) -> Chunks:

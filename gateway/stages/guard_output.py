@@ -36,7 +36,6 @@ def guard_output(guards: Guards, flags: Flags, metrics: Metrics) -> Stage:
                             transcript.add(chunk)
                             yield chunk
                 finally:
-                    beside.is_over = True
                     beside.judge(transcript.said)
 
             return handle

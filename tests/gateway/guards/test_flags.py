@@ -87,6 +87,7 @@ async def test_nothing_waits_and_the_verdict_is_told_when_it_comes(
     assert arrived == ["request", "chunk taken", "chunk taken"]
     assert [chunk.delta for chunk in out] == [{"content": "the "}, {"content": "cat"}, {}]
     assert told(call, "input")["it"]["pending"] is told(call, "output")["it"]["pending"] is True
+    call.receipt.note("trace", status=200)  # the request has ended, and its receipt was written
     slow.gate.set()
     await desk.flags.settled()
     for direction in ("input", "output"):
@@ -255,3 +256,20 @@ async def test_what_is_under_way_at_the_end_is_said_not_to_be_judged(
         facts = told(call, "input")["it"]
         assert facts["unscanned"] == "the gateway is stopping"
         assert "pending" not in facts
+
+
+async def test_a_receipt_that_is_not_closed_is_not_written_by_a_verdict() -> None:
+    """That of an answer that callers share is never written; theirs are, and have what it says."""
+    desk = Desk(flagging(Words(CAT)))
+
+    async def model(call: Call) -> Chunks:
+        yield Chunk(0, {"content": "cat"}, "stop")
+
+    shared, caller = a_cat(stream=False), a_cat(stream=False)
+    async with aclosing(guard_output(desk.guards, desk.flags, desk.metrics)(model)(shared)) as chunks:
+        assert [chunk async for chunk in chunks]
+    for stage, facts in shared.receipt.notes.items():
+        caller.receipt.note(stage, **facts)
+    await desk.flags.settled()
+    assert not desk.kept
+    assert told(caller, "output")["it"]["labels"] == {"animal": 1}
