@@ -82,7 +82,7 @@ FROM base AS engine
 # A compiler, for the processor or GPU that the first start meets: kernels/native, and Triton's launchers. Its parts for
 # link-time optimization and sanitizers are not used.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
-    && rm -f /usr/lib/gcc/*/*/lto1 /usr/lib/gcc/*/*/lib*san* /usr/lib/*-linux-gnu/lib*san.so*
+    && rm -f /usr/bin/*lto-dump* /usr/lib/gcc/*/*/lto1 /usr/lib/gcc/*/*/lib*san* /usr/lib/*-linux-gnu/lib*san.so*
 COPY --from=engine-dependencies /opt/tollgate /opt/tollgate
 COPY --from=source /opt/tollgate /opt/tollgate
 RUN PYTHONDONTWRITEBYTECODE= python -c "import engine.__main__, engine.server.serve, engine.process, engine.worker.runner"

@@ -31,7 +31,10 @@ DEAD_WEIGHT = (
 )
 """Tests, headers, static libraries, and bytecode of modules that nothing imports: all of it 40 % of torch. What a
 start imports is compiled afterwards, by the Dockerfile."""
-SYMBOLS = ("torch/lib/libtorch_cpu.so", "torch/lib/libtorch_python.so")
+SYMBOLS = (
+    *("torch/lib/libtorch_cpu.so", "torch/lib/libtorch_python.so", "uvloop/*.so", "aiohttp/*.so"),
+    *("spacy/**/*.so", "thinc/**/*.so", "blis/*.so", "srsly/**/*.so"),
+)
 """Libraries with large tables for debuggers."""
 
 
@@ -70,9 +73,8 @@ def slim(packages: Path) -> None:
             else:
                 path.unlink(missing_ok=True)
     if shutil.which("strip"):
-        for name in SYMBOLS:
-            if (packages / name).exists():
-                subprocess.run(["strip", "--strip-unneeded", str(packages / name)], check=True)
+        for library in (path for pattern in SYMBOLS for path in packages.glob(pattern)):
+            subprocess.run(["strip", "--strip-unneeded", str(library)], check=True)
 
 
 if __name__ == "__main__":

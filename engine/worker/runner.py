@@ -250,9 +250,20 @@ def pick_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
     return _DTYPES.get(config.get("dtype") or config.get("torch_dtype") or "", torch.bfloat16)
 
 
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """As many as this process may keep busy: a container's share counts, beyond which its threads are held back
+    (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        most, period = quota.read_text().split()
+        return max(1, min(allowed, round(int(most) / int(period))))
+    except (OSError, ValueError):  # none, or "max"
+        return allowed
+
+
 def pick_threads(folder: Path) -> int:
     """A small model's products do not repay waking a second thread, and the HTTP process needs a core too."""
-    return 1 if _weight_bytes(folder) <= _SMALL else len(os.sched_getaffinity(0))
+    return 1 if _weight_bytes(folder) <= _SMALL else cores()
 
 
 def _weight_bytes(folder: Path) -> int:
