@@ -98,6 +98,16 @@ def test_a_version_in_the_source_is_the_released_one(package: str) -> None:
     assert written <= {PROJECT["version"]}
 
 
+def test_the_changelog_is_by_version_and_knows_this_one() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    released = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:]]
+    versions = [match[1] for match in released if match]
+    assert len(versions) == len(headings) - 1 and versions[0] == PROJECT["version"]
+    assert versions == sorted(versions, key=lambda one: [int(part) for part in one.split(".")], reverse=True)
+
+
 def test_the_commands_exist() -> None:
     for target in PROJECT["scripts"].values():
         module, _, function = target.partition(":")
