@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def a_package(folder: Path) -> Path:
     return folder / "gateway"
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @BOTH
 def test_in_a_checkout_git_is_asked(tmp_path: Path, module: object) -> None:
     package = a_package(tmp_path)
