@@ -130,6 +130,12 @@ def parser() -> argparse.ArgumentParser:
         choices=["clip", "refuse"],
         help="what becomes of a max_tokens beyond what the prompt leaves of the context (default: clip)",
     )
+    add(
+        "--max-string-length",
+        type=int,
+        help="characters of a string in a forced tool call whose schema does not bound it; 0: no bound (default: half "
+        "as many as the context has tokens)",
+    )
     add("--max-body-bytes", type=_bytes, help="largest request body (default: 8MiB)")
     add(
         "--drain-timeout",
@@ -222,7 +228,15 @@ def read_options(options: dict[str, object]) -> ServerConfig:
     )
     server = {
         key: rest.pop(key)
-        for key in ("host", "port", "max_body_bytes", "drain_timeout", "step_timeout", "over_context")
+        for key in (
+            "host",
+            "port",
+            "max_body_bytes",
+            "drain_timeout",
+            "step_timeout",
+            "over_context",
+            "max_string_length",
+        )
         if key in rest
     }
     if "adapters" in rest:

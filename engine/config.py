@@ -121,6 +121,9 @@ class ServerConfig:
     """Seconds without a step, though requests are open, after which the loop process is given up; 0: never."""
     over_context: str = "clip"
     """What becomes of a ``max_tokens`` beyond what the prompt leaves of the context: ``clip`` or ``refuse``."""
+    max_string_length: int | None = None
+    """Characters of a string in a forced call whose schema does not bound it; ``None``: half as many as the context
+    has tokens; 0: no bound."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -129,6 +132,8 @@ class ServerConfig:
             raise StartupError(f"--max-body-bytes must be at least 1, not {self.max_body_bytes}.")
         if self.drain_timeout < 0:
             raise StartupError(f"--drain-timeout must be 0 or more, not {self.drain_timeout}.")
+        if self.max_string_length is not None and self.max_string_length < 0:
+            raise StartupError(f"--max-string-length must be 0 or more, not {self.max_string_length}.")
         if not self.step_timeout >= 0:
             raise StartupError(f"--step-timeout must be 0 or more, not {self.step_timeout}.")
 

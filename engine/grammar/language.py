@@ -22,7 +22,8 @@ MAX_SOURCE = 128 * 1024
 _WHITESPACE = r"( |\n {0,40})?"
 """Between JSON's signs: enough to print nicely, and too little for a model to lose itself in."""
 
-_LOOK = {"whitespace_pattern": _WHITESPACE}
+TIGHT = " ?"
+"""The same for JSON that is not meant to be looked at."""
 
 
 _SPELLING = '%llguidance {"no_forcing": true}'
@@ -100,10 +101,10 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def embedded(schema: object) -> str:
-    """A JSON schema as a part of a Lark grammar."""
+def embedded(schema: object, whitespace: str = _WHITESPACE) -> str:
+    """A JSON schema as a part of a Lark grammar. ``whitespace``: what may stand between JSON's signs."""
     if isinstance(schema, dict) and isinstance(look := schema.get("x-guidance", {}), dict):
-        schema = {**schema, "x-guidance": {**_LOOK, **look}}
+        schema = {**schema, "x-guidance": {"whitespace_pattern": whitespace, **look}}
     return "%json " + json.dumps(schema, ensure_ascii=False)
 
 

@@ -51,9 +51,11 @@ def create_app(
     max_body_bytes: int,
     adapters: Sequence[tuple[str, Path]] = (),
     refuse_over_context: bool = False,
+    max_string_length: int | None = None,
 ) -> Starlette:
     """``adapters``: (name, folder) of those that the engine has loaded. With ``refuse_over_context`` a ``max_tokens``
-    beyond what the prompt leaves of the context is an error, not clipped. Raises ``StartupError``.
+    beyond what the prompt leaves of the context is an error, not clipped. ``max_string_length``: as in
+    ``ServerConfig``. Raises ``StartupError``.
     """
     metrics, throughput, health = Metrics(), Throughput(), Health(client)
     metrics.set_ready(ready)
@@ -69,7 +71,8 @@ def create_app(
     client.on_finish = throughput.finish
     client.retry_after = lambda: throughput.retry_after(client.last.waiting if client.last else 0)
     models = Adapters(client, name, adapters)
-    preparer = Preparer(models, ready, tokenizer, template)
+    longest = ready.longest // 2 if max_string_length is None else max_string_length
+    preparer = Preparer(models, ready, tokenizer, template, longest or None)
     generator = Generator(client, tokenizer, metrics)
     about = About(name, models, ready, client, health, metrics, state)
 

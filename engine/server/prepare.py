@@ -77,6 +77,8 @@ class Preparer:
     engine: Ready
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    longest_string: int | None = None
+    """Characters of a string in a forced call that nothing else bounds."""
     format: Format = field(init=False)
     """How the model writes tool calls."""
 
@@ -104,7 +106,7 @@ class Preparer:
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         context = self.tokenizer.context(prompt) if continued else []
         prefix = str(continued) if continued else ""
-        grammar = await chat_grammar_of(body, form, self.tokenizer.marker, prefix)
+        grammar = await chat_grammar_of(body, form, self.tokenizer.marker, prefix, self.longest_string)
         sequences = self._sequences(body, prompt, max_tokens, wanted, logprobs, context, grammar=grammar)
         for sequence in sequences if tools else ():
             sequence.parser = self._parser(body)

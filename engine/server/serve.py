@@ -78,6 +78,7 @@ async def _run(
             max_body_bytes=config.max_body_bytes,
             adapters=config.engine.adapters,
             refuse_over_context=config.over_context == "refuse",
+            max_string_length=config.max_string_length,
         )
         server = _Server(
             uvicorn.Config(

@@ -17,6 +17,7 @@ import orjson
 from engine.core.sampling_params import Grammar
 from engine.errors import InvalidRequest, UnsupportedParameter
 from engine.grammar import language
+from engine.grammar.schema import prepared
 from engine.server.requests import ChatBody, Sampling
 from engine.server.tools import Demand, Format, call_rules
 
@@ -32,14 +33,19 @@ async def grammar_of(body: Sampling, prefix: str = "") -> Grammar | None:
 
 
 async def chat_grammar_of(
-    body: ChatBody, format: Format, marker: Callable[[str], str], prefix: str = ""
+    body: ChatBody,
+    format: Format,
+    marker: Callable[[str], str],
+    prefix: str = "",
+    longest: int | None = None,
 ) -> Grammar | None:
     """As ``grammar_of``, with regard to tools: calls that are forced are all of the answer.
 
     Where tools may be called and ``response_format`` asks for JSON, the answer is either calls or that JSON. ``format``
-    is how the model writes calls, and ``marker`` how a marker of its format is written in Lark.
+    is how the model writes calls, and ``marker`` how a marker of its format is written in Lark. ``longest``: characters
+    of strings in forced calls whose schemas do not bound them; ``None``: no bound.
     """
-    asked, demand = await _asked(body), _demand(body)
+    asked, demand = await _asked(body), _demand(body, longest)
     of_text = asked is not None and not asked[0].startswith("response_format")
     if demand is None and (asked is None or of_text or not body.callable_tools):
         return await _bound(asked, prefix)
@@ -50,26 +56,36 @@ async def chat_grammar_of(
         assert asked is not None
         await _bound(asked, prefix)
         start = f"start: answer | calls\nanswer: {language.embedded(orjson.loads(asked[1].source))}"
-        demand = Demand(body.callable_tools, body.parallel_tool_calls is not False)
+        tools = [await _compilable(tool) for tool in body.callable_tools]
+        demand = Demand(tools, body.parallel_tool_calls is not False)
     elif prefix:
         raise InvalidRequest(
             "'continue_final_message' continues text, and 'tool_choice' forces a call: give one of them.",
             param="tool_choice",
         )
     for i, tool in enumerate(body.tools or ()):
-        if tool in demand.tools and (parameters := tool["function"].get("parameters")):
+        if tool in demand.tools:
             param = f"tools[{i}].function.parameters"
-            await _tried(Grammar("json_schema", _written(parameters, param)), param)
+            await _tried(Grammar("json_schema", _written(demand.schema(tool), param)), param)
     await _tried(Grammar("lark", f"{start}\n{call_rules(format, demand)}"), "tools")
     return Grammar("lark", f"{start}\n{call_rules(format, demand, marker)}", prefix)
 
 
-def _demand(body: ChatBody) -> Demand | None:
+async def _compilable(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool that need not be called: what cannot be kept to of its parameters is left to the model."""
+    schema = _written(Demand((), False).schema(tool), "tools")
+    if await asyncio.to_thread(language.check, Grammar("json_schema", schema)) is None:
+        return tool
+    return {**tool, "function": {**tool["function"], "parameters": {"additionalProperties": True}}}
+
+
+def _demand(body: ChatBody, longest: int | None) -> Demand | None:
     if body.tool_choice == "required":
-        return Demand(body.callable_tools, body.parallel_tool_calls is not False)
+        return Demand(body.callable_tools, body.parallel_tool_calls is not False, longest)
     if isinstance(body.tool_choice, dict):
         name = body.tool_choice["function"]["name"]
-        return Demand([tool for tool in body.callable_tools if tool["function"]["name"] == name][:1], False)
+        tools = [tool for tool in body.callable_tools if tool["function"]["name"] == name][:1]
+        return Demand(tools, False, longest)
     return None
 
 
@@ -149,8 +165,8 @@ def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
 
 def _written(schema: Any, param: str) -> str:
     try:
-        return orjson.dumps(schema).decode()
-    except orjson.JSONEncodeError:
+        return orjson.dumps(prepared(schema)).decode()
+    except (orjson.JSONEncodeError, RecursionError):
         raise _unusable(param, "it is nested too deeply") from None
 
 

@@ -22,11 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engine.grammar.language import embedded, quoted
+from engine.grammar.language import TIGHT, embedded, quoted
+from engine.grammar.schema import prepared
 
 Layout = Literal["object", "list", "args"]
-
-_NO_PARAMETERS: dict[str, Any] = {"properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +84,20 @@ class Demand:
     """Those that may be called, as in OpenAI's API."""
     several: bool
     """Whether more than one call may be made."""
+    longest: int | None = None
+    """Characters of strings in arguments whose schemas do not bound them; ``None``: no bound."""
+
+    def schema(self, tool: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call of ``tool``."""
+        parameters = tool["function"].get("parameters") or {}
+        if all(name in _REMARKS or (name in _LISTS and not value) for name, value in parameters.items()):
+            return {"type": "object", "additionalProperties": False}
+        return prepared({"type": "object", **parameters}, longest=self.longest)
+
+
+_REMARKS = frozenset({"$comment", "$id", "$schema", "default", "description", "examples", "title", "type"})
+_LISTS = frozenset({"properties", "required"})
+"""Beside remarks, and with nothing in these, a schema says that there are no arguments."""
 
 
 def call_rules(format: Format, demand: Demand, marker: Callable[[str], str] = quoted) -> str:
@@ -94,7 +107,8 @@ def call_rules(format: Format, demand: Demand, marker: Callable[[str], str] = qu
     """
     calls = [f"call_{i}" for i in range(len(demand.tools))]
     rules = [
-        _call(format, rule, tool["function"], marker) for rule, tool in zip(calls, demand.tools, strict=True)
+        _call(format, rule, tool["function"]["name"], embedded(demand.schema(tool), TIGHT), marker)
+        for rule, tool in zip(calls, demand.tools, strict=True)
     ]
     one = f"call: {' | '.join(calls)}"
     begin, end, gap = (
@@ -116,9 +130,7 @@ def call_rules(format: Format, demand: Demand, marker: Callable[[str], str] = qu
     return "\n".join([one, *rules])
 
 
-def _call(format: Format, rule: str, function: Mapping[str, Any], marker: Callable[[str], str]) -> str:
-    schema = embedded({"type": "object", **(function.get("parameters") or _NO_PARAMETERS)})
-    name = function["name"]
+def _call(format: Format, rule: str, name: str, schema: str, marker: Callable[[str], str]) -> str:
     if format.layout == "args":
         return f"{rule}: {quoted(name)} {marker('[ARGS]')} {schema}"
     head = quoted(f'{{"name": {json.dumps(name)}, "{format.arguments}": ')

@@ -62,7 +62,8 @@ def family(request: pytest.FixtureRequest) -> str:
 def server(family: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     folder = tmp_path_factory.mktemp(family)
     model = write_tool_model(folder / "tiny", *FAMILIES[family])
-    with EngineServer(model, "--kv-cache-blocks", "400", log=folder / "log") as server:
+    options = ("--kv-cache-blocks", "400", "--max-string-length", "40")
+    with EngineServer(model, *options, log=folder / "log") as server:
         yield server
 
 
@@ -105,6 +106,54 @@ def test_a_named_tool_is_the_one_called(sdk: openai.OpenAI) -> None:
         (found,) = sdk.chat.completions.create(**body(tool_choice=choice)).choices
         assert [call.function.name for call in found.message.tool_calls or ()] == [name]
         assert found.finish_reason == "tool_calls"
+
+
+def test_a_forced_call_ends_though_its_model_babbles(server: EngineServer) -> None:
+    """The model is random: without bounds its strings would hardly end."""
+    parameters = {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "own": {"type": "string", "maxLength": 60, "minLength": 50},
+        },
+        "required": ["text", "own"],
+    }
+    tool = {"type": "function", "function": {"name": "say", "parameters": parameters}}
+    asked = body(tools=[tool], tool_choice="required", parallel_tool_calls=False, max_tokens=1500)
+    for seed in range(3):
+        (choice,) = server.post(CHAT, **asked | {"seed": seed}).json()["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        found = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+        assert list(found) == ["text", "own"], "no further properties are made up"
+        assert len(found["text"]) <= 40
+        assert 50 <= len(found["own"]) <= 60
+
+
+UNKNOWN = {
+    "type": "object",
+    "properties": {"tags": {"type": "array", "items": {"enum": ["a"]}, "uniqueItems": True}},
+}
+UNUSED = {"type": "function", "function": {"name": "f", "parameters": UNKNOWN}}
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", None])
+@pytest.mark.parametrize("form", [None, {"type": "json_object"}])
+def test_tools_that_need_not_be_called_are_no_reason_to_refuse(
+    server: EngineServer, choice: str | None, form: dict[str, str] | None
+) -> None:
+    asked = body(tools=[UNUSED, *TOOLS], tool_choice=choice, response_format=form, max_tokens=5)
+    answer = server.post(CHAT, **asked)
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_forced_call_that_could_be_wrong_is_refused_by_name(server: EngineServer) -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        error = server.post(CHAT, **body(tools=[*TOOLS, UNUSED], tool_choice=choice)).json()["error"]
+        assert error["param"] == "tools[2].function.parameters"
+        assert "uniqueItems" in error["message"]
+    # Another tool's parameters are nobody's business.
+    other = {"type": "function", "function": {"name": "now"}}
+    assert server.post(CHAT, **body(tools=[UNUSED, *TOOLS], tool_choice=other)).status_code == 200
 
 
 def test_several_calls_may_be_made_and_choices_differ(sdk: openai.OpenAI) -> None:

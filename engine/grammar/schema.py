@@ -1,0 +1,116 @@
+"""JSON schemas made ready for llguidance, without changing what a good answer to them is.
+
+- What says nothing is taken out where llguidance does not know it: ``uniqueItems: false``, a ``format`` of another's
+  invention (formats are remarks, https://json-schema.org/draft/2020-12/json-schema-validation#section-7.2).
+- Objects are closed: where nothing is said of further properties, none are made up.
+- Strings that nothing else bounds get a bound where one is asked for, so that a small model comes to an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Schema = dict[str, Any]
+
+_OF_ONE = (
+    *("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames"),
+    *("then", "unevaluatedItems", "unevaluatedProperties"),
+)
+_OF_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
+_OF_NAMES = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+"""Where a schema has others: one, a list, or by name."""
+_MIXED = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
+"""Beside these an object has more properties than stand with it."""
+_BOUNDS = ("const", "enum", "format", "maxLength", "pattern")
+_NUMBER_BOUNDS = ("const", "enum", "exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
+_FORMATS = frozenset(
+    {
+        *("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri"),
+        "uuid",
+    }
+)
+"""Those that llguidance knows."""
+_INT64 = 9 * 10**18
+"""All that most readers of JSON take for a whole number; more digits than these are a model's babble."""
+
+
+def prepared(schema: Schema, *, longest: int | None = None) -> Schema:
+    """``schema`` closed and without words of no effect; strings without a bound get ``longest`` characters."""
+    return _Preparation(closes=not _merges(schema), longest=longest).of(schema)
+
+
+class _Preparation:
+    def __init__(self, *, closes: bool, longest: int | None) -> None:
+        self._closes = closes
+        self._longest = longest
+
+    def of(self, schema: Any, *, mixed: bool = False) -> Any:
+        """``mixed``: another schema's properties come on top of these."""
+        if not isinstance(schema, dict):
+            return schema
+        found = {name: value for name, value in schema.items() if not _says_nothing(name, value)}
+        if set(found) & {"if", "then", "else"} and not ("if" in found and {"then", "else"} & set(found)):
+            found = {name: value for name, value in found.items() if name not in ("if", "then", "else")}
+        within = mixed or ("properties" in found and any(name in found for name in _MIXED))
+        for name, value in list(found.items()):
+            if name in _OF_LISTS and isinstance(value, list):
+                found[name] = [self.of(one, mixed=within) for one in value]
+            elif name in _OF_ONE and isinstance(value, dict):
+                found[name] = self.of(value)
+            elif name in _OF_NAMES and isinstance(value, dict):
+                found[name] = {key: self.of(one) for key, one in value.items()}
+        if self._closes and not mixed and _is_open(found):
+            found["additionalProperties"] = False
+        self._bound(found)
+        return found
+
+    def _bound(self, schema: Schema) -> None:
+        if self._longest is None:
+            return
+        kinds = schema.get("type")
+        kinds = kinds if isinstance(kinds, list) else [kinds]
+        if "string" in kinds and not any(name in schema for name in _BOUNDS):
+            least = schema.get("minLength")
+            schema["maxLength"] = max(self._longest, least if isinstance(least, int) else 0)
+        if "integer" in kinds and not any(name in schema for name in _NUMBER_BOUNDS):
+            schema |= {"minimum": -_INT64, "maximum": _INT64}
+
+
+def _says_nothing(name: str, value: Any) -> bool:
+    match name:
+        case "uniqueItems":
+            return value is False
+        case "propertyNames":
+            return value is True or value in ({}, {"type": "string"})
+        case "unevaluatedItems" | "unevaluatedProperties":
+            return value is True or value == {}
+        case "dependentRequired" | "dependentSchemas":
+            return value == {}
+        case "format":
+            return isinstance(value, str) and value not in _FORMATS
+    return False
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """An object that names properties and says nothing of others, which are not needed either."""
+    names = schema.get("properties")
+    if not isinstance(names, dict) or not names or any(name in schema for name in _MIXED):
+        return False
+    if {"additionalProperties", "unevaluatedProperties", "patternProperties"} & schema.keys():
+        return False
+    needed, least = schema.get("required"), schema.get("minProperties", 0)
+    if isinstance(needed, list) and not all(isinstance(name, str) and name in names for name in needed):
+        return False
+    return isinstance(least, int) and least <= len(names)
+
+
+def _merges(schema: Any) -> bool:
+    """Whether any object's properties stand in several places: then none of them is to be closed."""
+    if isinstance(schema, list):
+        return any(_merges(one) for one in schema)
+    if not isinstance(schema, dict):
+        return False
+    if "allOf" in schema or ("$ref" in schema and "properties" in schema):
+        return True
+    return any(_merges(value) for name, value in schema.items() if name not in ("const", "default", "enum"))
