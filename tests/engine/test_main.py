@@ -27,6 +27,8 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "port": 5,
         "max_body_bytes": 1024,
         "drain_timeout": 1.5,
+        "over_context": "refuse",
+        "max_string_length": 77,
         "step_timeout": 9.5,
         "served_model_name": "m",
         "device": "cpu",
