@@ -75,7 +75,7 @@ class Bench:
             Work(i, [0] * case.new, length - case.new, table, None, True)
             for i, (length, table) in enumerate(zip(lengths, tables, strict=True))
         ]
-        self.builder = BatchBuilder(BLOCK, self.cache.padding_block, device, deterministic=deterministic)
+        self.builder = BatchBuilder(BLOCK, self.cache.padding_block, device, alike=deterministic)
         self.plan = Plan(works)
         rows = case.count * case.new
         self.q, self.k, self.v = (

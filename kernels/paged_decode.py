@@ -31,9 +31,6 @@ TILE = 64
 """Positions a tile. Keys are read in whole tiles, and prefill cuts its queries into them, at multiples counted from
 the sequence's start, never from the chunk's: so a token's attention is computed in the same shape, to the same bits,
 however a prompt is chunked."""
-_ROWS = 4
-"""Fewest rows of a product. From four rows on MKL computes a row in float32 to the same bits whatever stands beside
-it, and to others below: so a token's attention is the same in a prefill, in a decode and among guesses."""
 
 _PLACES = {
     torch.float32: (torch.int32, 20, -0x78100000, 2.0**120),
@@ -165,9 +162,6 @@ def paged_decode_reference(
     if new > 1:
         queries = queries.view(sequences, new, kv_heads, group, head_dim).transpose(1, 2)
     queries = queries.reshape(lists, new * group, head_dim)
-    copies = -(-_ROWS // (new * group))
-    if copies > 1:
-        queries = torch.cat([queries] * copies, 1)
     scores = torch.bmm(queries, gather_keys(k_cache, rows, lists, q.dtype))
     if k_scales is not None:
         scores.mul_(gather_scales(k_scales, rows, lists))
@@ -176,15 +170,13 @@ def paged_decode_reference(
     if new == 1:
         scores.view(sequences, -1, length).masked_fill_(unseen, float("-inf"))
     else:
-        by_token = scores.view(sequences, kv_heads * copies, new, group, length)
+        by_token = scores.view(sequences, kv_heads, new, group, length)
         by_token.masked_fill_(unseen[:, None, :, None], float("-inf"))
     # Inside, softmax is float32 in any case.
     weights = torch.softmax(scores, -1)
     if v_scales is not None:
         weights.mul_(gather_scales(v_scales, rows, lists))
     mixed = torch.bmm(weights, gather(v_cache, rows, lists, q.dtype))
-    if copies > 1:
-        mixed = mixed[:, : new * group]
     if new > 1:
         mixed = mixed.view(sequences, kv_heads, new, group, head_dim).transpose(1, 2)
     return mixed.reshape(tokens, heads, head_dim)

@@ -6,6 +6,7 @@ quantized_gpu.py's.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -13,11 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.layers.invariance import filled, whole_rows
 from engine.layers.native import NativeLinear
 from engine.layers.quantized_gpu import Fp8Linear as Fp8Linear
 from engine.layers.quantized_gpu import GpuInt4Linear, GpuInt8Linear, takes
-from engine.weights.quantize import Channels, Groups
+from engine.weights.quantize import Channels, Groups, to_int8
 from kernels.native.linear import available, pack_int4, pack_int8
+
+log = logging.getLogger("engine.layers")
 
 _FEW = 3
 """Rows of bfloat16 up to which torch's product with 8-bit weights is the faster one."""
@@ -44,6 +48,9 @@ class Int8Linear:
     the weights faster (8 rows take it twice as long, on a processor with VNNI), and from ``_MANY_INT8`` rows on, as in
     a prompt, a product of widened weights is faster (512 rows by a quarter); both round otherwise, and with
     ``invariant`` they are left out.
+
+    Without VNNI torch's product of integers is not exact: see ``sums_are_exact``. Activations then stay floats, and so
+    do the products of codes with them.
     """
 
     def __init__(
@@ -69,6 +76,10 @@ class Int8Linear:
         self._few = 0 if invariant or self.in_features % 32 else _FEW
         self._many = None if invariant else _MANY_INT8
         self._rough_scale = weight.scale.bfloat16()
+        self._floats: _FloatProduct | None = None
+        if not sums_are_exact():
+            self._floats = _FloatProduct(weight)
+            self._multiple = whole_rows(_FloatProduct.of, *weight.codes.shape, torch.float32)
 
     @property
     def nbytes(self) -> int:
@@ -83,6 +94,8 @@ class Int8Linear:
             product = torch._weight_int8pack_mm(x.contiguous(), self._codes.t(), self._rough_scale)
         elif self._many and len(x) >= self._many and x.dtype == torch.bfloat16:
             product = self._widened(x)
+        elif self._floats is not None:
+            product = filled(self._floats, x.float(), self._multiple).to(x.dtype)
         elif len(x) <= _ROWS:
             product = self._exact(x)
         else:
@@ -111,6 +124,41 @@ class Int8Linear:
         sums = torch._int_mm(planes.view(2 * rows, -1), self._codes).float()
         product = torch.add(sums[:rows], sums[rows:], alpha=256)
         return product.mul_(step).mul_(self._scale).to(x.dtype)
+
+
+@cache
+def sums_are_exact() -> bool:
+    """Whether torch's product of 8-bit integers is. Where the processor has no VNNI, or is told to do without, oneDNN
+    adds two products of bytes in 16 bits, which overflow without a word."""
+    x = torch.full((4, 64), 127, dtype=torch.int8)
+    exact = all(
+        torch.equal(torch._int_mm(x, codes), (x.int() @ codes.int()))
+        for codes in (torch.full((64, 64), code, dtype=torch.int8) for code in (127, -127))
+    )
+    if not exact:
+        log.warning(
+            "torch's product of 8-bit integers overflows on this processor (no VNNI): 8-bit weights are multiplied "
+            "as floats, as right and slower."
+        )
+    return exact
+
+
+class _FloatProduct:
+    """``x`` float32 [rows, in] → [rows, out], with codes that are widened as they are read."""
+
+    def __init__(self, weight: Channels) -> None:
+        # Torch's product reads past the end of rows that are no whole vectors.
+        self._missing = -weight.codes.shape[1] % 32
+        self._codes = functional.pad(weight.codes, (0, self._missing)) if self._missing else weight.codes
+        self._scale = weight.scale
+
+    @classmethod
+    def of(cls, weight: Tensor) -> _FloatProduct:
+        return cls(to_int8(weight))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = functional.pad(x, (0, self._missing)) if self._missing else x.contiguous()
+        return torch._weight_int8pack_mm(x, self._codes, self._scale)
 
 
 class Int4Linear:

@@ -20,14 +20,13 @@ _SHORT = 16
 """Tokens of the longest chunk that is attended to like a decode: guesses to be verified, and the ends of prompts."""
 _STEPS = (64, 192, 256, 320, 512)
 _STRIDE = 256
-"""Tokens that decode groups are padded to; beyond the last step, whole strides. Between these MKL cuts its sums in
-float32 alike, so that padding changes no bit, and a token's attention is that of a prefill."""
+"""Tokens that decode groups are padded to; beyond the last step, whole strides. A matter of speed alone."""
 _MOST = 2048
 """Padded tokens of a decode group on a CPU: more of them gathered at once would no longer be in its caches when they
 are multiplied. In bfloat16, on one thread of a busy machine, eight sequences of 1,024 tokens took 26 ms a layer as one
 group, and 7 ms as four."""
 _TILE = 16
-"""Query positions of a tile in deterministic mode, where most tiles hold one token."""
+"""Query positions of a tile where bits must not depend on company, in which most tiles hold one token."""
 
 
 @dataclass(slots=True)
@@ -69,23 +68,24 @@ class BatchBuilder:
     """Decodes come first, then chunks of prompts.
 
     On a CPU decodes are grouped by the length of their sequence, in steps: a short sequence is then not padded to
-    the longest one's length, and the shape that it is computed in, hence its result to the last bit, depends on
-    itself alone. On a GPU they are one group: the kernel stops at each sequence's own end. Guesses to be verified
-    are a group for each number of them; their rows are padded to the length that each would have alone.
+    the longest one's length. On a GPU they are one group: the kernel stops at each sequence's own end. Guesses to be
+    verified are a group for each number of them. All this is for attention in torch and Triton; that in C has its
+    own order, and looks at ``sequences`` alone.
 
-    ``deterministic``: all tokens take one path, prefill, in tiles whose shape depends on the token's position
-    alone. One new token then costs what a tile costs.
+    ``alike``: a token's attention must be the same to the last bit in whatever batch it is computed. All tokens
+    then take one path, prefill, in tiles whose shape depends on the token's position alone, as libraries choose the
+    order of their sums by shape. One new token costs what a tile costs.
     """
 
     def __init__(
-        self, block_size: int, padding_block: int, device: torch.device, *, deterministic: bool = False
+        self, block_size: int, padding_block: int, device: torch.device, *, alike: bool = False
     ) -> None:
         self._block_size = block_size
         self._padding_block = padding_block
         self._device = device
         self._grouped = device.type == "cpu" and not on_triton(torch.empty(0, device=device))
-        self._longest = 0 if deterministic else _SHORT
-        self._tile = _TILE if deterministic else TILE
+        self._longest = 0 if alike else _SHORT
+        self._tile = _TILE if alike else TILE
 
     def build(self, plan: Plan) -> Batch:
         groups: dict[tuple[int, int], list[Work]] = {}

@@ -39,7 +39,8 @@ class KVLayer:
 
     keys: Tensor
     """[blocks + 1, kv_heads, block_size, head_dim]. On a CPU, in 16 bits, its last two dimensions lie the other way
-    round: see kernels/paged_bags.py. In bfloat16 it is packed where it can be: see kernels/native/attention.py."""
+    round: see kernels/paged_bags.py. In bfloat16 and float32 it is packed where it can be: see
+    kernels/native/attention.py."""
     values: Tensor
     """As ``keys``."""
     key_scales: Tensor | None = None
@@ -91,7 +92,7 @@ class KVCache:
 
         def layer() -> KVLayer:
             if packed:
-                sizes = packed_shapes(*scales, shape.head_dim)
+                sizes = packed_shapes(*scales, shape.head_dim, dtype)
                 return KVLayer(*(_zeros(size, device, dtype) for size in sizes))
             if stored is None and on_cpu and dtype != torch.float32:
                 keys = _zeros((*size[:2], shape.head_dim, block_size), device, dtype).transpose(2, 3)

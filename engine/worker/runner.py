@@ -104,9 +104,9 @@ class Runner:
         # All-reduces of several ranks have not been seen to be recorded, so they are not.
         self._recording = config.cuda_graphs and self.device.type == "cuda" and self.ranks.size == 1
         self._sampler = Sampler()
-        self._batches = BatchBuilder(
-            config.block_size, self.cache.padding_block, self.device, deterministic=config.deterministic
-        )
+        # In float32 a CPU keeps a request's bits without being asked.
+        alike = config.deterministic or (self.device.type == "cpu" and self.dtype == torch.float32)
+        self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device, alike=alike)
         if self.adapters:
             self.adapters.load_all(config.adapters)
 

@@ -1,16 +1,17 @@
-"""Attention over a paged cache of bfloat16 on a CPU, in C: decodes, guesses and chunks of prompts in one call.
+"""Attention over a paged cache of bfloat16 or float32 on a CPU, in C: decodes, guesses, chunks of prompts in one call.
 
     out[t, h] = softmax(cap(scale * q[t, h] · K[s, h // group, a:p + 1]ᵀ)) V[s, h // group, a:p + 1]
     p         = seq_lens[s] - new[s] + (t - query_starts[s]),   new[s] = query_starts[s + 1] - query_starts[s]
     a         = max(0, p + 1 - window), or 0 where there is no ``window``
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
-Keys and values are read where they lie, in panels of 16 tokens (see attention.c), so that a step costs about what it
-reads. A token's result is the same to the bit whatever stands beside it and however its prompt came in chunks.
+Keys and values are read where they lie, in panels of 16 tokens (see attention.c and, of float32, attention32.c), so
+that a step costs about what it reads. A token's result is the same to the bit whatever stands beside it and however its
+prompt came in chunks.
 
 Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another;
-``keys`` [blocks, kv_heads, block_size / 16, head_dim / 2, 16, 2];
-``values`` [blocks, kv_heads, block_size / 16, 8, head_dim, 2].
+``keys`` [blocks, kv_heads, block_size / 16, head_dim / n, 16, n];
+``values`` [blocks, kv_heads, block_size / 16, 16 / n, head_dim, n], where a word of four bytes has ``n`` numbers.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ PANEL = 16
 _WIDEST = 256
 
 
+_FILES = {torch.bfloat16: ("attention", "store"), torch.float32: ("attention32", "store32")}
+"""The C of each dtype: attention's file, and the function that stores."""
+
+
 class _Job(ctypes.Structure):
-    """As in attention.c."""
+    """As in attention.c and attention32.c."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("query", "out", "keys", "values", "tables", "starts", "lengths")),
@@ -65,12 +70,15 @@ class _Functions(NamedTuple):
 
 
 @cache
-def _functions() -> _Functions | None:
+def _functions(dtype: torch.dtype) -> _Functions | None:
     """``None`` where they cannot be had."""
-    attention, store = (load(name) if path() == "auto" else None for name in ("attention", "store"))
+    if dtype not in _FILES or path() != "auto":
+        return None
+    file, storing = _FILES[dtype]
+    attention, store = load(file), load("store")
     if attention is None or store is None:
         return None
-    functions = _Functions(attention.attend, store.store)
+    functions = _Functions(attention.attend, getattr(store, storing))
     functions.attend.argtypes = (c_void_p, c_int)
     pointers, sizes = (c_void_p,) * 5, (c_int64,) * 6
     functions.store.argtypes = (*pointers, *sizes, c_int)
@@ -78,8 +86,8 @@ def _functions() -> _Functions | None:
     return functions
 
 
-def _needed() -> _Functions:
-    functions = _functions()
+def _needed(dtype: torch.dtype) -> _Functions:
+    functions = _functions(dtype)
     if functions is None:
         raise RuntimeError("A packed cache needs the C of kernels/native, which cannot be had here.")
     return functions
@@ -93,15 +101,15 @@ def is_packed(cache: Tensor) -> bool:
 def packs(device: torch.device, dtype: torch.dtype, head_dim: int, block_size: int) -> bool:
     """Whether there is a way to attend to such a cache in panels, on this machine."""
     fits = head_dim % PANEL == 0 and head_dim <= _WIDEST and block_size % PANEL == 0
-    return fits and device.type == "cpu" and dtype == torch.bfloat16 and _functions() is not None
+    return fits and device.type == "cpu" and _functions(dtype) is not None
 
 
 def packed_shapes(
-    blocks: int, kv_heads: int, block_size: int, head_dim: int
+    blocks: int, kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Of keys, and of values."""
-    panels = blocks, kv_heads, block_size // PANEL
-    return (*panels, head_dim // 2, PANEL, 2), (*panels, PANEL // 2, head_dim, 2)
+    panels, share = (blocks, kv_heads, block_size // PANEL), 4 // dtype.itemsize
+    return (*panels, head_dim // share, PANEL, share), (*panels, PANEL // share, head_dim, share)
 
 
 def unpack(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +122,7 @@ def packed_store(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tens
     """``k``, ``v`` [tokens, kv_heads, head_dim], to ``slots`` int64 [tokens]; as kernels/store_kv.py."""
     k, v = _rows(k), _rows(v)
     tokens, kv_heads, head_dim = k.shape
-    _needed().store(
+    _needed(keys.dtype).store(
         k.data_ptr(),
         v.data_ptr(),
         keys.data_ptr(),
@@ -161,7 +169,7 @@ def packed_attention(
         scale,
         softcap or 0.0,
     )
-    if _needed().attend(byref(job), torch.get_num_threads()):
+    if _needed(keys.dtype).attend(byref(job), torch.get_num_threads()):
         raise MemoryError("attention found no memory to work in")
     return out
 

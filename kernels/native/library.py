@@ -105,8 +105,11 @@ def _folder() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Of the source, the flags and the processor's instructions."""
-    parts = [source.read_bytes(), " ".join(_FLAGS).encode()]
+    """Of the source, what it may include, the flags and the processor's instructions."""
+    files = [source, *sorted(source.parent.glob("*.h"))]
+    parts = [file.read_bytes() for file in files]
+    # What a compiler is called does not matter, nor whether it is still there.
+    parts.append(" ".join([*shlex.split(os.environ.get("CC", "cc"))[1:], *_FLAGS]).encode())
     if (cpuinfo := Path("/proc/cpuinfo")).exists():
         lines = cpuinfo.read_text().splitlines()
         parts += [line.encode() for line in lines if line.startswith(("flags", "Features", "model name"))][:2]

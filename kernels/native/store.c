@@ -1,5 +1,6 @@
-/* New keys and values of bfloat16 to their places in a paged cache, whose layout is told in attention.c. */
+/* New keys and values to their places in a paged cache, whose layout is told in attention.c and attention32.c. */
 
+#include <float.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -25,6 +26,26 @@ void store(const bf16 *new_keys, const bf16 *new_values, bf16 *keys, bf16 *value
             for (int64_t d = 0; d < dim; d++) {
                 const bf16 x = value[d], size = x & 0x7fff;
                 to_value[2 * d] = size > 0x7f80 ? 0 : size == 0x7f80 ? x - 1 : x;
+            }
+        }
+}
+
+/* As store, of float32. */
+void store32(const float *new_keys, const float *new_values, float *keys, float *values, const int64_t *slots,
+             int64_t key_stride, int64_t value_stride, int64_t tokens, int64_t kv_heads, int64_t dim,
+             int64_t block_size, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && tokens >= MANY)
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t head = 0; head < kv_heads; head++) {
+            const int64_t block = slots[t] / block_size, offset = slots[t] % block_size, lane = offset % LANES;
+            const int64_t panel = ((block * kv_heads + head) * block_size + offset - lane) * dim;
+            const float *key = new_keys + t * key_stride + head * dim;
+            const float *value = new_values + t * value_stride + head * dim;
+            float *to_key = keys + panel + lane, *to_value = values + panel + lane * dim;
+            for (int64_t d = 0; d < dim; d++) {
+                const float x = value[d];
+                to_key[d * LANES] = key[d];
+                to_value[d] = x != x ? 0 : x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
             }
         }
 }

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import logging
+from functools import cache
+
 import pytest
 import torch
 
+from engine.layers import quantized
 from engine.layers.native import Int6Linear
 from engine.layers.quantized import Int4Linear, Int8Linear, Joined, _layout
 from engine.weights.quantize import Channels, Groups, to_int4, to_int6, to_int8
@@ -155,6 +159,33 @@ def test_weights_take_fewer_bits_where_the_product_knows_how() -> None:
     # As files have them, scales take 16.
     rough = Groups(torch.full((256, 512), 3).byte(), torch.rand(256, 16), torch.rand(256, 16))
     assert Int4Linear(rough).nbytes / weight.numel() == 0.625
+
+
+def test_where_integers_overflow_they_are_multiplied_as_floats(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def saturating(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        """As oneDNN does without VNNI: bytes without a sign, two products in 16 bits."""
+        pairs = (x.int() + 128)[..., None] * codes.int()
+        pairs = pairs.view(len(x), -1, 2, codes.shape[1]).sum(2).clamp(-(2**15), 2**15 - 1)
+        return pairs.sum(1, dtype=torch.int32) - 128 * codes.int().sum(0, dtype=torch.int32)
+
+    monkeypatch.setattr(torch, "_int_mm", saturating)
+    monkeypatch.setattr(quantized, "sums_are_exact", cache(quantized.sums_are_exact.__wrapped__))
+    with caplog.at_level(logging.WARNING, "engine.layers"):
+        for fan_out, fan_in in (*SHAPES, (7, 33)):
+            weight = to_int8(torch.randn(fan_out, fan_in))
+            linear = Int8Linear(weight, native=False)
+            for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+                x = torch.randn(9, fan_in).to(dtype)
+                wanted = x.double() @ (weight.codes.double() * weight.scale.double()[:, None]).T
+                whole = linear(x)
+                assert error(whole, wanted) < most and whole.dtype == dtype
+            x = torch.randn(70, fan_in)
+            whole = linear(x)
+            for rows in (1, 3, 9, 69):
+                assert torch.equal(linear(x[1 : 1 + rows]), whole[1 : 1 + rows])
+    assert [record.message for record in caplog.records if "overflows on this processor" in record.message]
 
 
 def test_parts_side_by_side() -> None:

@@ -81,7 +81,7 @@ def test_deterministic_batches_have_one_path() -> None:
         Work(1, [1], 20, list(range(6)), PARAMS, True),
         Work(2, [2] * 30, 0, list(range(10, 18)), None, False),
     ]
-    attention = BatchBuilder(4, PADDING, torch.device("cpu"), deterministic=True).build(Plan(works)).attention
+    attention = BatchBuilder(4, PADDING, torch.device("cpu"), alike=True).build(Plan(works)).attention
     assert attention.decodes == []
     (prefill,) = attention.prefills
     assert prefill.query_starts.tolist() == [0, 1, 31]

@@ -18,6 +18,7 @@ from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
 from engine.worker.runner import Runner
 from engine.worker.speculative import Fixed
+from kernels.native.dense import multiplies
 from tests.engine.models.hub import save
 from tests.engine.steps import run
 
@@ -157,6 +158,34 @@ def test_answers_are_the_same_bits(
         accepted += guessing.speculation.accepted
         proposed += guessing.speculation.proposed
     assert 0 < accepted < proposed
+
+
+@pytest.fixture(params=["C", "torch"])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in C, where there is a compiler, and those of libraries, as where there is none."""
+    if request.param == "torch":
+        monkeypatch.setattr("engine.layers.linear.multiplies", lambda dtype: False)
+        monkeypatch.setattr("engine.worker.kv_cache.packs", lambda *shape: False)
+    elif not multiplies(torch.float32):
+        pytest.skip("no C compiler")
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize("settings", [{"dtype": "float32"}, NARROW], ids=["float32", "bfloat16"])
+def test_long_ones_are_the_same_bits(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Past lengths at which libraries cut their sums, of attention (320) and of products (704 and 1,536 inputs)."""
+    changes = {"max_position_embeddings": 800, "intermediate_size": 1536, "num_hidden_layers": 2}
+    save(tmp_path, "Llama", **changes)
+    runner = Runner(EngineConfig(tmp_path, device="cpu", threads=1, kv_cache_blocks=150, **settings))
+    numbers = random.Random(0)
+    params = SamplingParams(max_tokens=6, temperature=0, logprobs=2)
+    asked = [([numbers.randrange(2, 320) for _ in range(length)], params) for length in (318, 700, 385, 5)]
+    alone = [answers(runner, [request])[0] for request in asked]
+    assert answers(runner, asked, late=2) == alone
+    assert answers(runner, asked, budget=100, sequences=3) == alone
+    twice = run(runner, asked + asked, late=2)
+    assert twice.hit_tokens > 0
+    assert [(twice.tokens[i], twice.logprobs[i]) for i in range(8)] == alone + alone
 
 
 def test_two_ranks_give_the_same_bits_in_company_as_alone(folders: dict[str, Path]) -> None:

@@ -25,7 +25,22 @@ from tests.kernels.paged import dense
 
 CPU = torch.device("cpu")
 NARROW = torch.bfloat16
-needs_c = pytest.mark.skipif(not packs(CPU, NARROW, 64, 16), reason="no C compiler, or no AVX-512")
+TOLERANCES = {torch.bfloat16: 2**-8, torch.float32: 1e-5}
+"""Half a last place of the result, and a weight's relative error of as much; of float32 what many sums may lose."""
+needs_bfloat16 = pytest.mark.skipif(not packs(CPU, NARROW, 64, 16), reason="no C compiler, or no AVX-512")
+
+
+@pytest.fixture(params=TOLERANCES, ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """One that there is C for."""
+    if not packs(CPU, request.param, 64, 16):
+        pytest.skip("no C compiler, or for bfloat16 no AVX-512")
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
@@ -46,16 +61,24 @@ class World:
     """Of each sequence, all queries, keys and values."""
 
     @classmethod
-    def of(cls, lengths: list[int], kv_heads: int, group: int, head_dim: int, block_size: int = 16) -> World:
+    def of(
+        cls,
+        dtype: torch.dtype,
+        lengths: list[int],
+        kv_heads: int,
+        group: int,
+        head_dim: int,
+        block_size: int = 16,
+    ) -> World:
         counts = [-(-length // block_size) for length in lengths]
         order = torch.randperm(sum(counts) + 2).tolist()
-        shapes = packed_shapes(len(order), kv_heads, block_size, head_dim)
-        keys, values = (torch.full(shape, torch.nan, dtype=NARROW) for shape in shapes)
+        shapes = packed_shapes(len(order), kv_heads, block_size, head_dim, dtype)
+        keys, values = (torch.full(shape, torch.nan, dtype=dtype) for shape in shapes)
         world = cls(keys, values, [], [])
         for length, count in zip(lengths, counts, strict=True):
             table = [order.pop() for _ in range(count)]
             # Queries are views of wider rows, as in a layer.
-            wide = torch.randn(length, (group + 2) * kv_heads, head_dim).to(NARROW)
+            wide = torch.randn(length, (group + 2) * kv_heads, head_dim).to(dtype)
             q, k, v = wide.split((group * kv_heads, kv_heads, kv_heads), 1)
             slots = [table[p // block_size] * block_size + p % block_size for p in range(length)]
             packed_store(k, v, keys, values, torch.tensor(slots, dtype=torch.int64))
@@ -80,16 +103,22 @@ class World:
         out = packed_attention(rows, self.keys, self.values, sequences, 0.3, window, softcap)
         return list(out.split(counts[1:].tolist()))
 
-    def check(self, pieces: list[tuple[int, int, int]], window: int | None, softcap: float | None) -> None:
+    def check(
+        self,
+        pieces: list[tuple[int, int, int]],
+        window: int | None,
+        softcap: float | None,
+        size: float = 1,
+    ) -> None:
+        """``size``: how much larger than usual scores are, and so what rounding takes from them."""
         found = self.attend(pieces, window, softcap)
         for (s, first, last), out in zip(pieces, found, strict=True):
             q, k, v = self.numbers[s]
             expected = dense(q[first:last], k[:last], v[:last], 0.3, window, softcap)
-            # Half a last place of the result, and a weight's relative error of as much.
-            torch.testing.assert_close(out.double(), expected, rtol=2**-8, atol=2**-8)
+            tolerance = TOLERANCES[q.dtype] * (size if q.dtype == torch.float32 else 1)
+            torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-@needs_c
 @pytest.mark.parametrize(
     ("group", "head_dim", "block_size", "window", "softcap"),
     [
@@ -104,30 +133,32 @@ class World:
     ],
 )
 def test_equals_dense_attention(
-    group: int, head_dim: int, block_size: int, window: int | None, softcap: float | None
+    dtype: torch.dtype, group: int, head_dim: int, block_size: int, window: int | None, softcap: float | None
 ) -> None:
-    world = World.of([1, 16, 17, 33, 90, 5], 2, group, head_dim, block_size)
+    world = World.of(dtype, [1, 16, 17, 33, 90, 5], 2, group, head_dim, block_size)
     decodes = [(0, 0, 1), (1, 15, 16), (2, 16, 17), (3, 32, 33)]
     guesses, whole, ends, none = (4, 62, 67), (4, 0, 90), (4, 73, 90), (5, 5, 5)
     for pieces in (decodes, [guesses], [whole], [ends], [decodes[2], guesses, none, whole, none, decodes[0]]):
         world.check(pieces, window, softcap)
 
 
-@needs_c
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (700, 3.0), (520, None)])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_long_ones_are_joined_from_parts(threads: int, window: int | None, softcap: float | None) -> None:
+def test_long_ones_are_joined_from_parts(
+    dtype: torch.dtype, threads: int, window: int | None, softcap: float | None
+) -> None:
     torch.set_num_threads(threads)
-    world = World.of([1540], 1, 4, 64)
+    world = World.of(dtype, [1540], 1, 4, 64)
     for first, last in [(1539, 1540), (1535, 1538), (1023, 1026), (511, 513)]:
         world.check([(0, first, last)], window, softcap)
 
 
-@needs_c
 @pytest.mark.parametrize("window", [None, 100, 600])
 @pytest.mark.parametrize(("kv_heads", "group"), [(1, 3), (2, 2), (1, 7)])
-def test_a_token_is_the_same_to_the_bit_in_any_company(kv_heads: int, group: int, window: int | None) -> None:
-    world = World.of([1200, 300], kv_heads, group, 64, 32)
+def test_a_token_is_the_same_to_the_bit_in_any_company(
+    dtype: torch.dtype, kv_heads: int, group: int, window: int | None
+) -> None:
+    world = World.of(dtype, [1200, 300], kv_heads, group, 64, 32)
     torch.set_num_threads(1)
     (whole,) = world.attend([(0, 0, 1200)], window)
     for threads in (1, 2, 5):
@@ -145,27 +176,24 @@ def test_a_token_is_the_same_to_the_bit_in_any_company(kv_heads: int, group: int
             assert torch.equal(world.attend(pieces, window)[1], whole[position : position + 4]), position
 
 
-@needs_c
-def test_weights_add_up_to_one() -> None:
-    """To the bit, though each is rounded: the sum is of the rounded ones."""
-    world = World.of([700], 2, 2, 32)
+def test_weights_add_up_to_one(dtype: torch.dtype) -> None:
+    """In bfloat16 to the bit, though each is rounded: the sum is of the rounded ones."""
+    world = World.of(dtype, [700], 2, 2, 32)
     world.values.fill_(1)
     (out,) = world.attend([(0, 600, 700)])
-    assert torch.equal(out, torch.ones_like(out))
+    torch.testing.assert_close(out, torch.ones_like(out), rtol=0 if dtype == NARROW else 1e-5, atol=0)
 
 
-@needs_c
-def test_scores_that_overflow_exponents_do_not_overflow() -> None:
-    world = World.of([130], 1, 2, 32)
+def test_scores_that_overflow_exponents_do_not_overflow(dtype: torch.dtype) -> None:
+    world = World.of(dtype, [130], 1, 2, 32)
     world.numbers[0][0].mul_(100)
-    world.check([(0, 60, 130)], None, None)
+    world.check([(0, 60, 130)], None, None, 100)
     (out,) = world.attend([(0, 60, 130)])
     assert out.isfinite().all()
 
 
-@needs_c
-def test_a_query_that_is_no_number_spoils_itself_alone() -> None:
-    world = World.of([40], 1, 1, 32)
+def test_a_query_that_is_no_number_spoils_itself_alone(dtype: torch.dtype) -> None:
+    world = World.of(dtype, [40], 1, 1, 32)
     (before,) = world.attend([(0, 30, 40)])
     world.numbers[0][0][33] = torch.nan
     (after,) = world.attend([(0, 30, 40)])
@@ -174,27 +202,28 @@ def test_a_query_that_is_no_number_spoils_itself_alone() -> None:
     assert torch.equal(after[4:], before[4:])
 
 
-@needs_c
+@needs_bfloat16
 def test_processors_without_products_of_bfloat16_do_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_FLAGS", (*library._FLAGS, "-mno-avx512bf16"))
     monkeypatch.setattr(attention, "load", library.load.__wrapped__)
-    functions = attention._functions.__wrapped__()
-    monkeypatch.setattr(attention, "_functions", lambda: functions)
-    world = World.of([90, 33], 2, 3, 80)
+    functions = attention._functions.__wrapped__(NARROW)
+    monkeypatch.setattr(attention, "_functions", lambda dtype: functions)
+    world = World.of(NARROW, [90, 33], 2, 3, 80)
     world.check([(0, 20, 90), (1, 32, 33)], 40, 3.0)
 
 
-@needs_c
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("tokens", "block_size"), [(1, 16), (5, 48), (90, 32)])
-def test_stores_what_the_reference_stores(tokens: int, block_size: int, threads: int) -> None:
+def test_stores_what_the_reference_stores(
+    dtype: torch.dtype, tokens: int, block_size: int, threads: int
+) -> None:
     torch.set_num_threads(threads)
-    k, v = torch.randn(tokens, 6, 48).to(NARROW).split(3, 1)
+    k, v = torch.randn(tokens, 6, 48).to(dtype).split(3, 1)
     v[0, 0, :4] = torch.tensor([torch.nan, -torch.nan, torch.inf, -torch.inf])
     slots = torch.randperm(4 * block_size)[:tokens] if tokens < 4 * block_size else torch.arange(tokens)
-    packed = [torch.full(shape, 7.0, dtype=NARROW) for shape in packed_shapes(4, 3, block_size, 48)]
+    packed = [torch.full(shape, 7.0, dtype=dtype) for shape in packed_shapes(4, 3, block_size, 48, dtype)]
     packed_store(k, v, *packed, slots)
-    plain = [torch.full((4, 3, block_size, 48), 7.0, dtype=NARROW) for _ in range(2)]
+    plain = [torch.full((4, 3, block_size, 48), 7.0, dtype=dtype) for _ in range(2)]
     store_kv_reference(k, v, *plain, slots)
     for found, expected in zip(unpack(*packed), plain, strict=True):
         assert torch.equal(found, expected)
@@ -207,18 +236,21 @@ def test_others_keep_the_layout_that_torch_reads(monkeypatch: pytest.MonkeyPatch
         (64, 4, NARROW),
         (64, 24, NARROW),
         (64, 16, torch.float16),
-        (64, 16, torch.float32),
+        (72, 16, torch.float32),
     ]:
         assert not packs(CPU, dtype, head_dim, block_size)
         (layer,) = KVCache(KVShape(1, 2, head_dim), 3, block_size, CPU, dtype).layers
         assert layer.keys.shape == (4, 2, block_size, head_dim)
-    monkeypatch.setattr(attention, "_functions", lambda: None)
+    monkeypatch.setattr(attention, "_functions", lambda dtype: None)
     (layer,) = KVCache(KVShape(1, 2, 64), 3, 16, CPU, NARROW).layers
     assert not is_packed(layer.keys)
     with pytest.raises(RuntimeError, match="needs the C"):
         packed_store(*torch.zeros(2, 1, 1, 16), *torch.zeros(2, 1), torch.zeros(1))
 
 
-def test_the_reference_is_taken_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_the_reference_is_taken_where_it_is_asked_for(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention, "path", lambda: "reference")
-    assert attention._functions.__wrapped__() is None
+    assert attention._functions.__wrapped__(dtype) is None

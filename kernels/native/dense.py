@@ -1,0 +1,99 @@
+"""``dense.c``: products with plain weights, float32 or bfloat16, in which every sum runs in one order.
+
+A row's result is the same to the last bit whatever other rows share the product, and on any number of threads: by how
+it is computed, whatever the processor. Libraries choose the order by the number of rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.native.library import load
+
+_KINDS = {torch.float32: 0, torch.bfloat16: 1}
+_WORD = 4
+"""Bytes."""
+
+
+class _Weight(ctypes.Structure):
+    """As in dense.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("words", "bias")),
+        *((name, ctypes.c_int64) for name in ("outputs", "depth", "kind")),
+    )
+
+
+class _Library:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        pointer, long, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+        self.product = library.product
+        self.product.argtypes = (pointer, pointer, long, long, pointer, integer)
+        self.product.restype = None
+        self.width: int = library.width()
+        """Outputs of a tile."""
+
+
+@cache
+def library() -> _Library | None:
+    """``None`` where it cannot be had."""
+    found = load("dense")
+    return None if found is None else _Library(found)
+
+
+def multiplies(dtype: torch.dtype) -> bool:
+    """Whether there is such a product on this machine."""
+    return dtype in _KINDS and library() is not None
+
+
+class DenseWeight:
+    """A weight [out, in] on a CPU, of a dtype that this machine ``multiplies``."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        found = library()
+        if found is None:
+            raise RuntimeError("Products of dense.c cannot be had here.")
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self._library = found
+        self._share = _WORD // weight.itemsize
+        """Inputs of a word."""
+        self._words = _tiles(weight, found.width, self._share)
+        self._bias = None if bias is None else bias.float().contiguous()
+        self._struct = _Weight(
+            self._words.data_ptr(),
+            None if self._bias is None else self._bias.data_ptr(),
+            self.out_features,
+            -(-self.in_features // self._share),
+            _KINDS[weight.dtype],
+        )
+        self._address = ctypes.addressof(self._struct)
+
+    @property
+    def nbytes(self) -> int:
+        return self._words.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``x`` [rows, in] → [rows, out], bias included."""
+        if missing := -self.in_features % self._share:
+            x = functional.pad(x, (0, missing))
+        elif x.stride(1) != 1 or x.stride(0) % self._share:
+            x = x.contiguous()
+        out = x.new_empty(len(x), self.out_features)
+        stride = x.stride(0) // self._share
+        self._library.product(
+            self._address, x.data_ptr(), stride, len(x), out.data_ptr(), torch.get_num_threads()
+        )
+        return out
+
+
+def _tiles(weight: Tensor, width: int, share: int) -> Tensor:
+    """[out, in] → [tiles, in / share, width, share], filled up with zeros."""
+    out, inputs = weight.shape
+    filled = functional.pad(weight, (0, -inputs % share, 0, -out % width))
+    return filled.view(-1, width, filled.shape[1] // share, share).transpose(1, 2).contiguous()
