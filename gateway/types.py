@@ -78,12 +78,18 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens counted by whoever ran the model. ``cached`` is part of ``prompt``, ``reasoning`` of ``completion``."""
+    """Tokens counted by whoever ran the model.
+
+    ``cached`` (read from the provider's prompt cache) and ``cache_write`` (put into it) are parts of ``prompt``,
+    ``reasoning`` is one of ``completion``. ``cache_write_1h`` is the part of ``cache_write`` that is kept for an hour.
+    """
 
     prompt: int
     completion: int
     cached: int = 0
     reasoning: int = 0
+    cache_write: int = 0
+    cache_write_1h: int = 0
 
 
 @dataclass(slots=True)

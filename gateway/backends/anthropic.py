@@ -71,7 +71,7 @@ class AnthropicBackend:
         outage = self._exchange.outage
 
         def reading_of(streamed: bool) -> Reading:
-            return Events(self.name, call, outage) if streamed else Body(self.name, outage)
+            return Events(self.name, call, outage) if streamed else Body(self.name, call, outage)
 
         chunks = self._exchange.ask(
             self._beta if call.query == BETA else self._messages,

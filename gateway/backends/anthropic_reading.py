@@ -13,6 +13,7 @@ from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, Chunk
 from gateway.wire import sse
 from gateway.wire.anthropic.answer_reader import MessageReader
+from gateway.wire.anthropic.request_reader import DIALECT
 
 _NONSENSE = (KeyError, TypeError, AttributeError, ValueError)
 
@@ -27,7 +28,7 @@ class Events:
         self._call = call
         self._outage = outage
         self._events = sse.EventReader()
-        self._message = MessageReader()
+        self._message = MessageReader(native=call.request.speaks(DIALECT))
         self._malformed = 0
 
     @property
@@ -87,11 +88,12 @@ class Events:
 class Body:
     """A whole answer, as one JSON document."""
 
-    def __init__(self, backend: str, outage: Outage) -> None:
+    def __init__(self, backend: str, call: Call, outage: Outage) -> None:
         self.done = False
         self.spoken = False
         self.error: GatewayError | None = None
         self._backend = backend
+        self._call = call
         self._outage = outage
         self._parts: list[bytes] = []
         self._size = 0
@@ -109,9 +111,13 @@ class Body:
             raw = orjson.loads(b"".join(self._parts))
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
-            return (MessageReader().read_answer(raw),)
+            native = self._call.request.speaks(DIALECT)
+            chunks = [*MessageReader(native=native).read_answer(raw)]
         except _NONSENSE as error:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' answered with something that is not a message; "
                 "the operator should check its base_url."
             ) from error
+        for chunk in chunks[:-1]:
+            chunk.more = True
+        return chunks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import orjson
@@ -145,7 +146,7 @@ class Recording:
     def pack(self, candidate: Candidate, now: float) -> bytes:
         """``now`` is Unix time. Raises ``orjson.JSONEncodeError`` where an answer is no JSON."""
         usage = self.usage
-        told = None if usage is None else [usage.prompt, usage.completion, usage.cached, usage.reasoning]
+        told = None if usage is None else astuple(usage)
         target = candidate.target
         who = [candidate.model, target.backend, target.model]
         packed = orjson.dumps([now, who, told, [item.written() for item in self._items]])

@@ -20,7 +20,7 @@ from gateway.policy.schema import (
 )
 from gateway.types import Call, ChatRequest, Json, Native
 
-VERSION = 1
+VERSION = 2
 """Of what is hashed, and of how answers are written: entries of another are never found."""
 
 LONGEST_QUESTION = 2000

@@ -159,12 +159,15 @@ class Attempts:
         if attempt.admitted:
             label = outcome if outcome in OUTCOMES else "rejected"
             self._metrics.attempts.labels(facts["backend"], label).inc()
-        self._account(attempt)
+        self._account(attempt, cut=error is not None)
 
-    def _account(self, attempt: Attempt) -> None:
+    def _account(self, attempt: Attempt, *, cut: bool) -> None:
         target = attempt.turn.candidate.target
-        if attempt.usage is not None:
-            self._call.spent.append(Spending(target, attempt.usage))
+        if (usage := attempt.usage) is not None:
+            # Told at the start of an answer that was cut, it knows the prompt and not yet the rest.
+            more = cut and usage.completion < attempt.pieces and not self._call.request.embeds
+            usage = replace(usage, completion=attempt.pieces) if more else usage
+            self._call.spent.append(Spending(target, usage, estimated=more))
         elif attempt.pieces:
             demand = self._call.demand
             prompt = (demand.prompt if demand is not None else 0) + attempt.before

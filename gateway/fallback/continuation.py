@@ -58,7 +58,7 @@ class Sent:
             self.plain = False
 
 
-_THOUGHTS = frozenset({"reasoning", "reasoning_content"})
+_THOUGHTS = frozenset({"reasoning", "reasoning_content", "signature", "redacted_thinking"})
 """What a model thinks before it answers: of no interest to one who has half the answer."""
 
 
@@ -124,7 +124,16 @@ def joined_usage(usage: Usage, before: int) -> Usage:
     """The whole answer's, from that of its continuation, whose prompt held ``before`` tokens of the answer."""
     before = min(before, usage.prompt)
     prompt = usage.prompt - before
-    return Usage(prompt, usage.completion + before, min(usage.cached, prompt), usage.reasoning)
+    cached = min(usage.cached, prompt)
+    written = min(usage.cache_write, prompt - cached)
+    return replace(
+        usage,
+        prompt=prompt,
+        completion=usage.completion + before,
+        cached=cached,
+        cache_write=written,
+        cache_write_1h=min(usage.cache_write_1h, written),
+    )
 
 
 class Joint(Protocol):

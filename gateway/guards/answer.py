@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.guards.choice import Choice, Held
-from gateway.guards.deltas import is_json, readable, said, single
+from gateway.guards.deltas import is_json, is_whole, readable, said, single
 from gateway.guards.finding import Finding, Origin, Unscanned
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import PIECE, Inspection, at_once
@@ -356,7 +356,11 @@ class Answer:
             if all(lane.free() >= end for lane, _, _, end in held.pieces):
                 yield queue.popleft()
                 continue
-            if len(held.pieces) == 1 and len(held.pieces[0][2]) > _LARGE:
+            if (
+                len(held.pieces) == 1
+                and len(held.pieces[0][2]) > _LARGE
+                and not is_whole(held.pieces[0][0].channel)
+            ):
                 part = self._split(held)
                 if part is not None:
                     yield part

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from gateway.guards import native
 from gateway.guards.native import Path
 from gateway.types import ChatRequest, Json
 
@@ -14,7 +15,9 @@ Channel = str
 CONTENT: Channel = "content"
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _FUNCTION = ("name", "arguments", "input")
-_KNOWN = frozenset((*_TEXTS, "role", "tool_calls", "function_call"))
+_SEALED = ("signature", "redacted_thinking")
+"""What only the model that wrote it can read."""
+_KNOWN = frozenset((*_TEXTS, *_SEALED, "role", "tool_calls", "function_call"))
 _CALL = frozenset(("index", "id", "type", "function", "custom"))
 
 
@@ -49,6 +52,21 @@ def _said(delta: Mapping[str, Json]) -> Iterator[Said]:
                 yield Said(f"tool_calls[{number}].{kind}.{name}", path, text)
     for name, text in _named(delta.get("function_call")):
         yield Said(f"function_call.{name}", ("function_call", name), text)
+    if event := delta.get("native"):
+        yield from _of_event(event)
+
+
+def _of_event(event: Mapping[str, Json]) -> Iterator[Said]:
+    """The texts of a block that the canonical form has no words for, or of what is added to it."""
+    field = "content_block" if "content_block" in event else "delta"
+    for path, text in native.texts(event[field]):
+        name = "arguments" if path == ("partial_json",) else ".".join(map(str, path))
+        yield Said(f"native[{event.get('index')}].{name}", ("native", field, *path), text)
+
+
+def is_whole(channel: Channel) -> bool:
+    """Whether a text comes in one piece, and can leave in no other way."""
+    return channel.startswith("native[") and not channel.endswith("].arguments")
 
 
 def _named(function: Json) -> Iterator[tuple[str, str]]:
@@ -74,6 +92,10 @@ def single(channel: Channel, text: str) -> dict[str, Json]:
         return {channel: text}
     if head == "function_call":
         return {head: {name: text}}
+    if head.startswith("native["):
+        piece = {"type": "input_json_delta", "partial_json": text}
+        index = int(head.removeprefix("native[").removesuffix("]"))
+        return {"native": {"type": "content_block_delta", "index": index, "delta": piece}}
     number, _, kind = head.removeprefix("tool_calls[").partition("].")
     return {"tool_calls": [{"index": int(number), kind: {name: text}}]}
 
@@ -95,7 +117,7 @@ def readable(delta: Mapping[str, Json]) -> tuple[Mapping[str, Json], frozenset[s
         and all(delta.get(name) is None or isinstance(delta[name], str) for name in _TEXTS)
     ):
         return delta, frozenset()
-    left_out = {name for name in delta.keys() - _KNOWN if delta[name] is not None}
+    left_out = {name for name in delta.keys() - _KNOWN - {"native"} if delta[name] is not None}
     fresh: dict[str, Any] = {}
     for name, value in delta.items():
         if name == "tool_calls":
@@ -107,11 +129,23 @@ def readable(delta: Mapping[str, Json]) -> tuple[Mapping[str, Json], frozenset[s
             fresh[name] = _function(value)
         elif name == "content" and isinstance(value, list):
             fresh.update(_parts(value, left_out))
-        elif name == "role" or (name in _TEXTS and (value is None or isinstance(value, str))):
+        elif name == "role" or _is_event(name, value) or _is_text(name, value):
             fresh[name] = value
         elif name in _TEXTS:
             left_out.add(name)
     return fresh, frozenset(left_out)
+
+
+def _is_text(name: str, value: Json) -> bool:
+    return name in (*_TEXTS, *_SEALED) and (value is None or isinstance(value, str))
+
+
+def _is_event(name: str, value: Json) -> bool:
+    return (
+        name == "native"
+        and isinstance(value, Mapping)
+        and any(isinstance(value.get(part), Mapping) for part in ("content_block", "delta"))
+    )
 
 
 def _call(call: Mapping[str, Json]) -> dict[str, Json]:

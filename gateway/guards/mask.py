@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.guards.deltas import CONTENT, Channel, is_json, readable, said, single
+from gateway.guards.deltas import CONTENT, Channel, is_json, is_whole, readable, said, single
 from gateway.guards.edits import Edit, Offsets, applied, shown
 from gateway.guards.escapes import Unescaping
 from gateway.guards.texts import Text, leaf_spans, put, rewritten
@@ -168,11 +168,13 @@ class Unmasking:
         for channel, path, text in said(delta):
             filling = fillings.get(channel) or self._open(fillings, channel)
             fresh = filling.feed(text)
-            if chunk.finish_reason is not None:
+            if chunk.finish_reason is not None or is_whole(channel):
                 fresh += filling.end()
             if fresh != text:
                 delta = put(delta, path, fresh)
-        before = self.end(chunk.index) if chunk.finish_reason is not None else []
+        # A block of the provider's own follows what was said before it.
+        begins = "content_block" in (delta.get("native") or ())
+        before = self.end(chunk.index) if chunk.finish_reason is not None or begins else []
         if chunk.revocation is not None:
             chunk = replace(chunk, revocation=self._moved(chunk.revocation, fillings))
         if delta is not chunk.delta:

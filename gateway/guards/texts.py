@@ -105,6 +105,7 @@ class Texts:
     def _message(self, path: Path, message: Mapping[str, Json]) -> None:
         origin = _ORIGINS.get(str(message.get("role")), "user")
         self._add((*path, "name"), message.get("name"), origin, "name")
+        self._content((*path, "thinking_blocks"), message.get("thinking_blocks"), origin)
         self._content((*path, "content"), message.get("content"), origin)
         for name in _SPOKEN:
             self._add((*path, name), message.get(name), origin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.errors import GatewayError
@@ -81,7 +82,7 @@ class Tally:
         # A server may tell the usage as it goes along, and be cut before the last of it.
         if counted <= reported.completion:
             return reported, False
-        return Usage(reported.prompt, counted, reported.cached, reported.reasoning), True
+        return replace(reported, completion=counted), True
 
 
 def _others(delta: Mapping[str, Json]) -> int:

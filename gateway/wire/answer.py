@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import orjson
@@ -16,6 +16,7 @@ from gateway.errors import GatewayError
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Usage
 from gateway.wire import sse
 from gateway.wire.openai_errors import error_body
+from gateway.wire.thoughts import Thoughts
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class Choice:
     logprobs: dict[str, Json] | None = None
     finish_reason: str | None = None
     stop: str | int | None = None
+    thoughts: Thoughts = field(default_factory=Thoughts)
 
 
 class Dialect(Protocol):
@@ -146,7 +148,7 @@ class Whole:
         choice = self._choices.get(chunk.index)
         if choice is None:
             choice = self._choices[chunk.index] = Choice()
-        join_delta(choice.delta, chunk.delta)
+        join_delta(choice.delta, choice.thoughts.feed(chunk.delta))
         if chunk.logprobs:
             choice.logprobs = join_lists(choice.logprobs or {}, chunk.logprobs)
         choice.finish_reason = chunk.finish_reason or choice.finish_reason
@@ -180,6 +182,7 @@ class Events:
         self._start = b""
         self._shared: dict[str, Json] = {}
         self._candidate: Candidate | None = None
+        self._thoughts: dict[int, Thoughts] = {}
 
     def event(self, chunk: Chunk) -> bytes:
         """Empty when the chunk holds nothing for the caller."""
@@ -189,6 +192,9 @@ class Events:
             self._open(chunk.envelope)
         if chunk.delta is None:
             return b""
+        if len(chunk.delta) > 1 or "content" not in chunk.delta:
+            thoughts = self._thoughts.setdefault(chunk.index, Thoughts())
+            chunk = replace(chunk, delta=thoughts.feed(chunk.delta))
         event = self._start + orjson.dumps(self._dialect.event_choice(chunk)) + self._tail
         if chunk.revocation is None and (not chunk.envelope or chunk.envelope.keys() <= _SHARED):
             return event
@@ -252,6 +258,8 @@ def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
         if name in _PIECES and isinstance(value, str):
             known = whole.get(name)
             whole[name] = known + value if isinstance(known, str) else value
+        elif name == "thinking_blocks" and isinstance(value, list):
+            whole[name] = [*(whole.get(name) or ()), *value]
         elif name == "tool_calls" and isinstance(value, list):
             _join_tool_calls(whole.setdefault("tool_calls", []), value)
         elif name in ("function", "function_call") and isinstance(value, Mapping):

@@ -10,6 +10,7 @@ import orjson
 from gateway.errors import BadRequest
 from gateway.types import Json
 from gateway.wire import body
+from gateway.wire.anthropic import ids
 from gateway.wire.openai_chat import Lenient
 
 Parts = list[dict[str, Json]]
@@ -102,7 +103,9 @@ class Conversation:
         pictures = [part for part in parts if part["type"] != "text"]
         if pictures and not text:
             text = "The result follows."
-        self.messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": text})
+        self.messages.append(
+            {"role": "tool", "tool_call_id": ids.call_to_openai(block.tool_use_id), "content": text}
+        )
         return pictures
 
     def _content(self, content: Json, where: str) -> Parts:
@@ -180,7 +183,7 @@ def _call(block: Block, where: str) -> dict[str, Json]:
     if not (isinstance(block.id, str) and isinstance(block.name, str) and isinstance(block.input, dict)):
         raise _invalid(where, "should have an id, a name and an input")
     function = {"name": block.name, "arguments": orjson.dumps(block.input).decode()}
-    return {"id": block.id, "type": "function", "function": function}
+    return {"id": ids.call_to_openai(block.id), "type": "function", "function": function}
 
 
 def _plain(parts: Parts) -> str | Parts:

@@ -12,12 +12,20 @@ import orjson
 
 from gateway.errors import GatewayError
 from gateway.types import Call, Chunk, Json
+from gateway.wire.anthropic import ids
 from gateway.wire.anthropic.errors import error_value
 from gateway.wire.anthropic.news import TEXT, THINKING, News, pieces
 
 _DELTA = {TEXT: b'{"type":"text_delta","text":', THINKING: b'{"type":"thinking_delta","thinking":'}
 _JSON_DELTA = b'{"type":"input_json_delta","partial_json":'
-_EMPTY: Mapping[str, dict[str, Json]] = {TEXT: {"text": ""}, THINKING: {"thinking": "", "signature": ""}}
+HIDDEN, FOREIGN = "redacted_thinking", "foreign"
+"""Blocks that hold no words of ours to add to."""
+_SIGNATURE = b'{"type":"signature_delta","signature":'
+EMPTY: Mapping[str, dict[str, Json]] = {
+    TEXT: {"type": TEXT, "text": "", "citations": None},
+    THINKING: {"type": THINKING, "thinking": "", "signature": ""},
+}
+"""Blocks of words, before there are any."""
 
 
 @dataclass(slots=True)
@@ -27,6 +35,8 @@ class _Tool:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    more: dict[str, Json] = field(default_factory=dict)
+    """What the provider tells of the block beside that."""
     block: int | None = None
 
     def is_complete(self) -> bool:
@@ -63,15 +73,18 @@ class Events:
         out = [] if self._started else [self._start()]
         for kind, words in pieces(delta):
             if self._open != kind:
-                out.append(self._begin(kind, {"type": kind, **_EMPTY[kind]}, _DELTA[kind]))
+                out.append(self._begin(kind, EMPTY[kind], _DELTA[kind]))
             out.append(self._prefix + orjson.dumps(words) + b"}}\n\n")
+        if len(delta) > 1 or not delta.get("content"):
+            out.append(self._others(delta))
         if refusal := delta.get("refusal"):
             if chunk.finish_reason == "content_filter":
                 self._news.refusal = refusal
             else:
                 out.append(self.event(Chunk(delta={"content": refusal})))
+        more = self._more_of_call(delta)
         for i, piece in enumerate(delta.get("tool_calls") or ()):
-            out.append(self._tool(piece, i))
+            out.append(self._tool(piece, i, more))
         return b"".join(out)
 
     def comment(self, text: str) -> bytes:
@@ -83,9 +96,8 @@ class Events:
         for index, tool in self._tools.items():
             if tool.block is None:
                 out += self._begin_tool(index, tool)
-        delta = self._news.stop(has_tools=bool(self._tools))
-        told = {"type": "message_delta", "delta": delta, "usage": self._news.total_usage()}
-        return out + self._close() + _event(told | self._news.own_fields()) + _event({"type": "message_stop"})
+        told = self._news.end(has_tools=bool(self._tools))
+        return out + self._close() + _event(told) + _event({"type": "message_stop"})
 
     def error(self, error: GatewayError) -> bytes:
         """The last event of an answer that failed; no ``message_stop`` follows."""
@@ -93,7 +105,7 @@ class Events:
 
     def _start(self) -> bytes:
         self._started = True
-        message = self._news.head([], self._news.expected_usage())
+        message = self._news.head([], self._news.told_usage())
         return _event({"type": "message_start", "message": message})
 
     def _begin(self, what: str | int, block: dict[str, Json], delta: bytes) -> bytes:
@@ -110,7 +122,56 @@ class Events:
         self._open = None
         return _event({"type": "content_block_stop", "index": self._blocks - 1})
 
-    def _tool(self, piece: Mapping[str, Json], position: int) -> bytes:
+    def _others(self, delta: Mapping[str, Json]) -> bytes:
+        """What there is beside words and calls of the caller's own tools."""
+        out = b""
+        if signature := delta.get("signature"):
+            if self._open != THINKING:
+                out += self._begin(THINKING, EMPTY[THINKING], _DELTA[THINKING])
+            out += _addition(self._blocks - 1, _SIGNATURE) + orjson.dumps(signature) + b"}}\n\n"
+            out += self._close()  # what is thought from here on is another thought
+        if hidden := delta.get("redacted_thinking"):
+            out += self._begin(HIDDEN, {"type": HIDDEN, "data": hidden}, b"")
+        native = delta.get("native")
+        if native and not delta.get("tool_calls"):
+            if native["type"] == "content_block_start":
+                out += self._foreign(native["content_block"])
+            else:
+                if (
+                    self._open is None
+                    or native["delta"].get("type") == "citations_delta" != self._open != TEXT
+                ):
+                    out += self._begin(TEXT, EMPTY[TEXT], _DELTA[TEXT])
+                out += self._addition(native["delta"])
+        return out
+
+    def _foreign(self, block: Mapping[str, Json]) -> bytes:
+        """The beginning of a block, as the provider tells of it; what came whole is told in pieces, as in streams."""
+        kind = block["type"]
+        if kind in EMPTY:
+            out = self._begin(kind, {**EMPTY[kind], **block, **_none_yet(block)}, _DELTA[kind])
+            cited = block.get("citations") or ()
+            return out + b"".join(
+                self._addition({"type": "citations_delta", "citation": one}) for one in cited
+            )
+        given = block.get("input") if kind.endswith("tool_use") else None
+        if not given:
+            return self._begin(FOREIGN, dict(block), b"")
+        out = self._begin(FOREIGN, {**block, "input": {}}, b"")
+        return out + self._addition(
+            {"type": "input_json_delta", "partial_json": orjson.dumps(given).decode()}
+        )
+
+    def _addition(self, delta: Mapping[str, Json]) -> bytes:
+        return _event({"type": "content_block_delta", "index": self._blocks - 1, "delta": delta})
+
+    def _more_of_call(self, delta: Mapping[str, Json]) -> dict[str, Json]:
+        native = delta.get("native")
+        if not native or not delta.get("tool_calls"):
+            return {}
+        return {name: value for name, value in native["content_block"].items() if name != "type"}
+
+    def _tool(self, piece: Mapping[str, Json], position: int, more: dict[str, Json]) -> bytes:
         index = piece.get("index", position)
         tool = self._tools.get(index)
         if tool is None:
@@ -118,6 +179,7 @@ class Events:
         function = piece.get("function") or {}
         tool.id = piece.get("id") or tool.id
         tool.name = function.get("name") or tool.name
+        tool.more = more or tool.more
         words = function.get("arguments")
         if words:
             tool.arguments.append(words)
@@ -135,11 +197,15 @@ class Events:
 
     def _begin_tool(self, index: int, tool: _Tool) -> bytes:
         tool.block = self._blocks
-        call_id = tool.id or f"toolu_{self._call.request_id}_{index}"
-        block = {"type": "tool_use", "id": call_id, "name": tool.name, "input": {}}
+        call_id = ids.call_to_anthropic(tool.id or f"call_{self._call.request_id}_{index}")
+        block = {"type": "tool_use", "id": call_id, "name": tool.name, "input": {}, **tool.more}
         out = self._begin(index, block, _JSON_DELTA)
         words = "".join(tool.arguments)
         return out + self._prefix + orjson.dumps(words) + b"}}\n\n" if words else out
+
+
+def _none_yet(block: Mapping[str, Json]) -> dict[str, Json]:
+    return {"citations": []} if block.get("citations") else {}
 
 
 def _addition(index: int, delta: bytes) -> bytes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.types import Call, Chunk, Json, Usage
-from gateway.wire.anthropic import stop_reasons
+from gateway.wire.anthropic import ids, stop_reasons
 
 TEXT, THINKING = "text", "thinking"
 """The kinds of block that hold words."""
@@ -25,6 +25,8 @@ class News:
     usage: Usage | None = None
     model: str = ""
     """Who was said to answer."""
+    native: dict[str, dict[str, Json]] = field(default_factory=dict)
+    """What a provider of this dialect told that the canonical form has no place for, by where it told it."""
 
     def hear(self, chunk: Chunk) -> None:
         """Note what ``chunk`` tells beside its words."""
@@ -36,10 +38,13 @@ class News:
             self.tollgate = chunk.revocation
         if not chunk.envelope:
             return
-        told = str(chunk.envelope.get("id") or "")
-        self.message_id = self.message_id or (told if told.startswith("msg_") else "")
+        told = chunk.envelope.get("id")
+        if told and not self.message_id:
+            self.message_id = ids.message_to_anthropic(str(told))
         self.stop_sequence = chunk.envelope.get("stop_sequence") or self.stop_sequence
         self.tollgate = chunk.envelope.get("tollgate") or self.tollgate
+        for where, fields in (chunk.envelope.get("native") or {}).items():
+            self.native.setdefault(where, {}).update(fields)
 
     def head(self, content: list[Json], usage: dict[str, Json]) -> dict[str, Json]:
         """The message, without why it ended."""
@@ -52,6 +57,7 @@ class News:
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
+            **self.native.get("message", {"container": None, "stop_details": None}),
             "usage": usage,
         }
 
@@ -61,9 +67,32 @@ class News:
             self.finish_reason, has_tools=has_tools, stop_sequence=self.stop_sequence
         )
         told: dict[str, Json] = {"stop_reason": reason, "stop_sequence": self.stop_sequence}
+        own = self.native.get("delta", {})
+        # What a guard made of the end counts for more than what the provider had said.
+        if stop_reasons.OPENAI.get(own.get("stop_reason", ""), "stop") == self.finish_reason:
+            told = {
+                **own,
+                "stop_reason": own.get("stop_reason") or reason,
+                "stop_sequence": self.stop_sequence,
+            }
+        details = told.get("stop_details")
         if self.refusal is not None:
-            told["stop_details"] = {"type": "refusal", "category": None, "explanation": self.refusal}
-        return told
+            known = details if isinstance(details, dict) else {"type": "refusal", "category": None}
+            details = {**known, "explanation": self.refusal}
+        return {**told, "stop_details": details} if details or not own else told
+
+    def end(self, *, has_tools: bool) -> dict[str, Json]:
+        """The last of a stream's events but one."""
+        delta = self.stop(has_tools=has_tools)
+        usage = self._counted()
+        if self.native:
+            told = self.native.get("delta_usage", {})
+            usage = {**told, **{name: usage[name] for name in _COUNTED if name in told and name in usage}}
+        else:
+            delta = {"container": None, **delta}
+            usage = {"server_tool_use": None, **{name: usage[name] for name in _COUNTED if name in usage}}
+        news = {"type": "message_delta", **self.native.get("event", {}), "delta": delta, "usage": usage}
+        return news | self.own_fields()
 
     def own_fields(self) -> dict[str, Json]:
         """What Anthropic's API does not have: a guard's revocation, and who took the answer over in the middle."""
@@ -72,22 +101,51 @@ class News:
             told["model"] = self._answering()
         return {"tollgate": told} if told else {}
 
+    def whole(self, content: list[Json], *, has_tools: bool) -> dict[str, Json]:
+        """The one message of an answer that is no stream."""
+        return (
+            self.head(content, self.told_usage())
+            | self.native.get("event", {})
+            | self.stop(has_tools=has_tools)
+            | self.own_fields()
+        )
+
+    def told_usage(self) -> dict[str, Json]:
+        """The usage as it is known by now."""
+        counted = self._counted()
+        if not self.native:
+            return {**_USAGE, **counted}
+        told = {**self.native.get("usage", {}), **self.native.get("delta_usage", {})}
+        return {**told, **{name: counted[name] for name in _COUNTED if name in told and name in counted}}
+
     def _answering(self) -> str:
         return self.call.candidate.model if self.call.candidate else self.call.model
 
-    def expected_usage(self) -> dict[str, Json]:
-        """The usage as the first event tells it, before anything is known."""
-        return write_usage(Usage(self.call.demand.prompt if self.call.demand else 0, 0))
+    def _counted(self) -> dict[str, Json]:
+        known = self.usage or Usage(self.call.demand.prompt if self.call.demand else 0, 0)
+        return write_usage(known)
 
-    def total_usage(self) -> dict[str, Json]:
-        return write_usage(self.usage) if self.usage else self.expected_usage()
+
+# Not known of other servers. A provider of this dialect tells what it tells, and no more is made of it.
+_USAGE: Mapping[str, Json] = {"inference_geo": None, "server_tool_use": None, "service_tier": None}
+_COUNTED = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+    "output_tokens_details",
+)
 
 
 def write_usage(usage: Usage) -> dict[str, Json]:
-    """Their ``input_tokens`` are those that did not come from the prompt cache; ours are all."""
+    """Their ``input_tokens`` are those that had nothing to do with the prompt cache; ours are all."""
     written: dict[str, Json] = {
-        "input_tokens": max(usage.prompt - usage.cached, 0),
-        "cache_creation_input_tokens": 0,
+        "input_tokens": max(usage.prompt - usage.cached - usage.cache_write, 0),
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": max(usage.cache_write - usage.cache_write_1h, 0),
+            "ephemeral_1h_input_tokens": usage.cache_write_1h,
+        },
+        "cache_creation_input_tokens": usage.cache_write,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.completion,
     }

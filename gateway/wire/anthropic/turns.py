@@ -9,6 +9,7 @@ import orjson
 
 from gateway.errors import BadRequest
 from gateway.types import Json
+from gateway.wire.anthropic import ids
 
 Block = dict[str, Json]
 
@@ -108,7 +109,7 @@ def _assistant(message: Mapping[str, Json], where: str) -> list[Block]:
     if message.get("function_call"):
         raise _invalid(f"{where}.function_call", "is not supported; send tool_calls")
     said = message.get("content") or message.get("refusal")
-    blocks = _content(said, f"{where}.content")
+    blocks = [*_thoughts(message.get("thinking_blocks")), *_content(said, f"{where}.content")]
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise _invalid(f"{where}.tool_calls", "should be a list")
@@ -117,10 +118,21 @@ def _assistant(message: Mapping[str, Json], where: str) -> list[Block]:
         match call:
             case {"id": str(call_id), "function": {"name": str(name), **function}}:
                 arguments = _arguments(function.get("arguments"), f"{at}.function.arguments")
-                blocks.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
+                tool_id = ids.call_for_anthropic(call_id)
+                blocks.append({"type": "tool_use", "id": tool_id, "name": name, "input": arguments})
             case _:
                 raise _invalid(at, "should have an id and a function with a name")
     return blocks
+
+
+def _thoughts(blocks: Json) -> Iterable[Block]:
+    """Those that the model can recognise as its own: of others it would not have the API's word."""
+    for block in blocks if isinstance(blocks, list) else ():
+        match block:
+            case {"type": "thinking", "thinking": str(words), "signature": str(signature)} if signature:
+                yield {"type": "thinking", "thinking": words, "signature": signature}
+            case {"type": "redacted_thinking", "data": str(data)}:
+                yield {"type": "redacted_thinking", "data": data}
 
 
 def _arguments(arguments: Json, where: str) -> dict[str, Json]:
@@ -137,7 +149,7 @@ def _tool_result(message: Mapping[str, Json], where: str) -> Block:
     call_id = message.get("tool_call_id")
     if not isinstance(call_id, str):
         raise _invalid(f"{where}.tool_call_id", "should be the id of the tool call that this answers")
-    block: Block = {"type": "tool_result", "tool_use_id": call_id}
+    block: Block = {"type": "tool_result", "tool_use_id": ids.call_for_anthropic(call_id)}
     if content := _content(message.get("content"), f"{where}.content"):
         block["content"] = content
     return block

@@ -119,9 +119,9 @@ async def test_what_the_provider_cannot_do_is_refused_before_it_is_asked(
 async def test_a_whole_answer(upstream: FakeUpstream, backend: AnthropicBackend) -> None:
     upstream.scripts = [reply(recorded("text.json"))]
     for call in (a_call(stream=False), a_call()):
-        [chunk] = await ask(backend, call)
-        assert text([chunk]) == "The capital of France is Paris."
-        assert (chunk.finish_reason, chunk.usage) == ("stop", Usage(14, 10))
+        chunks = await ask(backend, call)
+        assert text(chunks) == "The capital of France is Paris."
+        assert (chunks[-1].finish_reason, chunks[-1].usage) == ("stop", Usage(14, 10))
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["lf", "crlf"])
@@ -133,7 +133,7 @@ async def test_a_stream_cut_up_anyhow(
     upstream.scripts = [stream(*(body[i : i + size] for i in range(0, len(body), size)))]
     chunks = await ask(backend)
     assert text(chunks) == "Hello, Zoë! 👋"
-    assert (chunks[-1].finish_reason, chunks[-1].usage) == ("stop", Usage(35, 15, cached=6))
+    assert (chunks[-1].finish_reason, chunks[-1].usage) == ("stop", Usage(35, 15, cached=6, cache_write=4))
 
 
 async def test_chunks_come_as_they_are_sent(upstream: FakeUpstream, backend: AnthropicBackend) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
+import openai
+import orjson
 import pytest
 
-from tests.fakes import FakeUpstream, Received, reply
+from tests.fakes import FakeUpstream, Received, reply, stream
 from tests.serving import KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -380,3 +383,276 @@ async def test_what_only_this_dialect_says_tells_answers_apart(
         assert [await result(body) for body in kinds] == ["miss"] * len(kinds)
         assert await result(ask, **{"anthropic-beta": "some-2026-01-01"}) == "miss"
         assert [await result(body) for body in (*kinds, *same)] == ["exact"] * (len(kinds) + len(same))
+
+
+# The answer
+
+
+def sse(*events: dict[str, Any]) -> bytes:
+    return b"".join(b"event: %b\ndata: %b\n\n" % (e["type"].encode(), orjson.dumps(e)) for e in events)
+
+
+RESULT = {
+    "type": "web_search_result",
+    "url": "https://example.com",
+    "title": "Sky by anna@example.com",
+    "encrypted_content": "ZW5j",
+    "page_age": None,
+}
+CITATION = {
+    "type": "web_search_result_location",
+    "url": "https://example.com",
+    "title": "Sky",
+    "encrypted_index": "aWR4",
+    "cited_text": "blue, says anna@example.com",
+}
+USAGE: dict[str, Any] = {
+    "input_tokens": 10,
+    "cache_creation_input_tokens": 300,
+    "cache_read_input_tokens": 50,
+    "cache_creation": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200},
+    "output_tokens": 1,
+    "service_tier": "priority",
+    "inference_geo": "eu",
+    "speed": "fast",
+}
+END_USAGE = {
+    "input_tokens": 10,
+    "cache_creation_input_tokens": 300,
+    "cache_read_input_tokens": 50,
+    "output_tokens": 60,
+    "output_tokens_details": {"thinking_tokens": 9},
+    "server_tool_use": {"web_search_requests": 2, "web_fetch_requests": 0},
+}
+
+
+def start(index: int, **block: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def piece(index: int, kind: str, **more: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **more}}
+
+
+def stop(index: int) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
+
+
+EVENTS: list[dict[str, Any]] = [
+    {
+        "type": "message_start",
+        "message": {
+            **MESSAGE,
+            "content": [],
+            "stop_reason": None,
+            "stop_details": None,
+            "container": {"id": "container_1", "expires_at": "2026-01-01T00:00:00Z", "skills": None},
+            "usage": USAGE,
+        },
+    },
+    start(0, type="thinking", thinking="", signature=""),
+    piece(0, "thinking_delta", thinking="Let me "),
+    piece(0, "thinking_delta", thinking="look."),
+    piece(0, "signature_delta", signature="c2lnbmVk"),
+    stop(0),
+    start(1, type="redacted_thinking", data="aGlkZGVu"),
+    stop(1),
+    start(2, type="text", text="", citations=None),
+    piece(2, "text_delta", text="I'll search."),
+    stop(2),
+    start(3, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
+    piece(3, "input_json_delta", partial_json='{"query": "mail anna'),
+    piece(3, "input_json_delta", partial_json='@example.com"}'),
+    stop(3),
+    start(4, type="web_search_tool_result", tool_use_id="srvtoolu_1", content=[RESULT]),
+    stop(4),
+    start(5, type="text", text="", citations=[]),
+    piece(5, "citations_delta", citation=CITATION),
+    piece(5, "text_delta", text="It is blue."),
+    stop(5),
+    start(6, type="text", text="", citations=None),
+    piece(6, "text_delta", text=" Well."),
+    stop(6),
+    start(7, type="block_of_tomorrow", words="new", n=[1]),
+    piece(7, "delta_of_tomorrow", words=" words"),
+    stop(7),
+    start(8, type="tool_use", id="toolu_1", name="Read", input={}, caller={"type": "direct"}),
+    piece(8, "input_json_delta", partial_json='{"path": "a"}'),
+    stop(8),
+    {
+        "type": "message_delta",
+        "delta": {
+            "container": {"id": "container_1", "expires_at": "2026-01-01T00:00:00Z", "skills": None},
+            "stop_reason": "pause_turn",
+            "stop_sequence": None,
+            "stop_details": None,
+        },
+        "usage": END_USAGE,
+        "context_management": {"applied_edits": [{"type": "clear_thinking_20251015", "cleared": 2}]},
+    },
+    {"type": "message_stop"},
+]
+WHOLE: dict[str, Any] = {
+    **EVENTS[0]["message"],
+    "content": [
+        {"type": "thinking", "thinking": "Let me look.", "signature": "c2lnbmVk"},
+        {"type": "redacted_thinking", "data": "aGlkZGVu"},
+        {"type": "text", "text": "I'll search.", "citations": None},
+        {
+            "type": "server_tool_use",
+            "id": "srvtoolu_1",
+            "name": "web_search",
+            "input": {"query": "mail anna@example.com"},
+        },
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [RESULT]},
+        {"type": "text", "text": "It is blue.", "citations": [CITATION]},
+        {"type": "text", "text": " Well.", "citations": None},
+        {"type": "block_of_tomorrow", "words": "new words", "n": [1]},
+        {
+            "type": "tool_use",
+            "id": "toolu_1",
+            "name": "Read",
+            "input": {"path": "a"},
+            "caller": {"type": "direct"},
+        },
+    ],
+    "stop_reason": "pause_turn",
+    "usage": {**USAGE, **END_USAGE},
+    "context_management": EVENTS[-2]["context_management"],
+}
+ASK: dict[str, Any] = {"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def read(data: bytes) -> list[dict[str, Any]]:
+    blocks = data.decode().removesuffix("\n\n").split("\n\n")
+    return [orjson.loads(block.partition("data: ")[2]) for block in blocks]
+
+
+async def test_a_stream_is_the_one_that_the_provider_sends(upstream: FakeUpstream, gateway: Gateway) -> None:
+    upstream.scripts = [stream(sse(*EVENTS))]
+    answer = await gateway.http.post("/v1/messages", json={**ASK, "stream": True})
+    for told, sent in zip(read(answer.content), EVENTS, strict=True):
+        assert told == sent
+
+
+async def test_a_whole_answer_is_the_one_that_the_provider_sends(
+    upstream: FakeUpstream, gateway: Gateway
+) -> None:
+    upstream.scripts = [reply(WHOLE)]
+    answer = await gateway.http.post("/v1/messages", json=ASK)
+    assert answer.json() == WHOLE
+
+
+async def test_the_sdk_makes_the_same_of_both(upstream: FakeUpstream, gateway: Gateway) -> None:
+    known = [
+        {**event, "index": 7} if event.get("index") == 8 else event
+        for event in EVENTS
+        if event.get("index") != 7
+    ]
+    upstream.scripts = [stream(sse(*known))]
+    found = []
+    for url in (upstream.base_url, gateway.url):
+        async with sdk(url) as client, client.messages.stream(**ASK) as answer:
+            found.append((await answer.get_final_message()).to_dict())
+    assert found[0] == found[1]
+
+
+async def test_an_answer_may_turn_from_one_form_into_the_other_in_a_cache(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    policy = claude(upstream.base_url, caches={"exact": {"ttl": "1h"}})
+    kept = {**EVENTS[-2], "delta": {**EVENTS[-2]["delta"], "stop_reason": "tool_use"}}
+    upstream.scripts = [stream(sse(*EVENTS[:-2], kept, EVENTS[-1]))]
+    async with serving(tmp_path / "policies", policy) as gateway:
+        await gateway.http.post("/v1/messages", json={**ASK, "stream": True})
+        whole = await gateway.http.post("/v1/messages", json=ASK)
+        again = await gateway.http.post("/v1/messages", json={**ASK, "stream": True})
+    assert len(upstream.requests) == 1
+    assert whole.headers["x-tollgate-cache"] == again.headers["x-tollgate-cache"] == "exact"
+    assert whole.json()["content"] == WHOLE["content"]
+    async with FakeUpstream(stream(again.content)) as replayed, sdk(replayed.base_url) as client:
+        raw = [event.type async for event in await client.messages.create(**ASK, stream=True)]
+    assert raw.count("content_block_start") == len(WHOLE["content"])
+
+
+async def test_guards_see_all_that_reaches_the_caller(upstream: FakeUpstream, tmp_path: Path) -> None:
+    guard = {"on": ["output"], "action": "redact", "entities": ["EMAIL_ADDRESS"]}
+    policy = claude(upstream.base_url, guards={"pii": guard})
+    upstream.scripts = [stream(sse(*EVENTS)), reply(WHOLE)]
+    async with serving(tmp_path / "policies", policy) as gateway:
+        streamed = await gateway.http.post("/v1/messages", json={**ASK, "stream": True})
+        whole = await gateway.http.post("/v1/messages", json=ASK)
+    assert SECRET not in streamed.text
+    kinds = [event["type"] for event in read(streamed.content)]
+    assert kinds.count("content_block_start") == len(WHOLE["content"])
+    told = orjson.dumps(WHOLE).replace(SECRET.encode(), b"[EMAIL_ADDRESS]")
+    assert whole.json() == orjson.loads(told)
+
+
+async def test_guards_give_their_words_back_to_callers(upstream: FakeUpstream, tmp_path: Path) -> None:
+    guard = {"on": ["input"], "action": "mask", "entities": ["EMAIL_ADDRESS"]}
+    policy = claude(upstream.base_url, guards={"pii": guard})
+    masked = orjson.dumps(WHOLE).replace(SECRET.encode(), b"<EMAIL_ADDRESS_1>")
+    events = orjson.dumps(EVENTS).replace(SECRET.encode(), b"<EMAIL_ADDRESS_1>")
+    upstream.scripts = [reply(masked), stream(sse(*orjson.loads(events)))]
+    ask = {**ASK, "messages": [{"role": "user", "content": f"I am {SECRET}"}]}
+    async with serving(tmp_path / "policies", policy) as gateway:
+        whole = await gateway.http.post("/v1/messages", json=ask)
+        streamed = await gateway.http.post("/v1/messages", json={**ask, "stream": True})
+    assert whole.json() == WHOLE
+    assert read(streamed.content)[16] == EVENTS[16] or EVENTS[15] in read(streamed.content)
+    assert "<EMAIL" not in streamed.text
+
+
+async def test_an_answer_that_a_guard_cuts_is_no_pause(upstream: FakeUpstream, tmp_path: Path) -> None:
+    guard = {"on": ["output"], "action": "block", "entities": ["EMAIL_ADDRESS"]}
+    policy = claude(upstream.base_url, guards={"pii": guard})
+    upstream.scripts = [reply(WHOLE)]
+    async with serving(tmp_path / "policies", policy) as gateway:
+        answer = await gateway.http.post("/v1/messages", json=ASK)
+    assert SECRET not in answer.text
+    assert answer.json()["stop_reason"] == "refusal"
+    assert answer.json()["tollgate"]["revoked"] is True
+
+
+# Thoughts in OpenAI's dialect
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_signed_thoughts_survive_tool_turns_of_openais_callers(
+    upstream: FakeUpstream, gateway: Gateway, streamed: bool
+) -> None:
+    upstream.scripts = [stream(sse(*EVENTS)) if streamed else reply(WHOLE)]
+    http = httpx.AsyncClient(verify=False, trust_env=False)
+    ask: Any = {"model": "claude", "messages": [{"role": "user", "content": "Hi"}]}
+    message: dict[str, Any] = {"role": "assistant", "content": "", "thinking_blocks": [], "tool_calls": []}
+    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, http_client=http) as client:
+        if streamed:
+            async for event in await client.chat.completions.create(stream=True, **ask):
+                delta = event.choices[0].delta.to_dict()
+                assert "signature" not in delta
+                assert "native" not in delta
+                message["content"] += delta.get("content") or ""
+                message["thinking_blocks"] += delta.get("thinking_blocks") or []  # type: ignore[operator]
+                for call in delta.get("tool_calls") or []:  # type: ignore[attr-defined]
+                    if "id" in call:
+                        message["tool_calls"].append(call)
+                    else:
+                        message["tool_calls"][-1]["function"]["arguments"] += call["function"]["arguments"]
+        else:
+            whole = await client.chat.completions.create(**ask)
+            message = whole.choices[0].message.to_dict()
+            assert whole.id == "chatcmpl-01Up"
+        assert [call["id"] for call in message["tool_calls"]] == ["call_1"]
+        result = {"role": "tool", "tool_call_id": "call_1", "content": "A file."}
+        await client.chat.completions.create(
+            **{**ask, "messages": [*ask["messages"], message, result]}, stream=streamed
+        )
+    assert message["thinking_blocks"] == WHOLE["content"][:2]
+    assistant, answered = upstream.requests[1].json()["messages"][1:]
+    assert assistant["content"] == [
+        *WHOLE["content"][:2],
+        {"type": "text", "text": "I'll search.It is blue. Well."},
+        {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}},
+    ]
+    assert answered["content"][0]["tool_use_id"] == "toolu_1"

@@ -57,7 +57,9 @@ async def post(gateway: Gateway, body: Any, path: str = "/v1/messages", **header
 
 async def test_a_whole_message(client: anthropic.AsyncAnthropic) -> None:
     message = await client.messages.create(model="fake", **ASK)
-    assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "one two three"}]
+    assert [block.to_dict() for block in message.content] == [
+        {"type": "text", "text": "one two three", "citations": None}
+    ]
     assert (message._request_id or "").startswith("req_")
     assert (message.model, message.stop_reason) == ("fake", "end_turn")
     assert (message.usage.input_tokens, message.usage.output_tokens) == (1, 3)
@@ -100,7 +102,7 @@ async def test_anthropic_behind_it(
             assert calls == [{"location": "San Francisco, CA"}, {}]
         case "thinking":
             assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")
-            assert list(said) == ["thinking", "text"]
+            assert list(said) == ["thinking", "redacted_thinking", "text"]
         case _:
             assert message.stop_reason == "refusal"
             assert message.stop_details is not None

@@ -111,6 +111,19 @@ def tool(index: int, arguments: str = "", **head: str) -> Chunk:
     return say(tool_calls=[{"index": index, **named, "function": function}])
 
 
+def text(words: str = "") -> dict[str, Any]:
+    return {"type": "text", "text": words, "citations": None}
+
+
+UNTOLD = {
+    "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+    "inference_geo": None,
+    "server_tool_use": None,
+    "service_tier": None,
+}
+"""What other servers do not tell of usage."""
+
+
 # Read
 
 
@@ -118,10 +131,15 @@ def test_a_stream_of_text() -> None:
     assert chunks_of(recorded("text.sse")) == [
         Chunk(
             delta={"role": "assistant", "content": "Hello"},
-            envelope={"id": "msg_1nZdL29xx5MUA1yADyHTEsnR8uuvGzszyY"},
+            usage=Usage(prompt=35, completion=1, cached=6, cache_write=4),
+            envelope={"id": "chatcmpl-1nZdL29xx5MUA1yADyHTEsnR8uuvGzszyY"},
         ),
         Chunk(delta={"content": ", Zoë! 👋"}),
-        Chunk(delta={}, finish_reason="stop", usage=Usage(prompt=35, completion=15, cached=6)),
+        Chunk(
+            delta={},
+            finish_reason="stop",
+            usage=Usage(prompt=35, completion=15, cached=6, cache_write=4),
+        ),
     ]
 
 
@@ -132,12 +150,12 @@ def test_a_stream_of_tool_calls() -> None:
     assert [(c["index"], c["id"], c["type"], c["function"]) for c in said["tool_calls"]] == [
         (
             0,
-            "toolu_01T1x1fJ34qAmk2tNTrN7Up6",
+            "call_01T1x1fJ34qAmk2tNTrN7Up6",
             "function",
             {"name": "get_weather", "arguments": '{"location": "San Francisco, CA"}'},
         ),
         # An OpenAI client parses the arguments of a tool that takes none, too.
-        (1, "toolu_01D7FLrfh4GYq7yT1ULFeyMV", "function", {"name": "get_time", "arguments": "{}"}),
+        (1, "call_01D7FLrfh4GYq7yT1ULFeyMV", "function", {"name": "get_time", "arguments": "{}"}),
     ]
 
 
@@ -145,6 +163,8 @@ def test_thoughts_are_kept_apart_from_the_answer() -> None:
     assert joined(chunks_of(recorded("thinking.sse"))) == {
         "role": "assistant",
         "reasoning_content": "1071 = 2 * 462 + 147. So it is 21.",
+        "signature": "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds",
+        "redacted_thinking": "EmwKAhgBEgy3va3pzix",
         "content": "The greatest common divisor is 21.",
         "finish_reason": "stop",
         "usage": Usage(prompt=40, completion=60, reasoning=33),
@@ -159,19 +179,20 @@ def test_a_refusal_comes_with_its_reason() -> None:
 
 
 def test_whole_messages() -> None:
-    chunk = MessageReader().read_answer(orjson.loads(recorded("text.json")))
-    assert chunk == Chunk(
-        delta={"role": "assistant", "content": "The capital of France is Paris."},
-        finish_reason="stop",
-        usage=Usage(prompt=14, completion=10),
-        envelope={"id": "msg_013Zva2CMHLNnXjNJJKqJ2EF"},
-    )
-    chunk = MessageReader().read_answer(orjson.loads(recorded("tool_use.json")))
-    assert chunk.finish_reason == "tool_calls"
-    assert chunk.usage == Usage(prompt=200, completion=42, cached=70)
-    assert chunk.delta is not None
-    assert chunk.delta["reasoning_content"] == "Both cities are asked for."
-    assert [call["function"]["arguments"] for call in chunk.delta["tool_calls"]] == [
+    usage = Usage(prompt=14, completion=10)
+    assert [*MessageReader().read_answer(orjson.loads(recorded("text.json")))] == [
+        Chunk(
+            delta={"role": "assistant", "content": "The capital of France is Paris."},
+            usage=usage,
+            envelope={"id": "chatcmpl-013Zva2CMHLNnXjNJJKqJ2EF"},
+        ),
+        Chunk(delta={}, finish_reason="stop", usage=usage),
+    ]
+    said = joined(MessageReader().read_answer(orjson.loads(recorded("tool_use.json"))))
+    assert said["finish_reason"] == "tool_calls"
+    assert said["usage"] == Usage(prompt=200, completion=42, cached=70, cache_write=30)
+    assert said["reasoning_content"] == "Both cities are asked for."
+    assert [call["function"]["arguments"] for call in said["tool_calls"]] == [
         '{"location":"Paris"}',
         '{"location":"Rome"}',
     ]
@@ -192,16 +213,16 @@ def test_whole_messages() -> None:
 )
 def test_stop_reasons(stop_reason: str, finish_reason: str) -> None:
     raw = orjson.loads(recorded("text.json")) | {"stop_reason": stop_reason}
-    assert MessageReader().read_answer(raw).finish_reason == finish_reason
+    assert [*MessageReader().read_answer(raw)][-1].finish_reason == finish_reason
 
 
 def test_a_lost_piece_of_news_does_not_leave_the_end_open() -> None:
-    text = recorded("tool_use.sse").replace(b'"type":"message_delta"', b'"type":"message_delty"')
-    assert chunks_of(text)[-1].finish_reason == "tool_calls"
+    data = recorded("tool_use.sse").replace(b'"type":"message_delta"', b'"type":"message_delty"')
+    assert chunks_of(data)[-1].finish_reason == "tool_calls"
 
 
 def test_unknown_events_and_blocks_are_passed_over() -> None:
-    text = recorded("text.sse")
+    data = recorded("text.sse")
     more = (
         b'data: {"type": "content_block_start", "index": 1, "content_block": {"type": "new", "x": 1}}\n\n'
         b'data: {"type": "content_block_delta", "index": 1, "delta": {"type": "new_delta", "x": 1}}\n\n'
@@ -210,8 +231,8 @@ def test_unknown_events_and_blocks_are_passed_over() -> None:
         b'data: {"type": "content_block_stop", "index": 1}\n\n'
         b'data: {"type": "celebration"}\n\n'
     )
-    at = text.index(b"event: message_delta")
-    assert chunks_of(text[:at] + more + text[at:]) == chunks_of(text)
+    at = data.index(b"event: message_delta")
+    assert chunks_of(data[:at] + more + data[at:]) == chunks_of(data)
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -241,9 +262,12 @@ def test_events_of_a_text() -> None:
                 "role": "assistant",
                 "model": "m",
                 "content": [],
+                "container": None,
                 "stop_reason": None,
                 "stop_sequence": None,
+                "stop_details": None,
                 "usage": {
+                    **UNTOLD,
                     "input_tokens": 9,
                     "cache_creation_input_tokens": 0,
                     "cache_read_input_tokens": 0,
@@ -251,14 +275,20 @@ def test_events_of_a_text() -> None:
                 },
             },
         },
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_start", "index": 0, "content_block": text()},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "lo"}},
         {"type": "content_block_stop", "index": 0},
         {
             "type": "message_delta",
-            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "delta": {
+                "container": None,
+                "stop_reason": "end_turn",
+                "stop_sequence": None,
+                "stop_details": None,
+            },
             "usage": {
+                "server_tool_use": None,
                 "input_tokens": 4,
                 "cache_creation_input_tokens": 0,
                 "cache_read_input_tokens": 8,
@@ -285,14 +315,14 @@ def test_blocks_open_and_close_as_thoughts_text_and_tools_alternate() -> None:
         {"type": "thinking", "thinking": "", "signature": ""},
         {"type": "thinking_delta", "thinking": "Hm"},
         {"type": "thinking_delta", "thinking": "."},
-        {"type": "text", "text": ""},
+        text(),
         {"type": "text_delta", "text": "One"},
-        {"type": "tool_use", "id": "a", "name": "f", "input": {}},
+        {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {}},
         {"type": "input_json_delta", "partial_json": '{"x":'},
         {"type": "input_json_delta", "partial_json": "1}"},
-        {"type": "tool_use", "id": "b", "name": "g", "input": {}},
+        {"type": "tool_use", "id": "toolu_as_b", "name": "g", "input": {}},
         {"type": "input_json_delta", "partial_json": "{}"},
-        {"type": "text", "text": ""},
+        text(),
         {"type": "text_delta", "text": "Two"},
     ]
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
@@ -344,12 +374,15 @@ def test_a_whole_message() -> None:
         "model": "other",
         "content": [
             {"type": "thinking", "thinking": "Hm.", "signature": ""},
-            {"type": "text", "text": "I'll look."},
-            {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}},
+            text("I'll look."),
+            {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {"x": 1}},
         ],
+        "container": None,
         "stop_reason": "tool_use",
         "stop_sequence": None,
+        "stop_details": None,
         "usage": {
+            **UNTOLD,
             "input_tokens": 5,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
@@ -373,8 +406,10 @@ def test_tool_calls_out_of_turn_lose_nothing() -> None:
 def test_a_tool_is_told_of_once_its_name_is_known() -> None:
     chunks = [tool(0, id="a"), tool(0, '{"x"', name="f"), tool(0, ":1}"), say(finish="tool_calls")]
     block = written(*chunks)[1]
-    assert block["content_block"] == {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-    assert whole(*chunks)["content"] == [{"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}}]
+    assert block["content_block"] == {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {}}
+    assert whole(*chunks)["content"] == [
+        {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {"x": 1}}
+    ]
 
 
 def test_a_guards_revocation_reaches_the_client() -> None:
@@ -405,7 +440,8 @@ def test_a_stop_sequence_and_an_id_of_their_own_come_through() -> None:
     chunks = chunks_of(recorded("thinking.sse"))
     events = written(*chunks)
     assert events[0]["message"]["id"] == "msg_01Thinking"
-    assert events[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
+    delta = events[-2]["delta"]
+    assert (delta["stop_reason"], delta["stop_sequence"]) == ("stop_sequence", "END")
     assert whole(*chunks)["stop_reason"] == "stop_sequence"
 
 
@@ -416,7 +452,7 @@ def test_a_refusals_reason_comes_through() -> None:
         assert message["stop_details"]["explanation"] == "This concerns dangerous laboratory methods."
     # OpenAI's models refuse in so many words.
     spoken = (say(refusal="I "), say(refusal="won't."), say(finish="stop"))
-    assert whole(*spoken)["content"] == [{"type": "text", "text": "I won't."}]
+    assert whole(*spoken)["content"] == [text("I won't.")]
     assert joined(chunks_of(*map(orjson_event, written(*spoken))))["content"] == "I won't."
 
 
@@ -475,7 +511,7 @@ def test_what_is_written_reads_back_as_the_same_answer(chunks: list[Chunk], size
     written(*chunks)
     assert joined(chunks_of(*cut_up(sent, sizes))) == joined(chunks)
     message = MessageReader().read_answer(whole(*chunks))
-    assert without_indices(joined([message])) == without_indices(joined(chunks))
+    assert without_indices(joined(message)) == without_indices(joined(chunks))
 
 
 def without_indices(said: dict[str, Any]) -> dict[str, Any]:

@@ -167,23 +167,27 @@ def test_pictures_and_documents() -> None:
 def test_tool_calls_and_their_results() -> None:
     assert turns(
         USER,
-        {"role": "assistant", "content": None, "tool_calls": [call("a", '{"x": 1}'), call("b", "")]},
-        {"role": "tool", "tool_call_id": "a", "content": "one"},
-        {"role": "tool", "tool_call_id": "b", "content": ""},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [call("call_1", '{"x": 1}'), call("functions.b:0", "")],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "one"},
+        {"role": "tool", "tool_call_id": "functions.b:0", "content": ""},
         {"role": "user", "content": "Well?"},
     )[1:] == [
         {
             "role": "assistant",
             "content": [
-                {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}},
-                {"type": "tool_use", "id": "b", "name": "f", "input": {}},
+                {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"x": 1}},
+                {"type": "tool_use", "id": "toolu_as_functions_b_0", "name": "f", "input": {}},
             ],
         },
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "a", "content": [text("one")]},
-                {"type": "tool_result", "tool_use_id": "b"},
+                {"type": "tool_result", "tool_use_id": "toolu_1", "content": [text("one")]},
+                {"type": "tool_result", "tool_use_id": "toolu_as_functions_b_0"},
                 text("Well?"),
             ],
         },
@@ -336,15 +340,15 @@ def test_a_recorded_request() -> None:
                 "content": "I'll look up both.",
                 "tool_calls": [
                     {
-                        "id": f"toolu_{i}",
+                        "id": f"call_{i}",
                         "type": "function",
                         "function": {"name": "get_weather", "arguments": f'{{"location":"{city}"}}'},
                     }
                     for i, city in ((1, "Paris"), (2, "Rome"))
                 ],
             },
-            {"role": "tool", "tool_call_id": "toolu_1", "content": "15 degrees"},
-            {"role": "tool", "tool_call_id": "toolu_2", "content": "Error: no such city"},
+            {"role": "tool", "tool_call_id": "call_1", "content": "15 degrees"},
+            {"role": "tool", "tool_call_id": "call_2", "content": "Error: no such city"},
             {"role": "user", "content": "Well?"},
         ),
         params={

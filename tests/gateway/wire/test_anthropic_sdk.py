@@ -62,8 +62,8 @@ def as_events(chunks: Sequence[Chunk]) -> list[bytes]:
 def check(message: anthropic.types.Message) -> None:
     assert [block.to_dict() for block in message.content] == [
         {"type": "thinking", "thinking": "Hm.", "signature": ""},
-        {"type": "text", "text": "I'll look."},
-        {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"location": "Paris"}},
+        {"type": "text", "text": "I'll look.", "citations": None},
+        {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"location": "Paris"}},
     ]
     assert (message.id, message.model, message.stop_reason) == ("msg_req_1", "m", "tool_use")
     usage = message.usage
@@ -91,7 +91,7 @@ async def test_a_whole_message(upstream: FakeUpstream, client: anthropic.AsyncAn
     check(message)
     # And what the SDK makes of it for the next turn is what we read.
     history = [*ASK["messages"], message.to_param()]
-    result = {"type": "tool_result", "tool_use_id": "call_1", "content": "15 degrees"}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "15 degrees"}
     await client.messages.create(
         **{**ASK, "messages": [*history, {"role": "user", "content": [result]}]},
         tools=[{"name": "get_weather", "input_schema": {"type": "object"}}],
