@@ -26,7 +26,7 @@ OpenRouter's ``error``, ``content_filter``; or cannot be known.
 class _Item:
     """Successive deltas to one choice, joined as long as they add to the same text."""
 
-    __slots__ = ("delta", "envelope", "finish_reason", "index", "kind", "logprobs", "more")
+    __slots__ = ("delta", "envelope", "finish_reason", "index", "kind", "logprobs", "more", "stop")
 
     def __init__(
         self, index: int, delta: Mapping[str, Json] | None, kind: str | int | None, envelope: dict[str, Json]
@@ -38,6 +38,7 @@ class _Item:
         self.more: list[str] = []
         """The text, from its second piece on."""
         self.finish_reason: str | None = None
+        self.stop: str | int | None = None
         self.logprobs: list[Mapping[str, Json]] = []
         self.envelope = envelope
 
@@ -52,7 +53,8 @@ class _Item:
         return {**self.delta, name: "".join([self.delta[name], *self.more])}
 
     def written(self) -> list[Json]:
-        return [self.index, self.joined(), self.finish_reason, _concatenated(self.logprobs), self.envelope]
+        told = [self.finish_reason, _concatenated(self.logprobs), self.envelope, self.stop]
+        return [self.index, self.joined(), *told]
 
 
 class Recording:
@@ -121,6 +123,7 @@ class Recording:
             self.size += _length(chunk.logprobs)
         if chunk.finish_reason is not None:
             item.finish_reason = self._finished[index] = chunk.finish_reason
+            item.stop = chunk.stop
             self.filtered = self.filtered or chunk.finish_reason == "content_filter"
 
     def is_whole(self, request: ChatRequest) -> bool:
@@ -136,7 +139,7 @@ class Recording:
     def chunks(self) -> list[Chunk]:
         """All of it so far, for somebody who comes late."""
         found = [
-            Chunk(one[0], one[1], one[2], one[3], envelope=one[4], more=True)
+            Chunk(one[0], one[1], one[2], logprobs=one[3], envelope=one[4], stop=one[5], more=True)
             for one in map(_Item.written, self._items)
         ]
         if self.usage is not None:
@@ -181,16 +184,25 @@ class Answer(NamedTuple):
         All of them can leave in one write. The usage is on the last.
         """
         last = len(self.items) - 1
-        for i, (index, delta, reason, logprobs, envelope) in enumerate(self.items):
+        for i, (index, delta, reason, logprobs, envelope, stop) in enumerate(self.items):
             usage = self.usage if i == last else None
             if stream and delta:
                 for part in _parts(delta):
-                    yield Chunk(index, part, None, logprobs, envelope=envelope, more=True)
+                    yield Chunk(index, part, logprobs=logprobs, envelope=envelope, more=True)
                     logprobs = None
                 if reason is None and usage is None:
                     continue
                 delta = {} if reason is not None else None
-            yield Chunk(index, delta, reason, logprobs, usage, envelope, more=i < last)
+            yield Chunk(
+                index,
+                delta,
+                reason,
+                stop=stop,
+                logprobs=logprobs,
+                usage=usage,
+                envelope=envelope,
+                more=i < last,
+            )
 
 
 def unpack(packed: bytes) -> Answer | None:
@@ -198,7 +210,7 @@ def unpack(packed: bytes) -> Answer | None:
     try:
         stored, (model, backend, target), told, items = orjson.loads(packed)
         usage = Usage(*told) if told is not None else None
-        if not items or any(len(item) != 5 for item in items):
+        if not items or any(len(item) != 6 for item in items):
             return None
         return Answer(float(stored), model, backend, target, usage, items)
     except (orjson.JSONDecodeError, TypeError, ValueError):

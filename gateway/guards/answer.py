@@ -146,7 +146,7 @@ class Answer:
             choice.last = True
             self._stale.update(((chunk.index, channel), lane) for channel, lane in choice.lanes.items())
             if pieces and self._optimistic:  # the text need not wait for the last scan; the end must
-                rest = Chunk(chunk.index, {}, chunk.finish_reason, usage=chunk.usage, envelope=chunk.envelope)
+                rest = replace(chunk, delta={}, logprobs=None)
                 choice.queue.append(Held(replace(chunk, finish_reason=None, usage=None), pieces))
                 chunk, pieces = rest, []
         choice.queue.append(Held(chunk, pieces))

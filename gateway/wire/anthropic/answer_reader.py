@@ -168,7 +168,6 @@ class MessageReader:
                 raise TypeError("not a whole message")
             return
         reason = _finish(delta["stop_reason"])
-        self._envelope |= _stop_sequence(delta)
         if self._native:
             told = self._envelope.setdefault("native", {})
             told["delta"] = dict(delta)
@@ -178,6 +177,8 @@ class MessageReader:
             told["delta_usage"] = usage
         chunk = self._say(_refusal(delta), finish_reason=reason)
         chunk.usage = _usage(self._counts)
+        found = delta.get("stop_sequence")
+        chunk.stop = found if isinstance(found, str) else None
         self._finished = True
         yield chunk
 
@@ -217,11 +218,6 @@ def _refusal(message: Mapping[str, Json]) -> dict[str, Json]:
     """The provider's reason for a refusal, where it gives one."""
     details = message.get("stop_details") or {}
     return {"refusal": details["explanation"]} if details.get("explanation") else {}
-
-
-def _stop_sequence(message: Mapping[str, Json]) -> dict[str, Json]:
-    found = message.get("stop_sequence")
-    return {"stop_sequence": found} if found is not None else {}
 
 
 def _usage(counts: Mapping[str, Json]) -> Usage | None:

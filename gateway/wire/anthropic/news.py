@@ -34,6 +34,7 @@ class News:
             self.usage = chunk.usage
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
+            self.stop_sequence = chunk.stop if isinstance(chunk.stop, str) else None
         if chunk.revocation is not None:
             self.tollgate = chunk.revocation
         if not chunk.envelope:
@@ -41,7 +42,6 @@ class News:
         told = chunk.envelope.get("id")
         if told and not self.message_id:
             self.message_id = ids.message_to_anthropic(str(told))
-        self.stop_sequence = chunk.envelope.get("stop_sequence") or self.stop_sequence
         self.tollgate = chunk.envelope.get("tollgate") or self.tollgate
         for where, fields in (chunk.envelope.get("native") or {}).items():
             self.native.setdefault(where, {}).update(fields)
