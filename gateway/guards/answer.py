@@ -100,7 +100,12 @@ class Answer:
             self._usage = chunk.usage
         if chunk.envelope:
             # Lists and objects, such as the sources of a search, may hold any text, and are not scanned.
-            machine = {k: v for k, v in chunk.envelope.items() if not isinstance(v, list | Mapping)}
+            # What a provider of the caller's own dialect tells of an answer are counts, ids and times.
+            machine = {
+                name: value
+                for name, value in chunk.envelope.items()
+                if name == "native" or not isinstance(value, list | Mapping)
+            }
             if len(machine) < len(chunk.envelope):
                 self._left_out |= chunk.envelope.keys() - machine.keys()
                 chunk = replace(chunk, envelope=machine)

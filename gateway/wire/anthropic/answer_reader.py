@@ -171,6 +171,8 @@ class MessageReader:
         if self._native:
             told = self._envelope.setdefault("native", {})
             told["delta"] = dict(delta)
+            if _refusal(delta):  # which guards are to see
+                told["delta"]["stop_details"] = {**delta["stop_details"], "explanation": None}
             told["event"] = {
                 name: value for name, value in event.items() if name not in ("type", "delta", "usage", "stop")
             }
