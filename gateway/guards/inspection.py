@@ -168,7 +168,7 @@ class Judgement:
         budget = PIECE
         for number, (text, origin) in enumerate(self._texts):
             start = behind = end = 0
-            while end < len(text) or not end:
+            while end < len(text):
                 end = min(end + self._step, len(text)) if end else min(PIECE, len(text))
                 # The first half of the overlap is what the piece before decides, the second what it decides it by.
                 border = end - self._overlap if end < len(text) else end + 1

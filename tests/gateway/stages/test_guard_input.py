@@ -501,3 +501,31 @@ async def test_what_is_nested_without_end_is_refused() -> None:
         part = {"type": "tool_result", "content": [part]}
     with pytest.raises(errors.BadRequest, match="levels"):
         await ask(a_guard(), a_call(messages=({"role": "user", "content": [part]},)))
+
+
+class Picky(Words):
+    """Fails over an empty text, which ends what would otherwise look at it for ever."""
+
+    def quick(self, text: str, origin: Origin) -> Verdict | None:
+        assert text
+        return super().quick(text, origin)
+
+
+@pytest.mark.parametrize("action", ["mask", "block", "flag"])
+@pytest.mark.parametrize("arguments", ["{}", "[]", '""', '{"": ""}'])
+async def test_calls_without_arguments(arguments: str, action: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": arguments}}
+    asked = a_call(
+        messages=(
+            {"role": "user", "content": f"The time for {ANN}?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": ""},
+        )
+    )
+    words = {"noon": "TIME"} if action == "block" else MAIL
+    answer = Chunk(0, {"tool_calls": [{"index": 0, **call}]}, "tool_calls")
+    model, _ = await ask(a_guard(Picky(words), action=action), asked, answer)
+    assert model.request.messages is not None
+    assert model.request.messages[1]["tool_calls"] == [call]
+    assert (ANN in str(model.request.messages)) is (action != "mask")
+    assert asked.receipt.notes["guard_input"]["guards"]["mail"].get("unscanned") is None
