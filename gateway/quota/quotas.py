@@ -23,6 +23,9 @@ from gateway.types import Call, Demand, Principal
 NO_RETRY = {"x-should-retry": "false"}
 """Known to OpenAI's and Anthropic's clients, which otherwise try every 429 again at once."""
 FIRST_DURATION = 1.0
+LONGEST_WAIT = 59.0
+"""Seconds told to those who meet a limit per minute, which slides in steps and may take a little longer: OpenAI's SDKs
+heed no retry-after of a minute or more, and would try again at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class Quotas:
         if wait is None:
             # A place becomes free this often.
             wait = max(0.1, self._duration / (limit.maximum if limit.window == "now" else 1))
+        elif limit.window == "minute":
+            wait = min(wait, LONGEST_WAIT)
         spent = limit.quantity == "dollars" and verdict.wait is not None
         call.receipt.note("quota", refused=str(limit), retry_after=round(wait, 3))
         held = " by it and by requests under way" if verdict.wait is None and limit.window != "now" else ""

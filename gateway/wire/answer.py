@@ -161,7 +161,7 @@ class Whole:
                 "choices": [
                     self._dialect.whole_choice(index, self._choices[index]) for index in sorted(self._choices)
                 ],
-                "usage": write_usage(self._usage) if self._usage else None,
+                **({} if self._usage is None else {"usage": write_usage(self._usage)}),
                 **({} if self._revocation is None else {"tollgate": self._revocation}),
             }
         )

@@ -111,6 +111,17 @@ async def test_refused_by_requests(quotas: Quotas, clock: Clock) -> None:
     assert made.receipt.notes["quota"] == {"refused": "key 'k': 1 requests per minute", "retry_after": 44.5}
 
 
+@pytest.mark.parametrize("kind", ["requests_per_minute", "tokens_per_minute"])
+async def test_no_wait_for_a_minutes_window_is_as_long_as_a_minute(quotas: Quotas, kind: str) -> None:
+    """OpenAI's SDKs take a longer one for none."""
+    allowed = {kind: 100 if kind.startswith("tokens") else 1}
+    await quotas.reserve(call("a", allowed=allowed, params={"max_tokens": 80}))
+    with pytest.raises(RateLimited) as refused:
+        await quotas.reserve(call("b", allowed=allowed, params={"max_tokens": 80}))
+    assert refused.value.retry_after == 59
+    assert refused.value.message.endswith("Try again in 59s.")
+
+
 async def test_the_budget_is_spent_until_the_day_ends(quotas: Quotas) -> None:
     budget = {"usd_per_day": 0.001}
     first = await reserve(quotas, call("a", budget=budget, params={"max_tokens": 900}))
