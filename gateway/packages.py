@@ -24,7 +24,10 @@ ENTITIES = ("presidio_analyzer", "spacy", "tldextract")
 CLASSIFIER = ("torch", "transformers")
 INDEX = ("faiss", "numpy")
 
-NO_ENGINE = "the engine is not installed; get it with: pip install 'tollgate[engine]', and start again"
+NO_ENGINE = (
+    "the engine is not installed; get it with: pip install 'tollgate[engine]', and start again (in containers: run the "
+    "image of target engine, and name it by ENGINE_URL, with ENGINE_LAUNCH=false)"
+)
 NO_GUARDS = (
     "install them with: pip install 'tollgate[guards]' (in containers: the image of target gateway-guards)"
 )
