@@ -231,5 +231,7 @@ def _told(chunks: list[Chunk]) -> dict[str, Json]:
         told["prompt_tokens"] = usage.prompt
         told["completion_tokens"] = usage.completion
         told["cached_tokens"] = usage.cached
+        if usage.cache_write:
+            told["cache_write_tokens"] = usage.cache_write
         told["reasoning_tokens"] = usage.reasoning
     return told

@@ -35,11 +35,12 @@ _REFUSED = "({error} IS NOT NULL AND attempts = 0 AND status <> 499 AND status <
 _QUERY = """
 SELECT {group} AS name, count(*) AS requests, sum(status >= 400) AS errors, coalesce(sum({refused}), 0) AS refused,
     sum(prompt_tokens) AS prompt_tokens,
-    sum(cached_tokens) AS cached_tokens, sum(completion_tokens) AS completion_tokens,
+    sum(cached_tokens) AS cached_tokens, coalesce(sum({written}), 0) AS cache_write_tokens,
+    sum(completion_tokens) AS completion_tokens,
     sum(reasoning_tokens) AS reasoning_tokens, sum(cost_nanodollars) AS cost_nanodollars
 FROM requests WHERE created >= ? GROUP BY name ORDER BY {order}
 """
-_HEADINGS = ("REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "COMPLETION", "REASONING", "USD")
+_HEADINGS = ("REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "WRITTEN", "COMPLETION", "REASONING", "USD")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -96,11 +97,15 @@ def _rows(path: Path, by: str, since: float) -> list[sqlite3.Row]:
     order = "name" if by == "day" else "cost_nanodollars DESC, requests DESC, name"
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
         database.row_factory = sqlite3.Row
-        # A gateway before version 2 of the ledger did not record why requests failed.
+        # A gateway before version 2 of the ledger did not record why requests failed, before 3 not what was put into
+        # prompt caches.
         columns = {row["name"] for row in database.execute("PRAGMA table_info(requests)")}
         error = "error" if "error" in columns else "NULL"
         query = _QUERY.format(
-            group=_GROUPS[by].format(error=error), refused=_REFUSED.format(error=error), order=order
+            group=_GROUPS[by].format(error=error),
+            refused=_REFUSED.format(error=error),
+            written="cache_write_tokens" if "cache_write_tokens" in columns else "0",
+            order=order,
         )
         return database.execute(query, (since,)).fetchall()
 
@@ -114,7 +119,7 @@ def _told(by: str, row: sqlite3.Row) -> dict[str, Any]:
 
 
 def _print_table(by: str, found: Sequence[sqlite3.Row]) -> None:
-    sums = [sum(row[column] for row in found) for column in range(1, 9)]
+    sums = [sum(row[column] for row in found) for column in range(1, 10)]
     lines = [
         (by.upper(), *_HEADINGS),
         *((str(row["name"]), *_cells(tuple(row)[1:])) for row in found),

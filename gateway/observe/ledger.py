@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gateway.types import Call, Principal, Usage
 
-VERSION = 2
+VERSION = 3
 BACKLOG = 10_000
 BATCH = 1_000
 PAUSE = 0.1
@@ -47,14 +47,22 @@ CREATE TABLE IF NOT EXISTS requests (
     estimated INTEGER NOT NULL,
     seconds REAL NOT NULL,
     attempts INTEGER NOT NULL,
-    error TEXT
+    error TEXT,
+    cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_write_1h_tokens INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS requests_by_time ON requests (created);
 CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, created);
 """
 _FROM_1 = "ALTER TABLE requests ADD COLUMN error TEXT;"
+_FROM_2 = (
+    "ALTER TABLE requests ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE requests ADD COLUMN cache_write_1h_tokens INTEGER NOT NULL DEFAULT 0;"
+)
+_TO_THIS = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}
+"""What brings a file of each version to this one."""
 _LONGEST_NAME = 256
-_COLUMNS = 20
+_COLUMNS = 22
 _ROW = f"({', '.join('?' * _COLUMNS)})"
 _INSERT = f"INSERT OR IGNORE INTO requests VALUES {_ROW}"
 _AT_ONCE = 50
@@ -123,13 +131,15 @@ class Ledger:
                 round(time.perf_counter() - call.started, 6),
                 call.receipt.attempts or len(call.spent),
                 error,
+                used.cache_write,
+                used.cache_write_1h,
             )
         )
 
     def refuse(self, request_id: str, principal: Principal, status: int, error: str) -> None:
         """Add a request that was refused before it was known what it asked for."""
         who = (principal.tenant, principal.key_id, principal.tier)
-        nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error)
+        nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0)
         self._add((request_id, time.time(), *who, "", *nothing))
 
     def _add(self, row: Row) -> None:
@@ -259,7 +269,7 @@ def _migrate(database: sqlite3.Connection) -> None:
     database.execute("BEGIN IMMEDIATE")
     try:
         (version,) = database.execute("PRAGMA user_version").fetchone()
-        for statement in (_FROM_1 if version == 1 else _SCHEMA if not version else "").split(";"):
+        for statement in _TO_THIS.get(version, "").split(";"):
             database.execute(statement)
         database.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:

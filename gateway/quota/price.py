@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import orjson
+
 from gateway.policy.schema import Policy, Price, Target
-from gateway.types import Call, Demand, Usage
+from gateway.types import Call, ChatRequest, Demand, Usage
 
 NANO = 10**9
 _PICO_PER_NANO = 1000
@@ -25,9 +27,13 @@ def cost(policy: Policy, target: Target, usage: Usage) -> int:
 
 def priced(price: Price, usage: Usage) -> int:
     cached = min(usage.cached, usage.prompt)
+    written = min(usage.cache_write, usage.prompt - cached)
+    hour = min(usage.cache_write_1h, written)
     reasoning = min(usage.reasoning, usage.completion)
     pico = (
-        (usage.prompt - cached) * _rate(price.input)
+        (usage.prompt - cached - written) * _rate(price.input)
+        + (written - hour) * _rate(_written(price))
+        + hour * _rate(_written_1h(price))
         + cached * _rate(_cached(price))
         + (usage.completion - reasoning) * _rate(price.output)
         + reasoning * _rate(_reasoning(price))
@@ -40,6 +46,8 @@ class Rates(NamedTuple):
 
     prompt: int
     answer: int
+    written: int = 0
+    """A prompt's, where all of it may go into the provider's prompt cache."""
 
 
 class PriceBook:
@@ -57,7 +65,20 @@ class PriceBook:
         rates = self._rates.get(name)
         if rates is None:
             rates = self._rates[name] = _of_call(call.policy, *name)
-        return _up(demand.prompt * rates.prompt + demand.reserved * rates.answer)
+        prompt = max(rates.prompt, rates.written) if _writes_cache(call.request) else rates.prompt
+        return _up(demand.prompt * prompt + demand.reserved * rates.answer)
+
+
+def _writes_cache(request: ChatRequest) -> bool:
+    """Whether the caller marks what the provider is to keep; that costs more than to read it once."""
+    asked = [request.native.body] if request.native is not None else [request.messages, request.params]
+    try:
+        return _MARK in orjson.dumps(asked, default=dict)
+    except orjson.JSONEncodeError:
+        return True
+
+
+_MARK = b'"cache_control":{'
 
 
 def _of_call(policy: Policy, model: str, tier: str) -> Rates:
@@ -78,7 +99,7 @@ def _in_reach(policy: Policy, name: str, above: frozenset[str]) -> Rates:
     return _dearest(
         (
             *(_most(price) for price in prices if price is not None),
-            Rates(sum(step.prompt for step in steps), sum(step.answer for step in steps)),
+            Rates(*(sum(kind) for kind in zip(Rates(0, 0), *steps, strict=True))),
             *(_in_reach(policy, other, above) for other in others),
         )
     )
@@ -87,15 +108,27 @@ def _in_reach(policy: Policy, name: str, above: frozenset[str]) -> Rates:
 def _dearest(rates: Iterable[Rates]) -> Rates:
     """A bound on all of them: one may have the dearer prompts and another the dearer answers."""
     known = [*rates] or [Rates(0, 0)]
-    return Rates(max(one.prompt for one in known), max(one.answer for one in known))
+    return Rates(*(max(kind) for kind in zip(*known, strict=True)))
 
 
 def _most(price: Price) -> Rates:
-    return Rates(_rate(max(price.input, _cached(price))), _rate(max(price.output, _reasoning(price))))
+    return Rates(
+        _rate(max(price.input, _cached(price))),
+        _rate(max(price.output, _reasoning(price))),
+        _rate(max(_written(price), _written_1h(price))),
+    )
 
 
 def _cached(price: Price) -> float:
     return price.input if price.cached_input is None else price.cached_input
+
+
+def _written(price: Price) -> float:
+    return price.input * 1.25 if price.cache_write is None else price.cache_write
+
+
+def _written_1h(price: Price) -> float:
+    return price.input * 2 if price.cache_write_1h is None else price.cache_write_1h
 
 
 def _reasoning(price: Price) -> float:

@@ -62,6 +62,8 @@ def meter(metrics: Metrics) -> Stage:
                     facts["prompt_tokens"] = usage.prompt
                     facts["completion_tokens"] = usage.completion
                     facts["cached_tokens"] = usage.cached
+                    if usage.cache_write:
+                        facts["cache_write_tokens"] = usage.cache_write
                     facts["reasoning_tokens"] = usage.reasoning
                 facts["chunks_after_first"] = gaps
                 call.receipt.note("meter", **facts)

@@ -106,6 +106,7 @@ def read_usage(raw: Json) -> Usage | None:
         prompt=_count(raw, "prompt_tokens"),
         completion=_count(raw, "completion_tokens"),
         cached=_count(raw.get("prompt_tokens_details"), "cached_tokens"),
+        cache_write=_count(raw.get("prompt_tokens_details"), "cache_write_tokens"),
         reasoning=_count(raw.get("completion_tokens_details"), "reasoning_tokens"),
     )
 
@@ -120,7 +121,11 @@ def write_usage(usage: Usage) -> dict[str, Json]:
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached,
+            # OpenRouter's name for it; OpenAI's own API has no such thing.
+            **({"cache_write_tokens": usage.cache_write} if usage.cache_write else {}),
+        },
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     }
 

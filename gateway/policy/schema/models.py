@@ -107,9 +107,15 @@ class Model(Frozen):
 
 
 class Price(Frozen):
-    """US dollars for a million tokens. ``cached_input`` is as ``input`` when left out, ``reasoning`` as ``output``."""
+    """US dollars for a million tokens. ``cached_input`` is as ``input`` when left out, ``reasoning`` as ``output``.
+
+    ``cache_write`` is for what is put into the provider's prompt cache, ``cache_write_1h`` where it stays for an hour;
+    left out, they are 1.25 and 2 times ``input``, as Anthropic bills.
+    """
 
     input: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
     output: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
     cached_input: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
     reasoning: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    cache_write: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    cache_write_1h: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None

@@ -59,7 +59,7 @@ def recorded(folder: Path) -> None:
         call = a_call(principal=Principal(key, tenant), request_id=f"req_{number}", model="alias")
         call.receipt.created = now - days * DAY
         call.candidate = CANDIDATE if answered else None
-        usage_ = Usage(1000, 10, cached=5, reasoning=2) if answered else None
+        usage_ = Usage(1000, 10, cached=5, reasoning=2, cache_write=7) if answered else None
         error = None if answered else "rate_limit_exceeded"
         ledger.record(call, usage_, cost, status, False, error)
     asyncio.run(ledger.aclose())
@@ -69,10 +69,21 @@ def test_a_table_by_tenant(run: Run, recorded: None) -> None:
     code, out, _ = run()
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
-        ["TENANT", "REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "COMPLETION", "REASONING", "USD"],
-        ["acme", "2", "0", "0", "2,000", "10", "20", "4", "3.5000"],
-        ["hobby", "2", "1", "1", "1,000", "5", "10", "2", "0.0000"],
-        ["total", "4", "1", "1", "3,000", "15", "30", "6", "3.5000"],
+        [
+            "TENANT",
+            "REQUESTS",
+            "ERRORS",
+            "REFUSED",
+            "PROMPT",
+            "CACHED",
+            "WRITTEN",
+            "COMPLETION",
+            "REASONING",
+            "USD",
+        ],
+        ["acme", "2", "0", "0", "2,000", "10", "14", "20", "4", "3.5000"],
+        ["hobby", "2", "1", "1", "1,000", "5", "7", "10", "2", "0.0000"],
+        ["total", "4", "1", "1", "3,000", "15", "21", "30", "6", "3.5000"],
     ]
     assert len({len(line) for line in out.splitlines()}) == 1
 

@@ -34,7 +34,7 @@ async def test_a_request_is_recorded_whole(tmp_path: Path) -> None:
     call = a_call(principal=principal, request_id="req_1", model="alias")
     call.candidate = CANDIDATE
     call.receipt.note("fallback", attempts=[{"failed": True}, {"failed": False}])
-    ledger.record(call, Usage(10, 5, cached=4, reasoning=2), 1234, 200, True)
+    ledger.record(call, Usage(10, 5, cached=4, reasoning=2, cache_write=3, cache_write_1h=1), 1234, 200, True)
     ledger.record(a_call(request_id="req_2", stream=False), None, 0, 503, False, "queue_full")
     await ledger.aclose()
     first, second = rows(ledger.path)
@@ -59,6 +59,8 @@ async def test_a_request_is_recorded_whole(tmp_path: Path) -> None:
         "estimated": 1,
         "attempts": 2,
         "error": None,
+        "cache_write_tokens": 3,
+        "cache_write_1h_tokens": 1,
     }
     assert (second["status"], second["stream"], second["backend"], second["attempts"]) == (503, 0, None, 0)
     assert second["error"] == "queue_full"
@@ -74,19 +76,26 @@ async def test_what_our_own_queue_refused_was_not_asked(tmp_path: Path) -> None:
     assert rows(ledger.path)[0]["attempts"] == 0
 
 
-async def test_a_file_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ledger.sqlite"
     before = Ledger(path)
     before.record(a_call(request_id="req_1"), Usage(10, 5), 7, 200, False)
     await before.aclose()
     with closing(sqlite3.connect(path)) as database:
-        database.executescript("ALTER TABLE requests DROP COLUMN error; PRAGMA user_version = 1;")
+        later = ["cache_write_tokens", "cache_write_1h_tokens", *(["error"] if version == 1 else [])]
+        for column in later:
+            database.execute(f"ALTER TABLE requests DROP COLUMN {column}")
+        database.execute(f"PRAGMA user_version = {version}")
     ledger = Ledger(path)
-    ledger.record(a_call(request_id="req_2"), None, 0, 429, False, "rate_limit_exceeded")
+    ledger.record(
+        a_call(request_id="req_2"), Usage(9, 0, cache_write=8), 0, 429, False, "rate_limit_exceeded"
+    )
     await ledger.aclose()
-    assert [(row["cost_nanodollars"], row["error"]) for row in rows(path)] == [
-        (7, None),
-        (0, "rate_limit_exceeded"),
+    found = [(row["cost_nanodollars"], row["error"], row["cache_write_tokens"]) for row in rows(path)]
+    assert found == [
+        (7, None, 0),
+        (0, "rate_limit_exceeded", 8),
     ]
 
 

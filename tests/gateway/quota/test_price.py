@@ -34,6 +34,30 @@ def test_without_prices_of_their_own() -> None:
     assert priced(Price(input=1.0, output=2.0), Usage(2, 2, cached=1, reasoning=1)) == 6000
 
 
+@pytest.mark.parametrize(
+    ("price", "nanodollars"),
+    [
+        (Price(input=1.0, output=2.0), 500_000 + 200_000 + 100 * 1250 + 200 * 2000),
+        (
+            Price(input=1.0, output=2.0, cached_input=0.1, cache_write=1.5, cache_write_1h=3.0),
+            500_000 + 20_000 + 100 * 1500 + 200 * 3000,
+        ),
+    ],
+)
+def test_what_is_put_into_a_prompt_cache_has_a_price_of_its_own(price: Price, nanodollars: int) -> None:
+    usage = Usage(1000, 0, cached=200, cache_write=300, cache_write_1h=200)
+    assert priced(price, usage) == nanodollars
+
+
+def test_who_marks_what_is_to_be_kept_may_pay_for_keeping_all_of_it() -> None:
+    prices = {"upstream-model": {"input": 1.0, "output": 1.0}}
+    marked = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
+    quoted = 'as in "cache_control":{"type":"ephemeral"}'
+    for content, nanodollars in (("Hi", 1000), (quoted, 1000), ([marked], 2000)):
+        call = a_call(policy_=policy(prices=prices), messages=({"role": "user", "content": content},))
+        assert PriceBook().worst_case(call, Demand(1, 0, 0)) == nanodollars
+
+
 def test_rounded_up() -> None:
     assert priced(Price(input=0.0001, output=0.0), Usage(1, 0)) == 1
 

@@ -12,7 +12,7 @@ import openai
 import orjson
 import pytest
 
-from tests.fakes import FakeUpstream, Received, reply, stream
+from tests.fakes import Do, FakeUpstream, Received, reply, stream
 from tests.serving import KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -656,3 +656,37 @@ async def test_signed_thoughts_survive_tool_turns_of_openais_callers(
         {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}},
     ]
     assert answered["content"][0]["tool_use_id"] == "toolu_1"
+
+
+# The bill
+
+
+async def test_what_is_put_into_the_prompt_cache_is_billed_as_such(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    policy = claude(
+        upstream.base_url, prices={"claude/claude": {"input": 1.0, "cached_input": 0.1, "output": 5.0}}
+    )
+    cut = (*stream(sse(*EVENTS[:4]), whole=False), Do.CLOSE)
+    upstream.scripts = [stream(sse(*EVENTS)), reply(WHOLE), reply(WHOLE), cut]
+    async with serving(tmp_path / "policies", policy) as gateway:
+        http = gateway.http
+        chat = {"model": "claude", "messages": ASK["messages"]}
+        answers = [
+            await http.post("/v1/messages", json={**ASK, "stream": True}),
+            await http.post("/v1/messages", json=ASK),
+            await http.post("/v1/chat/completions", json=chat),
+            await http.post("/v1/messages", json={**ASK, "stream": True}),
+        ]
+        bills = []
+        for answer in answers:
+            receipt = await http.get(f"/v1/requests/{answer.headers['x-request-id']}")
+            bills.append(receipt.json()["stages"]["quota"]["cost_usd"])
+    prompt = 10 * 1.0 + 50 * 0.1 + 100 * 1.25 + 200 * 2.0
+    assert [round(bill * 1e6, 6) for bill in bills[:3]] == [prompt + 60 * 5.0] * 3
+    # Of one that broke off the prompt is known from its start, and its words are counted.
+    assert prompt < round(bills[3] * 1e6, 6) < prompt + 60 * 5.0
+    assert answers[2].json()["usage"]["prompt_tokens_details"] == {
+        "cached_tokens": 50,
+        "cache_write_tokens": 300,
+    }
