@@ -18,6 +18,7 @@ from gateway.observe.tracing import level_of, sent_trace_id
 from gateway.runtime import Runtime
 from gateway.web.canonical import canonical
 from gateway.web.context import Context
+from gateway.web.dialect import is_anthropics
 from gateway.wire.front import ErrorWriter
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Door:
 
     async def _answer(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
         context.put(scope)
-        names = ANTHROPIC_ID if scope["path"].startswith("/v1/messages") else REQUEST_ID
+        names = ANTHROPIC_ID if is_anthropics(scope) else REQUEST_ID
         id_headers = [(name, context.request_id.encode()) for name in names]
         status = 0
 

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from gateway.observe.metrics import Metrics
+from gateway.web.dialect import is_anthropics
 from gateway.web.endpoints import health, requests
 from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
@@ -16,6 +17,7 @@ from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
 from gateway.wire import openai_chat, openai_completions, openai_models
 from gateway.wire.answer import Dialect
+from gateway.wire.anthropic import models as anthropic_models
 from gateway.wire.anthropic.errors import error_body as anthropic_error
 from gateway.wire.anthropic.front import AnthropicFront
 from gateway.wire.embeddings_front import EmbeddingsFront
@@ -26,8 +28,8 @@ PUBLIC = ("/healthz", "/readyz", "/metrics")
 
 
 def error_writer(scope: Scope) -> ErrorWriter:
-    """How errors are told to whoever asks this: in the words of the dialect that the path belongs to."""
-    return anthropic_error if scope["path"].startswith("/v1/messages") else openai_error
+    """How errors are told to whoever asks this: in the words of his dialect."""
+    return anthropic_error if is_anthropics(scope) else openai_error
 
 
 def build(metrics: Metrics, *, max_body: int, heartbeat: float, leaving: Path | None = None) -> list[Route]:
@@ -37,7 +39,7 @@ def build(metrics: Metrics, *, max_body: int, heartbeat: float, leaving: Path | 
     chat, completions = (
         generating(OpenAIFront(cast("Dialect", module))) for module in (openai_chat, openai_completions)
     )
-    models = Models(openai_models)
+    models = Models(openai=openai_models, anthropic=anthropic_models)
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),

@@ -9,26 +9,31 @@ from gateway.errors import UnknownModel
 from gateway.policy.schema import Model
 from gateway.runtime import Runtime
 from gateway.web.context import Context
+from gateway.web.dialect import is_anthropics
 from gateway.wire.openai_models import Catalogue, Listed
 
 
 class Models:
-    """The two endpoints in one dialect's form."""
+    """The two endpoints, in the form of whoever asks."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+    def __init__(self, *, openai: Catalogue, anthropic: Catalogue) -> None:
+        self._openai = openai
+        self._anthropic = anthropic
 
     async def all(self, request: Request) -> Response:
         found = _visible(Context.of(request.scope))
-        return JSONResponse(self._catalogue.write_list(found, request.query_params))
+        return JSONResponse(self._catalogue(request).write_list(found, request.query_params))
 
     async def one(self, request: Request) -> Response:
         """Raises ``UnknownModel``. An id may hold slashes, percent-encoded or not."""
         wanted = request.path_params["model"]
         for model in _visible(Context.of(request.scope)):
             if model.id == wanted:
-                return JSONResponse(self._catalogue.write_one(model))
+                return JSONResponse(self._catalogue(request).write_one(model))
         raise UnknownModel.named(wanted)
+
+    def _catalogue(self, request: Request) -> Catalogue:
+        return self._anthropic if is_anthropics(request.scope) else self._openai
 
 
 def _visible(context: Context) -> list[Listed]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import orjson
 
 from gateway.errors import ContextTooLong, GatewayError
@@ -19,6 +21,18 @@ _TYPES = {
 }
 
 
+_PARTS = re.compile(
+    r"maximum context length is (\d+) tokens.*?\((\d+) (?:in|of|from) (?:the|your) ", re.DOTALL
+)
+"""OpenAI's words: the limit, and how many tokens of what was asked for are the prompt's."""
+
+
+def _fits(message: str) -> bool:
+    """Whether the prompt alone would have had room: what is too much then is ``max_tokens``."""
+    found = _PARTS.search(message)
+    return found is not None and int(found[2]) < int(found[1])
+
+
 def error_value(error: GatewayError, request_id: str) -> dict[str, Json]:
     kind = _TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
     return {
@@ -34,7 +48,10 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
 
 def _message(error: GatewayError) -> str:
     if isinstance(error, ContextTooLong) and "prompt is too long" not in error.message:
-        # By these words clients know that they should shorten the conversation.
+        if _fits(error.message):
+            # In their API's words, too: by these clients know that they should ask for less.
+            return f"input length and `max_tokens` exceed context limit: {error.message}"
+        # And by these that they should shorten the conversation.
         return f"prompt is too long: {error.message}"
     if error.param and error.param not in error.message:
         return f"{error.param}: {error.message}"

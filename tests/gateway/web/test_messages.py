@@ -183,3 +183,32 @@ async def test_openais_client(gateway: Gateway, upstream: FakeUpstream) -> None:
     assert whole.usage is not None
     assert whole.usage.total_tokens == 24
     assert upstream.requests[0].json()["max_tokens"] == 777
+
+
+# The list of models
+
+
+async def test_anthropics_client_lists_the_models_page_by_page(
+    gateway: Gateway, client: anthropic.AsyncAnthropic
+) -> None:
+    ids = [model["id"] for model in (await gateway.http.get("/v1/models")).json()["data"]]
+    found = [model async for model in client.models.list(limit=2)]
+    assert [model.id for model in found] == ids
+    assert len(ids) > 2
+    assert {(model.type, model.display_name == model.id) for model in found} == {("model", True)}
+    assert all(model.created_at.year >= 2025 for model in found)
+    backwards = await client.models.list(limit=1, before_id=ids[2])
+    assert [model.id for model in backwards.data] == [ids[1]]
+    assert (backwards.has_more, backwards.first_id) == (True, ids[1])
+    assert (await client.models.retrieve("claude")).id == "claude"
+
+
+async def test_its_errors_about_models_are_anthropics(client: anthropic.AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        await client.models.retrieve("none")
+    assert (caught.value.request_id or "").startswith("req_")
+    assert caught.value.body["type"] == "error"  # type: ignore[index]
+    with pytest.raises(anthropic.BadRequestError, match="limit"):
+        await client.models.list(limit=0)
+    with pytest.raises(anthropic.BadRequestError, match="after_id"):
+        await client.models.list(after_id="none")

@@ -563,6 +563,22 @@ def test_clients_recognise_a_prompt_that_is_too_long() -> None:
     assert orjson.loads(error_body(error, "r"))["error"]["message"].startswith("prompt is too long: ")
 
 
+def test_a_prompt_with_room_is_not_called_too_long() -> None:
+    said = (
+        "This model's maximum context length is 512 tokens. However, you requested {} tokens ({} in the messages, "
+        "{} in the completion). Please reduce the length of the messages or completion."
+    )
+    for prompt, cap, words in (
+        (11, 4096, "input length and `max_tokens` exceed context limit"),
+        (600, 5, "prompt is too long"),
+    ):
+        message = said.format(prompt + cap, prompt, cap)
+        error = errors.ContextTooLong(message, status=400, type=None, param=None, code=None)
+        told = orjson.loads(error_body(error, "r"))["error"]["message"]
+        assert told.startswith(words)
+        assert ("prompt is too long" in told) == (prompt > 512)
+
+
 def test_an_error_within_a_stream() -> None:
     events = Events(a_call(request_id="req_1"))
     events.event(say("x"))
