@@ -66,6 +66,8 @@ class Delta:
     """One for each of ``tokens``, where asked for."""
     cached: int = 0
     """With the first tokens: those of the prompt that were in the cache."""
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """With the first tokens, where asked for: one for each token of the prompt but the first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +114,9 @@ class Generation:
 
     def _gain(self, gain: Progress, at: float) -> None:
         index = self._open[gain.request_id]
-        self._deltas.append(Delta(index, gain.tokens, gain.finish, at, gain.logprobs, gain.cached))
+        self._deltas.append(
+            Delta(index, gain.tokens, gain.finish, at, gain.logprobs, gain.cached, gain.prompt_logprobs)
+        )
         if gain.finish is not None:
             del self._open[gain.request_id]
         self._wake()

@@ -29,6 +29,9 @@ class BlockTables:
         """Tokens of a request without blocks that need not be computed. Sets its ``chain`` to what is known."""
         if self.prefixes is None:
             return 0
+        if request.scoring:
+            request.chain = self.prefixes.root(request.adapter)
+            return 0
         known = request.chain or self.prefixes.root(request.adapter)
         request.chain = self.prefixes.match(known, request.tokens)
         return request.chain.depth * self.block_size

@@ -36,6 +36,8 @@ class Work:
     """Those that begin with this step. Their first tokens are drawn beside this request's."""
     adapter: str | None = None
     """The LoRA adapter that the request asks for."""
+    scores: int | None = None
+    """Set where the prompt's tokens behind these are to be scored: so many likely ones are told beside each."""
 
     @property
     def end(self) -> int:
@@ -72,6 +74,8 @@ class Drawn:
     """For those that ask for them, one for each of their tokens."""
     drafts: dict[int, list[int]] = field(default_factory=dict)
     """Guesses for the next step, at most ``Work.room`` of them."""
+    scores: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    """Of the prompts' tokens behind those of works that ask for it."""
     failed: dict[int, str] = field(default_factory=dict)
     """Requests whose answers cannot go on, and why."""
 
@@ -87,3 +91,5 @@ class Progress:
     """One for each of ``tokens``, where the request asks for them."""
     cached: int = 0
     """With a request's first tokens: those of its prompt that the prefix cache had."""
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """With a request's first tokens, where it asks for them: one for each token of its prompt but the first."""

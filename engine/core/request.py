@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.core.logprobs import TokenLogprobs
 from engine.core.prefix_cache import Node
 from engine.core.sampling_params import SamplingParams
 
@@ -41,6 +42,7 @@ class Request:
         "params",
         "priority",
         "prompt_length",
+        "prompt_logprobs",
         "rank",
         "siblings",
         "started",
@@ -90,12 +92,19 @@ class Request:
         """Whether the block that it writes next may be shared with other choices of the same prompt."""
         self.cached = 0
         """Tokens of the prompt that the prefix cache had: until they are told."""
+        self.prompt_logprobs: list[TokenLogprobs] | None = None if params.prompt_logprobs is None else []
+        """Of the prompt's tokens from the second on, as far as computed: until they are told. None: not asked for."""
         self.started = False
         """Whether it has ever been scheduled."""
 
     @property
     def missing(self) -> int:
         return len(self.tokens) - self.computed
+
+    @property
+    def scoring(self) -> bool:
+        """Whether some of the prompt must be run through the model even if its KV is known."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_length - 1
 
     @property
     def generated(self) -> int:

@@ -45,4 +45,6 @@ class SamplingParams:
     """Any of these ends the request; it is the last of its tokens."""
     logprobs: int | None = None
     """Most likely tokens to tell beside each token drawn; ``None``: no logprobs at all."""
+    prompt_logprobs: int | None = None
+    """Most likely tokens to tell beside each token of the prompt but the first; ``None``: none of the prompt's."""
     grammar: Grammar | None = None

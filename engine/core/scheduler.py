@@ -187,6 +187,10 @@ class Scheduler:
             if request is None:
                 continue
             request.computed = work.start + len(work.tokens) - work.drafts
+            if work.scores is not None and request.prompt_logprobs is not None:
+                # One that had to give way computes some of its prompt once more.
+                known = len(request.prompt_logprobs) - work.start
+                request.prompt_logprobs += drawn.scores[request.id][known:]
             if work.sampling is None:
                 if request.computed >= request.boundary:
                     self._tables.learn(request)
@@ -321,6 +325,8 @@ class Scheduler:
             request.prompt_length,
         )
         work.adapter = request.adapter
+        if request.scoring:
+            work.scores = request.params.prompt_logprobs
         if last and request.siblings:
             work.siblings = list(request.siblings)
         return work
@@ -337,8 +343,10 @@ class Scheduler:
     def _gain(self, request: Request, drawn: Drawn) -> Progress:
         gained, finish = request.extend(drawn.tokens[request.id])
         told = drawn.logprobs.get(request.id) if drawn.logprobs else None
-        progress = Progress(request.id, gained, finish, told and told[: len(gained)], request.cached)
-        request.cached = 0
+        progress = Progress(
+            request.id, gained, finish, told and told[: len(gained)], request.cached, request.prompt_logprobs
+        )
+        request.cached, request.prompt_logprobs = 0, None
         return progress
 
     def _seat(self, fork: Request, finish: FinishReason | None) -> None:

@@ -218,7 +218,12 @@ def main() -> None:
     parser.add_argument(
         "--peak", type=float, default=2.5e-3, help="highest learning rate of the target model"
     )
-    parser.add_argument("--tool-steps", type=int, default=700, help="further steps with tools, of either")
+    parser.add_argument(
+        "--tool-steps",
+        type=int,
+        default=0,
+        help="further steps that teach tool calls; the committed weights had none",
+    )
     parser.add_argument("--tool-peak", type=float, default=1.5e-3, help="highest learning rate of those")
     parser.add_argument(
         "--second-stage", action="store_true", help="begin with the tools, from the weights that --out has"

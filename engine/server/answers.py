@@ -200,7 +200,12 @@ def _text_logprobs(said: list[Said] | None) -> dict[str, Any] | None:
         "tokens": [one.chosen.text for one in said],
         "token_logprobs": [one.chosen.logprob for one in said],
         # The token said is there in any case, be it one more than was asked for.
-        "top_logprobs": [{token.text: token.logprob for token in (*one.top, one.chosen)} for one in said],
+        "top_logprobs": [
+            None
+            if one.chosen.logprob is None
+            else {token.text: token.logprob for token in (*one.top, one.chosen)}
+            for one in said
+        ],
         "text_offset": [one.offset for one in said],
     }
 

@@ -12,7 +12,7 @@ from engine.core.sampling_params import SamplingParams
 from engine.server.answers import Finish, Piece, Usage
 from engine.server.detokenizer import Detokenizer, StopStrings
 from engine.server.hints import Hints
-from engine.server.logprobs import Minutes, Said
+from engine.server.logprobs import Minutes, Said, of_prompt, shifted
 from engine.server.metrics import Metrics
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools_parser import CallDelta, ToolParser
@@ -28,6 +28,8 @@ class Sequence:
     """The end of the prompt, where what is generated is more of the same text."""
     echo: str = ""
     """Text to send before what is generated."""
+    silent: bool = False
+    """Nothing but the echo is wanted: the one token that is drawn is left out."""
     parser: ToolParser | None = None
     """Takes tool calls out of the text."""
     own_stops: frozenset[int] = frozenset()
@@ -63,6 +65,8 @@ class Generator:
             adapter=adapter,
         )
         choices = [_Choice(self.tokenizer, s, stops, arrived, self.metrics) for s in sequences]
+        prompts: dict[int, list[Said]] = {}
+        """How likely prompts were, by their identity: choices of one prompt have it in common."""
         try:
             async for deltas in generation:
                 pieces = []
@@ -72,13 +76,26 @@ class Generator:
                         continue
                     first = choice.tokens == 0
                     counted = choice.tokens
+                    sequence = sequences[delta.index]
                     text, finish, said, calls = choice.take(delta)
+                    if sequence.silent:
+                        text, said, choice.tokens = "", said and [], counted
                     usage.completion_tokens += choice.tokens - counted
                     usage.cached_tokens += delta.cached
                     if choice.finished and delta.finish is None:
                         generation.stop(delta.index)
-                    if first:
-                        text = sequences[delta.index].echo + text
+                    if first and not choice.begun:
+                        choice.begun = True
+                        if delta.prompt_logprobs is not None:
+                            prompts[id(sequence.prompt)] = of_prompt(
+                                self.tokenizer, sequence.prompt, delta.prompt_logprobs
+                            )
+                        text = sequence.echo + text
+                        before = prompts.get(id(sequence.prompt), [])
+                    else:
+                        before = []
+                    if said is not None and sequence.echo:
+                        said = before + shifted(said, len(sequence.echo))
                     if text or finish or first or said or calls:
                         pieces.append(Piece(delta.index, text, finish, said, calls, choice.stop))
                 if pieces:
@@ -102,6 +119,8 @@ class _Choice:
     """Characters let out."""
     stop: str | int | None = None
     """What of the caller's own ended it."""
+    begun: bool = False
+    """Whether anything was told of it."""
     _detokenizer: Detokenizer = field(init=False)
     _stop_strings: StopStrings = field(init=False)
     _minutes: Minutes | None = field(init=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.core.logprobs import TokenLogprobs
+from engine.server.detokenizer import Detokenizer
 from engine.server.tokenizer import Tokenizer
 
 _LOWEST = -9999.0
@@ -21,7 +22,8 @@ class Likely:
     """``bytes:\\xe2\\x82`` for one that is no whole character, so that no two tokens look alike."""
     bytes: bytes | None
     """What it adds to the text; None for a special token, which adds nothing."""
-    logprob: float
+    logprob: float | None
+    """None for the first token of a prompt, which follows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,14 @@ class Minutes:
 
     def push(self, token: TokenLogprobs, text: str) -> None:
         """``text`` is what has become certain with this token."""
-        chosen = self._likely(token.token, token.logprob)
         top = [self._likely(other, logprob) for other, logprob in token.top]
+        self._push(self._likely(token.token, token.logprob), top, text)
+
+    def begin(self, token: int, text: str) -> None:
+        """As ``push``, for the first token of a prompt."""
+        self._push(self._likely(token, None), [], text)
+
+    def _push(self, chosen: Likely, top: list[Likely], text: str) -> None:
         self._first = self._first and chosen.bytes is None
         self._open.append(Said(chosen, top, self._certain))
         if text:
@@ -83,9 +91,9 @@ class Minutes:
         self._open = []
         return rest
 
-    def _likely(self, token: int, logprob: float) -> Likely:
+    def _likely(self, token: int, logprob: float | None) -> Likely:
         value = self._tokenizer.bytes_of(token)
-        logprob = max(logprob, _LOWEST)
+        logprob = None if logprob is None else max(logprob, _LOWEST)
         if value is None:
             return Likely(self._tokenizer.name_of(token), None, logprob)
         if self._first and value[:1] == b" " and self._tokenizer.decode([token])[:1] != " ":
@@ -96,3 +104,18 @@ class Minutes:
         except UnicodeDecodeError:
             text = "bytes:" + "".join(f"\\x{byte:02x}" for byte in value)
         return Likely(text, value, logprob)
+
+
+def of_prompt(tokenizer: Tokenizer, prompt: Sequence[int], told: Sequence[TokenLogprobs]) -> list[Said]:
+    """The tokens of a prompt that is echoed; ``told`` are all but the first, of which nothing is to be told."""
+    minutes = Minutes(tokenizer)
+    detokenizer = Detokenizer(tokenizer.decode)
+    minutes.begin(prompt[0], detokenizer.push(prompt[:1]))
+    for token in told:
+        minutes.push(token, detokenizer.push([token.token]))
+    return minutes.finish()
+
+
+def shifted(said: Sequence[Said], characters: int) -> list[Said]:
+    """The same behind a text of so many characters."""
+    return [replace(one, offset=one.offset + characters) for one in said]

@@ -61,7 +61,7 @@ class Room:
         ``param`` and ``field`` are where the prompt and the wanted number were given.
         """
         left = self.limit - len(prompt)
-        if left < (0 if wanted == 0 else 1):
+        if left < 1:
             raise ContextLengthExceeded(len(prompt), wanted, limit=self.limit, param=param, prompt=param)
         if wanted is None:
             return left
@@ -159,7 +159,7 @@ class Preparer:
         usage, adapter = Usage(prompt_tokens), self.models.key(body.model)
         job = Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, usage, adapter)
         granted = min(sequence.params.max_tokens for sequence in sequences)
-        if wanted is not None and granted < wanted:
+        if wanted and granted < wanted:
             job.headers[MAX_TOKENS] = str(granted)
         if names := listed(body.ignored):
             job.headers[IGNORED] = names
@@ -195,8 +195,10 @@ class Preparer:
         for i in range(body.n or 1):
             # Choices of one seeded request differ, each in the same way every time.
             seed = secrets.randbits(64) if body.seed is None else body.seed + (i << 32)
+            scores = logprobs if echo and not found else None
             params = SamplingParams(
-                max_tokens=max_tokens,
+                # One is drawn even where none is wanted: it is what the prompt is run for.
+                max_tokens=max(1, max_tokens),
                 min_tokens=least,
                 temperature=1.0 if body.temperature is None else body.temperature,
                 top_p=1.0 if body.top_p is None else body.top_p,
@@ -209,10 +211,13 @@ class Preparer:
                 seed=seed % 2**64,
                 stop_token_ids=stop_ids.union(body.stop_token_ids or ()),
                 logprobs=logprobs,
+                prompt_logprobs=scores,
                 grammar=grammar,
             )
             own_stops = frozenset(body.stop_token_ids or ())
-            found.append(Sequence(prompt, params, context, echo, None, own_stops, body.min_tokens or 0))
+            silent = max_tokens == 0
+            spared = body.min_tokens or 0
+            found.append(Sequence(prompt, params, context, echo, silent, None, own_stops, spared))
         return found
 
     def _parser(self, body: ChatBody) -> ToolParser:

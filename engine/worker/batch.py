@@ -62,6 +62,8 @@ class Batch:
     """int64 [len(draws)]: the row of the token before each."""
     adapters: list[tuple[str, int, int]]
     """Which rows are whose: (adapter, first row, row after its last)."""
+    scored: list[tuple[Work, int]]
+    """Works whose tokens' followers are to be scored, and the row of the first token of each."""
 
 
 class BatchBuilder:
@@ -152,6 +154,11 @@ class BatchBuilder:
                 (work.adapter, int(end) - len(work.tokens), int(end))
                 for work, end in zip(order, ends, strict=True)
                 if work.adapter is not None
+            ],
+            scored=[
+                (work, int(end) - len(work.tokens))
+                for work, end in zip(order, ends, strict=True)
+                if work.scores is not None
             ],
         )
 

@@ -24,6 +24,7 @@ from engine.worker.lora import start_bank
 from engine.worker.ngram import PromptLookup
 from engine.worker.parallel import Ranks, start_ranks
 from engine.worker.sampler import Sampler, gather, measure, verify
+from engine.worker.scoring import score
 from engine.worker.speculative import Fixed, Proposer, Speculation
 from kernels.launch import path
 
@@ -128,6 +129,8 @@ class Runner:
         if hidden is None:
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
         drawn = Drawn()
+        if batch.scored:
+            drawn.scores = score(self.model.logits, hidden, batch.scored)
         if batch.draws:
             logits = self.model.logits(hidden[batch.drawn_rows])
             tokens = self._sampler.draw(logits, batch.draws, masks.wait() if masks else None)

@@ -41,6 +41,8 @@ class CompletionBody(Sampling):
         | Tokens
         | Annotated[list[Tokens], Field(min_length=1)]
     )
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    """0, with ``echo`` and ``logprobs``, asks how likely the prompt is."""
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: Annotated[int, Field(ge=1, le=20)] | None = None

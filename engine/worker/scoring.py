@@ -1,0 +1,45 @@
+"""How likely the tokens of a prompt were: what callers learn who compare answers rather than have one made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.core.logprobs import TokenLogprobs
+from engine.core.plan import Work
+
+_ROWS = 64
+"""Rows whose logits are held at a time: a vocabulary of 150,000 takes 40 MB for them."""
+
+
+def score(
+    logits: Callable[[Tensor], Tensor], hidden: Tensor, scored: Sequence[tuple[Work, int]]
+) -> dict[int, list[TokenLogprobs]]:
+    """The logprobs of the prompts' tokens that follow those of this step, by request.
+
+    ``hidden``: [tokens, hidden size], all of the step's rows; ``logits`` makes [rows, vocabulary] of some of them.
+    ``scored``: works that ask for it, each with the row of its first token. They are log-softmaxes of the logits as
+    the model gives them, as those of answers are.
+    """
+    told: dict[int, list[TokenLogprobs]] = {}
+    for work, first in scored:
+        until = min(work.start + len(work.tokens) - work.drafts, work.prompt_length - 1)
+        following = work.history[work.start + 1 : until + 1]
+        found = told[work.request_id] = []
+        for begin in range(0, len(following), _ROWS):
+            tokens = following[begin : begin + _ROWS]
+            rows = hidden[first + begin : first + begin + len(tokens)]
+            found += _likely(logits(rows), tokens, work.scores or 0)
+    return told
+
+
+def _likely(logits: Tensor, tokens: list[int], most: int) -> list[TokenLogprobs]:
+    logprobs = logits.float().log_softmax(dim=-1)
+    chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(1).tolist()
+    values, ids = (found.tolist() for found in logprobs.topk(min(most, logits.shape[1]), dim=-1))
+    return [
+        TokenLogprobs(token, own, list(zip(top, likely, strict=True)))
+        for token, own, top, likely in zip(tokens, chosen, ids, values, strict=True)
+    ]
