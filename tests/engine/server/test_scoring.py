@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_choices_of_one_prompt_and_streams_tell_it_too(server: EngineServer) -> 
     events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
     for index in (0, 1):
         parts = [c["logprobs"]["token_logprobs"] for e in events for c in e["choices"] if c["index"] == index]
-        assert sum(parts, []) == whole["choices"][index]["logprobs"]["token_logprobs"]
+        assert list(chain.from_iterable(parts)) == whole["choices"][index]["logprobs"]["token_logprobs"]
 
 
 def test_scoring_costs_no_tokens_and_needs_an_echo(server: EngineServer) -> None:
