@@ -78,11 +78,7 @@ async def _provider(app: ASGIApp) -> AsyncIterator[str]:
         await task
 
 
-# Whole and streamed messages follow when they have Anthropic's newer fields.
-OURS = [case for case in CASES if case.path != MESSAGES or "-no-" in case.name or "-wrong-" in case.name]
-
-
-@pytest.mark.parametrize("case", OURS, ids=[case.name for case in OURS])
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 @pytest.mark.parametrize("model", [openai.MODEL, anthropic.MODEL])
 def test_it_is_as_published(stack: Stack, model: str, case: Case) -> None:
     case.run(stack, model)

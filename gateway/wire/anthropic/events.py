@@ -198,8 +198,7 @@ class Events:
     def _begin_tool(self, index: int, tool: _Tool) -> bytes:
         tool.block = self._blocks
         call_id = ids.call_to_anthropic(tool.id or f"call_{self._call.request_id}_{index}")
-        block = {"type": "tool_use", "id": call_id, "name": tool.name, "input": {}, **tool.more}
-        out = self._begin(index, block, _JSON_DELTA)
+        out = self._begin(index, self._news.tool_use(call_id, tool.name, tool.more), _JSON_DELTA)
         words = "".join(tool.arguments)
         return out + self._prefix + orjson.dumps(words) + b"}}\n\n" if words else out
 

@@ -94,6 +94,12 @@ class News:
         news = {"type": "message_delta", **self.native.get("event", {}), "delta": delta, "usage": usage}
         return news | self.own_fields()
 
+    def tool_use(self, call_id: str, name: str, more: Mapping[str, Json]) -> dict[str, Json]:
+        """A call's block as it begins; ``more`` is what a provider of this dialect says of it besides."""
+        # All calls of other servers are the model's own.
+        known = more if self.native else {"caller": {"type": "direct"}, **more}
+        return {"type": "tool_use", "id": call_id, "name": name, "input": {}, **known}
+
     def own_fields(self) -> dict[str, Json]:
         """What Anthropic's API does not have: a guard's revocation, and who took the answer over in the middle."""
         told = dict(self.tollgate or {})
@@ -139,7 +145,7 @@ _COUNTED = (
 
 def write_usage(usage: Usage) -> dict[str, Json]:
     """Their ``input_tokens`` are those that had nothing to do with the prompt cache; ours are all."""
-    written: dict[str, Json] = {
+    return {
         "input_tokens": max(usage.prompt - usage.cached - usage.cache_write, 0),
         "cache_creation": {
             "ephemeral_5m_input_tokens": max(usage.cache_write - usage.cache_write_1h, 0),
@@ -148,10 +154,8 @@ def write_usage(usage: Usage) -> dict[str, Json]:
         "cache_creation_input_tokens": usage.cache_write,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.completion,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning},
     }
-    if usage.reasoning:
-        written["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
-    return written
 
 
 def pieces(delta: Mapping[str, Json]) -> list[tuple[str, str]]:

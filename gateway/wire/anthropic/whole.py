@@ -106,8 +106,7 @@ class Whole:
         block = self._tools.get(index)
         if block is None:
             call_id = f"toolu_{self._call.request_id}_{index}"
-            value = {**more, "type": "tool_use", "id": call_id, "name": "", "input": {}}
-            block = self._tools[index] = self._begin("tool_use", value)
+            block = self._tools[index] = self._begin("tool_use", self._news.tool_use(call_id, "", more))
         function = piece.get("function") or {}
         if piece.get("id"):
             block.value["id"] = ids.call_to_anthropic(piece["id"])

@@ -115,7 +115,11 @@ def text(words: str = "") -> dict[str, Any]:
     return {"type": "text", "text": words, "citations": None}
 
 
+DIRECT = {"type": "direct"}
+"""Who calls a tool: of other servers always the model itself."""
+NO_THOUGHT = {"output_tokens_details": {"thinking_tokens": 0}}
 UNTOLD = {
+    **NO_THOUGHT,
     "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
     "inference_geo": None,
     "server_tool_use": None,
@@ -288,6 +292,7 @@ def test_events_of_a_text() -> None:
                 "stop_details": None,
             },
             "usage": {
+                **NO_THOUGHT,
                 "server_tool_use": None,
                 "input_tokens": 4,
                 "cache_creation_input_tokens": 0,
@@ -317,10 +322,10 @@ def test_blocks_open_and_close_as_thoughts_text_and_tools_alternate() -> None:
         {"type": "thinking_delta", "thinking": "."},
         text(),
         {"type": "text_delta", "text": "One"},
-        {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {}},
+        {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {}, "caller": DIRECT},
         {"type": "input_json_delta", "partial_json": '{"x":'},
         {"type": "input_json_delta", "partial_json": "1}"},
-        {"type": "tool_use", "id": "toolu_as_b", "name": "g", "input": {}},
+        {"type": "tool_use", "id": "toolu_as_b", "name": "g", "input": {}, "caller": DIRECT},
         {"type": "input_json_delta", "partial_json": "{}"},
         text(),
         {"type": "text_delta", "text": "Two"},
@@ -375,7 +380,7 @@ def test_a_whole_message() -> None:
         "content": [
             {"type": "thinking", "thinking": "Hm.", "signature": ""},
             text("I'll look."),
-            {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {"x": 1}},
+            {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {"x": 1}, "caller": DIRECT},
         ],
         "container": None,
         "stop_reason": "tool_use",
@@ -406,9 +411,15 @@ def test_tool_calls_out_of_turn_lose_nothing() -> None:
 def test_a_tool_is_told_of_once_its_name_is_known() -> None:
     chunks = [tool(0, id="a"), tool(0, '{"x"', name="f"), tool(0, ":1}"), say(finish="tool_calls")]
     block = written(*chunks)[1]
-    assert block["content_block"] == {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {}}
+    assert block["content_block"] == {
+        "type": "tool_use",
+        "id": "toolu_as_a",
+        "name": "f",
+        "input": {},
+        "caller": DIRECT,
+    }
     assert whole(*chunks)["content"] == [
-        {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {"x": 1}}
+        {"type": "tool_use", "id": "toolu_as_a", "name": "f", "input": {"x": 1}, "caller": DIRECT}
     ]
 
 

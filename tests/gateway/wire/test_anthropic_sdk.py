@@ -63,7 +63,13 @@ def check(message: anthropic.types.Message) -> None:
     assert [block.to_dict() for block in message.content] == [
         {"type": "thinking", "thinking": "Hm.", "signature": ""},
         {"type": "text", "text": "I'll look.", "citations": None},
-        {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"location": "Paris"}},
+        {
+            "type": "tool_use",
+            "id": "toolu_1",
+            "name": "get_weather",
+            "input": {"location": "Paris"},
+            "caller": {"type": "direct"},
+        },
     ]
     assert (message.id, message.model, message.stop_reason) == ("msg_req_1", "m", "tool_use")
     usage = message.usage
