@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 
-_RUN = re.compile(
-    r'(?<!\\)(?:\\["\\bfnrt])*\\(?:u[0-9a-fA-F]{4}|/)(?:\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt]))*', re.ASCII
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.ASCII | re.DOTALL
 )
+"""One after the other, so that a backslash is never taken for the beginning of what follows its own escape."""
 _OPEN = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z", re.ASCII)
 """An escape that more may belong to: two of them may be the halves of one character (RFC 8259, section 7)."""
 _LONGEST = 11
@@ -40,11 +41,13 @@ class Unescaping:
             before = text[: match.start()]
             if not (len(before) - len(before.rstrip("\\"))) % 2:
                 text, self._held = before, match[0]
-        return _RUN.sub(_written, text) if "\\u" in text or "\\/" in text else text
+        return _ESCAPE.sub(_written, text) if "\\u" in text or "\\/" in text else text
 
 
-def _written(run: re.Match[str]) -> str:
-    text = json.dumps(json.loads(f'"{run[0]}"'), ensure_ascii=False)[1:-1]
+def _written(escape: re.Match[str]) -> str:
+    if escape[0][1] not in "u/" or escape[0] == "\\u":  # as it must be, or no JSON
+        return escape[0]
+    text = json.dumps(json.loads(f'"{escape[0]}"'), ensure_ascii=False)[1:-1]
     return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 

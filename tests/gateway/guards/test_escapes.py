@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -83,3 +84,11 @@ def test_a_written_break_hides_nothing(sign: str) -> None:
     said = text % "Acme Corp and project x"
     assert [one.label for one in topics.quick(said, "tool").findings] == ["word:0", "pattern:0"]
     assert topics.quick(r"see \\server", "tool").findings
+
+
+@pytest.mark.parametrize("escape", [r"\n", r"\"", "\\\\"])
+def test_a_long_run_of_escapes_takes_time_that_grows_with_its_length(escape: str) -> None:
+    written = r"\/ " + escape * 30_000
+    began = time.process_time()
+    assert Unescaping().feed(written) == written.replace("\\/", "/", 1)
+    assert time.process_time() - began < 2
