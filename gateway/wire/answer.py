@@ -90,6 +90,9 @@ def _check(chunk: Chunk) -> None:
         or not (calls is None or (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)))
     ):
         raise TypeError("not a choice")
+    for place, call in enumerate(calls or ()):
+        if type(call.get("index", place)) is not int:
+            call["index"] = place  # some servers write null
 
 
 def _stop(choice: Mapping[str, Json]) -> str | int | None:

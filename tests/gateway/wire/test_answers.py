@@ -168,6 +168,19 @@ def test_interleaved_tool_calls_in_pieces() -> None:
     ChatCompletion.model_validate(body)
 
 
+@pytest.mark.parametrize("index", [None, "x", 0.0, {}, True])
+def test_a_tool_call_whose_index_is_none_has_its_place(index: Any) -> None:
+    def calls(*pieces: dict[str, Any]) -> dict[str, Any]:
+        return delta(tool_calls=[{**piece, "index": index} for piece in pieces])
+
+    named = calls(tool(0, '{"x":', id="call_a", name="f"), tool(1, "", id="call_b", name="g"))
+    [chunk] = CHAT.read_event(calls(tool(0, " 1}"), tool(1, "{}")))
+    assert chunk.delta is not None
+    assert [call["index"] for call in chunk.delta["tool_calls"]] == [0, 1]
+    said = collect([named, calls(tool(0, " 1}"), tool(1, "{}"))])["choices"][0]["message"]["tool_calls"]
+    assert [call["function"]["arguments"] for call in said] == ['{"x": 1}', "{}"]
+
+
 def test_empty_ids_and_names_in_later_pieces_do_not_erase_the_first() -> None:
     events = [
         delta(tool_calls=[tool(0, "{", id="call_a", name="f")]),
