@@ -5,6 +5,7 @@ Estimates lean to the high side, as a reservation must cover what is really used
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ class Estimator:
             return Estimate(prompt, 0, 0, call.model, text, prompts, None, least)
         answers = answers_wanted(request) * prompts
         cap = declared_cap(request.params)
-        cap = None if cap is None else cap * answers
+        if cap is not None:
+            cap = int(min(cap, _room(call, least // prompts))) * answers
         figure = self._answers.get(name) or self._answers.get(("", call.model))
         if figure is None:
             expected, reserved = FIRST_EXPECTED * answers, FIRST_ANSWER * answers
@@ -146,6 +148,23 @@ class Estimator:
             each = usage.completion / demand.answers
             for name in names:
                 _entry(self._answers, name, _Figure(0.0, 0.0)).add(each)
+
+
+def _room(call: Call, prompt: int) -> float:
+    """Tokens that a prompt leaves of the largest context that its model has: a cap beyond is clipped to that.
+
+    Infinite where contexts are not declared, or nothing is clipped.
+    """
+    largest, seen = 0, set[str]()
+    name = call.policy.resolve(call.model)
+    while name is not None and name not in seen:
+        seen.add(name)
+        model = call.policy.models[name]
+        if model.context is None or model.over_context != "clip":
+            return math.inf
+        largest = max(largest, model.context)
+        name = call.policy.resolve(model.larger_context) if model.larger_context is not None else None
+    return max(1, largest - prompt) if largest else math.inf
 
 
 def declared_cap(params: Mapping[str, Json]) -> int | None:

@@ -90,8 +90,8 @@ def test_model_listing(client: openai.OpenAI) -> None:
     [
         ({"model": "no-such"}, openai.NotFoundError, "model"),
         ({"temperature": 9}, openai.BadRequestError, "temperature"),
-        ({"max_tokens": 10**6}, openai.BadRequestError, "max_tokens"),
-        ({"extra_body": {"no_such_thing": 1}}, openai.BadRequestError, "no_such_thing"),
+        ({"max_tokens": -1}, openai.BadRequestError, "max_tokens"),
+        ({"extra_body": {"audio": {}}}, openai.BadRequestError, "audio"),
         ({"messages": []}, openai.BadRequestError, "messages"),
         ({"messages": [{"role": "wizard", "content": "hi"}]}, openai.BadRequestError, "messages[0].role"),
     ],
@@ -122,3 +122,56 @@ def test_the_receipt_tells_what_happened(stack: Stack, client: openai.OpenAI) ->
     assert [attempt["outcome"] for attempt in receipt["stages"]["fallback"]["attempts"]] == ["ok"]
     assert receipt["stages"]["trace"]["status"] == 200
     assert receipt["stages"]["meter"]["completion_tokens"] > 0
+
+
+def test_fields_that_change_no_answer_void_none(client: openai.OpenAI) -> None:
+    plain = client.chat.completions.create(model="tollgate-demo", messages=CAPITAL, temperature=0)
+    raw = client.chat.completions.with_raw_response.create(
+        model="tollgate-demo",
+        messages=CAPITAL,
+        temperature=0,
+        max_completion_tokens=32_000,
+        service_tier="flex",
+        reasoning_effort="high",
+        verbosity="low",
+        store=True,
+        metadata={"a": "b"},
+        modalities=["text"],
+        safety_identifier="s",
+        prompt_cache_key="k",
+        extra_body={"frobnicate": 1},
+    )
+    assert raw.parse().choices[0].message.content == plain.choices[0].message.content
+    assert "frobnicate" in raw.headers["x-tollgate-ignored"]
+    assert 1_900 < int(raw.headers["x-tollgate-max-tokens"]) < 2_048
+
+
+def test_what_ended_an_answer_is_passed_on(client: openai.OpenAI) -> None:
+    for stream in (False, True):
+        answer = client.chat.completions.create(
+            model="tollgate-demo", messages=CAPITAL, temperature=0, stop=["Paris"], stream=stream
+        )
+        choices = [event.choices[0] for event in answer if event.choices] if stream else answer.choices
+        assert choices[-1].finish_reason == "stop"
+        assert (choices[-1].model_extra or {})["stop_reason"] == "Paris"
+
+
+def test_prompts_are_scored_as_harnesses_ask(client: openai.OpenAI) -> None:
+    """As lm-evaluation-harness does: token ids, several at once, and nothing or one token to generate."""
+    prompts = [[20, 30, 40, 50], [60, 70, 80]]
+    for most in (0, 1):
+        answer = client.completions.create(
+            model="tollgate-demo",
+            prompt=prompts,
+            echo=True,
+            logprobs=1,
+            max_tokens=most,
+            temperature=0,
+            seed=1,
+        )
+        for prompt, choice in zip(prompts, answer.choices, strict=True):
+            found = choice.logprobs
+            assert found is not None and found.token_logprobs and found.top_logprobs
+            assert len(found.token_logprobs) >= len(prompt)
+            assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
+            assert all(logprob <= 0 for logprob in found.token_logprobs[1:])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.quota import estimate
 from gateway.quota.estimate import FIRST_ANSWER, FIRST_EXPECTED, Estimator
 from gateway.types import Call, Demand, Principal, Usage
-from tests.fakes import a_call
+from tests.fakes import a_call, policy
 
 SAYING = "The quick brown fox jumps over the lazy dog. "
 """10 tokens with OpenAI's tokenizers."""
@@ -185,3 +185,26 @@ def test_a_foreign_demand_teaches_nothing() -> None:
     call = a_call()
     call.demand = Demand(1, 1, 1)
     Estimator().learn(call, Usage(5, 5))
+
+
+@pytest.mark.parametrize(
+    ("more", "reserved"),
+    [
+        ({}, 32_000),
+        ({"context": 1000}, 997),
+        ({"context": 1000, "over_context": "refuse"}, 32_000),
+        ({"context": 1000, "larger_context": "l"}, 4997),
+        ({"context": 1000, "larger_context": "m"}, 997),
+        ({"context": 2}, 1),
+    ],
+    ids=["no context", "clipped", "refused", "a larger one", "in a circle", "no room"],
+)
+def test_no_more_is_reserved_than_contexts_leave(more: dict[str, Any], reserved: int) -> None:
+    targets = [{"backend": "up", "model": "upstream-model"}]
+    rules = policy(
+        models={"m": {"targets": targets, **more}, "l": {"targets": targets, "context": 5000}},
+    )
+    found = demand(prompt=[5, 6, 7], params={"max_tokens": 32_000}, policy_=rules)
+    assert found.reserved == reserved
+    twice = demand(prompt=[[5, 6, 7], [5, 6, 7]], params={"max_tokens": 32_000}, policy_=rules)
+    assert twice.reserved == 2 * reserved
