@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.admission.pool import Pools
 from gateway.caching.caches import Caches
 from gateway.cascade.cascade import Judge
-from gateway.errors import Internal
+from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, UnknownModel, Upstream
 from gateway.fallback.switchboard import Switchboard
 from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
@@ -29,7 +29,7 @@ from gateway.stages.quota import quota
 from gateway.stages.route import route
 from gateway.stages.shadow import shadow
 from gateway.stages.trace import trace
-from gateway.types import Backend, Call, Chunks, Handler, Stage
+from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, Json, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,35 @@ class Content:
             shadow(self.shadows, self.metrics),
         ]
         return fold(stages, inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What it takes to count a prompt's tokens: input guards, as the provider sees what it counts, and a route."""
+
+    guards: Guards
+    flags: Flags
+    router: Router
+    backends: Mapping[str, Backend]
+    metrics: Metrics
+
+    def handler(self) -> Handler:
+        return fold([guard_input(self.guards, self.flags, self.metrics)], self._count)
+
+    async def _count(self, call: Call) -> Chunks:
+        """One chunk, with the provider's answer as its envelope; without one, nobody counts but the gateway."""
+        yield Chunk(envelope=await self._told(call) or {})
+
+    async def _told(self, call: Call) -> dict[str, Json] | None:
+        try:
+            first = self.router.plan(call)[0]
+            backend = self.backends[first.target.backend]
+            if not isinstance(backend, CountsTokens):
+                return None
+            call.candidate = first
+            return await backend.count_tokens(call, first.target)
+        except (ContextTooLong, Forbidden, UnknownModel, Upstream, RateLimited):
+            return None
 
 
 def fold(stages: list[Stage], handler: Handler) -> Handler:

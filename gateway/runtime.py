@@ -39,7 +39,7 @@ from gateway.observe.books import Books
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
-from gateway.pipeline import Answering, Content, Entrance
+from gateway.pipeline import Answering, Content, Counting, Entrance
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
 from gateway.quota.estimate import Estimator
@@ -81,6 +81,8 @@ class Runtime:
     """Answers calls to models."""
     moderator: Handler
     """Answers ``/v1/moderations``."""
+    counter: Handler
+    """Answers ``/v1/messages/count_tokens``."""
     readiness: Readiness
     created: int = field(default_factory=lambda: int(time.time()))
     resources: frozenset[Closable] = frozenset()
@@ -184,9 +186,10 @@ class Generations:
             sidecar=self._sidecar,
             before=before.caches if before else None,
         )
+        router = Router(policy, backends.keys(), self._pools, self._affinity)
         answering = Answering(
             backends=backends,
-            router=Router(policy, backends.keys(), self._pools, self._affinity),
+            router=router,
             switchboard=self._switchboard,
             pools=self._pools,
             metrics=self._metrics,
@@ -245,6 +248,7 @@ class Generations:
             repeats=Repeats(caches, guards, quotas, metrics=self._metrics, receipts=receipts, books=books),
             handler=entrance.handler(content.handler(answering)),
             moderator=entrance.handler(moderator.handle),
+            counter=Counting(guards, flags, router, backends, self._metrics).handler(),
             readiness=readiness,
             resources=frozenset(resource for resource in owned if resource is not None),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gateway.policy.schema import Budget, Policy, Quotas, Target, Timeouts
 
@@ -247,6 +247,15 @@ Chunks = AsyncGenerator[Chunk, None]
 
 Handler = Callable[[Call], Chunks]
 Stage = Callable[[Handler], Handler]
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A backend whose provider counts a prompt's tokens when asked to."""
+
+    async def count_tokens(self, call: Call, target: Target) -> dict[str, Json]:
+        """Its answer, with ``input_tokens``. Raises ``gateway.errors.GatewayError`` only."""
+        ...
 
 
 class Backend(Protocol):

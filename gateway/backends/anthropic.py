@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import aclosing
 
 import httpx
 import orjson
 
-from gateway.backends import anthropic_errors
+from gateway.backends import anthropic_errors, fitting
 from gateway.backends.anthropic_reading import Body, Events
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.exchange import Exchange
+from gateway.backends.json_object import OneObject
 from gateway.backends.reading import Reading
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, UpstreamFailed
 from gateway.policy.schema import Target
-from gateway.types import Call, Chunks
+from gateway.types import Call, ChatRequest, Chunks, Json
 from gateway.wire.anthropic import request_writer
 from gateway.wire.anthropic.request_reader import DIALECT
 
@@ -24,6 +26,9 @@ VERSION = "2023-06-01"
 callers send."""
 BETA = "beta=true"
 """What Anthropic's SDK appends to the path of requests for beta features."""
+
+_FORM = re.compile(r"output_config|output_format|structured output|schema", re.IGNORECASE)
+"""What a complaint about the form of an answer speaks of."""
 
 
 class AnthropicBackend:
@@ -45,6 +50,7 @@ class AnthropicBackend:
         base_url = base_url.rstrip("/")
         self._messages = Endpoint("POST", base_url + request_writer.PATH)
         self._beta = Endpoint("POST", f"{base_url}{request_writer.PATH}?{BETA}")
+        self._count = Endpoint("POST", f"{base_url}{request_writer.PATH}/count_tokens")
         self._models = Endpoint("GET", base_url + "/v1/models")
         self._max_tokens = max_tokens
         self._exchange = Exchange(name, transport, anthropic_errors.from_response)
@@ -65,7 +71,26 @@ class AnthropicBackend:
                 param="model",
                 code="unsupported_parameter",
             )
-        body = request_writer.write_request(call.request, target.model, max_tokens=self._max_tokens)
+        asked = fitting.fitted(call)
+        form = None if asked.speaks(DIALECT) else (asked.params.get("response_format") or {}).get("type")
+        heard = False
+        try:
+            async with aclosing(self._answer(call, asked, target, by_word=form == "json_object")) as chunks:
+                async for chunk in chunks:
+                    heard = True
+                    yield chunk
+            return
+        except BadRequest as error:
+            if heard or form != "json_schema" or not _FORM.search(f"{error.param} {error.message}"):
+                raise
+        # This model has no structured outputs, or not for such a schema.
+        async with aclosing(self._answer(call, asked, target, by_word=True)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _answer(self, call: Call, asked: ChatRequest, target: Target, *, by_word: bool) -> Chunks:
+        body = request_writer.write_request(asked, target.model, max_tokens=self._max_tokens, by_word=by_word)
+        wanted = OneObject(self.name) if by_word else None
         clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
         headers = self._headers_of(call)
         outage = self._exchange.outage
@@ -83,7 +108,22 @@ class AnthropicBackend:
         )
         async with aclosing(chunks):
             async for chunk in chunks:
-                yield chunk
+                for ready in wanted.feed(chunk) if wanted is not None else (chunk,):
+                    yield ready
+
+    async def count_tokens(self, call: Call, target: Target) -> dict[str, Json]:
+        """The provider's own count of the prompt, as it tells it."""
+        native = call.request.native
+        body = {**(native.body if native is not None else {}), "model": target.model}
+        clock = Clock(call.timeouts, at_once=True, deadline=call.deadline)
+        _, told = await self._exchange.whole(self._count, self._headers_of(call), clock, orjson.dumps(body))
+        try:
+            count = orjson.loads(told or b"")
+            if type(count["input_tokens"]) is int:
+                return dict(count)
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise UpstreamFailed(f"Backend '{self.name}' answered with something that is no count of tokens.")
 
     def _headers_of(self, call: Call) -> dict[str, str]:
         """A caller who speaks this dialect says which version of it; betas are for whoever asks for them."""

@@ -1,18 +1,28 @@
-"""``/v1/messages/count_tokens``: how many prompt tokens a request is thought to have, as quotas count them."""
+"""``/v1/messages/count_tokens``: how many tokens a prompt has, by its provider's count or by our estimate."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
+import orjson
 from starlette.types import Receive, Scope, Send
 
-from gateway.web.body import ClientLeft, read_body
+from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
 from gateway.web.endpoints.generate import make_call
-from gateway.web.responses import send_json
+from gateway.web.responses import send_body
 from gateway.wire.anthropic.request_reader import read_count_request
+
+COUNTED_BY = b"x-tollgate-count"
+"""The header that tells who counted: ``provider``, or ``estimate``."""
 
 
 class CountTokens:
-    """https://platform.claude.com/docs/en/api/messages-count-tokens; an estimate, as the tokenizers are elsewhere."""
+    """https://platform.claude.com/docs/en/api/messages-count-tokens.
+
+    Where the model's first target is Anthropic's API it is asked, past input guards, which change what it would see.
+    For other models, and while it cannot be asked, the count is what quotas think.
+    """
 
     def __init__(self, *, max_body: int) -> None:
         self._max_body = max_body
@@ -21,7 +31,11 @@ class CountTokens:
         context = Context.of(scope)
         try:
             request = read_count_request(await read_body(scope, receive, self._max_body))
+            call = make_call(context, request, scope)
+            async with WhileConnected(scope, receive), aclosing(context.runtime.counter(call)) as chunks:
+                told = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
         except ClientLeft:
             return
-        call = make_call(context, request, scope)
-        await send_json(send, {"input_tokens": context.runtime.quotas.estimator.demand(call).prompt})
+        estimate = {"input_tokens": context.runtime.quotas.estimator.demand(call).prompt}
+        by = b"provider" if told else b"estimate"
+        await send_body(send, orjson.dumps(told[0] if told else estimate), headers=[(COUNTED_BY, by)])

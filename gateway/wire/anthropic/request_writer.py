@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import orjson
+
 from gateway.errors import BadRequest
 from gateway.types import ChatRequest, Json, Native
 from gateway.wire.anthropic import turns
@@ -63,9 +65,13 @@ _TRANSLATED = frozenset(
 )
 
 
-def write_request(request: ChatRequest, model: str, *, max_tokens: int) -> dict[str, Json]:
+def write_request(
+    request: ChatRequest, model: str, *, max_tokens: int, by_word: bool = False
+) -> dict[str, Json]:
     """The body to send; ``max_tokens`` is the cap where the caller set none, as this API demands one.
 
+    ``by_word`` asks for a JSON schema's form in words, as ``json_object`` is asked for always: not every model has
+    structured outputs, nor are all schemas fit for them.
     A caller's own words are sent as they are, but for what policies decide. Raises ``BadRequest`` for what this API has
     no equivalent of.
     """
@@ -87,6 +93,8 @@ def write_request(request: ChatRequest, model: str, *, max_tokens: int) -> dict[
     }
     if request.stream:
         sent["stream"] = True
+    if wish := _wish(params.get("response_format"), by_word=by_word):
+        system = [*system, {"type": "text", "text": wish}]
     if system:
         sent["system"] = system
     if "temperature" in params:
@@ -103,7 +111,7 @@ def write_request(request: ChatRequest, model: str, *, max_tokens: int) -> dict[
         sent["tools"] = [_tool(tool, i) for i, tool in enumerate(params["tools"])]
         if choice := _tool_choice(params):
             sent["tool_choice"] = choice
-    if config := _output_config(params):
+    if config := _output_config(params, by_word=by_word):
         sent["output_config"] = config
     return sent
 
@@ -182,7 +190,37 @@ def _tool_choice(params: Mapping[str, Json]) -> dict[str, Json] | None:
     return None if choice == {"type": "auto"} else choice
 
 
-def _output_config(params: Mapping[str, Json]) -> dict[str, Json]:
+_OBJECT = (
+    "Answer with one JSON object and nothing else: no words before or after it, no Markdown, no code fence."
+)
+
+
+def _wish(form: Json, *, by_word: bool) -> str:
+    """What the model is told about the form of its answer, where nothing makes it keep to it."""
+    match form:
+        case {"type": "json_object"}:
+            return _OBJECT
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} if by_word:
+            return f"{_OBJECT} It must fit this JSON schema: {orjson.dumps(schema).decode()}"
+    return ""
+
+
+def _closed(schema: Json) -> Json:
+    """``schema`` with its objects closed, which structured outputs demand of them all."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {
+        name: value if name in ("enum", "const", "default", "examples") else _closed(value)
+        for name, value in schema.items()
+    }
+    if closed.get("type") == "object" and "properties" in closed:
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _output_config(params: Mapping[str, Json], *, by_word: bool) -> dict[str, Json]:
     """How much thought to spend, and the shape of the answer."""
     config: dict[str, Json] = {}
     match params.get("reasoning_effort"):
@@ -195,10 +233,12 @@ def _output_config(params: Mapping[str, Json]) -> dict[str, Json]:
         case _:
             raise _unsupported("reasoning_effort")
     match params.get("response_format"):
-        case None | {"type": "text"}:
+        case None | {"type": "text"} | {"type": "json_object"}:
+            pass
+        case {"type": "json_schema", "json_schema": {"schema": dict()}} if by_word:
             pass
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-            config["format"] = {"type": "json_schema", "schema": schema}
+            config["format"] = {"type": "json_schema", "schema": _closed(schema)}
         case _:
             raise _unsupported("response_format")
     return config

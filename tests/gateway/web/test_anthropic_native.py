@@ -690,3 +690,121 @@ async def test_what_is_put_into_the_prompt_cache_is_billed_as_such(
         "cached_tokens": 50,
         "cache_write_tokens": 300,
     }
+
+
+# Counting
+
+
+async def test_the_provider_counts_its_own_prompts(upstream: FakeUpstream, tmp_path: Path) -> None:
+    guard = {"on": ["input"], "action": "mask", "entities": ["EMAIL_ADDRESS"]}
+    policy = claude(upstream.base_url, guards={"pii": guard})
+    upstream.scripts = [reply({"input_tokens": 1234, "context_management": {"original_input_tokens": 2000}})]
+    ask = {name: AGENT[name] for name in ("model", "system", "tools", "thinking", "context_management")}
+    ask["messages"] = [{"role": "user", "content": f"I am {SECRET}"}]
+    async with serving(tmp_path / "policies", policy) as gateway:
+
+        async def count(model: str) -> httpx.Response:
+            body = {**ask, "model": model}
+            return await gateway.http.post(
+                "/v1/messages/count_tokens", json=body, headers={"anthropic-beta": "some-2026-01-01"}
+            )
+
+        told = await count("claude")
+        other = await count("fake")
+        upstream.scripts = [reply({"type": "error", "error": {"type": "overloaded_error"}}, status=529)]
+        down = await count("claude")
+        upstream.scripts = [
+            reply({"type": "error", "error": {"type": "invalid_request_error", "message": "No."}}, status=400)
+        ]
+        wrong = await count("claude")
+    assert told.json() == {"input_tokens": 1234, "context_management": {"original_input_tokens": 2000}}
+    assert told.headers["x-tollgate-count"] == "provider"
+    sent = upstream.requests[0]
+    assert sent.path == "/v1/messages/count_tokens"
+    assert sent.headers["anthropic-beta"] == "some-2026-01-01"
+    assert sent.json() == {**ask, "messages": [{"role": "user", "content": "I am <EMAIL_ADDRESS_1>"}]}
+    for answer in (other, down):
+        assert answer.headers["x-tollgate-count"] == "estimate"
+        assert answer.json()["input_tokens"] > 5
+    assert (wrong.status_code, wrong.json()["error"]["message"]) == (400, "No.")
+
+
+# JSON for OpenAI's callers
+
+
+def saying(*words: str, reason: str = "end_turn") -> Any:
+    events = [
+        {"type": "message_start", "message": {**MESSAGE, "content": []}},
+        start(0, type="text", text=""),
+        *(piece(0, "text_delta", text=word) for word in words),
+        stop(0),
+        {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 9}},
+        {"type": "message_stop"},
+    ]
+    return stream(sse(*events))
+
+
+OBJECT = {"a": 'br}ace and "quote"', "b": [1, {"c": None}]}
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_json_mode_gives_the_object_and_nothing_else(
+    upstream: FakeUpstream, gateway: Gateway, size: int
+) -> None:
+    said = f"Here you are:\n```json\n{orjson.dumps(OBJECT).decode()}\n```\nDone {{x}}."
+    upstream.scripts = [saying(*(said[i : i + size] for i in range(0, len(said), size)))]
+    ask = {
+        "model": "claude",
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+        "response_format": {"type": "json_object"},
+    }
+    whole = await gateway.http.post("/v1/chat/completions", json=ask)
+    assert orjson.loads(whole.json()["choices"][0]["message"]["content"]) == OBJECT
+    assert "one JSON object" in upstream.requests[0].json()["system"][1]["text"]
+    assert "output_config" not in upstream.requests[0].json()
+
+
+async def test_json_mode_that_fails_is_an_error_and_one_that_is_cut_is_not(
+    upstream: FakeUpstream, gateway: Gateway
+) -> None:
+    ask = {
+        "model": "claude",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "response_format": {"type": "json_object"},
+        "stream": True,
+    }
+    upstream.scripts = [saying("I'd rather not.")]
+    refused = await gateway.http.post("/v1/chat/completions", json=ask)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (502, "upstream_malformed")
+    upstream.scripts = [saying('{"a": [1', reason="max_tokens")]
+    cut = await gateway.http.post("/v1/chat/completions", json=ask)
+    assert cut.status_code == 200
+    assert '"finish_reason":"length"' in cut.text
+
+
+async def test_a_schema_is_a_structured_output_where_the_model_has_them(
+    upstream: FakeUpstream, gateway: Gateway
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "object", "properties": {}}}}
+    named = {"name": "answer", "schema": schema}
+    ask = {
+        "model": "claude",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "response_format": {"type": "json_schema", "json_schema": named},
+    }
+    said = "output_config.format: Extra inputs are not permitted"
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": said}}
+    upstream.scripts = [saying('{"a": {}}'), reply(error, status=400), saying('```\n{"a": {}}\n```')]
+    for _ in range(2):
+        answer = await gateway.http.post("/v1/chat/completions", json=ask)
+        assert answer.json()["choices"][0]["message"]["content"] == '{"a": {}}'
+    first, second, third = (request.json() for request in upstream.requests)
+    closed = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert first["output_config"]["format"]["schema"] == {
+        "type": "object",
+        "properties": {"a": closed},
+        "additionalProperties": False,
+    }
+    assert second == first
+    assert "output_config" not in third
+    assert orjson.dumps(schema).decode() in third["system"][0]["text"]

@@ -92,7 +92,8 @@ def test_a_schema_and_an_effort() -> None:
         reasoning_effort="minimal",
         response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
     )
-    assert sent["output_config"] == {"effort": "low", "format": {"type": "json_schema", "schema": schema}}
+    closed = {**schema, "additionalProperties": False}
+    assert sent["output_config"] == {"effort": "low", "format": {"type": "json_schema", "schema": closed}}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_schema_and_an_effort() -> None:
         ("logit_bias", {"50256": -100}),
         ("presence_penalty", 0.5),
         ("frequency_penalty", -1),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "grammar"}),
         ("reasoning_effort", 5),
         ("modalities", ["text", "audio"]),
         ("functions", []),
