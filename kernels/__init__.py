@@ -4,4 +4,4 @@ Importing this package is cheap on purpose: it pulls in neither torch nor triton
 0.18 because transformers probes for an unrelated package of the same name and tests its version.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

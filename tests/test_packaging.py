@@ -106,6 +106,8 @@ def test_the_changelog_is_by_version_and_knows_this_one() -> None:
     versions = [match[1] for match in released if match]
     assert len(versions) == len(headings) - 1 and versions[0] == PROJECT["version"]
     assert versions == sorted(versions, key=lambda one: [int(part) for part in one.split(".")], reverse=True)
+    entries = re.findall(r"^- .*(?:\n  .*)*", text, re.MULTILINE)
+    assert [entry for entry in set(entries) if entries.count(entry) > 1] == [], "merged into two versions"
 
 
 def test_the_commands_exist() -> None:
