@@ -18,22 +18,17 @@ PATH = "/v1/messages"
 LEAST_THINKING = 1024
 """Tokens (https://platform.claude.com/docs/en/build-with-claude/extended-thinking)."""
 
-_LEFT_OUT = frozenset(
+_REFUSED = frozenset(
     {
-        "add_generation_prompt",
-        "continue_final_message",
-        "metadata",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "seed",
-        "service_tier",
-        "store",
-        "stream_options",
+        *("allowed_token_ids", "audio", "bad_words", "best_of", "echo", "frequency_penalty", "function_call"),
+        *("functions", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
+        *("logit_bias", "logprobs", "min_tokens", "modalities", "moderation", "presence_penalty"),
+        *("prompt_logprobs", "stop_token_ids", "structured_outputs", "suffix", "top_logprobs"),
+        *("use_beam_search", "web_search_options"),
     }
 )
-"""They concern speed, storage or repetition, and not what is said."""
+"""The answer would be another one without them. All others that are not translated concern speed, storage, repetition,
+sampling or style, or are unknown here, and are left out."""
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "frequency_penalty": (0,),
@@ -42,27 +37,8 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "modalities": (["text"],),
     "presence_penalty": (0,),
     "top_logprobs": (0,),
-    "verbosity": ("medium",),
 }
 """Without an equivalent, but harmless with these values."""
-
-_TRANSLATED = frozenset(
-    {
-        "max_completion_tokens",
-        "max_tokens",
-        "parallel_tool_calls",
-        "reasoning_effort",
-        "response_format",
-        "stop",
-        "temperature",
-        "thinking",
-        "tool_choice",
-        "tools",
-        "top_k",
-        "top_p",
-        "user",
-    }
-)
 
 
 def write_request(
@@ -135,9 +111,8 @@ def _refuse_unsupported(request: ChatRequest, params: Mapping[str, Json]) -> Non
     if request.n != 1:
         raise _unsupported("n")
     for name, value in params.items():
-        if name in _TRANSLATED or name in _LEFT_OUT or value in _NEUTRAL.get(name, ()):
-            continue
-        raise _unsupported(name)
+        if name in _REFUSED and value not in _NEUTRAL.get(name, ()):
+            raise _unsupported(name)
 
 
 def _unsupported(name: str) -> BadRequest:

@@ -69,6 +69,11 @@ def test_parameters() -> None:
         user="u-1",
         seed=7,
         store=True,
+        verbosity="low",
+        min_p=0.1,
+        service_tier="flex",
+        prediction={"type": "content", "content": "x"},
+        frobnicate=1,
         logprobs=False,
         presence_penalty=0.0,
         logit_bias={},
@@ -108,7 +113,9 @@ def test_a_schema_and_an_effort() -> None:
         ("reasoning_effort", 5),
         ("modalities", ["text", "audio"]),
         ("functions", []),
-        ("min_p", 0.1),
+        ("stop_token_ids", [5]),
+        ("guided_json", {}),
+        ("web_search_options", {}),
     ],
 )
 def test_what_the_provider_cannot_do_is_refused_by_name(name: str, value: Any) -> None:
