@@ -6,20 +6,20 @@
 #   HOST, PORT   where `make serve` listens                         default: 127.0.0.1, 8000
 #   POLICIES     the policy folder                                  default: policies
 #   WORKERS      gateway worker processes                           default: 1
-#   PYTEST_ARGS  what `make test` hands to pytest                   default: -n 2 -rs
+#   PYTEST_ARGS  what `make test` hands to pytest                   default: -n 2
 #   TORCH_INDEX  a package index with CPU builds of torch, used only where there is no NVIDIA GPU: the one
 #                pytorch.org prints for pip, Linux, CPU. Without it torch is the CUDA build, several GB.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint lock clean
+.PHONY: help setup serve test test-all lint lock clean
 
 # Not taken from the environment: some shells put the machine's name into HOST. TOLLGATE_HOST and the like are.
 HOST =
 PORT =
 POLICIES =
 WORKERS =
-PYTEST_ARGS ?= -n 2 -rs
+PYTEST_ARGS ?= -n 2
 TORCH_INDEX ?=
 ifndef PYTHON
 PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -33,6 +33,7 @@ STAGE = dev
 help:
 	@echo "make serve   install what is missing, start the gateway and its engine, print how to call them"
 	@echo "make test    install what is missing, run the tests"
+	@echo "make test-all  make test, then what depends on the processor once more as on older ones"
 	@echo "make lint    ruff and mypy"
 	@echo "make lock    resolve the dependencies afresh into constraints.txt"
 	@echo "make clean   remove .venv, caches and build outputs"
@@ -58,6 +59,14 @@ test: setup
 		if [ -n "$$CI" ]; then echo "CI is set, and CI must run them all." >&2; exit 1; fi; \
 	fi
 	@exec .venv/bin/python -m pytest $(PYTEST_ARGS)
+
+# After `make test`: layers, worker and kernels as on processors without AMX, without AVX-512 (libraries and compiler
+# alike), and where MKL has no AVX-512; each with a cache of compiled C of its own. A line here is a run of its own.
+NUMERICS = .venv/bin/python -m pytest $(PYTEST_ARGS) tests/engine/layers tests/engine/worker tests/kernels
+test-all: test
+	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $(NUMERICS)
+	ONEDNN_MAX_CPU_ISA=AVX2 $(NUMERICS)
+	ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 CC="cc -mno-avx512f" $(NUMERICS)
 
 lint: setup
 	.venv/bin/ruff check

@@ -92,7 +92,7 @@ class Gateway:
 
     async def generation(self, number: int) -> None:
         """Wait until the ``number``-th policy is in force."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(300):
             while (await self.metrics())["tollgate_policy_generation"] < number:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -105,7 +105,7 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
     folder.mkdir(exist_ok=True)  # noqa: ASYNC240
     url = f"http://127.0.0.1:{port}"
     client = httpx.AsyncClient(
-        base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=10, verify=False, trust_env=False
+        base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=300, verify=False, trust_env=False
     )
     gateway = Gateway(url, port, folder, client)
     gateway.write(policy)
@@ -177,7 +177,7 @@ class Wire:
 
     async def answer(self) -> Answer:
         """The next answer on this connection."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(300):
             status, headers = await self.head()
             if headers.get("transfer-encoding") == "chunked":
                 return Answer(status, headers, b"".join([part async for part in self.chunks()]))

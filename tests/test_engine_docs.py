@@ -188,7 +188,7 @@ def test_curl_can_ask_what_the_page_asks(server: EngineServer) -> None:
     assert len(lines) == 3
     for line in lines:
         words = line.replace(URL, server.url).split()
-        done = subprocess.run([*words, "--fail", "--noproxy", "*"], capture_output=True, timeout=30)
+        done = subprocess.run([*words, "--fail", "--noproxy", "*"], capture_output=True, timeout=300)
         assert done.returncode == 0 and done.stdout, line
 
 

@@ -156,7 +156,7 @@ def loaded_by(modules: list[str], root: Path) -> set[str]:
     script += "print(*{name.partition('.')[0] for name in sys.modules})"
     environment = os.environ | {"PYTHONPATH": str(root)}
     command = [sys.executable, "-c", script, *modules]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

@@ -70,6 +70,15 @@ class Leader(Ranks):
         self._gone = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sockets: list[socket.socket] = []
+        try:
+            self._gather(config, device)
+        except BaseException:
+            # Whatever ended it, an interruption too: the others go, and this process can begin anew.
+            self.close()
+            raise
+
+    def _gather(self, config: EngineConfig, device: torch.device) -> None:
+        """Starts the others and meets them."""
         # Guesses and the start's adapters are rank 0's: what comes of them it tells.
         theirs = replace(config, speculation="off", draft_model=None, adapters=())
         theirs = replace(theirs, max_adapters=max(config.max_adapters, len(config.adapters)))

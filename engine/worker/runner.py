@@ -48,6 +48,14 @@ class Runner:
                 "how many rows they have: leave it out, or take --device cpu."
             )
         self.ranks = ranks or start_ranks(config, device)
+        try:
+            self._load(config, device)
+        except BaseException:
+            # What does not come to be leaves no other processes, and no group of them, behind.
+            self.ranks.close()
+            raise
+
+    def _load(self, config: EngineConfig, device: torch.device) -> None:
         self.device = self.ranks.place(device)
         if self.device.index is not None:
             # Triton launches on the current device, wherever its arguments are.
@@ -105,8 +113,9 @@ class Runner:
         # All-reduces of several ranks have not been seen to be recorded, so they are not.
         self._recording = config.cuda_graphs and self.device.type == "cuda" and self.ranks.size == 1
         self._sampler = Sampler()
-        # In float32 a CPU keeps a request's bits without being asked.
-        alike = config.deterministic or (self.device.type == "cpu" and self.dtype == torch.float32)
+        # In float32 a CPU keeps a request's bits without being asked, but where Triton's kernels are tried on it.
+        plain = self.device.type == "cpu" and path() != "triton"
+        alike = config.deterministic or (plain and self.dtype == torch.float32)
         self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device, alike=alike)
         if self.adapters:
             self.adapters.load_all(config.adapters)

@@ -81,7 +81,7 @@ class Stack:
     def is_ready(self) -> bool:
         """Whether the engine has proven to the gateway that it can serve, within the last second."""
         try:
-            return bool(httpx.get(f"{self.url}/readyz", timeout=10).json()["backends"]["bundled"] == "ready")
+            return bool(httpx.get(f"{self.url}/readyz", timeout=300).json()["backends"]["bundled"] == "ready")
         except httpx.TransportError:
             return False
 
@@ -132,7 +132,7 @@ def serve(folder: Path, *, model: str = "demo") -> Iterator[Stack]:
         yield stack
     finally:
         stop(process)
-        reader.join(5)
+        reader.join(300)
         if process.stdout:
             process.stdout.close()
 

@@ -41,10 +41,10 @@ def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: st
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
+                if httpx.get(f"{url}/readyz", timeout=300).status_code == 200:
                     break
             except httpx.TransportError:
                 pass

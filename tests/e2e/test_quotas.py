@@ -61,7 +61,7 @@ def gateways(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 async def at_once(urls: list[str], calls: int, *tokens: str, **body: Any) -> list[httpx.Response]:
     limits = httpx.Limits(max_connections=calls)
-    async with httpx.AsyncClient(limits=limits, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(limits=limits, timeout=300, trust_env=False) as client:
         return await asyncio.gather(
             *(
                 client.post(

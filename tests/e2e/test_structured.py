@@ -21,7 +21,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA
 
 @pytest.fixture(scope="module")
 def sdk(stack: Stack) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, max_retries=0, timeout=300)
 
 
 def test_a_forced_call_comes_whole_and_in_pieces(sdk: openai.OpenAI) -> None:

@@ -64,7 +64,7 @@ def gateway(tmp_path: Path, redis_server: RedisServer) -> Iterator[Gateway]:
         yield running
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(300)
 
 
 def ask(url: str) -> str:

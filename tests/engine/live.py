@@ -35,7 +35,7 @@ class EngineServer:
             self.process.wait()
             raise RuntimeError(f"the engine did not start: {line!r}\n{self.log}")
         self.url, self.port = found[1], int(found[2])
-        self.http = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        self.http = httpx.Client(base_url=self.url, timeout=300, trust_env=False)
 
     def __enter__(self) -> EngineServer:
         return self
@@ -67,7 +67,7 @@ class EngineServer:
         self.process.send_signal(number)
 
 
-def eventually(condition: Callable[[], Any], *, within: float = 30.0) -> None:
+def eventually(condition: Callable[[], Any], *, within: float = 300.0) -> None:
     """Waits until ``condition`` is true."""
     deadline = time.monotonic() + within
     while not condition():

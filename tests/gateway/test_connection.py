@@ -65,14 +65,14 @@ async def impatient() -> AsyncIterator[Streams]:
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 300)
     length = int(head.lower().partition(b"content-length: ")[2].split()[0])
     return int(head[9:12]), await reader.readexactly(length)
 
 
 async def closed(reader: asyncio.StreamReader) -> bool:
     try:
-        return await asyncio.wait_for(reader.read(), 60) == b""
+        return await asyncio.wait_for(reader.read(), 300) == b""
     except ConnectionResetError:
         return True
 

@@ -146,7 +146,7 @@ def check_right(heard: Heard) -> None:
 
 async def receipt(gateway: Gateway, heard: Heard) -> Any:
     path = "/v1/requests/" + heard.headers["x-request-id"]
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(300):
         while (found := await gateway.http.get(path)).status_code != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return found.json()["stages"]

@@ -65,7 +65,7 @@ def test_an_environment_that_is_not_ours_has_no_installer(tmp_path: Path, conten
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             if condition():
                 return

@@ -89,7 +89,7 @@ class TestChildren:
 
     @staticmethod
     async def logged(log: Path, *lines: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while words(log) != list(lines):
             assert time.monotonic() < deadline, words(log)
             await asyncio.sleep(0.01)
@@ -191,7 +191,7 @@ class Serve:
             self.output.append(line.rstrip("\n"))
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not condition():
             assert time.monotonic() < deadline, "\n".join(self.output)
             time.sleep(0.01)
@@ -213,7 +213,7 @@ class Serve:
 
     def client(self) -> httpx.Client:
         return httpx.Client(
-            base_url=self.ready(), headers={"authorization": "Bearer dev-key"}, timeout=60, trust_env=False
+            base_url=self.ready(), headers={"authorization": "Bearer dev-key"}, timeout=300, trust_env=False
         )
 
     def close(self) -> None:
@@ -284,7 +284,7 @@ def test_sigterm_lets_answers_under_way_finish_and_takes_no_new_ones(serve: Call
         one.until(lambda: not _connects(url))
         rest = list(lines)
     assert rest[-2:] == ["data: [DONE]", ""] and any("ten" in line for line in rest)
-    assert one.process.wait(60) == 0
+    assert one.process.wait(300) == 0
     assert all(map(gone, workers))
 
 
@@ -315,7 +315,7 @@ def test_at_sigterm_readiness_goes_first_and_the_port_stays_open(
         one.until(lambda: not _connects(url))
         if workers == "1":
             assert list(lines)[-2:] == ["data: [DONE]", ""]
-    assert one.process.wait(60) == 0
+    assert one.process.wait(300) == 0
 
 
 def test_the_delay_ends_by_itself(serve: Callable[..., Serve]) -> None:
@@ -323,7 +323,7 @@ def test_the_delay_ends_by_itself(serve: Callable[..., Serve]) -> None:
     url = one.ready()
     began = time.monotonic()
     one.process.send_signal(signal.SIGTERM)
-    assert one.process.wait(60) == 0
+    assert one.process.wait(300) == 0
     assert time.monotonic() - began >= 1
     assert not _connects(url)
 
@@ -332,14 +332,14 @@ def test_ctrl_c_does_not_wait_for_load_balancers(serve: Callable[..., Serve]) ->
     one = serve("--shutdown-delay", "600")
     one.ready()
     one.process.send_signal(signal.SIGINT)
-    assert one.process.wait(60) == 0
+    assert one.process.wait(300) == 0
 
 
 def test_who_was_never_ready_has_nobody_to_wait_for(serve: Callable[..., Serve]) -> None:
     one = serve("--shutdown-delay", "600", policy=NEVER_READY)
     one.until(lambda: one.says("waiting for own: "))
     one.process.send_signal(signal.SIGTERM)
-    assert one.process.wait(60) == 0
+    assert one.process.wait(300) == 0
 
 
 def test_a_second_ctrl_c_stops_at_once(serve: Callable[..., Serve]) -> None:
@@ -356,7 +356,7 @@ def test_a_second_ctrl_c_stops_at_once(serve: Callable[..., Serve]) -> None:
         time.sleep(0.3)
         assert one.process.poll() is None
         one.process.send_signal(signal.SIGINT)
-        assert one.process.wait(30) == 130
+        assert one.process.wait(300) == 130
     assert gone(worker)
 
 
@@ -370,7 +370,7 @@ def test_answers_that_take_too_long_are_cut_after_the_drain_timeout(serve: Calla
         next(lines)
         began = time.monotonic()
         one.process.send_signal(signal.SIGTERM)
-        assert one.process.wait(60) == 0
+        assert one.process.wait(300) == 0
         assert 0.9 < time.monotonic() - began < 30  # the answer would take 45
         said = "".join(lines)
         assert '"code":"shutting_down"' in said
@@ -391,7 +391,7 @@ def test_nothing_outlives_a_supervisor_that_was_killed(serve: Callable[..., Serv
 def _connects(url: str) -> bool:
     host, port = url.removeprefix("http://").split(":")
     try:
-        socket.create_connection((host, int(port)), timeout=1).close()
+        socket.create_connection((host, int(port)), timeout=300).close()
     except OSError:
         return False
     return True

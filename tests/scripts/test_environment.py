@@ -113,7 +113,7 @@ def test_a_stage_is_not_made_stale_by_what_another_adds(environment: Any) -> Non
 def test_tool_settings_do_not_cause_an_install(environment: Any) -> None:
     install(environment, *script.STAGES)
     project = environment.root / "pyproject.toml"
-    project.write_text(project.read_text().replace("timeout = 120", "timeout = 121"))
+    project.write_text(project.read_text().replace("timeout = 900", "timeout = 901"))
     assert environment.missing("dev") == []
 
 
@@ -183,7 +183,7 @@ def test_told_to_end_it_ends_before_unpacking_or_after_it(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None and said in process.stdout.readline()
         process.terminate()
-        assert process.wait(60) != 0
+        assert process.wait(300) != 0
     assert done.exists() is finished
     assert not environment.unfinished.exists()
 

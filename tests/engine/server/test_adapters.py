@@ -159,7 +159,7 @@ def test_one_comes_and_another_goes_while_requests_run(
         assert say(server, "one").json()["choices"][0]["text"] == texts["one"]
         pieces = [line for line in lines if line.startswith("data: {")]
         assert '"finish_reason":"length"' in pieces[-1]
-        gone.join(20)
+        gone.join(300)
         assert not gone.is_alive()
     assert load(server, "mine", home / "one").status_code == 200
     assert say(server, "mine").json()["choices"][0]["text"] == texts["one"]

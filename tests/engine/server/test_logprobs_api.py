@@ -117,7 +117,7 @@ def test_several_choices_each_have_their_own(server: EngineServer) -> None:
 
 
 def test_the_official_sdk_reads_them(server: EngineServer) -> None:
-    sdk = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30)
+    sdk = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
     answer = sdk.chat.completions.create(
         model="long", messages=HELLO, max_tokens=4, logprobs=True, top_logprobs=20
     )

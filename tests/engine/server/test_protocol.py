@@ -24,7 +24,7 @@ GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: we
 def answers(server: EngineServer, parts: list[bytes], count: int) -> list[tuple[int, bytes]]:
     """Status and body of each answer on one connection, which is sent ``parts`` in so many writes."""
     found = []
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for part in parts:
             connection.sendall(part)
@@ -75,7 +75,7 @@ def test_javas_own_client(server: EngineServer, tmp_path: Path) -> None:
         "none",
         str(body),
     ]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     lines = said.strip().splitlines()
     assert len(lines) == 4
     assert all(line.startswith('HTTP_1_1 200 {"') for line in lines)

@@ -141,7 +141,7 @@ def test_a_seeded_answer_is_the_same_beside_others(server: EngineServer) -> None
 
 
 def test_chat_takes_the_same_parameters_through_the_official_sdk(server: EngineServer) -> None:
-    sdk = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30)
+    sdk = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
     answer = sdk.chat.completions.create(
         model="long",
         messages=HELLO,

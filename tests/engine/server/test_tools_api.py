@@ -69,7 +69,7 @@ def server(family: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[En
 
 @pytest.fixture(scope="module")
 def sdk(server: EngineServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
 
 
 def body(**more: Any) -> dict[str, Any]:

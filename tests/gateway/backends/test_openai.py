@@ -465,7 +465,7 @@ async def test_silence_before_headers(upstream: FakeUpstream, backend: OpenAIBac
         error = await failure(backend, a_call(timeouts={"first_token": "100ms"}))
     assert (error.status, error.code) == (504, "upstream_timeout")
     assert "nothing within 0.1 s" in error.message
-    await asyncio.wait_for(upstream.requests[0].left.wait(), 1)
+    await asyncio.wait_for(upstream.requests[0].left.wait(), 300)
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -545,7 +545,7 @@ async def test_a_stall(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
             async for chunk in backend.stream(a_call(timeouts={"idle": "100ms"}), TARGET):
                 chunks.append(chunk)  # noqa: PERF401
     assert text(chunks) == "Hel"
-    await asyncio.wait_for(upstream.requests[0].left.wait(), 1)
+    await asyncio.wait_for(upstream.requests[0].left.wait(), 300)
 
 
 async def test_a_stall_in_the_middle_of_an_event(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
@@ -914,7 +914,7 @@ async def test_a_reader_that_stops_early_stops_the_upstream(
     await anext(chunks)
     await chunks.aclose()
     async with within(0.2):
-        await asyncio.wait_for(upstream.requests[0].left.wait(), 1)
+        await asyncio.wait_for(upstream.requests[0].left.wait(), 300)
     assert text(await ask(backend)) == "Hello there"
 
 
@@ -939,7 +939,7 @@ async def test_cancelling_stops_the_upstream(
     async with within(0.2):
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(request.left.wait(), 1)
+        await asyncio.wait_for(request.left.wait(), 300)
 
 
 async def test_closing_lets_go_of_connections(upstream: FakeUpstream, backend: OpenAIBackend) -> None:

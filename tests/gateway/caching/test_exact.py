@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.caching.exact import OVERHEAD, SECONDS_TO_ANSWER, MemoryAnswers, RedisAnswers
 from tests.conftest import RedisServer
+from tests.fakes import within
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +107,7 @@ async def stored(redis_server: RedisServer) -> AsyncIterator[RedisAnswers]:
 
 async def settled(answers: RedisAnswers) -> None:
     """All that was to be told has been told."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(300):
         while answers._waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -174,7 +174,7 @@ async def test_hundreds_ask_at_once_over_a_few_connections(
 
 
 async def back(answers: RedisAnswers) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(300):
         while answers.down:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -186,11 +186,10 @@ async def test_redis_away_and_back(own_redis: RedisServer) -> None:
     own_redis.kill()
     assert await answers.get("a") is None
     assert answers.down
-    began = time.perf_counter()
-    for _ in range(1000):
-        assert await answers.get("a") is None
-        answers.put("b", b"y", 60.0)
-    assert time.perf_counter() - began < 0.1
+    async with within(0.1):
+        for _ in range(1000):
+            assert await answers.get("a") is None
+            answers.put("b", b"y", 60.0)
     own_redis.start()
     await back(answers)
     assert await answers.get("b") is None  # nothing was kept meanwhile
@@ -217,12 +216,10 @@ async def test_a_redis_that_hangs_costs_one_wait(patience: Callable[[float], Non
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         answers = RedisAnswers(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
-        began = time.perf_counter()
-        assert await answers.get("a") is None
-        assert time.perf_counter() - began < 0.25
-        began = time.perf_counter()
-        assert await answers.get("a") is None
-        assert time.perf_counter() - began < 0.01
+        async with within(0.25):
+            assert await answers.get("a") is None
+        async with within(0.01):
+            assert await answers.get("a") is None
         await answers.aclose()
         for writer in held:
             writer.close()
@@ -261,7 +258,7 @@ async def test_an_answer_in_an_evicted_ones_place_does_not_bring_it_back(
     own_redis.process.send_signal(19)
     answers.evict("a")
     answers.put("a", b"better", 60.0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(300):
         while not answers.down:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     patience(3.0)

@@ -93,14 +93,14 @@ def test_what_cannot_be_told_is_let_pass(schema: Any) -> None:
 
 def test_work_is_bounded() -> None:
     knot: Any = {"anyOf": [{"$ref": "#"}, {"$ref": "#"}], "items": {"$ref": "#"}}
-    start = time.perf_counter()
+    start = time.process_time()
     assert allows({"allOf": [{"anyOf": [{"type": "null"}] * 100}] * 1000}, 1) is False
     assert (
         allows({"allOf": [{"oneOf": [{"type": "integer"}] * 100 + [{"const": 1}]}] * 1000}, [1] * 9) is False
     )
     assert allows(knot, [[[1]]]) is True
     assert allows({"items": {"type": "integer"}}, [1] * 100_000) is True
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 json_values = st.recursive(

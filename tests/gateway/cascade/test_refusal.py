@@ -62,7 +62,7 @@ def test_no_refusal(text: str) -> None:
 
 
 def test_hostile_text_takes_no_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     for text in (
         "While I understand " * 50_000,
         "as an ai " + "a " * 100_000,
@@ -70,4 +70,4 @@ def test_hostile_text_takes_no_time() -> None:
         " " * 10**6,
     ):
         is_refusal(text)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ async def transport() -> AsyncIterator[AiohttpTransport]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -275,7 +274,6 @@ async def test_nothing_is_left_running(server: FakeUpstream, transport: AiohttpT
     server.health = (Do.HANG,)
     source = JwksSource("x", from_url(transport, url(server)), every=300)
     await until(lambda: bool(server.probes))
-    start = time.perf_counter()
-    await source.aclose()
-    assert time.perf_counter() - start < 1
+    async with within(1):
+        await source.aclose()
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("JWKS")]

@@ -23,7 +23,7 @@ def a_receipt(request_id: str = "req_1", **facts: Any) -> Receipt:
 
 
 async def settled(receipts: Receipts) -> None:
-    await asyncio.wait_for(receipts.written(), 1)
+    await asyncio.wait_for(receipts.written(), 300)
 
 
 class Failing(MemoryStore):
@@ -70,7 +70,7 @@ async def test_what_is_kept_again_while_it_is_written_is_written_again() -> None
     store, receipt = Held(), a_receipt()
     receipts = Receipts(store)
     receipts.keep("acme", receipt)
-    await asyncio.wait_for(store.begun.wait(), 1)
+    await asyncio.wait_for(store.begun.wait(), 300)
     receipt.note("guard_input", late=True)
     receipts.keep("acme", receipt)
     for _ in range(2):  # while it is being written, and afterwards

@@ -36,7 +36,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 
 async def pid(supervisor: Supervisor, config: SidecarConfig, *, other_than: int | None = None) -> int:
     """Of a sidecar that answers."""
-    async with asyncio.timeout(30), aclosing(SidecarClient(Path(config.socket))) as client:
+    async with asyncio.timeout(300), aclosing(SidecarClient(Path(config.socket))) as client:
         while True:
             try:
                 await client.status()
@@ -72,7 +72,7 @@ async def test_who_is_to_do_something_else_is_not_missed_meanwhile(
     config = replace(config, embedder="builtin")
     await supervisor.run_sidecar(config, {})
     first = await pid(supervisor, config)
-    async with asyncio.timeout(60), aclosing(SidecarClient(Path(config.socket))) as client:
+    async with asyncio.timeout(300), aclosing(SidecarClient(Path(config.socket))) as client:
         while "loading" in (await client.status())["models"].values():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         changing = asyncio.create_task(supervisor.run_sidecar(replace(config, max_queue=99), {}))

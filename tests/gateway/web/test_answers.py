@@ -253,7 +253,7 @@ async def test_hanging_up_before_the_first_token_stops_the_upstream(
         wire.post(chat("up", stream=streamed))
         received = await upstream.arrived()
     async with within(0.3):
-        await asyncio.wait_for(received.left.wait(), 2)
+        await asyncio.wait_for(received.left.wait(), 300)
     metrics = await gateway.metrics()
     assert metrics['tollgate_requests_total{backend="up",model="up",status="499"}'] == 1
     assert metrics['tollgate_requests_in_flight{model="up",state="waiting"}'] == 0
@@ -267,7 +267,7 @@ async def test_hanging_up_in_the_middle_stops_the_upstream(gateway: Gateway, ups
         _, headers = await wire.head()
         await anext(wire.chunks())
     async with within(0.3):
-        await asyncio.wait_for(upstream.requests[0].left.wait(), 2)
+        await asyncio.wait_for(upstream.requests[0].left.wait(), 300)
     receipt = (await gateway.http.get(f"/v1/requests/{headers['x-request-id']}")).json()
     assert receipt["stages"]["trace"]["status"] == 499
     assert receipt["stages"]["meter"]["error"] == "client_left"
@@ -279,7 +279,7 @@ async def test_a_client_that_ends_its_sending_reads_on(gateway: Gateway, streame
     async with Wire(gateway.port) as wire:
         wire.post(chat("slow", stream=streamed))
         wire.writer.write_eof()
-        heard = (await asyncio.wait_for(wire.reader.read(), 10)).partition(b"HTTP/1.1 200 OK\r\n")[2]
+        heard = (await asyncio.wait_for(wire.reader.read(), 300)).partition(b"HTTP/1.1 200 OK\r\n")[2]
     assert b"connection: close" in heard
     assert heard.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") if streamed else b'"a b c d"' in heard
     metrics = await gateway.metrics()
@@ -302,7 +302,7 @@ async def test_a_client_that_ends_its_sending_and_then_leaves_stops_the_upstream
                 pass
         await asyncio.sleep(0.1)
         assert not received.left.is_set()
-    await asyncio.wait_for(received.left.wait(), 10)
+    await asyncio.wait_for(received.left.wait(), 300)
 
 
 async def test_hanging_up_while_sending_the_body_reaches_nobody(
@@ -347,7 +347,7 @@ async def test_a_slow_reader_that_leaves_stops_the_upstream(gateway: Gateway, up
         await asyncio.sleep(0.2)
         assert not received.finished.is_set()
     async with within(0.5):
-        await asyncio.wait_for(received.left.wait(), 2)
+        await asyncio.wait_for(received.left.wait(), 300)
     assert (await gateway.metrics())['tollgate_requests_total{backend="up",model="up",status="499"}'] == 1
 
 

@@ -45,7 +45,7 @@ async def ask(gateway: Gateway, **headers: str) -> Any:
 
 async def refused_after(gateway: Gateway, start: float, **headers: str) -> float:
     """Seconds from ``start`` until the gateway refuses."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(300):
         while (answer := await ask(gateway, **headers)).status_code == 200:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert answer.status_code == 401
@@ -83,7 +83,7 @@ async def test_a_revoked_key_is_refused_within_a_second(
     folder = str(guarded.folder)
     assert await asyncio.to_thread(main, ["keys", "create", "--policies", folder, "--id", "ci"]) == 0
     made = {"authorization": f"Bearer {capsys.readouterr().out.strip()}"}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(300):
         while (await ask(guarded, **made)).status_code != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     if broken:
@@ -110,7 +110,7 @@ async def test_requests_are_in_the_ledger(guarded: Gateway, tmp_path: Path) -> N
     for headers in ({}, {"authorization": f"Bearer {token(tier='pro')}"}):
         assert (await ask(guarded, **headers)).status_code == 200
     rows: list[Any] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(300):
         while len(rows) < 2:
             await asyncio.sleep(0.05)
             if (tmp_path / "state" / "ledger.sqlite").exists():

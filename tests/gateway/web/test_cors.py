@@ -244,7 +244,7 @@ async def test_a_page_in_chromium(tmp_path: Path) -> None:
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            heard = await asyncio.wait_for(told, 60)
+            heard = await asyncio.wait_for(told, 300)
         finally:
             with suppress(ProcessLookupError):
                 browser.terminate()

@@ -156,5 +156,5 @@ def test_processes_that_start_at_once(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(tmp_path / "sources")]
     started = [subprocess.Popen(command) for _ in range(3)]
-    assert [process.wait(120) for process in started] == [0, 0, 0]
+    assert [process.wait(300) for process in started] == [0, 0, 0]
     assert len(kept(tmp_path)) == 1
