@@ -58,9 +58,9 @@ def answers(model: Llama, tokenizer: Tokenizer, exam: list[corpus.Conversation],
     return [tokenizer.decode(said[i]) for i in range(len(exam))]
 
 
-def report(folder: Path, seed: int, count: int, *, show: int = 0) -> None:
+def report(folder: Path, seed: int, count: int, *, show: int = 0, with_tools: bool = False) -> None:
     model, tokenizer = load(folder)
-    exam = corpus.exam(seed, count)
+    exam = (corpus.tool_exam if with_tools else corpus.exam)(seed, count)
     loss = held_out_loss(model, tokenizer, exam)
     size = sum(weight.numel() for weight in model.parameters())
     print(f"{folder.name}: {size / 1e6:.2f} M parameters")
@@ -87,9 +87,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--show", type=int, default=0, help="print so many wrong answers")
+    parser.add_argument("--tools", action="store_true", help="examine conversations with tools")
     options = parser.parse_args()
     for folder in options.folder or [HERE / "model", HERE / "draft"]:
-        report(folder, options.seed, options.count, show=options.show)
+        report(folder, options.seed, options.count, show=options.show, with_tools=options.tools)
 
 
 if __name__ == "__main__":
