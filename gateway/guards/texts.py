@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gateway.errors import BadRequest
 from gateway.guards import native
+from gateway.guards.escapes import Unescaping
 from gateway.guards.finding import Origin
 from gateway.guards.native import DEEPEST, Path
 from gateway.types import ChatRequest, Json, Native
@@ -32,6 +35,8 @@ _WHOLE: Mapping[str, Origin] = {
     "chat_template_kwargs": "user",
 }
 """Parameters all of whose texts are read: what vLLM and others put into the prompt, and what servers keep."""
+_HALF = re.compile(r"\\u[dD][89a-fA-F]", re.ASCII)
+"""What an escape of half a character begins with (RFC 8259, section 7)."""
 _SPOKEN = ("refusal", "reasoning_content", "reasoning")
 
 
@@ -89,6 +94,10 @@ class Texts:
             if kind == "unread":
                 self.unread.append(str(path[-1]))
             elif kind == "arguments":
+                if _is_deep(value):
+                    raise BadRequest(
+                        f"The input of a tool call has more than {DEEPEST} levels.", param="messages"
+                    )
                 self._document((*below, *path), value, origin)
             else:
                 self._add((*below, *path), value, origin, "name" if kind == "name" else "text")
@@ -153,9 +162,9 @@ class Texts:
         if not isinstance(arguments, str) or not arguments:
             return
         try:
-            self._document((*path, "arguments"), json.loads(arguments), origin)
-        except (ValueError, RecursionError):
-            self._add((*path, "arguments"), arguments, origin)
+            self._document((*path, "arguments"), _parsed(arguments), origin)
+        except ValueError:
+            self._add((*path, "arguments"), _as_read(arguments), origin)
 
     def _document(self, path: Path, document: Json, origin: Origin) -> None:
         said = "\n".join(_words(value) for value in _leaves(document))
@@ -262,9 +271,55 @@ def _leaves(document: Json) -> Iterator[Json]:
 def spoken(arguments: str) -> str:
     """The keys and values of a tool call's arguments, a line each; what is no JSON as it is."""
     try:
-        return "\n".join(map(_words, _leaves(json.loads(arguments))))
-    except (ValueError, RecursionError):
-        return arguments
+        return "\n".join(map(_words, _leaves(_parsed(arguments))))
+    except ValueError:
+        return _as_read(arguments)
+
+
+def _parsed(arguments: str) -> Json:
+    """Raises ``ValueError`` for what is no JSON, is nested without end, or could not be written again as it was."""
+    try:
+        document = json.loads(
+            arguments, object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_finite
+        )
+    except RecursionError:
+        raise ValueError("nested without end") from None
+    if _is_deep(document):
+        raise ValueError("nested without end")
+    if _HALF.search(arguments):
+        json.dumps(document, ensure_ascii=False).encode()  # half a character has no bytes: a UnicodeError
+    return document
+
+
+def _distinct(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice, and only its last value would be seen")
+    return found
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is no JSON, or no number of Python's")
+    return value
+
+
+def _as_read(arguments: str) -> str:
+    """With the escapes undone that hide what whoever parses it would read."""
+    return Unescaping().feed(arguments + "\n").removesuffix("\n")
+
+
+def _is_deep(document: Json) -> bool:
+    level = [document]
+    for _ in range(DEEPEST):
+        level = [
+            one
+            for each in level
+            if isinstance(each, dict | list)
+            for one in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(level)
 
 
 def _words(leaf: Json) -> str:

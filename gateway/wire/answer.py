@@ -277,12 +277,14 @@ def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
 
 
 def _join_tool_calls(whole: list[dict[str, Json]], pieces: list[Mapping[str, Json]]) -> None:
+    by_index = {call["index"]: call for call in reversed(whole) if "index" in call}
     for piece in pieces:
-        index = piece.get("index")
-        known = next((call for call in whole if index is not None and call.get("index") == index), None)
+        known = by_index.get(piece.get("index"))
         if known is None:
             known = {}
             whole.append(known)
+            if "index" in piece:
+                by_index[piece["index"]] = known
         join_delta(known, piece)
 
 

@@ -18,6 +18,7 @@ from gateway.guards.mask import Unmasking
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input
 from gateway.types import Call, ChatRequest, Chunk, Chunks
+from gateway.wire.anthropic import request_reader
 from tests.fakes import a_call, policy
 from tests.scanners import Blocks, Slow, Words, down, flags_of, guards_of
 
@@ -529,3 +530,40 @@ async def test_calls_without_arguments(arguments: str, action: str) -> None:
     assert model.request.messages[1]["tool_calls"] == [call]
     assert (ANN in str(model.request.messages)) is (action != "mask")
     assert asked.receipt.notes["guard_input"]["guards"]["mail"].get("unscanned") is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a":' * 700 + f'"{ANN}"' + "}" * 700,
+        "[" * 50_000 + f'"{ANN}"' + "]" * 50_000,
+        f'{{"a": "\\ud800 {ANN}", "\\udfff": 1}}',
+        f'{{"a": 1e999, "b": NaN, "c": "{ANN}"}}',
+        f'{{"a": "{ANN}", "a": "b"}}',
+        r'{"a": "ann\u0040example.org", "a": "b"}',
+    ],
+    ids=["deep", "deeper", "half a character", "no numbers", "twice", "twice, in escapes"],
+)
+async def test_arguments_that_are_odd_json_are_read_as_text(arguments: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": arguments}}
+    asked = a_call(messages=({"role": "assistant", "content": None, "tool_calls": [call]},))
+    model, out = await ask(a_guard(), asked, Chunk(0, {"content": "<EMAIL_ADDRESS_1>"}, "stop"))
+    assert model.request.messages is not None
+    sent = model.request.messages[0]["tool_calls"][0]["function"]["arguments"]
+    sent.encode()
+    assert ANN not in sent
+    assert "\\u0040" not in sent
+    assert said(out) == ANN
+
+
+async def test_the_input_of_a_call_that_is_nested_without_end_is_refused() -> None:
+    deep: Any = ANN
+    for _ in range(200):
+        deep = {"a": deep}
+    block = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": deep}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}
+    turns = [{"role": "assistant", "content": [block]}, {"role": "user", "content": [result]}]
+    body = {"model": "m", "max_tokens": 9, "messages": turns}
+    own = request_reader.read_request(json.dumps(body).encode())
+    with pytest.raises(errors.BadRequest, match="levels"):
+        await ask(a_guard(), a_call(messages=own.messages, native=own.native))

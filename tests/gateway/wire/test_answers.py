@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any, cast
 
 import orjson
@@ -451,3 +452,13 @@ def test_a_field_of_one_event_stays_with_that_event() -> None:
     assert second["timings"] == {"ms": 2}
     assert first["id"] == second["id"] == "x"
     assert first["usage"] is second["usage"] is None
+
+
+def test_many_tool_calls_are_joined_in_time_that_grows_with_their_number() -> None:
+    pieces = [tool(i, "{}", id=f"call_{i}", name="f") for i in range(20_000)]
+    began = time.process_time()
+    [choice] = unstreamed({**completion(""), "choices": [{"index": 0, "message": {"tool_calls": pieces}}]})[
+        "choices"
+    ]
+    assert time.process_time() - began < 2
+    assert [call["id"] for call in choice["message"]["tool_calls"]] == [f"call_{i}" for i in range(20_000)]
