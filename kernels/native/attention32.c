@@ -80,7 +80,7 @@ INLINE void score_band(const int rows, const float *queries, int64_t dim, const 
         vec key[VECTORS];
         UNROLL for (int v = 0; v < VECTORS; v++) key[v] = load(keys[v] + d * PANEL);
         UNROLL for (int r = 0; r < rows; r++)
-            UNROLL for (int v = 0; v < VECTORS; v++) sums[r][v] += queries[r * dim + d] * key[v];
+            UNROLL for (int v = 0; v < VECTORS; v++) sums[r][v] = fused(every(queries[r * dim + d]), key[v], sums[r][v]);
     }
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int v = 0; v < VECTORS; v++) save(scores + r * TILE + v * LANES, sums[r][v]);
@@ -98,7 +98,7 @@ INLINE void mix_band(const int rows, const int vectors, const float *weights, co
         vec value[VECTORS];
         UNROLL for (int v = 0; v < vectors; v++) value[v] = load(row + v * LANES);
         UNROLL for (int r = 0; r < rows; r++)
-            UNROLL for (int v = 0; v < vectors; v++) sums[r][v] += weights[r * TILE + t] * value[v];
+            UNROLL for (int v = 0; v < vectors; v++) sums[r][v] = fused(every(weights[r * TILE + t]), value[v], sums[r][v]);
     }
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int v = 0; v < vectors; v++) save(mixed + r * dim + first + v * LANES, sums[r][v]);

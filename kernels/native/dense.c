@@ -8,10 +8,6 @@
    A word of four bytes is one input of float32, or two of bfloat16. Weights lie in tiles of WIDTH outputs, in each by
    word, then output. Written in vectors of the compiler's own, for processors of any kind. */
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
-
 #include "vectors.h"
 
 enum {
@@ -33,12 +29,12 @@ int width(void) { return WIDTH; }
 /* A word's products are added to each lane. */
 INLINE vec add(int64_t kind, vec sum, bits weights, uint32_t word) {
     const bits x = word - (bits){};
-    if (kind == FLOAT32) return sum + (vec)weights * (vec)x;
+    if (kind == FLOAT32) return fused((vec)weights, (vec)x, sum);
 #ifdef __AVX512BF16__
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
 #else
-    sum += (vec)(weights << 16) * (vec)(x << 16);
-    return sum + (vec)(weights & 0xffff0000) * (vec)(x & 0xffff0000);
+    sum = fused((vec)(weights << 16), (vec)(x << 16), sum);
+    return fused((vec)(weights & 0xffff0000), (vec)(x & 0xffff0000), sum);
 #endif
 }
 
