@@ -7,7 +7,7 @@ Where none is named on the command line, the copies are taken that llm-comply ca
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +31,22 @@ ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens", "/v1/models", "/
 MOST_TOKENS = 16
 """Of an answer: what is fuzzed is the request, and a small model can go on for long."""
 
-_HEADERS = (
-    "accept",
-    "anthropic-beta",
-    "content-encoding",
-    "expect",
-    "origin",
-    "traceparent",
-    "x-forwarded-for",
-    "x-request-id",
-    "x-tollgate-cache",
-    "x-tollgate-deadline",
-    "x-tollgate-priority",
-    "x-tollgate-weight",
-)
-"""What is read beside the body and the key, published or not."""
+_TEXT: Json = {"type": "string"}
+_HEADERS: Mapping[str, Json] = {
+    "accept": _TEXT,
+    "anthropic-beta": _TEXT,
+    "content-encoding": {"enum": ["identity"]},
+    "expect": _TEXT,
+    "origin": _TEXT,
+    "traceparent": _TEXT,
+    "x-forwarded-for": _TEXT,
+    "x-request-id": _TEXT,
+    "x-tollgate-cache": _TEXT,
+    "x-tollgate-deadline": {"enum": ["30s", "2500ms"]},
+    "x-tollgate-priority": {"enum": ["0", "2"]},
+    "x-tollgate-weight": {"enum": ["1", "8"]},
+}
+"""What is read beside the body and the key, published or not; those that can be wrong, with what is right."""
 
 
 def carried(name: str) -> Path:
@@ -55,12 +56,41 @@ def carried(name: str) -> Path:
     return found
 
 
-def cut(document: Path, paths: Sequence[str], models: Sequence[str], *, prefix: str = "") -> Json:
+_PROMPT: Json = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "minItems": 1, "maxItems": 4, "items": {"type": "string", "minLength": 1}},
+        {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": 500}},
+    ]
+}
+"""The published one may be null, which stands for the beginning of a document of OpenAI's own models."""
+
+NOT_THE_ENGINES = (
+    "audio",
+    "best_of",
+    "function_call",
+    "functions",
+    "modalities",
+    "suffix",
+    "web_search_options",
+)
+"""Parameters that the engine refuses, so that a request with one gets no further."""
+
+
+def cut(
+    document: Path,
+    paths: Sequence[str],
+    models: Sequence[str],
+    *,
+    prefix: str = "",
+    without: Sequence[str] = (),
+) -> Json:
     """``document`` (JSON or YAML) with ``paths`` alone, each with ``prefix`` before it, and what they refer to.
 
     So that requests get past the first question, a body has the published fields only, ``model`` is one of ``models``,
     an answer may be asked to have ``MOST_TOKENS``, and there are some messages. (Requests that break these rules are
-    made up all the same, on purpose.) Security is left out: the fuzzer sends a good key.
+    made up all the same, on purpose.) Fields named in ``without`` are left out, and so is security: the fuzzer sends a
+    good key.
     """
     text = document.read_text()
     spec = yaml.safe_load(text) if document.suffix in (".yaml", ".yml") else json.loads(text)
@@ -68,7 +98,7 @@ def cut(document: Path, paths: Sequence[str], models: Sequence[str], *, prefix: 
     kept = {path: spec["paths"][path] for path in paths}
     for item in kept.values():
         for operation in item.values():
-            _open(operation, schemas, models)
+            _open(operation, schemas, models, without)
     return {
         "openapi": spec["openapi"],
         "info": {"title": spec["info"]["title"], "version": str(spec["info"].get("version", ""))},
@@ -77,7 +107,7 @@ def cut(document: Path, paths: Sequence[str], models: Sequence[str], *, prefix: 
     }
 
 
-def _open(operation: Json, schemas: Json, models: Sequence[str]) -> None:
+def _open(operation: Json, schemas: Json, models: Sequence[str], without: Sequence[str]) -> None:
     operation.pop("security", None)
     parameters = operation.setdefault("parameters", [])
     for parameter in parameters:
@@ -85,13 +115,15 @@ def _open(operation: Json, schemas: Json, models: Sequence[str]) -> None:
             parameter["schema"] = {"type": "string", "enum": [*models, "none-such"]}
     known = {parameter.get("name") for parameter in parameters}
     parameters += [
-        {"name": name, "in": "header", "required": False, "schema": {"type": "string"}}
-        for name in _HEADERS
+        {"name": name, "in": "header", "required": False, "schema": schema}
+        for name, schema in _HEADERS.items()
         if name not in known
     ]
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
     if body is not None:
         body["schema"] = _narrow(body["schema"], schemas, models)
+        for name in without:
+            body["schema"]["properties"].pop(name, None)
 
 
 def _narrow(schema: Json, schemas: Json, models: Sequence[str]) -> Json:
@@ -106,6 +138,9 @@ def _narrow(schema: Json, schemas: Json, models: Sequence[str]) -> Json:
         fields["max_tokens"] = {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}
         fields.pop("max_completion_tokens", None)  # says the same, and may not be sent beside it
         required.add("max_tokens")
+    fields.pop("stream_options", None)  # only beside "stream": true, which a schema cannot say
+    if "prompt" in fields:
+        fields["prompt"] = _PROMPT
     if "messages" in fields:
         fields["messages"] = {**fields["messages"], "minItems": 1, "maxItems": 4}
     return {

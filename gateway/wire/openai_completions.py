@@ -45,7 +45,7 @@ class CompletionBody(Sampling):
     """0, with ``echo`` and ``logprobs``, asks how likely the prompt is."""
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=20)] | None = None
+    best_of: Annotated[int, Field(ge=0, le=20)] | None = None
     suffix: str | None = None
 
 

@@ -33,6 +33,8 @@ from benchmarks.conformance.providers.openai_edge import (
     refusing,
 )
 
+MOST_DIMENSIONS = 1536
+
 __all__ = ["EMBEDDER", "KEY", "MODEL", "app"]
 
 
@@ -57,7 +59,10 @@ async def _embeddings(request: Request) -> Response:
             "'$.input' is invalid. Please check the API reference: https://platform.openai.com/docs/api-reference.",
         )
     inputs = texts if isinstance(texts, list) and not isinstance(texts[0], int) else [texts]
-    length = asked.get("dimensions") or 8
+    length = asked.get("dimensions", 8)
+    if not 1 <= length <= MOST_DIMENSIONS:
+        message = f"Invalid value for 'dimensions' = {length}. Must be between 1 and {MOST_DIMENSIONS}."
+        raise Refused(400, message, param="dimensions")
     vector = [1 / length**0.5] * length
     packed = base64.b64encode(struct.pack(f"<{length}f", *vector)).decode()
     told = packed if asked.get("encoding_format") == "base64" else vector
