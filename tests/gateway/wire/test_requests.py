@@ -173,7 +173,7 @@ BAD_COMPLETIONS = [
     ({"prompt": {"text": "a"}}, "prompt"),
     ({"logprobs": 6}, "logprobs"),
     ({"logprobs": True}, "logprobs"),
-    ({"best_of": 0}, "best_of"),
+    ({"best_of": 21}, "best_of"),
     ({"echo": "no"}, "echo"),
     ({"suffix": 5}, "suffix"),
 ]
