@@ -34,6 +34,16 @@ _LARGE = 64
 """Characters of a chunk that is not held as a whole until its last may leave."""
 
 
+_NAMES = frozenset({"id", "system_fingerprint", "service_tier", "provider"})
+
+
+def _is_for_machines(name: str, value: Json) -> bool:
+    """Numbers and names. What a provider of the caller's own dialect tells of an answer are counts, ids and times."""
+    return name == "native" or (
+        name in _NAMES if isinstance(value, str) else not isinstance(value, list | Mapping)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Scan:
     """A stretch of a text before a guard."""
@@ -99,13 +109,8 @@ class Answer:
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.envelope:
-            # Lists and objects, such as the sources of a search, may hold any text, and are not scanned.
-            # What a provider of the caller's own dialect tells of an answer are counts, ids and times.
-            machine = {
-                name: value
-                for name, value in chunk.envelope.items()
-                if name == "native" or not isinstance(value, list | Mapping)
-            }
+            # The sources of a search, or the answer once more, may hold any text, and are not scanned.
+            machine = {name: value for name, value in chunk.envelope.items() if _is_for_machines(name, value)}
             if len(machine) < len(chunk.envelope):
                 self._left_out |= chunk.envelope.keys() - machine.keys()
                 chunk = replace(chunk, envelope=machine)

@@ -48,7 +48,7 @@ class Dialect(Protocol):
 
 
 # "obfuscation" pads one event of OpenAI's, and means nothing in another.
-_OURS = frozenset({"choices", "usage", "object", "model", "obfuscation"})
+_OURS = frozenset({"choices", "usage", "object", "model", "obfuscation", "native"})
 
 
 def chunks(
@@ -60,9 +60,14 @@ def chunks(
     choices = raw["choices"] or ()
     last = len(choices) - 1
     for i, choice in enumerate(choices):
+        said = delta(choice)
+        if not _OWN.isdisjoint(said):
+            said = {
+                name: value for name, value in said.items() if name not in _OWN or _is_sealed(name, value)
+            }
         chunk = Chunk(
             index=choice.get("index", i),
-            delta=delta(choice),
+            delta=said,
             finish_reason=choice.get("finish_reason"),
             stop=_stop(choice),
             logprobs=choice.get("logprobs"),
@@ -73,6 +78,14 @@ def chunks(
         yield chunk
     if not choices and usage is not None:
         yield Chunk(usage=usage, envelope=envelope)
+
+
+_OWN = frozenset({"native", "signature", "redacted_thinking"})
+"""Names that mean something among chunks, and in no answer of this shape, or nothing but a text."""
+
+
+def _is_sealed(name: str, value: Json) -> bool:
+    return name != "native" and isinstance(value, str)
 
 
 def _check(chunk: Chunk) -> None:

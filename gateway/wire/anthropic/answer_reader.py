@@ -24,6 +24,8 @@ _FIELDS: Mapping[str, frozenset[str]] = {
 }
 """Of each kind of block what the canonical form says of it."""
 _SAID = frozenset({"id", "type", "role", "model", "content", "usage", "stop_reason", "stop_sequence"})
+DEEPEST = 90
+"""Levels of objects and lists in a block; none that is documented has ten."""
 _WHY = ("stop_reason", "stop_sequence", "stop_details")
 
 
@@ -53,9 +55,9 @@ class MessageReader:
         """One event, other than ``error``."""
         match raw["type"]:
             case "content_block_delta":
-                yield from self._delta(raw["index"], raw["delta"])
+                yield from self._delta(_number(raw["index"]), raw["delta"])
             case "content_block_start":
-                yield from self._start(raw["index"], raw["content_block"])
+                yield from self._start(_number(raw["index"]), raw["content_block"])
             case "content_block_stop":
                 if self._said.get(raw["index"]) == []:
                     # A tool called without arguments; those who read OpenAI's shape parse them all the same.
@@ -114,6 +116,7 @@ class MessageReader:
                 "index": index,
                 "content_block": {"type": kind, **more} if kind in _FIELDS else block,
             }
+            _check_levels(block)
         match kind:
             case "tool_use":
                 given = orjson.dumps(block["input"]).decode() if block.get("input") else ""
@@ -152,6 +155,7 @@ class MessageReader:
             case "signature_delta":
                 yield self._say({"signature": _text(delta["signature"])})
             case _ if self._native:
+                _check_levels(delta)
                 event = {"type": "content_block_delta", "index": index, "delta": delta}
                 yield self._say({"native": event})
 
@@ -204,6 +208,26 @@ def _call(index: int, block: Mapping[str, Json], arguments: str) -> dict[str, Js
         "type": "function",
         "function": function,
     }
+
+
+def _number(value: Json) -> int:
+    if type(value) is not int:
+        raise TypeError("not a number")
+    return value
+
+
+def _check_levels(value: Json) -> None:
+    """Whoever walks through it may count on an end."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            one
+            for each in level
+            if isinstance(each, dict | list)
+            for one in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise TypeError("nested without end")
 
 
 def _text(value: Json) -> str:

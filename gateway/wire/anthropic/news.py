@@ -42,7 +42,8 @@ class News:
         told = chunk.envelope.get("id")
         if told and not self.message_id:
             self.message_id = ids.message_to_anthropic(str(told))
-        self.tollgate = chunk.envelope.get("tollgate") or self.tollgate
+        if isinstance(chunk.envelope.get("tollgate"), Mapping):
+            self.tollgate = chunk.envelope["tollgate"]
         for where, fields in (chunk.envelope.get("native") or {}).items():
             self.native.setdefault(where, {}).update(fields)
 

@@ -843,10 +843,11 @@ async def test_what_comes_beside_the_choices_is_left_out_where_it_may_hold_text(
         "created": 1,
         "service_tier": "default",
         "citations": ["a cat"],
+        "output_text": "a cat",
         "search": {"x": "cat"},
     }
     out = await answer(a_guard(), Model(word("x", envelope=envelope), end()), call)
     assert [chunk.envelope for chunk in out if chunk.envelope] == [
         {"id": "c", "created": 1, "service_tier": "default"}
     ]
-    assert call.receipt.notes["guard_output"]["left_out"] == ["citations", "search"]
+    assert call.receipt.notes["guard_output"]["left_out"] == ["citations", "output_text", "search"]

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from gateway import errors
 from gateway.types import Call, Candidate, Chunk, Demand, Usage
-from gateway.wire import sse
+from gateway.wire import openai_chat, sse
 from gateway.wire.answer import join_delta
 from gateway.wire.anthropic.answer_reader import MessageReader
 from gateway.wire.anthropic.errors import error_body
@@ -597,3 +597,43 @@ def test_an_error_within_a_stream() -> None:
         b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Busy."},'
         b'"request_id":"req_1"}\n\n'
     )
+
+
+def _deep(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "content_block_start", "index": "x", "content_block": {"type": "new", "a": "b"}},
+        {"type": "content_block_delta", "index": None, "delta": {"type": "new", "a": "b"}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "new", "a": _deep(200)}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "new", "a": _deep(200)}},
+    ],
+    ids=["no number", "none", "deep block", "deep delta"],
+)
+def test_what_guards_could_not_walk_through_is_no_event(event: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        list(MessageReader(native=True).read_event(event))
+    if "content_block" in event and isinstance(event["index"], int):
+        whole = {"type": "message", "content": [event["content_block"]], "stop_reason": "end_turn"}
+        with pytest.raises(TypeError):
+            list(MessageReader(native=True).read_answer(whole))
+
+
+@pytest.mark.parametrize("told", ["x", ["x"], 1])
+def test_another_server_speaks_neither_for_us_nor_in_our_own_terms(told: Any) -> None:
+    """What it puts under names of ours is not taken for ours."""
+    delta = {"content": "hello", "native": told, "signature": [told], "redacted_thinking": {"a": told}}
+    raw = {"choices": [{"index": 0, "delta": delta}], "native": told, "tollgate": told}
+    [chunk] = openai_chat.read_event(raw)
+    assert chunk.delta == {"content": "hello"}
+    events = written(chunk, Chunk(finish_reason="stop", delta={}))
+    assert "tollgate" not in events[-2]
+    whole = Whole(a_call(request_id="req_1"))
+    whole.add(chunk)
+    assert orjson.loads(whole.body())["content"][0]["text"] == "hello"
