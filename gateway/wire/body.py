@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from gateway.errors import BadRequest
 
 Body = TypeVar("Body", bound=BaseModel)
+Item = TypeVar("Item")
+
+Items = Annotated[list[Item], Field(fail_fast=True)]
+"""A list in a body. Only its first wrong item is told of: a megabyte can hold half a million, and seconds of work."""
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -56,12 +60,18 @@ def check(schema: type[Body], raw: dict[str, Any]) -> Body:
 
 
 def _complaint(error: ValidationError) -> BadRequest:
-    # Of a union's complaints the deepest is about the branch that the caller meant.
-    first = error.errors(include_url=False, include_context=False)[0]
-    root = first["loc"][0] if first["loc"] else None
-    same = [e for e in error.errors(include_url=False, include_context=False) if e["loc"][:1] == (root,)]
+    # Of a union's complaints the deepest is about the branch that the caller meant, unless one finds a list too long:
+    # that one liked the items.
+    all_of_them = error.errors(include_url=False, include_context=False)
+    root = all_of_them[0]["loc"][:1]
+    same = [e for e in all_of_them if e["loc"][:1] == root]
     worst = max(
-        same, key=lambda e: (len(_plain(e["loc"])), e["type"] not in ("string_type", "none_required"))
+        same,
+        key=lambda e: (
+            e["type"] == "too_long",
+            len(_plain(e["loc"])),
+            e["type"] not in ("string_type", "none_required"),
+        ),
     )
     param = _path(worst["loc"])
     if worst["type"] == "missing":

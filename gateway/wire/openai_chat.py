@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gateway.errors import BadRequest
 from gateway.types import ChatRequest, Chunk, Json
@@ -32,7 +32,7 @@ class Part(Lenient):
 
 class Message(Lenient):
     role: Role
-    content: str | list[Part] | None = None
+    content: str | body.Items[Part] | None = None
 
 
 class StreamOptions(Lenient):
@@ -52,18 +52,28 @@ class Sampling(Lenient):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    stop: str | list[str] | None = None
+    stop: str | body.Items[str] | None = None
     seed: int | None = None
     logit_bias: dict[str, float] | None = None
     response_format: dict[str, Any] | None = None
     user: str | None = None
 
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _first_wrong_bias(cls, value: Any) -> Any:
+        """As with lists, the first is enough."""
+        if isinstance(value, dict):
+            for token, bias in value.items():
+                if type(bias) not in (int, float):
+                    raise ValueError(f"the bias of token '{token[:40]}' should be a number")
+        return value
+
 
 class ChatBody(Sampling):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[body.Items[Message], Field(min_length=1)]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: body.Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 

@@ -31,15 +31,15 @@ PATH = "/completions"
 OBJECT = CHUNK_OBJECT = "text_completion"
 ID_PREFIX = "cmpl-"
 
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Tokens = Annotated[body.Items[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 class CompletionBody(Sampling):
     prompt: (
         str
-        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[body.Items[str], Field(min_length=1)]
         | Tokens
-        | Annotated[list[Tokens], Field(min_length=1)]
+        | Annotated[body.Items[Tokens], Field(min_length=1)]
     )
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     """0, with ``echo`` and ``logprobs``, asks how likely the prompt is."""

@@ -29,9 +29,9 @@ class EmbeddingsBody(Lenient):
     model: Annotated[str, Field(min_length=1)]
     input: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MOST)]
+        | Annotated[body.Items[str], Field(min_length=1, max_length=MOST)]
         | Tokens
-        | Annotated[list[Tokens], Field(min_length=1, max_length=MOST)]
+        | Annotated[body.Items[Tokens], Field(min_length=1, max_length=MOST)]
     )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None

@@ -23,8 +23,8 @@ ID_PREFIX = "modr-"
 class ModerationsBody(Lenient):
     input: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MOST)]
-        | Annotated[list[Part], Field(min_length=1, max_length=MOST)]
+        | Annotated[body.Items[str], Field(min_length=1, max_length=MOST)]
+        | Annotated[body.Items[Part], Field(min_length=1, max_length=MOST)]
     )
     model: str | None = None
     """Whatever is named, the gateway's own model answers, and the answer says so."""

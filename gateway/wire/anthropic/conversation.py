@@ -36,7 +36,7 @@ class Block(Lenient):
 
 class Turn(Lenient):
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | body.Items[Block]
 
 
 class Conversation:

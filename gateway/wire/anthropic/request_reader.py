@@ -47,9 +47,9 @@ class CountBody(Lenient):
     """What ``/v1/messages/count_tokens`` takes."""
 
     model: Annotated[str, Field(min_length=1)]
-    messages: Annotated[list[Turn], Field(min_length=1)]
-    system: str | list[Block] | None = None
-    tools: list[Tool] | None = None
+    messages: Annotated[body.Items[Turn], Field(min_length=1)]
+    system: str | body.Items[Block] | None = None
+    tools: body.Items[Tool] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
 
@@ -57,7 +57,7 @@ class CountBody(Lenient):
 class MessagesBody(CountBody):
     max_tokens: Annotated[int, Field(ge=1)]
     stream: bool | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: body.Items[str] | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None

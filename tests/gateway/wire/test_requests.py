@@ -8,9 +8,11 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from gateway.errors import BadRequest
-from gateway.wire import openai_chat, openai_completions
+from gateway.wire import openai_chat, openai_completions, openai_embeddings, openai_moderations
+from gateway.wire.anthropic import request_reader
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 COMPLETION = {"model": "m", "prompt": "Once"}
@@ -238,6 +240,45 @@ def test_nesting_that_can_be_forwarded_is_not_refused() -> None:
 def test_long_conversations_are_not_mistaken_for_deep_ones() -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "{[{["}]}] * 500
     assert len(openai_chat.read_request(chat(messages=messages)).messages or ()) == 500
+
+
+MANY = 100_000
+"""With a complaint about each, the loop would stand still for seconds."""
+
+
+@pytest.mark.parametrize(
+    ("schema", "field", "wrong"),
+    [
+        (openai_completions.CompletionBody, "prompt", [1.5] * MANY),
+        (openai_completions.CompletionBody, "prompt", [["a"]] * MANY),
+        (openai_completions.CompletionBody, "prompt", [[1.5] * 10] * MANY),
+        (openai_completions.CompletionBody, "stop", [1] * MANY),
+        (openai_completions.CompletionBody, "logit_bias", dict.fromkeys(map(str, range(MANY)), "x")),
+        (openai_chat.ChatBody, "messages", [{}] * MANY),
+        (openai_chat.ChatBody, "messages", [{"role": "user", "content": [{}] * MANY}]),
+        (openai_chat.ChatBody, "tools", [1] * MANY),
+        (openai_embeddings.EmbeddingsBody, "input", [-1] * MANY),
+        (openai_moderations.ModerationsBody, "input", [1] * MANY),
+        (request_reader.MessagesBody, "messages", [1] * MANY),
+        (request_reader.MessagesBody, "messages", [{"role": "user", "content": [{}] * MANY}]),
+        (request_reader.MessagesBody, "system", [1] * MANY),
+        (request_reader.MessagesBody, "tools", [1] * MANY),
+        (request_reader.MessagesBody, "stop_sequences", [1] * MANY),
+    ],
+)
+def test_a_long_list_of_wrong_items_is_complained_of_once(
+    schema: type[BaseModel], field: str, wrong: Any
+) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        schema.model_validate({field: wrong})
+    assert refusal.value.error_count() < 20
+
+
+@pytest.mark.parametrize("item", ["a", {"type": "text", "text": "a"}])
+def test_of_a_list_too_long_its_length_is_told(item: Any) -> None:
+    with pytest.raises(BadRequest, match="at most 2048 items") as refusal:
+        openai_moderations.read_request(orjson.dumps({"input": [item] * 3000}))
+    assert refusal.value.param == "input"
 
 
 def test_an_integer_beyond_64_bits_is_refused_where_an_integer_is_due() -> None:
