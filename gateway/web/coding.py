@@ -58,8 +58,12 @@ class Inflater:
                     if self._coding != "gzip" or self._members > MEMBERS:
                         raise zlib.error("there is something behind its end")
                     self._stream = zlib.decompressobj(_GZIP)
-                yield self._stream.decompress(rest, STEP)
+                piece = self._stream.decompress(rest, STEP)
+                yield piece
                 rest = self._stream.unused_data or self._stream.unconsumed_tail
+                if len(piece) == STEP and not rest and not self._stream.eof:
+                    # All was read, and the end of it would not have fitted into the step.
+                    yield self._stream.decompress(b"", STEP)
         except zlib.error as error:
             raise _broken(self._coding, str(error)) from None
 
