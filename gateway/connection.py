@@ -60,6 +60,9 @@ class _Cycle(RequestResponseCycle):
             if self.response_started:
                 raise RuntimeError("an answer can begin only once")
             self.response_started = True
+            if self.waiting_for_100_continue and self.more_body:
+                # The body may come now or not: what follows could be it, or another request (RFC 9110, 10.1.1).
+                self.keep_alive = False
             self.waiting_for_100_continue = False
             self.head = self._head(message["status"], message["headers"])
             return
@@ -118,15 +121,18 @@ class _Cycle(RequestResponseCycle):
 
 class Connection(HttpToolsProtocol):
     max_head: ClassVar[int] = 64 * 1024
-    """Bytes of request line and headers; a little more can come in with one read."""
+    """Bytes of request line and headers, or of chunk extensions and trailers on end; a little more can come in with
+    one read."""
     patience: ClassVar[float] = 30.0
-    """Seconds of silence while a request is awaited or not yet whole. Between requests, keep-alive rules."""
+    """Seconds in which nothing of a request's body comes, or a head does not end. Between requests, keep-alive rules.
+    As long a body may go on that was answered before its end."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = False
-        self._head = 0
-        self._began = False
+        self._idle = 0
+        """Bytes read since the request was last got on with."""
+        self._went_on = False
         self._whole = False
         self._heard = self.loop.time()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -161,21 +167,18 @@ class Connection(HttpToolsProtocol):
         return cycle.sign_of_life()
 
     def data_received(self, data: bytes) -> None:
-        self._began = False
+        self._went_on = False
         self._unset_keepalive_if_required()
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self.send_400_response("")
-        if self._in_head:
-            # A head that begins within this read is counted from the next: before it may stand another's body.
-            self._head = 0 if self._began else self._head + len(data)
-            if self._head > self.max_head:
-                self._refuse(
-                    431, f"The request's headers are larger than {self.max_head} bytes.", "headers_too_large"
-                )
-        else:
-            self._heard = self.loop.time()
+        # A head that begins within this read is counted from the next: before it may stand another's body.
+        self._idle = 0 if self._went_on else self._idle + len(data)
+        if self._idle > self.max_head:
+            self._refuse(
+                431, f"The request's headers are larger than {self.max_head} bytes.", "headers_too_large"
+            )
 
     def _feed(self, data: bytes | memoryview) -> None:
         """Raises ``httptools.HttpParserError``.
@@ -207,19 +210,30 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = self._began = True
+        self._in_head = self._went_on = True
         self._whole = False
         self._heard = self.loop.time()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Trailers are passed over (RFC 9110, section 6.5.1): among the headers they could name another caller.
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return  # it is to be read again
-        self._in_head = False
+        self._in_head, self._went_on = False, True
         self.scope[HANGUP] = self._hangup  # type: ignore[literal-required]
         super().on_headers_complete()
         if isinstance(self.cycle, RequestResponseCycle):
             # uvicorn has no other place to say which class it is to be; nothing of it has run yet.
             self.cycle.__class__ = _Cycle
+
+    def on_body(self, body: bytes) -> None:
+        self._went_on = True
+        if not self.cycle.response_complete:
+            self._heard = self.loop.time()
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():

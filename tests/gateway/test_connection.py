@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import uvicorn
@@ -19,7 +19,7 @@ PATIENCE = 0.2
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    length, more = 0, True
+    length, more = 0, scope["path"] != "/refused"
     while more:
         message = await receive()
         length += len(message.get("body", b""))
@@ -27,6 +27,8 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/slow":
         await asyncio.sleep(PATIENCE * 2.5)
     body = str(length).encode()
+    if scope["path"] == "/names":
+        body = b",".join(name for name, _ in scope["headers"])
     await send(
         {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]}
     )
@@ -137,6 +139,71 @@ async def test_a_body_may_take_long_as_long_as_it_keeps_coming() -> None:
             await asyncio.sleep(0.2)
             writer.write(b"x")
         assert await answer(reader) == (200, b"7")
+
+
+@pytest.mark.parametrize(
+    ("sent", "more"),
+    [
+        (b"POST /refused HTTP/1.1\r\ncontent-length: 9999\r\n\r\n", b"x"),
+        (b"POST /refused HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;", b"x"),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
+        (b"", b"\r\n"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"\r\n"),
+    ],
+)
+async def test_what_trickles_in_and_is_no_progress_ends_the_connection(
+    impatient: Streams, sent: bytes, more: bytes
+) -> None:
+    reader, writer = impatient
+
+    async def trickle() -> None:
+        writer.write(sent)
+        while True:
+            await asyncio.sleep(PATIENCE / 10)
+            writer.write(more)
+
+    trickling = asyncio.create_task(trickle())
+    with suppress(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 30)  # to its end
+    trickling.cancel()
+
+
+@pytest.mark.parametrize("more", [b"x: y\r\n", b"x" * 6])
+async def test_trailers_without_end_are_refused(streams: Streams, more: bytes) -> None:
+    reader, writer = streams
+    writer.write(b"POST /refused HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert await answer(reader) == (200, b"0")
+    writer.write(b"0\r\n")
+
+    async def flood() -> None:
+        while True:
+            writer.write(more * 1000)
+            await writer.drain()
+            await asyncio.sleep(0.001)
+
+    flooding = asyncio.create_task(flood())
+    with suppress(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 30)
+    flooding.cancel()
+
+
+async def test_trailers_are_no_headers(streams: Streams) -> None:
+    reader, writer = streams
+    head = b"POST /names HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+    writer.write(head + b"1\r\nx\r\n0\r\nauthorization: Bearer x\r\nx-forwarded-for: 10.0.0.1\r\n\r\n")
+    assert await answer(reader) == (200, b"transfer-encoding")
+    writer.write(b"GET /names HTTP/1.1\r\nx: y\r\n\r\n")
+    assert await answer(reader) == (200, b"x")
+
+
+async def test_an_answer_to_who_waits_with_the_body_ends_the_connection(streams: Streams) -> None:
+    """He may send it now or not: nobody could tell what follows."""
+    reader, writer = streams
+    writer.write(b"POST /refused HTTP/1.1\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n")
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+    assert head.startswith(b"HTTP/1.1 200") and b"\r\nconnection: close\r\n" in head
+    assert await asyncio.wait_for(reader.read(), 60) == b"0"
 
 
 async def test_a_slow_answer_and_a_rest_between_requests_are_not_silence(impatient: Streams) -> None:
