@@ -245,8 +245,13 @@ class Connection(HttpToolsProtocol):
         self._refuse(400, "This is no HTTP/1.1 request that can be understood.", "invalid_http")
 
     def _refuse(self, status: int, message: str, code: str) -> None:
+        cycle = self.cycle
+        free = cycle is None or cycle.response_complete
+        if not free and not (self._in_head or self._whole or self.pipeline or cycle.response_started):
+            # The body of the request in hand is at fault, and nothing was said of it yet.
+            cycle.disconnected = free = True
         self._in_head = False
-        if self.cycle is None or self.cycle.response_complete:  # else it would land amid another's answer
+        if free:  # else it would land amid another's answer
             body = orjson.dumps(BadRequest(message, code=code).body())
             head = (
                 b"content-type: application/json",

@@ -109,6 +109,21 @@ async def test_what_is_no_http_is_refused_in_openais_words(streams: Streams) -> 
     assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_http")
 
 
+@pytest.mark.parametrize("coding", ["chunked", "xchunked", "gzip"])
+async def test_a_body_that_cannot_be_told_apart_is_refused_too(streams: Streams, coding: str) -> None:
+    reader, writer = streams
+    writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: %b\r\n\r\nno size\r\n" % coding.encode())
+    status, body = await answer(reader)
+    assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_http")
+    assert await closed(reader)
+
+
+async def test_nonsense_behind_a_request_is_no_answer_to_it(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"GET /slow HTTP/1.1\r\n\r\nEHLO there\r\n\r\n")
+    assert await closed(reader)
+
+
 @pytest.mark.parametrize(
     "sent",
     [b"", b"GET / HT", b"GET / HTTP/1.1\r\nx: y\r\n", b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nabc"],
