@@ -77,7 +77,7 @@ class Texts:
             texts._prompt(request.prompt)
         params = request.params
         for name in ("suffix", "user", "safety_identifier", "prompt_cache_key"):
-            texts._add(("params", name), params.get(name), "user")
+            texts._described(("params", name), params.get(name), "user", said=True)
         prediction = params.get("prediction")
         if isinstance(prediction, Mapping):
             texts._content(("params", "prediction", "content"), prediction.get("content"), "user")
@@ -120,7 +120,7 @@ class Texts:
             self._add((*path, name), message.get(name), origin)
         calls = message.get("tool_calls")
         for i, call in enumerate(calls if isinstance(calls, list) else ()):
-            for kind in ("function", "custom"):
+            for kind in ("function", "custom") if isinstance(call, Mapping) else ():
                 self._call((*path, "tool_calls", i, kind), call.get(kind), origin)
         self._call((*path, "function_call"), message.get("function_call"), origin)
         if message.get("audio") is not None:
@@ -128,7 +128,7 @@ class Texts:
 
     def _content(self, path: Path, content: Json, origin: Origin) -> None:
         if not isinstance(content, list):
-            self._add(path, content, origin)
+            self._described(path, content, origin, said=True)
             return
         for i, part in enumerate(content):
             if not isinstance(part, Mapping):
@@ -159,6 +159,8 @@ class Texts:
         self._add((*path, "name"), function.get("name"), origin, "name")
         self._add((*path, "input"), function.get("input"), origin)
         arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            self._described((*path, "arguments"), arguments, origin, said=True)
         if not isinstance(arguments, str) or not arguments:
             return
         try:

@@ -106,6 +106,18 @@ def _check(chunk: Chunk) -> None:
     for place, call in enumerate(calls or ()):
         if type(call.get("index", place)) is not int:
             call["index"] = place  # some servers write null
+        if not isinstance(call.get("id"), str | None):
+            call["id"] = str(call["id"])
+        function = call.get("function")
+        if isinstance(function, dict):
+            if not isinstance(function.get("name"), str | None):
+                raise TypeError("not a name")
+            if not isinstance(function.get("arguments"), str | None):
+                function["arguments"] = orjson.dumps(
+                    function["arguments"]
+                ).decode()  # as Ollama's own API has them
+        elif function is not None:
+            raise TypeError("not a function")
 
 
 def _stop(choice: Mapping[str, Json]) -> str | int | None:

@@ -68,16 +68,17 @@ class Events:
         delta = chunk.delta
         if delta is None or chunk.index:
             return b""
-        if self._open == TEXT and len(delta) == 1 and delta.get("content"):  # nearly all of them
-            return self._prefix + orjson.dumps(delta["content"]) + b"}}\n\n"
+        said = delta.get("content")
+        if self._open == TEXT and len(delta) == 1 and said and isinstance(said, str):  # nearly all of them
+            return self._prefix + orjson.dumps(said) + b"}}\n\n"
         out = [] if self._started else [self._start()]
         for kind, words in pieces(delta):
             if self._open != kind:
                 out.append(self._begin(kind, EMPTY[kind], _DELTA[kind]))
             out.append(self._prefix + orjson.dumps(words) + b"}}\n\n")
-        if len(delta) > 1 or not delta.get("content"):
+        if len(delta) > 1 or not said:
             out.append(self._others(delta))
-        if refusal := delta.get("refusal"):
+        if (refusal := delta.get("refusal")) and isinstance(refusal, str):
             if chunk.finish_reason == "content_filter":
                 self._news.refusal = refusal
             else:

@@ -163,5 +163,11 @@ def pieces(delta: Mapping[str, Json]) -> list[tuple[str, str]]:
     """What a delta says in words, in the order in which Anthropic's blocks have it."""
     thought = delta.get("reasoning_content") or delta.get("reasoning")
     said = delta.get("content")
-    found = [(THINKING, thought)] if thought else []
+    if isinstance(said, list):  # in parts, as some servers send it
+        said = "".join(part["text"] for part in said if _is_text(part))
+    found = [(THINKING, thought)] if thought and isinstance(thought, str) else []
     return [*found, (TEXT, said)] if said else found
+
+
+def _is_text(part: Json) -> bool:
+    return isinstance(part, Mapping) and isinstance(part.get("text"), str)

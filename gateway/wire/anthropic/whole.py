@@ -69,7 +69,7 @@ class Whole:
         native = delta.get("native")
         if native and not delta.get("tool_calls"):
             self._foreign(native)
-        if refusal := delta.get("refusal"):
+        if (refusal := delta.get("refusal")) and isinstance(refusal, str):
             if chunk.finish_reason == "content_filter":
                 self._news.refusal = refusal
             else:

@@ -567,3 +567,19 @@ async def test_the_input_of_a_call_that_is_nested_without_end_is_refused() -> No
     own = request_reader.read_request(json.dumps(body).encode())
     with pytest.raises(errors.BadRequest, match="levels"):
         await ask(a_guard(), a_call(messages=own.messages, native=own.native))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": ANN, "tool_calls": [5, None, "x", {"function": 5}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"to": [ANN]}}}]},
+        {"role": "user", "content": [{"type": "tool_result", "content": {"to": ANN}}]},
+    ],
+    ids=["calls that are none", "arguments as they are", "a result as it is"],
+)
+async def test_what_is_shaped_otherwise_is_read(message: Any) -> None:
+    model, _ = await ask(a_guard(), a_call(messages=(message,)))
+    sent = json.dumps(model.request.messages)
+    assert ANN not in sent
+    assert "<EMAIL_ADDRESS_1>" in sent

@@ -462,3 +462,17 @@ def test_many_tool_calls_are_joined_in_time_that_grows_with_their_number() -> No
     ]
     assert time.process_time() - began < 2
     assert [call["id"] for call in choice["message"]["tool_calls"]] == [f"call_{i}" for i in range(20_000)]
+
+
+def test_a_tool_call_that_is_written_otherwise_is_read_as_it_is_meant() -> None:
+    call = {"index": 0, "id": 5, "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    [chunk] = CHAT.read_event(delta(tool_calls=[call]))
+    assert chunk.delta is not None
+    [read] = chunk.delta["tool_calls"]
+    assert (read["id"], read["function"]["arguments"]) == ("5", '{"x":1}')
+
+
+@pytest.mark.parametrize("function", [5, "f", {"name": 5}])
+def test_a_tool_call_that_is_none_is_no_event(function: Any) -> None:
+    with pytest.raises(TypeError):
+        list(CHAT.read_event(delta(tool_calls=[{"index": 0, "function": function}])))

@@ -637,3 +637,22 @@ def test_another_server_speaks_neither_for_us_nor_in_our_own_terms(told: Any) ->
     whole = Whole(a_call(request_id="req_1"))
     whole.add(chunk)
     assert orjson.loads(whole.body())["content"][0]["text"] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("delta", "said"),
+    [
+        ({"content": [{"type": "text", "text": " you"}, {"type": "text", "text": 5}, 5, None]}, "hello you"),
+        ({"reasoning_content": ["a"]}, "hello"),
+        ({"reasoning": {"a": 1}}, "hello"),
+        ({"refusal": ["a"]}, "hello"),
+    ],
+)
+def test_another_servers_words_in_another_shape(delta: dict[str, Any], said: str) -> None:
+    chunks = [Chunk(delta={"content": "hello"}), Chunk(delta=delta), Chunk(delta={}, finish_reason="stop")]
+    told = [event["delta"].get("text", "") for event in written(*chunks) if "delta" in event]
+    assert "".join(told) == said
+    whole = Whole(a_call(request_id="req_1"))
+    for chunk in chunks:
+        whole.add(chunk)
+    assert [block["text"] for block in orjson.loads(whole.body())["content"]] == [said]
