@@ -29,8 +29,8 @@ class Topics:
 
     All words together are looked for in one pass. A pattern is tried on stretches of twice the guard's window, which
     overlap by the window: so its time grows with the text and not with its square, what it finds is at most that
-    long, and what it is sure to find is at most a window long. ``unbounded`` finds patterns that even so could take
-    forever.
+    long, and what it is sure to find is at most a window long. ``unbounded`` finds most patterns that even so could
+    take forever.
     """
 
     origins: frozenset[Origin] = frozenset({"user", "assistant", "tool", "answer"})
@@ -110,7 +110,8 @@ _MANY = 16
 def unbounded(pattern: str) -> str | None:
     """Why a pattern may take time exponential in the text, which nothing can interrupt; None where it does not.
 
-    A repetition inside a repetition, as in ``(a+)+``, is what does it. Such a pattern can be written without.
+    A repetition inside a repetition, as in ``(a+)+``, is what does it. Such a pattern can be written without. Repeated
+    alternatives or options that fit the same text, as in ``(a|b|ab)*``, do it too, and are not found.
     """
     try:
         from re import _parser  # type: ignore[attr-defined]
