@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -13,6 +14,7 @@ from gateway.observe.events import FACTS
 from gateway.settings import LogFormat, LogLevel
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", FACTS}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _TALKATIVE = ("asyncio", "httpx", "httpcore", "aiohttp", "uvicorn")
 
 
@@ -35,7 +37,11 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", "\n    ")
+        text = super().format(record)
+        if not text.isprintable():
+            # What a terminal would obey, in a fault's own words or an upstream's, is shown instead.
+            text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+        return text.replace("\n", "\n    ")
 
 
 class JsonFormatter(logging.Formatter):

@@ -46,6 +46,17 @@ def test_text_has_one_record_a_line_and_the_rest_indented() -> None:
     assert rest and all(line.startswith("    ") for line in rest)
 
 
+def test_a_text_line_moves_no_cursor() -> None:
+    stream = io.StringIO()
+    logs.set_up("info", "text", stream)
+    try:
+        raise ValueError("over\r\x1b[2Jthe\tline \x9bé")
+    except ValueError:
+        logging.getLogger("gateway.some").exception("failed \x1b[31m")
+    assert "failed \\x1b[31m\n    Traceback" in stream.getvalue()
+    assert "    ValueError: over\\r\\x1b[2Jthe\tline \\x9bé\n" in stream.getvalue()
+
+
 def test_json_has_one_object_a_line_with_the_extra_fields() -> None:
     debug, first, second = map(json.loads, written("debug", "json"))
     assert debug["level"] == "debug"
