@@ -53,7 +53,7 @@ class AnthropicBackend:
         self._count = Endpoint("POST", f"{base_url}{request_writer.PATH}/count_tokens")
         self._models = Endpoint("GET", base_url + "/v1/models")
         self._max_tokens = max_tokens
-        self._exchange = Exchange(name, transport, anthropic_errors.from_response)
+        self._exchange = Exchange(name, transport, anthropic_errors.from_response, api_key=api_key)
         self._headers = {
             "accept-encoding": "identity",
             "user-agent": "tollgate",

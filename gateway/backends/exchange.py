@@ -51,11 +51,15 @@ class Exchange:
         backend: str,
         transport: httpx.AsyncBaseTransport | None = None,
         read_error: ErrorReader = upstream_errors.from_response,
+        *,
+        api_key: str | None = None,
     ) -> None:
+        """``api_key`` is passed on to no caller, should the server quote it in an error."""
         self.backend = backend
         self.outage = Outage()
         self._client = Client(transport=transport)
         self._read_error = read_error
+        self._secret = (api_key or "").encode()
 
     async def ask(
         self,
@@ -183,6 +187,8 @@ class Exchange:
             pass  # The status alone says what matters.
         finally:
             await answer.aclose()
+        if self._secret:
+            said = said.replace(self._secret, b"***")
         error = self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
         error.upstream_status = answer.status
         return error

@@ -720,6 +720,17 @@ async def test_the_gateways_own_credentials_are_the_operators_matter(
     assert "sk-live-123" not in error.message
 
 
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+async def test_a_key_that_the_upstream_quotes_is_told_to_nobody(upstream: FakeUpstream, status: int) -> None:
+    backend = backend_at(upstream.base_url, api_key="sk-live-123")
+    words = "Received API key = sk-live-123, which may not do this."
+    upstream.scripts = [reply({"error": {"message": words, "code": "sk-live-123"}}, status=status)]
+    error = await failure(backend)
+    await backend.aclose()
+    assert "Received API key = ***, which may not" in error.message
+    assert "sk-live-123" not in str(error.body())
+
+
 @pytest.mark.parametrize("status", [500, 501, 502, 520])
 async def test_the_upstreams_own_failures(
     upstream: FakeUpstream, backend: OpenAIBackend, status: int
