@@ -33,9 +33,19 @@ _SETTINGS = frozenset(
         *("model", "max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k", "tool_choice"),
         *("thinking", "service_tier", "inference_geo", "speed", "cache_control", "container", "mcp_servers"),
         *("system", "messages", "tools", "betas", "anthropic_version", "user_profile_id", "workspace_id"),
+        "output_config",
     }
 )
 """Of a request's fields those that say nothing to the model, or that are read on their own."""
+
+
+_TOOL_SETTINGS = frozenset(
+    {
+        *("type", "name", "cache_control", "allowed_domains", "blocked_domains", "allowed_callers"),
+        *("mcp_server_name", "configs", "default_config", "model"),
+    }
+)
+"""Of a tool's fields those that are for machines."""
 
 
 class Found(NamedTuple):
@@ -53,13 +63,23 @@ def others(body: Mapping[str, Json]) -> list[str]:
     return [name for name in body if name not in _SETTINGS]
 
 
+def tools(body: Mapping[str, Json]) -> Iterator[tuple[Path, Json, bool]]:
+    """What is said in the definitions of tools, and whether it is a schema, most of whose words are for machines."""
+    for i, tool in enumerate(body.get("tools") or ()):
+        for name, value in tool.items():
+            if name not in _TOOL_SETTINGS:
+                yield ("tools", i, name), value, name.endswith("_schema")
+
+
 def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
     """What the system and the turns say."""
     yield from _content(body.get("system"), ("system",), "system")
     for i, turn in enumerate(body["messages"]):
         role = turn.get("role")
         origin: Origin = role if role in ("system", "assistant") else "user"
-        yield from _content(turn.get("content"), ("messages", i, "content"), origin)
+        for name, value in turn.items():
+            if name != "role" and name not in _OPAQUE:
+                yield from _content(value, ("messages", i, name), origin)
 
 
 def texts(value: Json, path: Path = ()) -> Iterator[tuple[Path, str]]:

@@ -58,7 +58,11 @@ class Text:
 
 @dataclass(slots=True)
 class Texts:
-    """All that a request says, in the order of its messages."""
+    """All that a request says: first what stays the same from turn to turn, then its messages in their order.
+
+    A placeholder's number is the place of what it stands for among the others. With what is said last at the end, turns
+    that follow change nothing of a prompt that its provider has in its cache, nor of a thought that was signed.
+    """
 
     texts: list[Text] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
@@ -71,10 +75,6 @@ class Texts:
         if request.native is not None:
             texts._native(request.native.body)
             return texts
-        for i, message in enumerate(request.messages or ()):
-            texts._message(("messages", i), message)
-        if request.prompt is not None:
-            texts._prompt(request.prompt)
         params = request.params
         for name in ("suffix", "user", "safety_identifier", "prompt_cache_key"):
             texts._described(("params", name), params.get(name), "user", said=True)
@@ -85,11 +85,20 @@ class Texts:
             texts._described(("params", name), params.get(name), "system")
         for name, origin in _WHOLE.items():
             texts._described(("params", name), params.get(name), origin, said=True)
+        if request.prompt is not None:
+            texts._prompt(request.prompt)
+        for i, message in enumerate(request.messages or ()):
+            texts._message(("messages", i), message)
         return texts
 
     def _native(self, body: Mapping[str, Json]) -> None:
         """A request in its caller's own words, which are what its model will see."""
         below: Path = ("native",)
+        for path, value, is_schema in native.tools(body):
+            self._described((*below, *path), value, "system", said=not is_schema)
+        self._described((*below, "output_config"), body.get("output_config"), "system")
+        for name in native.others(body):
+            self._described((*below, name), body[name], "user", said=True)
         for path, value, origin, kind in native.conversation(body):
             if kind == "unread":
                 self.unread.append(str(path[-1]))
@@ -101,11 +110,6 @@ class Texts:
                 self._document((*below, *path), value, origin)
             else:
                 self._add((*below, *path), value, origin, "name" if kind == "name" else "text")
-        for name in ("tools", "output_config"):
-            self._described((*below, name), body.get(name), "system")
-        for name in native.others(body):
-            if name != "output_config":
-                self._described((*below, name), body[name], "user", said=True)
 
     def _add(self, path: Path, text: Json, origin: Origin, kind: Kind = "text") -> None:
         if isinstance(text, str) and text:
