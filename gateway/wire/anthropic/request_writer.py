@@ -64,7 +64,7 @@ def write_request(
     system, messages = turns.write(request.messages)
     sent: dict[str, Json] = {
         "model": model,
-        "max_tokens": params.get("max_completion_tokens") or params.get("max_tokens") or max_tokens,
+        "max_tokens": _cap(params, max_tokens),
         "messages": messages,
     }
     if request.stream:
@@ -75,9 +75,11 @@ def write_request(
         sent["system"] = system
     if "temperature" in params:
         sent["temperature"] = min(params["temperature"], 1)  # OpenAI's goes to 2
-    for name in ("top_p", "top_k", "thinking"):
+    for name in ("top_p", "top_k"):
         if name in params:
             sent[name] = params[name]
+    if "thinking" in params:
+        sent["thinking"] = _thinking(params["thinking"], sent["max_tokens"])
     if params.get("stop"):
         stop = params["stop"]
         sent["stop_sequences"] = [stop] if isinstance(stop, str) else stop
@@ -99,12 +101,30 @@ def _as_written(request: ChatRequest, native: Native, model: str) -> dict[str, J
     cap = request.params.get("max_completion_tokens")
     if cap is not None and cap != sent.get("max_tokens"):
         sent["max_tokens"] = cap
-        thinking: Json = sent.get("thinking")
-        match thinking:
-            case {"budget_tokens": int(budget)} if budget >= cap > LEAST_THINKING:
-                # The API wants room for an answer beside the thoughts.
-                sent["thinking"] = {**thinking, "budget_tokens": max(LEAST_THINKING, cap // 2)}
+        if "thinking" in sent:
+            sent["thinking"] = _thinking(sent["thinking"], cap)
     return sent
+
+
+def _thinking(thinking: Json, cap: int) -> Json:
+    """``thinking`` with room for an answer beside the thoughts, without which the API refuses the request."""
+    match thinking:
+        case {"budget_tokens": int(budget)} if budget >= cap:
+            if cap <= LEAST_THINKING:
+                return {"type": "disabled"}
+            return {**thinking, "budget_tokens": max(LEAST_THINKING, cap // 2)}
+    return thinking
+
+
+def _cap(params: Mapping[str, Json], otherwise: int) -> int:
+    """The caller's, or ``otherwise`` beside what it may think."""
+    asked = params.get("max_completion_tokens") or params.get("max_tokens")
+    if asked:
+        return int(asked)
+    match params.get("thinking"):
+        case {"type": "enabled", "budget_tokens": int(budget)} if budget > 0:
+            return budget + otherwise
+    return otherwise
 
 
 def _refuse_unsupported(request: ChatRequest, params: Mapping[str, Json]) -> None:

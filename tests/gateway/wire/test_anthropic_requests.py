@@ -91,6 +91,32 @@ def test_parameters() -> None:
     }
 
 
+def test_thoughts_leave_room_for_an_answer() -> None:
+    def sent(budget: int, **cap: int) -> tuple[int, Any]:
+        written = write(thinking={"type": "enabled", "budget_tokens": budget}, **cap)
+        return written["max_tokens"], written["thinking"]
+
+    thinking = {"type": "enabled", "budget_tokens": 10_000}
+    assert sent(10_000, max_tokens=16_000) == (16_000, thinking)
+    assert sent(10_000) == (10_000 + 4096, thinking)
+    assert sent(10_000, max_tokens=3000) == (3000, {**thinking, "budget_tokens": 1500})
+    assert sent(10_000, max_tokens=1500) == (1500, {**thinking, "budget_tokens": 1024})
+    assert sent(10_000, max_tokens=1024) == (1024, {"type": "disabled"})
+
+
+@pytest.mark.parametrize(("cap", "budget"), [(9000, 5000), (4000, 2000), (1024, None)])
+def test_thoughts_leave_room_where_a_caller_of_this_dialect_gets_fewer_tokens(
+    cap: int, budget: int | None
+) -> None:
+    request = read(
+        max_tokens=10_000, thinking={"type": "enabled", "budget_tokens": 5000, "display": "omitted"}
+    )
+    clipped = replace(request, params={**request.params, "max_completion_tokens": cap})
+    sent = write_request(clipped, "claude-x", max_tokens=1)
+    fewer = {"type": "enabled", "budget_tokens": budget, "display": "omitted"}
+    assert sent["thinking"] == (fewer if budget else {"type": "disabled"})
+
+
 def test_a_schema_and_an_effort() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     sent = write(
