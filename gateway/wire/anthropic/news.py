@@ -86,12 +86,16 @@ class News:
         """The last of a stream's events but one."""
         delta = self.stop(has_tools=has_tools)
         usage = self._counted()
-        if self.native:
-            told = self.native.get("delta_usage", {})
+        told = self.native.get("delta_usage")
+        if told:
             usage = {**told, **{name: usage[name] for name in _COUNTED if name in told and name in usage}}
         else:
-            delta = {"container": None, **delta}
-            usage = {"server_tool_use": None, **{name: usage[name] for name in _COUNTED if name in usage}}
+            # The end of another server's answer, of one that was cut, or of one that came whole: all there is to
+            # tell has been told in its head, and clients take it from here.
+            container = self.native.get("message", {}).get("container")
+            searches = self.native.get("usage", {}).get("server_tool_use")
+            delta = {"container": container, **delta}
+            usage = {"server_tool_use": searches, **{name: usage[name] for name in _COUNTED if name in usage}}
         news = {"type": "message_delta", **self.native.get("event", {}), "delta": delta, "usage": usage}
         return news | self.own_fields()
 
@@ -123,6 +127,8 @@ class News:
         if not self.native:
             return {**_USAGE, **counted}
         told = {**self.native.get("usage", {}), **self.native.get("delta_usage", {})}
+        if self.usage is None and "output_tokens" in told:
+            return told
         return {**told, **{name: counted[name] for name in _COUNTED if name in told and name in counted}}
 
     def _answering(self) -> str:

@@ -12,7 +12,7 @@ import openai
 import orjson
 import pytest
 
-from tests.fakes import Do, FakeUpstream, Received, reply, stream
+from tests.fakes import Do, FakeUpstream, Received, reply, said, stream
 from tests.serving import KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -185,6 +185,7 @@ def claude(base_url: str, **more: Any) -> dict[str, Any]:
         "api_key": "sk-ant-secret",
     }
     policy["models"]["claude"] = {"targets": [{"backend": "claude", "model": "claude"}]}
+    policy["models"]["mixed"] = {**policy["models"]["claude"], "fallbacks": ["up"]}
     policy["models"]["both"] = {"targets": [{"backend": "claude", "model": "x"}], "fallbacks": ["fake"]}
     return policy
 
@@ -573,6 +574,32 @@ async def test_an_answer_may_turn_from_one_form_into_the_other_in_a_cache(
     async with FakeUpstream(stream(again.content)) as replayed, sdk(replayed.base_url) as client:
         raw = [event.type async for event in await client.messages.create(**ASK, stream=True)]
     assert raw.count("content_block_start") == len(WHOLE["content"])
+
+
+async def test_a_stream_of_what_was_kept_whole_tells_clients_what_the_whole_told(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    blocks = [block for block in WHOLE["content"] if block["type"] != "block_of_tomorrow"]
+    policy = claude(upstream.base_url, caches={"exact": {"ttl": "1h"}})
+    upstream.scripts = [reply({**WHOLE, "content": blocks, "stop_reason": "tool_use"})]
+    async with serving(tmp_path / "policies", policy) as gateway, sdk(gateway.url) as client:
+        whole = (await client.beta.messages.create(**ASK)).to_dict()
+        async with client.beta.messages.stream(**ASK) as answer:
+            streamed = (await answer.get_final_message()).to_dict()
+    assert len(upstream.requests) == 1
+    assert streamed["usage"] == whole["usage"]
+    assert {**streamed, "id": ""} == {**whole, "id": ""}
+
+
+async def test_a_stream_that_another_server_ended_tells_its_usage(
+    upstream: FakeUpstream, gateway: Gateway
+) -> None:
+    words = [EVENTS[0], start(0, type="text", text=""), piece(0, "text_delta", text="Hello ")]
+    upstream.scripts = [stream(sse(*words), Do.CLOSE), stream(*said("Hello ", "there"))]
+    async with sdk(gateway.url) as client, client.messages.stream(**{**ASK, "model": "mixed"}) as answer:
+        message = await answer.get_final_message()
+    assert [block.to_dict()["text"] for block in message.content] == ["Hello there"]
+    assert message.usage.output_tokens > 0
 
 
 async def test_guards_see_all_that_reaches_the_caller(upstream: FakeUpstream, tmp_path: Path) -> None:
