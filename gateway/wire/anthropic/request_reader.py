@@ -21,6 +21,9 @@ from gateway.wire.openai_chat import Lenient
 DIALECT = "anthropic"
 
 
+_CHOICES = frozenset({"any", "auto", "none", "tool"})
+
+
 class Metadata(Lenient):
     user_id: str | None = None
 
@@ -89,6 +92,8 @@ def _read(schema: type[CountBody], raw: Mapping[str, Json]) -> ChatRequest:
         tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(known.tools)]
         params["tools"] = [tool for tool in tools if tool is not None]
         params |= _tool_choice(known.tool_choice)
+        if known.tool_choice and known.tool_choice.type not in _CHOICES:
+            beyond = beyond or ("tool_choice", f"a choice of type '{known.tool_choice.type}'")
         if None in tools:
             typed = tools.index(None)
             beyond = beyond or (f"tools[{typed}]", f"a tool of type '{known.tools[typed].type}'")
@@ -153,8 +158,6 @@ def _tool_choice(choice: ToolChoice | None) -> dict[str, Json]:
             params["tool_choice"] = "required"
         case "auto" | "none" as kind:
             params["tool_choice"] = kind
-        case kind:
-            raise _invalid("tool_choice.type", f"is '{kind}'; it should be auto, any, tool or none")
     return params
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
@@ -83,7 +84,7 @@ def _part(part: Json, where: str) -> Iterable[Block]:
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
             block = {"type": "image", "source": _source(url, f"{where}.image_url.url")}
         case {"type": "file", "file": {"file_data": str(url), **file}}:
-            block = {"type": "document", "source": _source(url, f"{where}.file.file_data")}
+            block = {"type": "document", "source": _document(_source(url, f"{where}.file.file_data"))}
             if file.get("filename"):
                 block["title"] = file["filename"]
         case {"type": "text" | "refusal" | "image_url" as kind}:
@@ -103,6 +104,17 @@ def _source(url: str, where: str) -> dict[str, Json]:
     if url.startswith(("https://", "http://")):
         return {"type": "url", "url": url}
     raise _invalid(where, "should be an http URL, or a data URL in base64")
+
+
+def _document(source: dict[str, Json]) -> dict[str, Json]:
+    """The API takes PDFs in base64, and texts as texts."""
+    if source["type"] != "base64" or not source["media_type"].startswith("text/"):
+        return source
+    try:
+        text = b64decode(source["data"], validate=True).decode()
+    except ValueError:
+        return source
+    return {"type": "text", "media_type": "text/plain", "data": text}
 
 
 def _assistant(message: Mapping[str, Json], where: str) -> list[Block]:

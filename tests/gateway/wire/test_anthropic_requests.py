@@ -91,6 +91,28 @@ def test_parameters() -> None:
     }
 
 
+def test_a_file_of_text_is_sent_as_text() -> None:
+    def source(data: str) -> Any:
+        part = {"type": "file", "file": {"filename": "a", "file_data": data}}
+        return write({"role": "user", "content": [part]})["messages"][0]["content"][0]["source"]
+
+    text = {"type": "text", "media_type": "text/plain", "data": "hé"}
+    assert source("data:text/plain;base64,aMOp") == text
+    assert source("data:text/markdown;charset=utf-8;base64,aMOp") == text
+    assert source("data:application/pdf;base64,aMOp") == {
+        "type": "base64",
+        "media_type": "application/pdf",
+        "data": "aMOp",
+    }
+
+
+def test_a_choice_of_tools_yet_to_be_invented_is_for_its_provider() -> None:
+    request = read(tools=[{"name": "f", "input_schema": {}}], tool_choice={"type": "tomorrow"})
+    assert "tool_choice" not in request.params
+    assert request.native is not None
+    assert request.native.beyond == ("tool_choice", "a choice of type 'tomorrow'")
+
+
 def test_thoughts_leave_room_for_an_answer() -> None:
     def sent(budget: int, **cap: int) -> tuple[int, Any]:
         written = write(thinking={"type": "enabled", "budget_tokens": budget}, **cap)
