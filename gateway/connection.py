@@ -126,6 +126,8 @@ class Connection(HttpToolsProtocol):
     patience: ClassVar[float] = 30.0
     """Seconds in which nothing of a request's body comes, or a head does not end. Between requests, keep-alive rules.
     As long a body may go on that was answered before its end."""
+    stall: ClassVar[float] = 60.0
+    """Seconds in which a client takes nothing of an answer that waits for it, all buffers being full."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -136,6 +138,7 @@ class Connection(HttpToolsProtocol):
         self._whole = False
         self._heard = self.loop.time()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
         self._hangup = Hangup()
         self._half_closed: HalfClosed | None = None
 
@@ -146,10 +149,29 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._stalled is not None:
+            self._stalled.cancel()
         if self._half_closed is not None:
             self._half_closed.cancel()
         super().connection_lost(exc)
         self._hangup.happened()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().resume_writing()
+
+    def _watch_writing(self, before: float = float("inf")) -> None:
+        """A client that takes nothing of its answer would hold its place at a backend for ever."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < before:
+            self._stalled = self.loop.call_later(self.stall, self._watch_writing, waiting)
+        else:
+            self.transport.abort()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that has said all it will still gets its answer, if it is there to read it."""

@@ -11,11 +11,13 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from gateway.connection import Connection
+from gateway.connection import HANGUP, Connection
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE = 0.2
+left = asyncio.Event()
+"""Set when a client of ``/endless`` is seen to have gone."""
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -24,6 +26,13 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         length += len(message.get("body", b""))
         more = message.get("more_body", False)
+    if scope["path"] == "/endless":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not scope[HANGUP].gone:
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+            await asyncio.sleep(0)
+        left.set()
+        return
     if scope["path"] == "/slow":
         await asyncio.sleep(PATIENCE * 2.5)
     body = str(length).encode()
@@ -40,7 +49,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def connected(patience: float) -> AsyncIterator[Streams]:
-    kind = type("Measured", (Connection,), {"patience": patience})
+    kind = type("Measured", (Connection,), {"patience": patience, "stall": patience})
     server = uvicorn.Server(
         uvicorn.Config(app, port=0, http=kind, lifespan="off", log_config=None, timeout_keep_alive=60)
     )
@@ -201,6 +210,14 @@ async def test_trailers_without_end_are_refused(streams: Streams, more: bytes) -
     with suppress(ConnectionResetError):
         await asyncio.wait_for(reader.read(), 30)
     flooding.cancel()
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_let_go(impatient: Streams) -> None:
+    _, writer = impatient
+    left.clear()
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(b"GET /endless HTTP/1.1\r\n\r\n")
+    await asyncio.wait_for(left.wait(), 30)
 
 
 async def test_trailers_are_no_headers(streams: Streams) -> None:
