@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -22,6 +23,9 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Threads that wait for one another sleep: on a busy machine those that spin keep the ones they wait for from running.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and whatever they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time, and no deadline: a busy machine must not turn a good test red.
 settings.register_profile("tollgate", derandomize=True, deadline=None, database=None)
