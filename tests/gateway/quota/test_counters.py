@@ -221,6 +221,12 @@ starts = st.builds(
 )
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an answer of Redis may take longer than a gateway in service would wait for it."""
+    monkeypatch.setattr("gateway.quota.redis.SECONDS_TO_ANSWER", 60.0)
+
+
 @settings(max_examples=150)
 @given(
     chosen=subset,
