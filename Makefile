@@ -7,12 +7,13 @@
 #   POLICIES     the policy folder                                  default: policies
 #   WORKERS      gateway worker processes                           default: 1
 #   PYTEST_ARGS  what `make test` hands to pytest                   default: -n 2
+#   ATTACKS      what `make attack` tries: names, or points     default: all of them
 #   TORCH_INDEX  a package index with CPU builds of torch, used only where there is no NVIDIA GPU: the one
 #                pytorch.org prints for pip, Linux, CPU. Without it torch is the CUDA build, several GB.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all lint lock clean
+.PHONY: help setup serve test test-all attack lint lock clean
 
 # Not taken from the environment: some shells put the machine's name into HOST. TOLLGATE_HOST and the like are.
 HOST =
@@ -20,6 +21,7 @@ PORT =
 POLICIES =
 WORKERS =
 PYTEST_ARGS ?= -n 2
+ATTACKS =
 TORCH_INDEX ?=
 ifndef PYTHON
 PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -34,11 +36,12 @@ help:
 	@echo "make serve   install what is missing, start the gateway and its engine, print how to call them"
 	@echo "make test    install what is missing, run the tests"
 	@echo "make test-all  make test, then what depends on the processor once more as on older ones"
+	@echo "make attack  attack a running gateway in every way that has worked once, print what happened"
 	@echo "make lint    ruff and mypy"
 	@echo "make lock    resolve the dependencies afresh into constraints.txt"
 	@echo "make clean   remove .venv, caches and build outputs"
 	@echo
-	@echo "Variables are described at the top of the Makefile: PYTHON HOST PORT POLICIES WORKERS PYTEST_ARGS TORCH_INDEX"
+	@echo "Variables are described at the top of the Makefile: PYTHON HOST PORT POLICIES WORKERS PYTEST_ARGS ATTACKS TORCH_INDEX"
 
 setup:
 	@if [ -z "$(PYTHON)" ]; then \
@@ -69,6 +72,9 @@ test-all: test
 	ONEDNN_MAX_CPU_ISA=AVX2 $(NUMERICS)
 	ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 CC="cc -mno-avx512f" $(NUMERICS)
 	.venv/bin/python -m benchmarks.conformance shapes
+
+attack: setup
+	@exec .venv/bin/python -m benchmarks.attacks $(ATTACKS)
 
 lint: setup
 	.venv/bin/ruff check
