@@ -13,6 +13,7 @@
     │       └── ContextTooLong      the prompt does not fit its model
     ├── Unauthenticated        401
     ├── Forbidden              403  a good key, in the wrong place
+    ├── AuthUnavailable        503  what would prove a key or token cannot be read now
     ├── RateLimited            429  too many requests or tokens, here or upstream
     │   └── BudgetSpent        429  the money for the day or month is spent
     ├── GuardUnavailable       503  a guard could not judge the content, and lets nothing pass then
@@ -156,6 +157,14 @@ class Forbidden(GatewayError):
     status = 403
     type = "permission_error"
     code = "forbidden"
+
+
+class AuthUnavailable(GatewayError):
+    """Nobody can tell now whether the key or token is good, so it does not count; another try later may do."""
+
+    status = 503
+    code = "auth_unavailable"
+    retryable = True
 
 
 class RateLimited(GatewayError):

@@ -13,7 +13,6 @@ from starlette.types import Scope
 
 from gateway.errors import Forbidden
 from gateway.identity.credential import presented
-from gateway.identity.jwks import KeySet
 from gateway.identity.jwks_source import LOOK_AT_FILE, JwksSource, from_file, from_url
 from gateway.identity.jwt import TokenVerifier
 from gateway.policy.keys import HeldKey, KeyRing, digest_of, unknown_key
@@ -45,9 +44,7 @@ class Authenticator:
             policy.keys, tenants=policy.tenants, dev_key_sha256=None if policy.jwt else dev_key_sha256
         )
         self._addresses = ClientAddress(policy.trusted_proxies)
-        known = (
-            {} if before is None else {source.location: source.keys for source in before._sources.values()}
-        )
+        known = {} if before is None else {source.location: source for source in before._sources.values()}
         self._sources: dict[str, JwksSource] = {}
         self._tokens = TokenVerifier(policy, self._sources, clock=clock)
         for entry in policy.jwt:
@@ -56,7 +53,8 @@ class Authenticator:
     async def principal(self, scope: Scope) -> Principal:
         """Who sent this request. Waits for nothing but the keys of an issuer, and for those briefly.
 
-        Raises ``Unauthenticated``, and ``Forbidden``, code ``ip_not_allowed``, for a good key in the wrong place.
+        Raises ``Unauthenticated``; ``Forbidden``, code ``ip_not_allowed``, for a good key in the wrong place; and
+        ``AuthUnavailable`` where an issuer's keys cannot be read.
         """
         credential = presented(scope["headers"])
         digest = digest_of(credential)
@@ -87,13 +85,14 @@ class Authenticator:
             )
 
     def _source(
-        self, entry: Jwt, folder: Path, transport: httpx.AsyncBaseTransport, keys: KeySet | None
+        self, entry: Jwt, folder: Path, transport: httpx.AsyncBaseTransport, before: JwksSource | None
     ) -> JwksSource:
         remote = urlsplit(entry.jwks).scheme in ("http", "https")
         return JwksSource(
             entry.jwks,
             from_url(transport, entry.jwks) if remote else from_file(folder / entry.jwks),
             every=entry.refresh if remote else LOOK_AT_FILE,
-            keys=keys,
+            stale_if_error=entry.stale_if_error,
+            before=before,
             on_change=self._tokens.forget,
         )

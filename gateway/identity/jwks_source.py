@@ -11,7 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from gateway.identity.jwks import MAX_BYTES, JwksError, KeySet, VerifyingKey, parse
+from gateway.errors import AuthUnavailable
+from gateway.identity.jwks import MAX_BYTES, JwksError, VerifyingKey, parse
 from gateway.policy.schema import Algorithm
 
 WAIT = 2.0
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class JwksSource:
-    """The last good set of keys. It stays when a later read fails."""
+    """The last good set of keys. It stays for a stated time when later reads fail."""
 
     def __init__(
         self,
@@ -37,13 +38,22 @@ class JwksSource:
         read: Read,
         *,
         every: float,
-        keys: KeySet | None = None,
+        stale_if_error: float = float("inf"),
+        before: JwksSource | None = None,
         on_change: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins to follow at once: an event loop must be running. ``keys`` is a set to begin with."""
-        self.keys = keys
+        """Begins to follow at once: an event loop must be running.
+
+        ``every`` is the seconds between two reads, ``stale_if_error`` those for which the last good keys count when
+        reading fails. What ``before`` has read is the set to begin with, no younger than it is.
+        """
+        self.keys: KeySet | None = before.keys if before is not None else None
         self.location = location
+        self._stale_if_error = stale_if_error
+        self._as_of: float = before._as_of if before is not None else float("-inf")
+        """When the keys were last known to be the issuer's."""
+        self._next_look = float("-inf")
         self._read = read
         self._every = every
         self._on_change = on_change
@@ -59,12 +69,17 @@ class JwksSource:
         self._task = asyncio.create_task(self._follow(), name=f"JWKS {location}")
 
     async def find(self, kid: str | None, algorithm: Algorithm) -> VerifyingKey | None:
-        """The key that a token names. An unknown one sets off a new look, now and then, and waits for it briefly."""
+        """The key that a token names; None where the issuer has none such.
+
+        An unknown one sets off a new look, now and then, and waits for it briefly. Raises ``AuthUnavailable`` where
+        the issuer's keys cannot be read: nobody knows then whether it has the key.
+        """
         if self.keys is not None and (key := self.keys.find(kid, algorithm)) is not None:
             return key
         if not self._looking:
             now = self._clock()
             if now - self._last_wanted < PAUSE:
+                self._check_readable()
                 return None
             self._last_wanted = now
             self._looking = True
@@ -73,11 +88,21 @@ class JwksSource:
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT):
                 await looked.wait()
-        return self.keys.find(kid, algorithm) if self.keys is not None else None
+        key = self.keys.find(kid, algorithm) if self.keys is not None else None
+        if key is None:
+            self._check_readable()
+        return key
 
     async def aclose(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+    def _check_readable(self) -> None:
+        if self.keys is None or self._failures or self._looking:
+            raise AuthUnavailable(
+                "The public keys of this token's issuer cannot be read at the moment. Try again later.",
+                retry_after=max(1.0, self._next_look - self._clock()),
+            )
 
     async def _follow(self) -> None:
         while True:
@@ -87,21 +112,35 @@ class JwksSource:
                 await self._look()
             finally:
                 self._looking = False
+                pause = self._pause()
+                self._next_look = self._clock() + pause
                 looked, self._looked = self._looked, asyncio.Event()
                 looked.set()
-            pause = self._every
-            if self._failures:
-                pause = min(pause, FIRST_RETRY * 2 ** min(self._failures - 1, 16))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wanted.wait()
 
+    def _pause(self) -> float:
+        """Seconds until the next look; before that, keys that are too old are given up."""
+        if not self._failures:
+            return self._every
+        pause = min(self._every, FIRST_RETRY * 2 ** min(self._failures - 1, 16))
+        if self.keys is None:
+            return pause
+        left = self._as_of + self._stale_if_error - self._clock()
+        if left > 0:
+            return min(pause, left)
+        log.error("the JWKS '%s' could not be read for too long: its tokens are refused", self.location)
+        self.keys = self._document = None
+        self._on_change()
+        return pause
+
     async def _look(self) -> None:
         try:
             document = await self._read()
-            if document is None:
-                return  # so is what there is to say about it
-            if document != self._document:
+            if document is None and self._failures:
+                return  # what was read last still cannot be used
+            if document is not None and document != self._document:
                 keys = parse(document)
                 self._document = document
                 self.keys = keys
@@ -116,11 +155,16 @@ class JwksSource:
                 log.info("the JWKS '%s' can be read again", self.location)
             self._error = None
             self._failures = 0
+            self._as_of = self._clock()
 
     def _failed(self, why: str) -> None:
         self._failures += 1
         if why != self._error:
-            kept = "tokens are refused meanwhile" if self.keys is None else "the last good keys stay in force"
+            kept = (
+                "tokens are refused meanwhile"
+                if self.keys is None
+                else "the last good keys stay in force for now"
+            )
             log.error("the JWKS '%s' cannot be used, %s: %s", self.location, kept, why)
         self._error = why
 

@@ -76,7 +76,7 @@ class TokenVerifier:
     async def verify(self, token: str, digest: bytes) -> Principal:
         """Whom ``token`` stands for. Waits only where its key is not known yet, and then briefly.
 
-        Raises ``Unauthenticated``, code ``expired_token`` or ``invalid_token``.
+        Raises ``Unauthenticated``, code ``expired_token`` or ``invalid_token``, and ``AuthUnavailable``.
         """
         unverified = read(token)
         issuer = unverified.claims.get("iss")
@@ -92,8 +92,6 @@ class TokenVerifier:
         source = self._sources[entry.issuer]
         key = await source.find(kid, algorithm)
         if key is None:
-            if source.keys is None:
-                raise _invalid("the issuer's public keys are not available to the gateway. Try again later.")
             named = "it names no key (kid), and" if kid is None else "its key (kid) is unknown:"
             raise _invalid(f"{named} the issuer's key set has no one key for it and {algorithm}.")
         try:

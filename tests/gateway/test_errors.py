@@ -32,6 +32,7 @@ def test_the_docstrings_tree_is_the_real_one() -> None:
 
 def test_only_what_another_try_could_mend_is_retryable() -> None:
     assert {kind.__name__ for kind in TREE if kind.retryable} == {
+        "AuthUnavailable",
         "GuardUnavailable",
         "Overloaded",
         "RateLimited",

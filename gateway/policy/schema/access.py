@@ -76,6 +76,8 @@ class Jwt(Frozen):
     """Clocks may differ by this much."""
     refresh: Timeout = 300.0
     """How often a JWKS is fetched anew."""
+    stale_if_error: Duration = 86400.0
+    """For how long the last good keys count while the JWKS cannot be read."""
     revoked: tuple[Text, ...] = ()
     """Ids (``jti``) or subjects (``sub``) that are refused."""
 

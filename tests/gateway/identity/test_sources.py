@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.transport import AiohttpTransport
-from gateway.errors import Unauthenticated
+from gateway.errors import AuthUnavailable, Unauthenticated
 from gateway.identity import jwks_source as module
 from gateway.identity.jwks import JwksError, KeySet, parse
 from gateway.identity.jwks_source import JwksSource, from_file, from_url
@@ -49,6 +49,14 @@ async def refused(made: Any, text: str) -> str:
     with pytest.raises(Unauthenticated) as caught:
         await made.principal(scope(text))
     return caught.value.message
+
+
+async def unavailable(made: Any, text: str) -> float:
+    """After how many seconds another try makes sense."""
+    with pytest.raises(AuthUnavailable) as caught:
+        await made.principal(scope(text))
+    assert caught.value.status == 503 and caught.value.retry_after is not None
+    return caught.value.retry_after
 
 
 def url(server: FakeUpstream) -> str:
@@ -138,7 +146,7 @@ async def test_the_last_good_keys_stay(
     made = authenticator(jwt=[entry(url(server), refresh="20ms")])
     await made.principal(scope(token(kid="one")))
     server.health = answer
-    await until(lambda: "the last good keys stay in force" in caplog.text)
+    await until(lambda: "the last good keys stay in force for now" in caplog.text)
     assert why in caplog.text
     await made.principal(scope(token(kid="one", sub="bob")))
 
@@ -150,7 +158,75 @@ async def test_a_silent_server_holds_a_request_up_briefly(
     server.health = (Do.HANG,)
     made = authenticator(jwt=[entry(url(server))])
     async with within(1):
-        assert "public keys are not available to the gateway" in await refused(made, token(kid="one"))
+        assert await unavailable(made, token(kid="one")) >= 1
+
+
+async def test_a_key_that_nobody_can_look_up_is_not_called_unknown(
+    server: FakeUpstream, authenticator: Authenticate
+) -> None:
+    made = authenticator(jwt=[entry(url(server))])
+    known, new = token(kid="one"), token(key=issuer.OTHER_RSA, kid="two")
+    await made.principal(scope(known))
+    await server.stop()
+    for _ in range(2):  # the first has the keys looked for
+        assert 1 <= await unavailable(made, new) <= 300
+    assert (await made.principal(scope(token(kid="one", sub="bob")))).key_id == "jwt:bob"
+    # What can be told without the issuer's keys is told.
+    assert "issuer is not one" in await refused(made, token(kid="two", iss="https://elsewhere.example"))
+
+
+async def test_the_last_good_keys_count_for_a_stated_time(
+    server: FakeUpstream, transport: AiohttpTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_RETRY", 0.001)
+    now, changes = 0.0, list[int]()
+
+    def source(before: JwksSource | None = None) -> JwksSource:
+        return JwksSource(
+            "x",
+            from_url(transport, url(server)),
+            every=0.01,
+            stale_if_error=60,
+            before=before,
+            on_change=lambda: changes.append(1),
+            clock=lambda: now,
+        )
+
+    first = source()
+    assert await first.find("one", "RS256") is not None
+    await server.stop()
+    now = 50.0
+    second = source(first)  # a new generation makes them no younger
+    await first.aclose()
+    try:
+        await until(lambda: second._failures > 2)
+        assert await second.find("one", "RS256") is not None
+        before = len(changes)
+        now = 60.1
+        await until(lambda: second.keys is None)
+        assert len(changes) == before + 1  # what was verified with them counts no more
+        with pytest.raises(AuthUnavailable):
+            await second.find("one", "RS256")
+        await server.start()
+        await until(lambda: second.keys is not None)
+        assert await second.find("one", "RS256") is not None
+    finally:
+        await second.aclose()
+
+
+async def test_a_file_that_stays_broken_is_no_newer_for_being_looked_at(tmp_path: Path) -> None:
+    now, file = 0.0, tmp_path / "keys.json"
+    file.write_bytes(jwks(one=issuer.RSA))
+    source = JwksSource("x", from_file(file), every=0.005, stale_if_error=60, clock=lambda: now)
+    try:
+        assert await source.find("one", "RS256") is not None
+        file.write_text("half a fi")
+        os.utime(file, (1, 1))  # long ago, so that it is not read again
+        await until(lambda: source._failures > 0)
+        now = 60.1
+        await until(lambda: source.keys is None)
+    finally:
+        await source.aclose()
 
 
 async def test_a_server_that_comes_up_late(
@@ -159,7 +235,7 @@ async def test_a_server_that_comes_up_late(
     monkeypatch.setattr(module, "FIRST_RETRY", 0.02)
     await server.stop()
     made = authenticator(jwt=[entry(url(server))])
-    assert "public keys are not available to the gateway" in await refused(made, token(kid="one"))
+    await unavailable(made, token(kid="one"))
     await server.start()
     await until(lambda: made._sources[issuer.ISSUER].keys is not None)
     await made.principal(scope(token(kid="one")))
@@ -203,7 +279,7 @@ async def test_a_file_that_is_not_there(
     authenticator: Authenticate, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = authenticator(jwt=[entry("nowhere.json")])
-    assert "public keys are not available" in await refused(made, token())
+    await unavailable(made, token())
     assert "'nowhere.json' cannot be used" in caplog.text and "No such file" in caplog.text
 
 
