@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from gateway.errors import AuthUnavailable
-from gateway.identity.jwks import MAX_BYTES, JwksError, VerifyingKey, parse
+from gateway.identity.jwks import MAX_BYTES, JwksError, KeySet, VerifyingKey, parse
 from gateway.policy.schema import Algorithm
 
 WAIT = 2.0
@@ -124,7 +124,7 @@ class JwksSource:
         """Seconds until the next look; before that, keys that are too old are given up."""
         if not self._failures:
             return self._every
-        pause = min(self._every, FIRST_RETRY * 2 ** min(self._failures - 1, 16))
+        pause: float = min(self._every, FIRST_RETRY * 2 ** min(self._failures - 1, 16))
         if self.keys is None:
             return pause
         left = self._as_of + self._stale_if_error - self._clock()
