@@ -170,6 +170,28 @@ class Spending:
     """Counted by the gateway, as the backend did not say."""
 
 
+class Purse(Protocol):
+    """What a request holds of its caller's limits: whoever sends it upstream asks here first.
+
+    One for a request and all that is sent upstream on its account; attempts may be under way side by side.
+    """
+
+    async def hold(self, call: Call) -> int | None:
+        """Hold what ``call`` may use at its target at most, besides what was spent and what others hold.
+
+        Returns the cap, of tokens an answer, that must be sent upstream; None where its own is enough, or none is
+        needed. Raises ``RateLimited`` or ``BudgetSpent`` where there is not even room for a short answer.
+        """
+        ...
+
+    def release(self, call: Call, spent: Spending | None = None) -> None:
+        """What ``call`` used in the place of what ``hold`` held for it; None for what was never computed.
+
+        What is not released stays held until the request is settled.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class Call:
     """One request on its way through the stages. The policy is the generation it started with, to the end.
@@ -205,6 +227,10 @@ class Call:
     """A copy, whose answer nobody waits for: it gets only what room there is to spare."""
     demand: Demand | None = None
     """Set by ``quota``."""
+    purse: Purse | None = None
+    """Set by ``quota``, where there is a limit on tokens or dollars."""
+    cap: int | None = None
+    """Tokens that an answer may have at most, by what ``purse`` holds for it. Set by ``queue``, kept by backends."""
     candidates: tuple[Candidate, ...] = ()
     """Set by ``route``: where to try, in this order."""
     candidate: Candidate | None = None

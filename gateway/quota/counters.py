@@ -10,6 +10,18 @@ SLOT_MS = 5_000
 SLOTS = 12
 """A minute is this many slots, and the one that has begun: in no 60 s more than the limit is let in."""
 DAY_MS = 86_400_000
+DEBT_MINUTES = 60
+"""Minutes over which a debt is spread at most; what is more falls into the last."""
+
+
+class Elastic(NamedTuple):
+    """How far a reservation may fall short of what is asked for."""
+
+    least: Amounts
+    usual: Amounts
+    """What most such requests need. Less is taken only where no more will come free as requests under way end."""
+    share: int = 1
+    """Beyond ``usual``, only one part in so many of the room there is."""
 
 
 class Verdict(NamedTuple):
@@ -22,12 +34,19 @@ class Verdict(NamedTuple):
     """Which limit stands in the way; of several, the one that does so longest."""
     wait: float | None = None
     """Seconds until there is room; None when requests under way hold what is missing."""
+    granted: Amounts | None = None
+    """What an admitted request holds; None where nobody counts."""
 
 
 class Counters(Protocol):
-    """Reservations are all or nothing, and known by their request's id: a repetition changes nothing."""
+    """Reservations are all or nothing, and known by their request's id: a repetition changes nothing.
 
-    async def reserve(self, request_id: str, limits: Limits, amounts: Amounts) -> Verdict:
+    With ``elastic`` "all" is as much of ``amounts`` as there is room for, of each quantity by itself.
+    """
+
+    async def reserve(
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+    ) -> Verdict:
         """Count ``amounts`` against every limit, or against none.
 
         Raises ``gateway.stores.store.StoreDown``. When this raises anything, a cancellation included, what may have
@@ -35,8 +54,21 @@ class Counters(Protocol):
         """
         ...
 
-    def settle(self, request_id: str, limits: Limits, reserved: Amounts, used: Amounts) -> None:
-        """Put what was used in the place of what was reserved. Does not wait. What was never reserved is ignored."""
+    async def extend(
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+    ) -> Verdict:
+        """Hold ``amounts`` from now on in place of what the request held. A refusal leaves it as it was.
+
+        Of a request that holds nothing, or is settled, the verdict is a refusal by no limit (-1). Raises as
+        ``reserve`` does; the request then holds the one or the other.
+        """
+        ...
+
+    def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
+        """Put what was used in the place of what is reserved. Does not wait. What was never reserved is ignored.
+
+        Tokens used beyond a minute's limit are a debt: they count in the minutes that follow, as many as it takes.
+        """
         ...
 
     async def aclose(self) -> None:

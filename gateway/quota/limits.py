@@ -46,14 +46,13 @@ class Limit:
         """Its name in a store; unambiguous, as only the owner's name can hold a colon."""
         return f"{self.scope}:{self.owner}:{self.quantity}:{self.window}"
 
+    @property
+    def place(self) -> int:
+        """Of its quantity in ``Amounts``."""
+        return {"tokens": 1, "dollars": 2}.get(self.quantity, 0)
+
     def amount(self, amounts: Amounts) -> int:
-        match self.quantity:
-            case "tokens":
-                return amounts.tokens
-            case "dollars":
-                return amounts.nanodollars
-            case _:
-                return amounts.requests
+        return amounts[self.place]
 
     def __str__(self) -> str:
         if self.quantity == "dollars":
@@ -114,14 +113,15 @@ class Limits:
     @cached_property
     def rules(self) -> tuple[tuple[Window, str, int, int], ...]:
         """Of each: its window, its key, the place of its quantity in ``Amounts``, and its maximum."""
-        places = {"tokens": 1, "dollars": 2}
-        return tuple(
-            (limit.window, limit.key, places.get(limit.quantity, 0), limit.maximum) for limit in self.each
-        )
+        return tuple((limit.window, limit.key, limit.place, limit.maximum) for limit in self.each)
 
     @cached_property
     def windows(self) -> str:
         return " ".join(limit.window for limit in self.each)
+
+    @cached_property
+    def places(self) -> str:
+        return " ".join(str(limit.place) for limit in self.each)
 
     @cached_property
     def maxima(self) -> str:

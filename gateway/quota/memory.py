@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
-from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Verdict
-from gateway.quota.limits import Amounts, Limit, Limits, Window
+from gateway.quota.counters import DAY_MS, DEBT_MINUTES, SLOT_MS, SLOTS, Elastic, Verdict
+from gateway.quota.limits import Amounts, Limits, Window
 
 _SWEEP_AT = 4096
+NOTHING = Amounts(0, 0, 0)
 
 
 class _Counter:
@@ -52,6 +54,27 @@ class _Counter:
             self.slots.pop(slot, None)
             self.newest = max(self.slots, default=-1)
 
+    def charge(self, slot: int, amount: int, maximum: int) -> None:
+        """Add what was used beyond the reservation: what goes over ``maximum`` is left to the minutes that follow."""
+        owed = min(amount, max(0, self.count + amount - maximum))
+        if amount > owed:
+            self.add(slot, amount - owed)
+        for minute in range(1, DEBT_MINUTES + 1):
+            if owed <= 0:
+                return
+            then = slot + minute * (SLOTS + 1)
+            part = owed if minute == DEBT_MINUTES else min(owed, maximum - self.slots.get(then, 0))
+            if part > 0:
+                self.add(then, part)
+                owed -= part
+
+
+class _Held(NamedTuple):
+    """What a request under way holds, and since when (milliseconds)."""
+
+    at: int
+    amounts: Amounts
+
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
@@ -70,19 +93,43 @@ class MemoryCounters:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._counters: dict[str, _Counter] = {}
-        self._reserved_at: dict[str, int] = {}
-        """By request id, in milliseconds; of those that are not settled."""
+        self._held: dict[str, _Held] = {}
+        """By request id; of those that are not settled."""
         self._sweep_at = _SWEEP_AT
         self._today = _moment(0)
 
-    async def reserve(self, request_id: str, limits: Limits, amounts: Amounts) -> Verdict:
-        return self.reserve_now(request_id, limits, amounts)
+    async def reserve(
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+    ) -> Verdict:
+        return self.reserve_now(request_id, limits, amounts, elastic)
 
-    def reserve_now(self, request_id: str, limits: Limits, amounts: Amounts) -> Verdict:
+    async def extend(
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+    ) -> Verdict:
+        held = self._held.pop(request_id, None)
+        if held is None:
+            return Verdict(False)
+        # The request itself has been counted, and has its place.
+        before = _Held(held.at, held.amounts._replace(requests=0))
+        now = int(self._clock() * 1000)
+        self._give_back(before, limits, NOTHING, now)
+        verdict = self.reserve_now(request_id, limits, amounts._replace(requests=0), elastic)
+        if verdict.granted is None:
+            self._held[request_id] = held
+            self._take_back(before, limits, now)
+            return verdict
+        granted = verdict.granted._replace(requests=held.amounts.requests)
+        self._held[request_id] = _Held(now, granted)
+        return verdict._replace(granted=granted)
+
+    def reserve_now(
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+    ) -> Verdict:
         at = int(self._clock() * 1000)
-        again = request_id in self._reserved_at
+        again = self._held.get(request_id)
         counters: list[_Counter] = []
         used: list[int] = []
+        granted = [*amounts]
         refused, longest = -1, -2
         known = self._counters
         for i, (window, key, place, maximum) in enumerate(limits.rules):
@@ -91,16 +138,32 @@ class MemoryCounters:
                 counter = known[key] = _Counter()
             self._move_to(counter, window, at)
             count = counter.count
-            if count + amounts[place] > maximum and not again:
-                wait = self._wait(counter, limits.each[i], amounts[place], at)
-                if wait > longest:
-                    refused, longest = i, wait
             counters.append(counter)
             used.append(count)
-        if refused < 0 and not again:
+            most = amounts[place]
+            if again is not None or not most:
+                continue
+            free = maximum - count
+            if elastic is None:
+                take, need = min(most, free), most
+            else:
+                take, need = self._stretch(elastic, place, most, free)
+                if (
+                    window in ("day", "month")
+                    and free < (usual := elastic.usual[place]) <= free + counter.pending
+                ):
+                    need = usual
+            if take < need:
+                wait = self._wait(counter, window, maximum, need, at)
+                if wait > longest:
+                    refused, longest = i, wait
+            granted[place] = min(granted[place], take)
+        if again is not None:
+            granted = [*again.amounts]
+        elif refused < 0:
             slot = at // SLOT_MS
             for i, (window, _, place, _) in enumerate(limits.rules):
-                amount = amounts[place]
+                amount = granted[place]
                 if amount:
                     used[i] += amount
                     if window == "minute":
@@ -109,7 +172,7 @@ class MemoryCounters:
                         counters[i].count += amount
                         counters[i].pending += amount
             if limits.settles:
-                self._reserved_at[request_id] = at
+                self._held[request_id] = _Held(at, Amounts(*granted))
             if len(known) > self._sweep_at:
                 self._sweep(at)
         reset = tuple(
@@ -120,31 +183,57 @@ class MemoryCounters:
         )
         if refused >= 0:
             return Verdict(False, tuple(used), reset, refused, longest / 1000 if longest >= 0 else None)
-        return Verdict(True, tuple(used), reset)
+        return Verdict(True, tuple(used), reset, granted=Amounts(*granted))
 
-    def settle(self, request_id: str, limits: Limits, reserved: Amounts, used: Amounts) -> None:
-        at = self._reserved_at.pop(request_id, None)
-        if at is None:
-            return
-        now = int(self._clock() * 1000)
-        for window, key, place, _ in limits.rules:
-            held, taken = reserved[place], used[place]
-            if window == "minute" and held == taken:
+    def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
+        held = self._held.pop(request_id, None)
+        if held is not None:
+            self._give_back(held, limits, used, int(self._clock() * 1000))
+
+    def _give_back(self, held: _Held, limits: Limits, used: Amounts, now: int) -> None:
+        """Put ``used`` in the place of ``held``."""
+        at = held.at
+        for window, key, place, maximum in limits.rules:
+            amount, taken = held.amounts[place], used[place]
+            if window == "minute" and amount == taken:
                 continue
             counter = self._counters.get(key)
             if counter is None:
                 continue
             self._move_to(counter, window, now)
             if window == "minute":
-                slot = at // SLOT_MS
-                if slot >= now // SLOT_MS - SLOTS:
-                    counter.add(slot, taken - held)
+                live = self._is_live(at, now)
+                if taken > amount:
+                    counter.charge((at if live else now) // SLOT_MS, taken - amount, maximum)
+                elif live:
+                    counter.add(at // SLOT_MS, taken - amount)
                 continue
             if window != "now" and counter.period != self._period(window, at):
                 continue
-            held = min(held, counter.pending)
-            counter.pending -= held
-            counter.count += (0 if window == "now" else taken) - held
+            amount = min(amount, counter.pending)
+            counter.pending -= amount
+            counter.count += (0 if window == "now" else taken) - amount
+
+    def _take_back(self, held: _Held, limits: Limits, now: int) -> None:
+        for window, key, place, _ in limits.rules:
+            amount, counter = held.amounts[place], self._counters[key]
+            if window == "minute":
+                if amount and self._is_live(held.at, now):
+                    counter.add(held.at // SLOT_MS, amount)
+            elif window == "now" or counter.period == self._period(window, held.at):
+                counter.count += amount
+                counter.pending += amount
+
+    def _is_live(self, at: int, now: int) -> bool:
+        """Whether what was reserved at ``at`` counts in a minute's window."""
+        return at // SLOT_MS >= now // SLOT_MS - SLOTS
+
+    def _stretch(self, elastic: Elastic, place: int, most: int, free: int) -> tuple[int, int]:
+        """What is taken of ``free``, and what it must be at least."""
+        take = min(most, free)
+        if elastic.share > 1:
+            take = min(take, max(elastic.usual[place], free // elastic.share))
+        return take, min(elastic.least[place], most)
 
     async def aclose(self) -> None:
         return None
@@ -166,19 +255,19 @@ class MemoryCounters:
             self._today = _moment(at)
         return self._today
 
-    def _wait(self, counter: _Counter, limit: Limit, amount: int, at: int) -> int:
+    def _wait(self, counter: _Counter, window: Window, maximum: int, amount: int, at: int) -> int:
         """Milliseconds until ``amount`` has room, -1 for when requests under way are settled."""
-        if limit.window == "minute":
+        if window == "minute":
             left, wait = counter.count, 0
             for slot in sorted(counter.slots):
                 left -= counter.slots[slot]
                 wait = _leaves(slot) - at
-                if left + amount <= limit.maximum:
+                if left + amount <= maximum:
                     break
             return wait
-        if limit.window == "now" or counter.count - counter.pending + amount <= limit.maximum:
+        if window == "now" or counter.count - counter.pending + amount <= maximum:
             return -1
-        return self._ends(limit.window, at) - at
+        return self._ends(window, at) - at
 
     def _ends(self, window: Window, at: int) -> int:
         today = self._on(at)

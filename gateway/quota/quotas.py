@@ -101,7 +101,7 @@ class Quotas:
         """Once the request has ended, however it did. Does not wait; a second time changes nothing."""
         self._duration += 0.1 * (time.monotonic() - reservation.since - self._duration)
         used = Amounts(reservation.amounts.requests, tokens, nanodollars)
-        self._counters.settle(reservation.request_id, reservation.limits, reservation.amounts, used)
+        self._counters.settle(reservation.request_id, reservation.limits, used)
 
     async def aclose(self) -> None:
         """Settlements that are on their way have 3 s to get through."""

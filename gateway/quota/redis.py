@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.quota.counters import Verdict
+from gateway.quota.counters import DEBT_MINUTES, Elastic, Verdict
 from gateway.quota.limits import Amounts, Limits
 from gateway.stores.store import StoreDown
 
@@ -64,9 +64,10 @@ class _Command:
 class _Reservation:
     request_id: str
     limits: Limits
-    amounts: Amounts
     command: _Command
     verdict: asyncio.Future[Verdict]
+    extends: bool
+    """What comes of it is settled with the reservation that it extends."""
 
 
 class RedisCounters:
@@ -101,14 +102,30 @@ class RedisCounters:
         self._probe = asyncio.Event()
         self.down = False
 
-    async def reserve(self, request_id: str, limits: Limits, amounts: Amounts) -> Verdict:
+    async def reserve(
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+    ) -> Verdict:
+        return await self._ask(request_id, limits, amounts, elastic, extends=False)
+
+    async def extend(
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+    ) -> Verdict:
+        return await self._ask(request_id, limits, amounts, elastic, extends=True)
+
+    async def _ask(
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None, *, extends: bool
+    ) -> Verdict:
         if self.down:
             raise StoreDown("Redis did not answer when it was last asked.")
-        args = [request_id, self._instance, self._time(), int(limits.settles)]
-        args += (limits.windows, limits.maxima, _words(limits, amounts))
+        args: list[str | int] = [request_id, self._instance, self._time()]
+        args.append("extend" if extends else "keep" if limits.settles else "")
+        args += (limits.windows, limits.places, limits.maxima, " ".join(map(str, amounts)))
+        if elastic is not None:
+            least, usual, share = elastic
+            args += (" ".join(map(str, least)), " ".join(map(str, usual)), share)
         keys = [self._prefix + "instances", self._reserved, *self._keys_of(limits)]
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        reservation = _Reservation(request_id, limits, amounts, _Command(self._reserve, keys, args), verdict)
+        reservation = _Reservation(request_id, limits, _Command(self._reserve, keys, args), verdict, extends)
         self._reservations.append(reservation)
         self._send_soon()
         try:
@@ -119,9 +136,9 @@ class RedisCounters:
                 self._give_back(reservation)
             raise
 
-    def settle(self, request_id: str, limits: Limits, reserved: Amounts, used: Amounts) -> None:
+    def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
         if limits.settles and not self._closed:
-            self._put(request_id, limits, reserved, used)
+            self._put(request_id, limits, used)
 
     async def aclose(self) -> None:
         with suppress(TimeoutError):
@@ -156,12 +173,10 @@ class RedisCounters:
     def _time(self) -> str | int:
         return "" if self._now is None else self._now()
 
-    def _put(
-        self, request_id: str, limits: Limits, reserved: Amounts, used: Amounts, *, void: bool = False
-    ) -> None:
+    def _put(self, request_id: str, limits: Limits, used: Amounts, *, void: bool = False) -> None:
         """``void``: the reservation itself may still be on its way."""
-        args = [request_id, self._instance, self._time(), int(void)]
-        args += (limits.windows, _words(limits, reserved), _words(limits, used))
+        args = [request_id, self._instance, self._time(), int(void), DEBT_MINUTES]
+        args += (limits.windows, limits.places, limits.maxima, " ".join(map(str, used)))
         if len(self._settlements) >= MOST_UNSETTLED:
             # What is forgotten here would be held in reserve for as long as this instance lives: become another.
             self._settlements.clear()
@@ -216,7 +231,7 @@ class RedisCounters:
 
     def _take_verdict(self, one: _Reservation, answer: Any) -> None:
         figures = [] if isinstance(answer, Exception) else [int(figure) for figure in answer.split()]
-        if len(figures) < 3:
+        if len(figures) < 6:
             down = StoreDown(f"Redis refused a reservation: {answer}")
             _refuse(one, down)
             self._fail(down)
@@ -235,8 +250,8 @@ class RedisCounters:
             _refuse(self._reservations.popleft(), error)
 
     def _give_back(self, one: _Reservation, *, void: bool = False) -> None:
-        if one.limits.settles:
-            self._put(one.request_id, one.limits, one.amounts, Amounts(0, 0, 0), void=void)
+        if one.limits.settles and not one.extends:
+            self._put(one.request_id, one.limits, Amounts(0, 0, 0), void=void)
 
     async def _run(self, commands: Sequence[_Command]) -> list[Any]:
         """One round trip; a second one after the server has lost its scripts unnoticed, as in a quick restart."""
@@ -291,16 +306,13 @@ def _refuse(one: _Reservation, error: StoreDown) -> None:
         one.verdict.set_exception(error)
 
 
-def _words(limits: Limits, amounts: Amounts) -> str:
-    return " ".join([str(limit.amount(amounts)) for limit in limits.each])
-
-
 def _verdict(figures: list[int]) -> Verdict:
     admitted, refused, wait = figures[:3]
     return Verdict(
         admitted=admitted == 1,
-        used=tuple(figures[3::2]),
-        reset=tuple([reset / 1000 for reset in figures[4::2]]),
+        used=tuple(figures[6::2]),
+        reset=tuple([reset / 1000 for reset in figures[7::2]]),
         refused=refused,
         wait=wait / 1000 if wait >= 0 else None,
+        granted=Amounts(*figures[3:6]) if admitted == 1 else None,
     )

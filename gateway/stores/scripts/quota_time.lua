@@ -55,3 +55,20 @@ local function words(text)
   for word in string.gmatch(text, '%S+') do found[#found + 1] = word end
   return found
 end
+
+-- What is no longer there, or has expired, must not become a debt.
+local function take(key, field, amount)
+  if amount > 0 and redis.call('HINCRBY', key, field, string.format('%.0f', -amount)) <= 0 then
+    redis.call('HDEL', key, field)
+  end
+end
+
+local function add(key, field, amount)
+  return redis.call('HINCRBY', key, field, string.format('%.0f', amount))
+end
+
+-- What a request holds, as its reservation was written down: when, and how much of each quantity.
+local function read_held(text)
+  local found = words(text)
+  return {at = tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), tonumber(found[4])}
+end

@@ -7,13 +7,14 @@ import multiprocessing
 import secrets
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from gateway.quota.counters import Counters, Verdict
+from gateway.quota.counters import Counters, Elastic, Verdict
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.redis import RedisCounters
@@ -100,7 +101,7 @@ async def test_settling_corrects_the_slot_of_admission(make: Make) -> None:
     counters, on = make(clock), limits(limit("tokens", "minute", 100))
     await take(counters, "a", on, 100)
     clock.ms += 20_000
-    counters.settle("a", on, Amounts(1, 100, 0), Amounts(1, 30, 0))
+    counters.settle("a", on, Amounts(1, 30, 0))
     assert (await take(counters, "b", on, 70)).used == (100,)
     clock.ms += 44_000
     assert (await take(counters, "c", on, 31)).admitted is False
@@ -112,7 +113,7 @@ async def test_settled_too_late_is_no_debt_and_no_charge(make: Make) -> None:
     counters, on = make(clock), limits(limit("tokens", "minute", 100))
     await take(counters, "a", on, 100)
     clock.ms += 70_000
-    counters.settle("a", on, Amounts(1, 100, 0), Amounts(1, 30, 0))
+    counters.settle("a", on, Amounts(1, 30, 0))
     assert (await take(counters, "b", on, 90)).used == (90,)
     assert not (await take(counters, "c", on, 90)).admitted
 
@@ -131,18 +132,18 @@ async def test_concurrent_requests(make: Make) -> None:
     await take(counters, "b", on)
     refused = await take(counters, "c", on)
     assert (refused.admitted, refused.wait) == (False, None)
-    counters.settle("a", on, Amounts(1, 0, 0), Amounts(1, 0, 0))
+    counters.settle("a", on, Amounts(1, 0, 0))
     assert (await take(counters, "c", on)).used == (2,)
 
 
 async def test_settling_twice_or_for_nothing_changes_nothing(make: Make) -> None:
     counters = make(Clock())
     on = limits(limit("tokens", "minute", 100), limit("dollars", "day", 1000), limit("concurrent", "now", 3))
-    counters.settle("never", on, Amounts(1, 50, 500), Amounts(1, 90, 900))
+    counters.settle("never", on, Amounts(1, 90, 900))
     assert (await take(counters, "a", on, 10, 100)).used == (10, 100, 1)
     assert (await take(counters, "b", on, 10, 100)).used == (20, 200, 2)
     for _ in range(3):
-        counters.settle("a", on, Amounts(1, 10, 100), Amounts(1, 5, 50))
+        counters.settle("a", on, Amounts(1, 5, 50))
     assert (await take(counters, "c", on, 0, 0)).used == (15, 150, 2)
 
 
@@ -171,14 +172,14 @@ async def test_a_budget_ends_with_its_window(
     await take(counters, "late", on, 0, 400)
     refused = await take(counters, "b", on, 0, 1)
     assert (refused.wait, refused.reset) == (None, (1.0,)), "only held, not spent"
-    counters.settle("a", on, Amounts(1, 0, 600), Amounts(1, 0, 600))
+    counters.settle("a", on, Amounts(1, 0, 600))
     refused = await take(counters, "b", on, 0, 500)
     assert refused.wait == 1.0
     clock.ms = int(after.timestamp() * 1000) - 1
     assert not (await take(counters, "b", on, 0, 500)).admitted
     clock.ms += 1
     assert (await take(counters, "b", on, 0, 500)).used == (500,)
-    counters.settle("late", on, Amounts(1, 0, 400), Amounts(1, 0, 300))
+    counters.settle("late", on, Amounts(1, 0, 300))
     assert (await take(counters, "c", on, 0, 0)).used == (500,), "it belongs to the window that let it in"
 
 
@@ -191,9 +192,110 @@ async def test_counters_of_two_owners_are_apart(make: Make) -> None:
 async def test_dollars_beyond_32_bits(make: Make) -> None:
     counters, on = make(Clock()), limits(limit("dollars", "month", 10**15))
     assert (await take(counters, "a", on, 0, 10**15 - 1)).used == (10**15 - 1,)
-    counters.settle("a", on, Amounts(1, 0, 10**15 - 1), Amounts(1, 0, 10**15 - 2))
+    counters.settle("a", on, Amounts(1, 0, 10**15 - 2))
     assert (await take(counters, "b", on, 0, 2)).admitted
     assert not (await take(counters, "c", on, 0, 1)).admitted
+
+
+async def test_as_much_as_there_is_room_for(make: Make) -> None:
+    counters = make(Clock())
+    on = limits(limit("tokens", "minute", 100), limit("dollars", "day", 1000), limit("tokens", "day", 70))
+    elastic = Elastic(Amounts(1, 10, 100), Amounts(1, 10, 100))
+    verdict = await counters.reserve("a", on, Amounts(1, 60, 5000), elastic)
+    assert (verdict.granted, verdict.used) == (Amounts(1, 60, 1000), (60, 1000, 60))
+    counters.settle("a", on, Amounts(1, 55, 800))
+    verdict = await counters.reserve("b", on, Amounts(1, 60, 5000), elastic)
+    assert verdict.granted == Amounts(1, 15, 200)
+    refused = await counters.reserve("c", on, Amounts(1, 60, 5000), elastic)
+    assert (refused.admitted, refused.refused, refused.wait, refused.granted) == (False, 0, None, None) or (
+        refused.refused in (1, 2)
+    )
+    counters.settle("b", on, Amounts(1, 15, 200))
+    refused = await counters.reserve("c", on, Amounts(1, 60, 5000), elastic)
+    assert refused.refused in (1, 2)
+    assert refused.wait == 43_199.0
+
+
+async def test_nobody_is_cut_short_for_what_will_come_free(make: Make) -> None:
+    """Of a budget; what is spent stays spent, and the rest is better than nothing."""
+    counters, on = make(Clock()), limits(limit("dollars", "day", 1000))
+    elastic = Elastic(Amounts(1, 0, 10), Amounts(1, 0, 300))
+    assert (await counters.reserve("a", on, Amounts(1, 0, 900))).admitted
+    refused = await counters.reserve("b", on, Amounts(1, 0, 400), elastic)
+    assert (refused.admitted, refused.wait) == (False, None)
+    counters.settle("a", on, Amounts(1, 0, 900))
+    assert (await counters.reserve("b", on, Amounts(1, 0, 400), elastic)).granted == Amounts(1, 0, 100)
+
+
+async def test_who_asks_for_more_than_he_needs_leaves_most_of_the_room(make: Make) -> None:
+    counters, on = make(Clock()), limits(limit("dollars", "day", 1000))
+    elastic = Elastic(Amounts(1, 0, 10), Amounts(1, 0, 100), share=4)
+    got = []
+    for i in range(12):
+        verdict = await counters.reserve(str(i), on, Amounts(1, 0, 10_000), elastic)
+        got.append(verdict.granted.nanodollars if verdict.granted else 0)
+    assert got == [250, 187, 140, 105, 100, 100, 100, 0, 0, 0, 0, 0]
+
+
+async def test_an_extension_holds_more_or_leaves_all_as_it_was(make: Make) -> None:
+    clock = Clock()
+    counters = make(clock)
+    on = limits(
+        *(limit("requests", "minute", 1), limit("tokens", "minute", 100)),
+        *(limit("dollars", "day", 1000), limit("concurrent", "now", 1)),
+    )
+    assert (await counters.extend("a", on, Amounts(1, 1, 1))) == Verdict(False)
+    await counters.reserve("a", on, Amounts(1, 40, 400))
+    for _ in range(2):  # a repetition changes nothing
+        verdict = await counters.extend("a", on, Amounts(1, 70, 600))
+        assert (verdict.granted, verdict.used) == (Amounts(1, 70, 600), (1, 70, 600, 1))
+    refused = await counters.extend("a", on, Amounts(1, 70, 1001))
+    assert (refused.admitted, refused.refused) == (False, 2)
+    elastic = Elastic(Amounts(1, 70, 600), Amounts(1, 70, 600))
+    assert (await counters.extend("a", on, Amounts(1, 300, 9000), elastic)).granted == Amounts(1, 100, 1000)
+    clock.ms += 30_000
+    assert (await counters.extend("a", on, Amounts(1, 80, 700))).used == (1, 80, 700, 1)
+    counters.settle("a", on, Amounts(1, 75, 650))
+    assert (await counters.extend("a", on, Amounts(1, 1, 1))) == Verdict(False), "it is over"
+    probe = limits(*on.each[1:])
+    assert (await counters.reserve("b", probe, Amounts(0, 0, 0))).used == (75, 650, 0)
+
+
+async def test_an_extension_of_a_long_request_counts_when_it_is_made(make: Make) -> None:
+    clock = Clock()
+    counters, on = make(clock), limits(limit("tokens", "minute", 100))
+    await counters.reserve("a", on, Amounts(1, 90, 0))
+    clock.ms += 70_000
+    assert (await take(counters, "b", on, 60)).used == (60,)
+    assert not (await counters.extend("a", on, Amounts(1, 91, 0))).admitted
+    assert (await counters.extend("a", on, Amounts(1, 30, 0))).used == (90,)
+
+
+async def test_what_is_used_beyond_the_limit_is_a_debt(make: Make) -> None:
+    clock = Clock()
+    counters, on = make(clock), limits(limit("tokens", "minute", 100), limit("tokens", "day", 1000))
+    await take(counters, "a", on, 50)
+    await take(counters, "b", on, 50)
+    counters.settle("a", on, Amounts(1, 50, 0))
+    counters.settle("b", on, Amounts(1, 270, 0))
+    for _ in range(2):
+        clock.ms += 60_000
+        assert not (await take(counters, "c", on, 90)).admitted
+        clock.ms += 5_000
+    # Three minutes and a fifth of one have been used.
+    verdict = await take(counters, "c", on, 90)
+    assert not verdict.admitted
+    clock.ms += 65_000
+    assert (await take(counters, "c", on, 80)).used == (100, 400)
+
+
+async def test_what_a_long_request_used_beyond_its_reservation_counts_when_it_ends(make: Make) -> None:
+    clock = Clock()
+    counters, on = make(clock), limits(limit("tokens", "minute", 100))
+    await take(counters, "a", on, 50)
+    clock.ms += 100_000
+    counters.settle("a", on, Amounts(1, 110, 0))
+    assert (await take(counters, "b", on, 40)).used == (100,)
 
 
 # One story told to both.
@@ -208,11 +310,22 @@ STORY = limits(
 # Few names and few figures, so that requests meet: sums that fit exactly, and slots that are just leaving.
 names = st.integers(0, 7)
 figures = st.sampled_from([0, 1, 5, 10, 20, 25, 40])
-reserves = st.tuples(st.just("reserve"), names, figures, figures)
+less = st.none() | st.tuples(figures, figures, st.sampled_from([1, 1, 2, 4]))
+reserves = st.tuples(st.just("reserve"), names, figures, figures, less)
+extends = st.tuples(st.just("extend"), names, figures, figures, less)
 settles = st.tuples(st.just("settle"), names, figures, figures)
 passes = st.tuples(
     st.just("pass"), st.sampled_from([1, 999, 4_000, 5_000, 20_000, 55_000, 60_000, 61_000, 43_200_000])
 )
+
+
+def elastic_of(amounts: Amounts, less: tuple[int, int, int] | None) -> Elastic | None:
+    if less is None:
+        return None
+    least, usual = Amounts(1, less[0], less[0]), Amounts(1, less[1], less[1])
+    return Elastic(least, Amounts(*map(max, zip(least, usual, strict=True))), less[2])
+
+
 subset = st.sets(st.integers(0, 4), min_size=1)
 starts = st.builds(
     lambda month, left: datetime(2027 + month // 12, month % 12 + 1, 1, tzinfo=UTC) - timedelta(seconds=left),
@@ -230,13 +343,13 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=150)
 @given(
     chosen=subset,
-    story=st.lists(st.one_of(reserves, reserves, settles, passes), min_size=10, max_size=40),
+    story=st.lists(st.one_of(reserves, reserves, extends, settles, passes), min_size=10, max_size=40),
     start=starts,
 )
 def test_redis_and_memory_agree(
     redis_server: RedisServer,
     chosen: set[int],
-    story: list[tuple[str, int, int, int]],
+    story: list[Any],
     start: datetime,
 ) -> None:
     on = limits(*(STORY.each[i] for i in sorted(chosen)))
@@ -245,25 +358,25 @@ def test_redis_and_memory_agree(
         clock = Clock(start)
         memory = MemoryCounters(clock=clock.seconds)
         redis = RedisCounters(redis_server.url, now=clock, prefix=f"{{{secrets.token_hex(4)}}}:")
-        reserved: dict[str, Amounts] = {}
         try:
-            for what, *figures in story:
+            for what, *rest in story:
                 if what == "pass":
-                    clock.ms += figures[0]
+                    clock.ms += rest[0]
                     # An instance whose heartbeat stops is tested apart; this one lives.
                     await redis._run([redis._renewal()])
                     continue
-                name, amounts = str(figures[0]), Amounts(1, figures[1], figures[2])
+                name, amounts = str(rest[0]), Amounts(1, rest[1], rest[2])
                 if what == "settle":
-                    held = reserved.get(name, amounts)
-                    memory.settle(name, on, held, amounts)
-                    redis.settle(name, on, held, amounts)
+                    memory.settle(name, on, amounts)
+                    redis.settle(name, on, amounts)
                     continue
-                fresh = name not in memory._reserved_at
-                left, right = await memory.reserve(name, on, amounts), await redis.reserve(name, on, amounts)
-                assert left == right
-                if left.admitted and fresh:
-                    reserved[name] = amounts
+                if what == "extend" and not on.settles:
+                    continue  # there is nothing to extend
+                elastic = elastic_of(amounts, rest[3])
+                verdicts = [
+                    await getattr(counters, what)(name, on, amounts, elastic) for counters in (memory, redis)
+                ]
+                assert verdicts[0] == verdicts[1]
         finally:
             await redis.aclose()
             assert not redis._settlements
@@ -294,7 +407,7 @@ def test_no_minute_anywhere_has_more_than_the_limit(story: list[tuple[int, int, 
         if counters.reserve_now(str(i), on, Amounts(1, amount, 0)).admitted:
             actual = min(share, amount) if settled else amount
             if settled:
-                counters.settle(str(i), on, Amounts(1, amount, 0), Amounts(1, actual, 0))
+                counters.settle(str(i), on, Amounts(1, actual, 0))
             used.append([clock.ms, actual])
     for begin, _ in used:
         assert sum(amount for at, amount in used if begin <= at < begin + 60_000) <= 100
@@ -328,7 +441,7 @@ def test_what_is_spent_and_what_is_held_never_pass_the_limit(
         elif not begins and name in held:
             reserved = held.pop(name)
             spent += min(used, reserved)
-            counters.settle(name, on, Amounts(1, 0, reserved), Amounts(1, 0, min(used, reserved)))
+            counters.settle(name, on, Amounts(1, 0, min(used, reserved)))
         assert spent + sum(held.values()) <= 200
 
 
@@ -351,7 +464,7 @@ async def _hammer(url: str, prefix: str, calls: int, ready: object, results: obj
     got = [a for a, verdict in zip(amounts, verdicts, strict=True) if verdict.admitted]
     for i, (a, verdict) in enumerate(zip(amounts, verdicts, strict=True)):
         if verdict.admitted:
-            counters.settle(f"{name}-{i}", on, a, a)
+            counters.settle(f"{name}-{i}", on, a)
     await counters.aclose()
     results.put((len(got), sum(a.tokens for a in got), sum(a.nanodollars for a in got)))  # type: ignore[attr-defined]
 

@@ -79,7 +79,7 @@ async def test_local_enforces_the_same_limits(own_redis: RedisServer, guarded: G
     on = limits(2, "local")
     verdicts = await asyncio.gather(*(guarded.reserve(str(i), on, ONE) for i in range(9)))
     assert [verdict.admitted for verdict in verdicts] == [True] * 2 + [False] * 7
-    guarded.settle("0", on, ONE, ONE)
+    guarded.settle("0", on, ONE)
     assert (await guarded.reserve("x", limits(3, "local"), ONE)).used == (3, 2)
 
 
@@ -94,7 +94,7 @@ async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: Gua
         assert {verdict.admitted for verdict in verdicts} == {True}
         async with within(0.05):
             assert (await guarded.reserve("later", on, ONE)).used == (6, 6), "only the first pay"
-        guarded.settle("before", on, ONE, ONE)
+        guarded.settle("before", on, ONE)
     finally:
         own_redis.process.send_signal(signal.SIGCONT)
 
@@ -106,7 +106,7 @@ async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: Gua
     verdict = await guarded.reserve("after", on, ONE)
     assert verdict.used[1] == 1
     for i in range(5):
-        guarded.settle(f"hung-{i}", on, ONE, ONE)
+        guarded.settle(f"hung-{i}", on, ONE)
     assert (await guarded.reserve("last", on, ONE)).used[1] == 2
 
 
@@ -148,7 +148,7 @@ async def test_under_load_nobody_waits_for_a_dead_server(
             started = time.perf_counter()
             try:
                 await guarded.reserve(f"{name}-{turn}", on, ONE)
-                guarded.settle(f"{name}-{turn}", on, ONE, ONE)
+                guarded.settle(f"{name}-{turn}", on, ONE)
             except Overloaded:
                 closed += 1
             slowest = max(slowest, time.perf_counter() - started)
@@ -178,7 +178,7 @@ async def test_under_load_nobody_waits_for_a_dead_server(
 
 async def test_a_reservation_that_arrives_after_it_was_given_up_is_void(store: RedisCounters) -> None:
     on = limits(9)
-    store._put("late", on, ONE, Amounts(0, 0, 0), void=True)
+    store._put("late", on, Amounts(0, 0, 0), void=True)
     with pytest.raises(StoreDown):
         await store.reserve("late", on, ONE)
 
@@ -200,7 +200,7 @@ async def test_restarted_with_nothing(own_redis: RedisServer, guarded: GuardedCo
         return (await guarded.reserve(secrets.token_hex(4), on, ONE)).used[0] > 0 and not guarded._store.down
 
     await eventually(back)
-    guarded.settle("a", on, ONE, ONE)
+    guarded.settle("a", on, ONE)
     assert (await guarded.reserve("c", on, ONE)).admitted
 
 
@@ -220,7 +220,7 @@ async def test_a_server_that_only_reads_is_down(
     with pytest.raises(StoreDown, match="maxmemory"):
         await store.reserve("b", limits(9), ONE)
     assert store.down
-    store.settle("a", limits(9), ONE, ONE)
+    store.settle("a", limits(9), ONE)
     await store._redis.config_set("maxmemory", "0")
 
     async def back() -> bool:
@@ -259,7 +259,7 @@ async def test_a_crashed_gateway_holds_nothing(redis_server: RedisServer) -> Non
     )
     for i in range(5):
         await one.reserve(str(i), on, Amounts(1, 0, 150))
-    one.settle("4", on, Amounts(1, 0, 150), Amounts(1, 0, 100))
+    one.settle("4", on, Amounts(1, 0, 100))
     assert (await one.reserve("4b", on, Amounts(1, 0, 0))).used == (5, 700)
     assert not (await other.reserve("x", on, Amounts(1, 0, 0))).admitted
     now += 30_001
@@ -268,8 +268,8 @@ async def test_a_crashed_gateway_holds_nothing(redis_server: RedisServer) -> Non
     await one._run([one._renewal()])
     assert (await other.reserve("y", on, ONE)).refused == 0
     for i in ("0", "1", "2", "3"):
-        one.settle(i, on, Amounts(1, 0, 150), Amounts(1, 0, 100))
-    one.settle("4b", on, Amounts(1, 0, 0), Amounts(1, 0, 0))
+        one.settle(i, on, Amounts(1, 0, 100))
+    one.settle("4b", on, Amounts(1, 0, 0))
     await one.aclose()
     assert (await other.reserve("y", on, ONE)).used == (2, 510)
     await other.aclose()
@@ -295,13 +295,13 @@ async def test_closing_settles_what_is_left(redis_server: RedisServer) -> None:
     on = limits(400)
     await asyncio.gather(*(store.reserve(str(i), on, ONE) for i in range(300)))
     for i in range(300):
-        store.settle(str(i), on, ONE, ONE)
+        store.settle(str(i), on, ONE)
     async with within(3):
         await store.aclose()
     assert (await other.reserve("x", on, ONE)).used == (301, 1)
     with pytest.raises(StoreDown):
         await store.reserve("late", on, ONE)
-    store.settle("late", on, ONE, ONE)
+    store.settle("late", on, ONE)
     await other.aclose()
 
 
@@ -324,7 +324,7 @@ async def test_everything_expires(redis_server: RedisServer) -> None:
     )
     on = Limits(each)
     await store.reserve("a", on, Amounts(1, 3, 3))
-    store.settle("a", on, Amounts(1, 3, 3), Amounts(1, 1, 1))
+    store.settle("a", on, Amounts(1, 1, 1))
     await store.reserve("b", on, Amounts(1, 3, 3))
     await store._run([store._renewal()])
     keys = [key async for key in store._redis.scan_iter(store._prefix.replace("}", "[}]") + "*")]
