@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp
 
+from gateway import watchdog
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.reload import PolicyWatcher
@@ -21,8 +22,11 @@ from gateway.web.door import Door
 from gateway.web.paths import Paths
 
 
-def build_app(settings: Settings) -> ASGIApp:
-    """Loads the policy when it starts; raises ``gateway.policy.problems.PolicyError`` then if it is not sound."""
+def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
+    """Loads the policy when it starts; raises ``gateway.policy.problems.PolicyError`` then if it is not sound.
+
+    ``pulse`` is the file descriptor by which a watchdog is told that the event loop goes round.
+    """
     metrics = Metrics()
     generations = Generations(
         metrics,
@@ -46,12 +50,15 @@ def build_app(settings: Settings) -> ASGIApp:
         # The loop keeps a set of all generators under way, to close them at its end; a request takes eight, and this
         # was 5 % of its cost. All of ours are closed by whoever reads them.
         sys.set_asyncgen_hooks(firstiter=None)
-        watching_lag = asyncio.create_task(loop_lag.watch(metrics.beat))
+        watching = [asyncio.create_task(loop_lag.watch(metrics.beat))]
         try:
             async with watcher:
+                if pulse is not None:
+                    watching.append(asyncio.create_task(watchdog.beat(pulse)))
                 yield
         finally:
-            watching_lag.cancel()
+            for task in watching:
+                task.cancel()
             await generations.aclose()
             metrics.flush()
 

@@ -81,6 +81,11 @@ class Child:
             self.kill()
         await self._task
 
+    def replace(self) -> None:
+        """SIGKILL to its whole group; it is then started again, as after any death."""
+        if self.pid is not None:
+            _kill_group(self.pid)
+
     def kill(self) -> None:
         """SIGKILL to its whole group, for good."""
         self._stopping.set()

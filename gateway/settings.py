@@ -41,6 +41,9 @@ class Settings:
     heartbeat: float = 10.0
     """Seconds after which a streaming caller that waits is sent a comment, so that nothing on the way cuts the
     connection; 0 is never."""
+    watchdog: float = 10.0
+    """Seconds of its processor time in which a worker's event loop makes no progress before the worker is replaced;
+    0 is never."""
     state_dir: Path = Path(".tollgate")
     """Where a development key is kept between runs."""
     dev_key_sha256: str | None = None
@@ -75,6 +78,7 @@ class Settings:
             drain_timeout=_seconds(env, "TOLLGATE_DRAIN_TIMEOUT", default.drain_timeout),
             max_body_bytes=_integer(env, "TOLLGATE_MAX_BODY_BYTES", default.max_body_bytes, 1, 2**40),
             heartbeat=_seconds(env, "TOLLGATE_HEARTBEAT", default.heartbeat),
+            watchdog=_seconds(env, "TOLLGATE_WATCHDOG", default.watchdog),
             state_dir=Path(state_dir) if state_dir else default.state_dir,
             dev_key_sha256=_sha256(env, "TOLLGATE_DEV_KEY_SHA256"),
             last_good=Path(last_good) if last_good else None,
@@ -96,6 +100,7 @@ class Settings:
             "TOLLGATE_DRAIN_TIMEOUT": str(self.drain_timeout),
             "TOLLGATE_MAX_BODY_BYTES": str(self.max_body_bytes),
             "TOLLGATE_HEARTBEAT": str(self.heartbeat),
+            "TOLLGATE_WATCHDOG": str(self.watchdog),
             "TOLLGATE_STATE_DIR": os.fspath(self.state_dir),
             "TOLLGATE_DEV_KEY_SHA256": self.dev_key_sha256 or "",
             "TOLLGATE_LAST_GOOD": os.fspath(self.last_good) if self.last_good else "",

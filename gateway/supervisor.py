@@ -11,6 +11,7 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -32,6 +33,7 @@ from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
 from gateway.sidecar.config import CONFIG, SidecarConfig
 from gateway.sidecar.need import needs_sidecar, sidecar_config
+from gateway.watchdog import PULSE_FD, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,10 @@ def listen(host: str, port: int) -> socket.socket:
 class Supervisor:
     """A changing set of children, started and stopped in the right order."""
 
-    def __init__(self, *, env: Mapping[str, str], on_line: OnLine, drain_timeout: float) -> None:
+    def __init__(
+        self, *, env: Mapping[str, str], on_line: OnLine, drain_timeout: float, watchdog: float = 0.0
+    ) -> None:
+        """``watchdog``: seconds of processor time after which a worker whose loop stands still is replaced; 0: off."""
         self.workers: list[Child] = []
         self.engines: dict[str, Child] = {}
         self.sidecar: Child | None = None
@@ -88,15 +93,27 @@ class Supervisor:
         self._launched: dict[str, Launch] = {}
         self._closing = False
         self._changing = asyncio.Lock()
+        self._patience = watchdog
+        self._watching: list[asyncio.Task[None]] = []
+        self._pulses: list[int] = []
 
     def start_worker(
         self, name: str, argv: Iterable[str], *, env: Mapping[str, str], pass_fds: Iterable[int]
     ) -> None:
+        reading, writing = os.pipe()
+        self._pulses += (reading, writing)
         worker = Child(
-            name, tuple(argv), env={**self._env, **env}, pass_fds=tuple(pass_fds), on_line=self._on_line
+            name,
+            tuple(argv),
+            env={**self._env, **env, PULSE_FD: str(writing)},
+            pass_fds=(*pass_fds, writing),
+            on_line=self._on_line,
         )
         self.workers.append(worker)
         worker.start()
+        if self._patience:
+            watchdog = Watchdog(worker, reading, patience=self._patience)
+            self._watching.append(asyncio.create_task(watchdog.watch(), name=f"watchdog of {name}"))
 
     async def run_engines(self, wanted: Mapping[str, Launch]) -> None:
         """Start, stop and restart engines until just these run; those whose command is the same are left alone."""
@@ -157,6 +174,10 @@ class Supervisor:
         """Let the workers finish, then stop the engines and the sidecar."""
         self._closing = True
         await asyncio.gather(*(worker.stop(self._grace) for worker in self.workers))
+        for task in self._watching:
+            task.cancel()
+        while self._pulses:
+            os.close(self._pulses.pop())
         await self.run_engines({})
         await self.run_sidecar(None, {})
 
@@ -235,7 +256,9 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
 
     Raises ``PolicyError`` if there is no policy to start with.
     """
-    supervisor = Supervisor(env=env, on_line=events.on_line, drain_timeout=settings.drain_timeout)
+    supervisor = Supervisor(
+        env=env, on_line=events.on_line, drain_timeout=settings.drain_timeout, watchdog=settings.watchdog
+    )
     signals = _Signals()
     with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch:
         last_good = LastGood(Path(scratch))
@@ -288,7 +311,10 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
 
 
 def _shared_metrics(scratch: Path) -> dict[str, str]:
-    """Where workers add up their figures, so that whichever is asked for ``/metrics`` tells those of all."""
+    """Where workers add up their figures, so that whichever is asked for ``/metrics`` tells those of all.
+
+    Each sees for itself that there is room for its own (``gateway.observe.room``).
+    """
     folder = scratch / "metrics"
     folder.mkdir(mode=0o700)
     return {"PROMETHEUS_MULTIPROC_DIR": str(folder)}

@@ -6,6 +6,7 @@ descriptor, which the supervisor holds open across a worker's death so that no c
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import math
 import os
@@ -16,9 +17,10 @@ from types import FrameType
 
 import uvicorn
 
-from gateway.app import build_app
+from gateway import watchdog
 from gateway.cli import logs
 from gateway.connection import Connection
+from gateway.observe import room
 from gateway.settings import SOCKET_FD, Settings, SettingsError
 
 _KEEP_ALIVE = 75
@@ -32,12 +34,17 @@ def main() -> int:
     try:
         settings = Settings.from_env(os.environ)
         fd = int(os.environ[SOCKET_FD])
+        pulse = os.environ.get(watchdog.PULSE_FD)
     except (SettingsError, KeyError, ValueError) as error:
         print(f"{error}. Workers are started by 'tollgate serve'.", file=sys.stderr)  # noqa: T201
         return 2
     logs.set_up(settings.log_level, settings.log_format)
+    faulthandler.register(watchdog.TELL, all_threads=True)
+    room.share_or_not()
+    from gateway.app import build_app  # it imports prometheus_client, which must know by then
+
     config = uvicorn.Config(
-        build_app(settings),
+        build_app(settings, pulse=int(pulse) if pulse else None),
         loop="uvloop",
         http=Connection,
         ws="none",

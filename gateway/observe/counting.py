@@ -20,11 +20,11 @@ class Gathered(Protocol):
 
 
 class Count:
-    """A counter or a gauge."""
+    """A counter or a gauge; None is one that nobody hears of."""
 
     __slots__ = ("_changed", "_metric", "_more", "_waiting")
 
-    def __init__(self, metric: Counter | Gauge, changed: list[Gathered]) -> None:
+    def __init__(self, metric: Counter | Gauge | None, changed: list[Gathered]) -> None:
         self._metric = metric
         self._changed = changed
         self._more = 0.0
@@ -42,19 +42,19 @@ class Count:
 
     def flush(self) -> None:
         more, self._more, self._waiting = self._more, 0.0, False
-        if more:
+        if more and self._metric is not None:
             self._metric.inc(more)
 
 
 class Times:
-    """A histogram."""
+    """A histogram; None is one that nobody hears of."""
 
     __slots__ = ("_bounds", "_changed", "_counts", "_metric", "_sum")
 
-    def __init__(self, metric: Histogram, changed: list[Gathered]) -> None:
+    def __init__(self, metric: Histogram | None, changed: list[Gathered]) -> None:
         self._metric = metric
         self._changed = changed
-        self._bounds: list[float] = metric._upper_bounds
+        self._bounds: list[float] = metric._upper_bounds if metric is not None else []
         self._counts: dict[int, int] = {}
         self._sum = 0.0
 
@@ -68,8 +68,10 @@ class Times:
     def flush(self) -> None:
         # prometheus_client itself takes values one by one only.
         counts, self._counts = self._counts, {}
-        self._metric._sum.inc(self._sum)
-        self._sum = 0.0
+        total, self._sum = self._sum, 0.0
+        if self._metric is None:
+            return
+        self._metric._sum.inc(total)
         for place, count in counts.items():
             self._metric._buckets[place].inc(count)
 
@@ -79,15 +81,21 @@ _Child = TypeVar("_Child")
 
 class Family(Generic[_Child]):
     """A metric with labels. What ``labels`` finds is remembered: prometheus_client's own look-up takes a lock, and
-    longer than the counting itself.
+    longer than the counting itself. Where there is no ``room`` for one more, it is ``untold``, until there is.
     """
 
-    def __init__(self, child: Callable[[tuple[str, ...]], _Child]) -> None:
+    def __init__(
+        self, child: Callable[[tuple[str, ...]], _Child], *, untold: _Child, room: Callable[[], bool]
+    ) -> None:
         self._child = child
+        self._untold = untold
+        self._room = room
         self._children: dict[tuple[str, ...], _Child] = {}
 
     def labels(self, *values: str) -> _Child:
         child = self._children.get(values)
         if child is None:
+            if not self._room():
+                return self._untold
             child = self._children[values] = self._child(values)
         return child

@@ -16,6 +16,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from gateway.observe.counting import Count, Family, Gathered, Times
+from gateway.observe.room import Room
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -30,20 +31,32 @@ class _Families:
     def __init__(self, registry: CollectorRegistry, changed: list[Gathered]) -> None:
         self._registry = registry
         self._changed = changed
+        room = Room.here()
+        self._room = room.take if room is not None else lambda: True
+        self._room()
 
     def counter(self, name: str, about: str, labels: list[str]) -> Family[Count]:
-        metric = Counter(name, about, labels, registry=self._registry)
-        return Family(lambda values: Count(metric.labels(*values), self._changed))
+        return self._counts(Counter(name, about, labels, registry=self._registry))
 
     def gauge(self, name: str, about: str, labels: list[str]) -> Family[Count]:
-        metric = Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum")
-        return Family(lambda values: Count(metric.labels(*values), self._changed))
+        return self._counts(Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum"))
 
     def histogram(
         self, name: str, about: str, labels: list[str], buckets: tuple[float, ...]
     ) -> Family[Times]:
         metric = Histogram(name, about, labels, buckets=buckets, registry=self._registry)
-        return Family(lambda values: Times(metric.labels(*values), self._changed))
+        return Family(
+            lambda values: Times(metric.labels(*values), self._changed),
+            untold=Times(None, self._changed),
+            room=self._room,
+        )
+
+    def _counts(self, metric: Counter | Gauge) -> Family[Count]:
+        return Family(
+            lambda values: Count(metric.labels(*values), self._changed),
+            untold=Count(None, self._changed),
+            room=self._room,
+        )
 
 
 class Metrics:

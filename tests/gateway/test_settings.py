@@ -38,6 +38,7 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         drain_timeout=st.floats(0, 3600),
         max_body_bytes=st.integers(1, 2**30),
         heartbeat=st.floats(0, 3600),
+        watchdog=st.floats(0, 3600),
         state_dir=st.just(Path("/var/lib/tollgate")),
         dev_key_sha256=st.sampled_from([None, "a" * 64]),
         last_good=st.sampled_from([None, Path("/tmp/x")]),
