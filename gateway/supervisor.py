@@ -25,9 +25,11 @@ from pathlib import Path
 
 from gateway.backends.launcher import Launch, launches
 from gateway.child import Child, OnLine
+from gateway.policy.advice import has_limits
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher
+from gateway.policy.schema import Policy
 from gateway.settings import SOCKET_FD, Settings
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
@@ -270,6 +272,10 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
                     "the policy has no keys, so nobody is let in; make one with 'tollgate keys create', or start "
                     "the gateway anew for a development key"
                 )
+            for problem in loaded.warnings:
+                log.warning("%s", problem)
+            if alone := counts_alone(loaded.policy, settings.workers):
+                log.warning("%s", alone)
             await asyncio.to_thread(last_good.keep, loaded, env)
             await supervisor.run_engines(launches(loaded))
             wanted = sidecar_config(loaded.policy, sidecar) if needs_sidecar(loaded.policy) else None
@@ -308,6 +314,16 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
             return 128 + signals.last if signals.force.is_set() else 0
         finally:
             supervisor.kill()
+
+
+def counts_alone(policy: Policy, workers: int) -> str | None:
+    """What is to be said where each worker would let in the whole of a limit."""
+    if policy.store != "memory" or workers == 1 or not has_limits(policy):
+        return None
+    return (
+        f"store: memory with {workers} workers: each counts quotas and budgets by itself, so that up to "
+        f"{workers} times as much is let in. Write 'store: redis://…' for limits that hold, or serve with --workers 1"
+    )
 
 
 def _shared_metrics(scratch: Path) -> dict[str, str]:

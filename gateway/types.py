@@ -76,6 +76,10 @@ class ChatRequest:
         return self.native is not None and self.native.dialect == dialect
 
 
+MOST_TOKENS = 10**8
+"""Of one kind in one answer: more than any model takes or gives. What claims more is not believed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens counted by whoever ran the model.
@@ -90,6 +94,18 @@ class Usage:
     reasoning: int = 0
     cache_write: int = 0
     cache_write_1h: int = 0
+
+    @property
+    def believable(self) -> bool:
+        counts = (
+            self.prompt,
+            self.completion,
+            self.cached,
+            self.reasoning,
+            self.cache_write,
+            self.cache_write_1h,
+        )
+        return max(counts) <= MOST_TOKENS
 
 
 @dataclass(slots=True)

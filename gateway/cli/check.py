@@ -52,7 +52,12 @@ def summary(loaded: Loaded, directory: Path) -> list[str]:
         if model.targets and all(target.backend in loaded.disabled for target in model.targets)
     ]
     disabled = [f"backend '{name}' is disabled: {reason}" for name, reason in loaded.disabled.items()]
-    return [f"{directory}: good ({', '.join(counts)})", *disabled, *idle]
+    warnings = [f"{problem} (warning)" for problem in loaded.warnings]
+    listed = [
+        f"{name} costs what the catalogue says (read {one.read} from {one.source}); 'prices' goes before it"
+        for name, one in loaded.listed.items()
+    ]
+    return [f"{directory}: good ({', '.join(counts)})", *disabled, *idle, *warnings, *listed]
 
 
 def _count(number: int, what: str) -> str:

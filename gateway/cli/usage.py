@@ -8,7 +8,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,19 @@ _REFUSED = "({error} IS NOT NULL AND attempts = 0 AND status <> 499 AND status <
 """No model was asked: as ``gateway.observe.outcome.is_refusal`` has it."""
 _QUERY = """
 SELECT {group} AS name, count(*) AS requests, sum(status >= 400) AS errors, coalesce(sum({refused}), 0) AS refused,
-    sum(prompt_tokens) AS prompt_tokens,
-    sum(cached_tokens) AS cached_tokens, coalesce(sum({written}), 0) AS cache_write_tokens,
-    sum(completion_tokens) AS completion_tokens,
-    sum(reasoning_tokens) AS reasoning_tokens, sum(cost_nanodollars) AS cost_nanodollars
-FROM requests WHERE created >= ? GROUP BY name ORDER BY {order}
+    {sums}
+FROM requests WHERE created >= ? GROUP BY name
 """
+_SUMS = {
+    "prompt_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "cache_write_tokens": "{written}",
+    "completion_tokens": "completion_tokens",
+    "reasoning_tokens": "reasoning_tokens",
+    "cost_nanodollars": "cost_nanodollars",
+}
+_HALF = 32
+"""Bits. SQLite's sum() of whole numbers fails beyond 63: halves are added up apart, and put together here."""
 _HEADINGS = ("REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "WRITTEN", "COMPLETION", "REASONING", "USD")
 
 
@@ -93,8 +100,7 @@ def _ledger(policies: Path) -> Path:
     return Settings.from_env(os.environ).state_dir / name
 
 
-def _rows(path: Path, by: str, since: float) -> list[sqlite3.Row]:
-    order = "name" if by == "day" else "cost_nanodollars DESC, requests DESC, name"
+def _rows(path: Path, by: str, since: float) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
         database.row_factory = sqlite3.Row
         # A gateway before version 2 of the ledger did not record why requests failed, before 3 not what was put into
@@ -104,25 +110,41 @@ def _rows(path: Path, by: str, since: float) -> list[sqlite3.Row]:
         query = _QUERY.format(
             group=_GROUPS[by].format(error=error),
             refused=_REFUSED.format(error=error),
-            written="cache_write_tokens" if "cache_write_tokens" in columns else "0",
-            order=order,
+            sums=_sums("cache_write_tokens" if "cache_write_tokens" in columns else "0"),
         )
-        return database.execute(query, (since,)).fetchall()
+        found = [_whole(dict(row)) for row in database.execute(query, (since,))]
+    if by == "day":
+        return sorted(found, key=lambda row: str(row["name"]))
+    return sorted(found, key=lambda row: (-row["cost_nanodollars"], -row["requests"], str(row["name"])))
 
 
-def _told(by: str, row: sqlite3.Row) -> dict[str, Any]:
-    told = {by: row["name"], **{key: row[key] for key in row.keys() if key != "name"}}  # noqa: SIM118
+def _sums(written: str) -> str:
+    columns = {name: column.format(written=written) for name, column in _SUMS.items()}
+    return ", ".join(
+        f"sum({column} >> {_HALF}) AS {name}_high, sum({column} & {2**_HALF - 1}) AS {name}_low"
+        for name, column in columns.items()
+    )
+
+
+def _whole(row: dict[str, Any]) -> dict[str, Any]:
+    sums = {name: (row.pop(f"{name}_high") << _HALF) + row.pop(f"{name}_low") for name in _SUMS}
+    return {**row, **sums}
+
+
+def _told(by: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    told = {by: row["name"], **{key: figure for key, figure in row.items() if key != "name"}}
     told["usd"] = told.pop("cost_nanodollars") / NANO
     if by == "key":
         told["tenant"], _, told["key"] = row["name"].partition(" ")
     return told
 
 
-def _print_table(by: str, found: Sequence[sqlite3.Row]) -> None:
-    sums = [sum(row[column] for row in found) for column in range(1, 10)]
+def _print_table(by: str, found: Sequence[Mapping[str, Any]]) -> None:
+    figures = [[figure for key, figure in row.items() if key != "name"] for row in found]
+    sums = [sum(column) for column in zip(*figures, strict=True)]
     lines = [
         (by.upper(), *_HEADINGS),
-        *((str(row["name"]), *_cells(tuple(row)[1:])) for row in found),
+        *((str(row["name"]), *_cells(each)) for row, each in zip(found, figures, strict=True)),
         *([("total", *_cells(sums))] if len(found) > 1 else []),
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

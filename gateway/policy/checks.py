@@ -35,6 +35,7 @@ def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Fi
     yield from _issuers(content, folder)
     yield from _launches(content)
     yield from _embedders(content)
+    yield from _prices(content)
     yield from guard_findings(content)
 
 
@@ -230,6 +231,23 @@ def _embedders(content: Mapping[str, Any]) -> Iterator[Finding]:
                 "the built-in all-MiniLM-L6-v2 does not bear cutting; name another model in sidecar.embedder"
             )
             yield Finding(("backends", name, "matryoshka"), message)
+
+
+def _prices(content: Mapping[str, Any]) -> Iterator[Finding]:
+    """A price that nothing is ever billed by is a slip: what it was meant for would be free."""
+    names: dict[str, None] = {}
+    for model in _mapping(content, "models").values():
+        for target in _list(model, "targets"):
+            if isinstance(target, dict) and "backend" in target and "model" in target:
+                backend, name = target["backend"], target["model"]
+                names |= dict.fromkeys((str(name), f"{backend}/{name}", f"{backend}/*"))
+    if not names:
+        return
+    for name in _mapping(content, "prices"):
+        if name not in names:
+            known = [one for one in names if not one.endswith("/*")]
+            message = f"no target has this model{suggestion(str(name), known)}"
+            yield Finding(("prices", name), message)
 
 
 def _loopback(host: str) -> bool:

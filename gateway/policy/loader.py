@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway import packages
-from gateway.policy import checks, yaml_tree
+from gateway.policy import advice, checks, prices, yaml_tree
 from gateway.policy.explain import explain
 from gateway.policy.fields import locate
 from gateway.policy.folder import find, place_of, read_folder
+from gateway.policy.prices import Listed
 from gateway.policy.problems import KeyPath, PolicyError, Problem
 from gateway.policy.schema import EngineBackend, Policy
 from gateway.policy.yaml_tree import Map, Scalar
@@ -31,6 +32,10 @@ class Loaded:
     fingerprint: str
     """Equal for two loads of the same content, comments and layout aside."""
     sources: tuple[Path, ...]
+    warnings: tuple[Problem, ...] = ()
+    """What can be used as it is, and is hardly meant so."""
+    listed: Mapping[str, Listed] = field(default_factory=dict)
+    """Prices that the catalogue gave, by ``backend/model``."""
 
     @property
     def enabled(self) -> frozenset[str]:
@@ -81,7 +86,12 @@ def load_policy(directory: Path, env: Mapping[str, str], *, with_files: bool = F
             if isinstance(one, EngineBackend) and one.launch
         }
     digest = sha256(json.dumps([content, disabled], sort_keys=True).encode()).hexdigest()
-    return Loaded(policy, disabled, digest, folder.sources)
+    policy, listed = prices.completed(policy, disabled)
+    warnings = tuple(
+        Problem.at(place_of(folder.root, finding.path), finding.message, finding.path)
+        for finding in advice.advise(policy)
+    )
+    return Loaded(policy, disabled, digest, folder.sources, warnings, listed)
 
 
 def _is_backend_key(path: KeyPath) -> bool:

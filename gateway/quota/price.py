@@ -7,16 +7,13 @@ from typing import NamedTuple
 
 import orjson
 
+from gateway.policy.prices import is_unpriced
+from gateway.policy.prices import price_of as price_of
 from gateway.policy.schema import Policy, Price, Target
 from gateway.types import Call, ChatRequest, Demand, Usage
 
 NANO = 10**9
 _PICO_PER_NANO = 1000
-
-
-def price_of(policy: Policy, target: Target) -> Price | None:
-    """The entry for ``backend/model``, else for ``model``; None where the table has neither."""
-    return policy.prices.get(f"{target.backend}/{target.model}") or policy.prices.get(target.model)
 
 
 def cost(policy: Policy, target: Target, usage: Usage) -> int:
@@ -56,17 +53,29 @@ class PriceBook:
     def __init__(self) -> None:
         self._policy: Policy | None = None
         self._rates: dict[tuple[str, str], Rates] = {}
+        self._unpriced: dict[tuple[str, str], str | None] = {}
+
+    def unpriced(self, call: Call) -> str | None:
+        """A target in ``call``'s reach that costs nobody knows how much, as ``backend/model``."""
+        self._begin(call.policy)
+        name = (call.model, call.principal.tier)
+        if name not in self._unpriced:
+            self._unpriced[name] = _unpriced(call.policy, *name)
+        return self._unpriced[name]
 
     def worst_case(self, call: Call, demand: Demand) -> int:
         """The most that ``call`` may cost: at the dearest target in reach, and, in a cascade, at every step."""
-        if self._policy is not call.policy:
-            self._policy, self._rates = call.policy, {}
+        self._begin(call.policy)
         name = (call.model, call.principal.tier)
         rates = self._rates.get(name)
         if rates is None:
             rates = self._rates[name] = _of_call(call.policy, *name)
         prompt = max(rates.prompt, rates.written) if _writes_cache(call.request) else rates.prompt
         return _up(demand.prompt * prompt + demand.reserved * rates.answer)
+
+    def _begin(self, policy: Policy) -> None:
+        if self._policy is not policy:
+            self._policy, self._rates, self._unpriced = policy, {}, {}
 
 
 def _writes_cache(request: ChatRequest) -> bool:
@@ -79,6 +88,24 @@ def _writes_cache(request: ChatRequest) -> bool:
 
 
 _MARK = b'"cache_control":{'
+
+
+def _unpriced(policy: Policy, model: str, tier: str) -> str | None:
+    on_saturation = policy.tier(tier).on_saturation
+    waiting = [model, *([on_saturation.to] if on_saturation is not None and on_saturation.to else [])]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        found = policy.models.get(name)
+        if found is None or name in seen:
+            continue
+        seen.add(name)
+        for target in found.targets:
+            if is_unpriced(policy, target):
+                return f"{target.backend}/{target.model}"
+        waiting += [*found.fallbacks, *(step.model for step in found.cascade)]
+        waiting += [found.larger_context] if found.larger_context else []
+    return None
 
 
 def _of_call(policy: Policy, model: str, tier: str) -> Rates:

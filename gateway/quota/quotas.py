@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-from gateway.errors import BadRequest, BudgetSpent, RateLimited
+from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited
 from gateway.policy.schema import Policy
 from gateway.quota.counters import Counters, Verdict
 from gateway.quota.estimate import Estimate, Estimator
@@ -64,7 +64,8 @@ class Quotas:
         """Set ``call.demand``, and hold it against every limit of the caller; None where there is no limit.
 
         Sets the ``x-ratelimit`` headers of the reply. Raises ``RateLimited``, ``BudgetSpent`` for dollars that are
-        spent, ``BadRequest`` for what can never fit, ``Overloaded`` where the policy closes while the store is away.
+        spent, ``BadRequest`` for what can never fit, ``Forbidden`` for a model without a price
+        under a budget, ``Overloaded`` where the policy closes while the store is away.
         """
         asked = self._asked(call)
         if asked is None:
@@ -131,6 +132,7 @@ class Quotas:
                 call.demand = demand
         nanodollars = 0
         if (budget := limits.dollars) is not None:
+            self._check_priced(call, budget)
             nanodollars = self._prices.worst_case(call, demand)
             if nanodollars > budget.maximum:
                 least = demand if demand.cap is not None else replace(demand, reserved=0)
@@ -142,6 +144,16 @@ class Quotas:
                     )
                 nanodollars = budget.maximum
         return Amounts(1, tokens_of(demand), nanodollars)
+
+    def _check_priced(self, call: Call, budget: Limit) -> None:
+        """A budget is a promise only about what has a price."""
+        if call.policy.on_unpriced == "refuse" and (target := self._prices.unpriced(call)) is not None:
+            raise Forbidden(
+                f"The model `{call.request.model}` may be answered by {target}, which has no price, and the budget "
+                f"({budget}) cannot hold what nobody can count. Ask whoever runs the gateway to add a price for it, "
+                "or choose another model.",
+                code="model_has_no_price",
+            )
 
     def _refusal(
         self, call: Call, limits: Limits, verdict: Verdict, amounts: Amounts, headers: dict[str, str]

@@ -127,16 +127,20 @@ def _stop(choice: Mapping[str, Json]) -> str | int | None:
 
 
 def read_usage(raw: Json) -> Usage | None:
-    """The usage in an upstream's words; a figure that is no count of tokens is taken for 0."""
+    """The usage in an upstream's words; a figure that is no count of tokens is taken for 0.
+
+    None where there is none, or none that can be believed: the gateway then counts by itself.
+    """
     if not isinstance(raw, dict) or not raw:
         return None
-    return Usage(
+    usage = Usage(
         prompt=_count(raw, "prompt_tokens"),
         completion=_count(raw, "completion_tokens"),
         cached=_count(raw.get("prompt_tokens_details"), "cached_tokens"),
         cache_write=_count(raw.get("prompt_tokens_details"), "cache_write_tokens"),
         reasoning=_count(raw.get("completion_tokens_details"), "reasoning_tokens"),
     )
+    return usage if usage.believable else None
 
 
 def _count(raw: Json, name: str) -> int:

@@ -143,7 +143,11 @@ class Policy(Frozen):
     tenants: dict[Name, Tenant] = Field(default={})
     tiers: dict[Name, Tier] = Field(default={})
     prices: dict[Text, Price] = Field(default={})
-    """By a target's model name, or by ``backend/model`` where backends differ."""
+    """By a target's model name, by ``backend/model`` where backends differ, or by ``backend/*``."""
+    default_price: Price | None = None
+    """For targets of a provider's that neither ``prices`` nor the catalogue knows."""
+    on_unpriced: Literal["refuse", "free"] = "refuse"
+    """What becomes of a request under a budget that may reach a target without a price."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose ``X-Forwarded-For`` is believed."""
     cors: Cors = Cors()

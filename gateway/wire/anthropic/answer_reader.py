@@ -247,14 +247,17 @@ def _refusal(message: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _usage(counts: Mapping[str, Json]) -> Usage | None:
-    """What is read from and put into the prompt cache is no part of their ``input_tokens``, but is of our prompt."""
+    """What is read from and put into the prompt cache is no part of their ``input_tokens``, but is of our prompt.
+
+    None where there is none, or none that can be believed: the gateway then counts by itself.
+    """
     if "output_tokens" not in counts:
         return None
     cached = _count(counts, "cache_read_input_tokens")
     hour = _count(counts.get("cache_creation"), "ephemeral_1h_input_tokens")
     minutes = _count(counts.get("cache_creation"), "ephemeral_5m_input_tokens")
     written = max(_count(counts, "cache_creation_input_tokens"), hour + minutes)
-    return Usage(
+    usage = Usage(
         prompt=_count(counts, "input_tokens") + cached + written,
         completion=_count(counts, "output_tokens"),
         cached=cached,
@@ -262,6 +265,7 @@ def _usage(counts: Mapping[str, Json]) -> Usage | None:
         cache_write=written,
         cache_write_1h=hour,
     )
+    return usage if usage.believable else None
 
 
 def _count(counts: Json, name: str) -> int:

@@ -35,6 +35,34 @@ def test_a_good_folder_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
 
 
+def test_models_without_a_price_under_a_budget_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = "tenants: {a: {budget: {usd_per_day: 1.0}}}\nprices: {n: {input: 1.0, output: 1.0}}\n"
+    (tmp_path / "gateway.yaml").write_text(GOOD.replace(', api_key: "${SOME_KEY}"', "") + more)
+    assert main(["check", str(tmp_path)]) == 0
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(
+        f"{tmp_path}/gateway.yaml:6: models.m.targets[0]: 'm' has no price: requests under a budget"
+    )
+    assert "prices.one/m" in line
+    assert line.endswith("(warning)")
+
+
+def test_prices_out_of_the_catalogue_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        GOOD.replace("http://two/v1", "https://api.openai.com/v1").replace(
+            "backend: two, model: n", "backend: two, model: gpt-4o"
+        )
+    )
+    assert main(["check", str(tmp_path)]) == 0
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith("two/gpt-4o costs what the catalogue says (read 20")
+    )
+
+
 def test_a_file_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "gateway.yaml").write_text(GOOD + "jwt: [{issuer: i, audience: a, jwks: keys.json}]\n")
     assert main(["check", str(tmp_path)]) == 1

@@ -65,6 +65,22 @@ def recorded(folder: Path) -> None:
     asyncio.run(ledger.aclose())
 
 
+def test_counts_beyond_63_bits_are_added_up(run: Run, folder: Path) -> None:
+    """As an older gateway believed its upstreams."""
+    ledger = Ledger(folder / "state" / "costs.sqlite")
+    for number in range(3):
+        call = a_call(principal=Principal("k", "acme"), request_id=f"req_{number}")
+        call.receipt.created = time.time()
+        ledger.record(call, Usage(2**62, 2**62 + 1, cached=2**62), 2**62, 200, False)
+    asyncio.run(ledger.aclose())
+    code, out, err = run("--json")
+    assert (code, err) == (0, "")
+    (row,) = json.loads(out)
+    assert (row["requests"], row["prompt_tokens"], row["completion_tokens"]) == (3, 3 * 2**62, 3 * 2**62 + 3)
+    assert row["usd"] == 3 * 2**62 / 10**9
+    assert run()[0] == 0
+
+
 def test_a_table_by_tenant(run: Run, recorded: None) -> None:
     code, out, _ = run()
     assert code == 0

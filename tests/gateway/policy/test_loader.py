@@ -489,6 +489,8 @@ def test_any_bytes_are_a_policy_or_a_policy_error(
             "jwt[1].issuer: two entries have this issuer",
         ),
         ("jwt: [{issuer: i, audience: a, jwks: 'ftp://h/k'}]", "jwt[0].jwks: should be an http(s) URL, or a file"),
+        ("prices: {one/n: {input: 1, output: 2}}", "prices.one/n: no target has this model; did you mean 'one/m'?"),
+        ("prices: {two/*: {input: 1, output: 2}}", "prices.two/*: no target has this model"),
         ("jwt: [{issuer: i, audience: a, jwks: 'https://[/k'}]", "jwt[0].jwks: should be an http(s) URL, or a file"),
     ],
 )  # fmt: skip
@@ -500,7 +502,7 @@ def test_what_must_fit_together(write: Write, lines: str, message: str) -> None:
 
 def test_what_may_be_named_freely(write: Write) -> None:
     hashes = "keys: [{id: k, sha256: '" + "a" * 64 + "', tier: gold, models: [x, 'later-*']}]"
-    tenants = "tenants: {a: {tier: silver}}\nprices: {nowhere: {input: 1, output: 2}}"
+    tenants = "tenants: {a: {tier: silver}}\nprices: {m: {input: 1, output: 2}}"
     models = "models: {n: {aliases: [x], fallbacks: [m], targets: [{backend: one, model: m}]}}"
     jwt = "jwt: [{issuer: i, audience: a, jwks: not-there-yet.json}, {issuer: j, audience: a, jwks: 'https://h/k'}]"
     loaded = load_policy(write(a=BASE, b="\n".join((hashes, tenants, models, jwt))), {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import BadRequest, BudgetSpent, Overloaded, RateLimited
+from gateway.errors import BadRequest, BudgetSpent, Forbidden, Overloaded, RateLimited
 from gateway.policy.schema import Budget
 from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.quotas import Quotas, Reservation, duration
@@ -183,8 +183,34 @@ async def test_dollars_that_can_never_fit(quotas: Quotas) -> None:
 
 
 async def test_what_costs_nothing_passes_a_spent_budget(quotas: Quotas) -> None:
-    made = a_call(principal=Principal("k", "acme", budget=Budget(usd_per_day=0.0)))
+    free = policy(prices={"upstream-model": {"input": 0.0, "output": 0.0}})
+    made = a_call(policy_=free, principal=Principal("k", "acme", budget=Budget(usd_per_day=0.0)))
     assert await quotas.reserve(made) is not None
+
+
+@pytest.mark.parametrize("named", ["m", "fallback", "step", "larger"])
+async def test_what_has_no_price_is_refused_under_a_budget(quotas: Quotas, named: str) -> None:
+    """Wherever in its reach that is: a budget cannot hold what nobody can count."""
+    priced, unpriced = {"backend": "up", "model": "upstream-model"}, {"backend": "up", "model": "new"}
+    models: dict[str, Any] = {
+        "m": {"targets": [priced, unpriced]},
+        "other": {"targets": [unpriced]},
+        "fallback": {"targets": [priced], "fallbacks": ["other"]},
+        "larger": {"targets": [priced], "context": 10, "larger_context": "other"},
+        "step": {"cascade": [{"model": "other"}, {"model": "good"}]},
+        "good": {"targets": [priced]},
+    }
+    more: dict[str, Any] = {"models": models}
+    asked = {"budget": {"usd_per_day": 1.0}, "model": named}
+    with pytest.raises(Forbidden, match="up/new, which has no price, and the budget") as refused:
+        await quotas.reserve(call("a", more=more, **asked))
+    assert refused.value.code == "model_has_no_price"
+    await quotas.reserve(call("b", more=more, **{**asked, "model": "good"}))
+    await quotas.reserve(call("c", more=more, model=named))  # who has no budget may
+    await quotas.reserve(call("d", more={**more, "on_unpriced": "free"}, **asked))
+    dear = {**more, "default_price": {"input": 1.0, "output": 10**6}}
+    with pytest.raises(BudgetSpent, match="may cost"):
+        await quotas.reserve(call("e", more=dear, params={"max_tokens": 100}, **asked))
 
 
 async def test_concurrent_requests_wait_for_a_place(quotas: Quotas) -> None:

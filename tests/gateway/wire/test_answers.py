@@ -224,6 +224,17 @@ def test_several_choices_in_one_event() -> None:
     assert [(chunk.index, chunk.usage) for chunk in chunks] == [(0, None), (1, Usage(7, 3))]
 
 
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+def test_usage_that_nobody_can_have_used_is_not_believed(name: str) -> None:
+    event = delta("a")
+    event["usage"] = {**USAGE, name: 2**62}
+    (chunk,) = openai_chat.read_event(event)
+    assert chunk.usage is None
+    event["usage"] = {**USAGE, "completion_tokens_details": {"reasoning_tokens": 2**62}}
+    (chunk,) = openai_chat.read_event(event)
+    assert chunk.usage is None
+
+
 def logprob(token: str) -> dict[str, Any]:
     return {"token": token, "logprob": -0.5, "bytes": None, "top_logprobs": []}
 

@@ -182,6 +182,13 @@ def test_a_refusal_comes_with_its_reason() -> None:
     assert said["usage"] == Usage(prompt=30, completion=4)
 
 
+@pytest.mark.parametrize("name", ["input_tokens", "output_tokens", "cache_read_input_tokens"])
+def test_usage_that_nobody_can_have_used_is_not_believed(name: str) -> None:
+    message = orjson.loads(recorded("text.json"))
+    message["usage"][name] = 2**62
+    assert joined(MessageReader().read_answer(message))["usage"] is None
+
+
 def test_whole_messages() -> None:
     usage = Usage(prompt=14, completion=10)
     assert [*MessageReader().read_answer(orjson.loads(recorded("text.json")))] == [

@@ -1,0 +1,133 @@
+"""What a target's tokens cost: by the policy, else by the catalogue of common models that ships as ``prices.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import date
+from functools import lru_cache
+from importlib import resources
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import Field, TypeAdapter
+
+from gateway.policy.schema import (
+    Backend,
+    Budget,
+    EngineBackend,
+    FakeBackend,
+    Key,
+    Policy,
+    Price,
+    SidecarBackend,
+    Target,
+    Tenant,
+    Tier,
+)
+from gateway.policy.schema.values import Frozen, HttpUrl
+
+
+class Group(Frozen):
+    """Prices that stand in one place."""
+
+    hosts: tuple[str, ...]
+    """Of the base URLs that they hold for."""
+    source: HttpUrl
+    read: date
+    verified: Literal["page", "copies"]
+    models: Annotated[dict[str, Price], Field(min_length=1)]
+
+
+class Listed(NamedTuple):
+    """A price out of the catalogue, and where and when it was read."""
+
+    price: Price
+    source: str
+    read: date
+
+
+_NOTHING = Price(input=0.0, output=0.0)
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> Mapping[tuple[str, str], Listed]:
+    """By host and model."""
+    text = (resources.files("gateway.policy") / "prices.yaml").read_text("utf-8")
+    groups = TypeAdapter(tuple[Group, ...]).validate_python(yaml.safe_load(text))
+    return {
+        (host, model): Listed(price, group.source, group.read)
+        for group in groups
+        for host in group.hosts
+        for model, price in group.models.items()
+    }
+
+
+def completed(policy: Policy, disabled: Collection[str] = ()) -> tuple[Policy, Mapping[str, Listed]]:
+    """The policy with prices from the catalogue for targets that it names none for; and which those are.
+
+    Nobody is sent to the backends that are ``disabled``, so what is unpriced there costs nothing.
+    """
+    found: dict[str, Listed] = {}
+    unused: dict[str, Price] = {}
+    for target in targets(policy):
+        backend = policy.backends.get(target.backend)
+        if backend is None or _own_price(policy, target) is not None:
+            continue
+        if (listed := catalogue().get((_host(backend), target.model))) is not None:
+            found[f"{target.backend}/{target.model}"] = listed
+        elif target.backend in disabled:
+            unused[f"{target.backend}/{target.model}"] = _NOTHING
+    if not found and not unused:
+        return policy, {}
+    prices = {**policy.prices, **unused, **{name: listed.price for name, listed in found.items()}}
+    return policy.model_copy(update={"prices": prices}), found
+
+
+def price_of(policy: Policy, target: Target) -> Price | None:
+    """The entry for ``backend/model``, else ``model``, else ``backend/*``, else ``default_price``.
+
+    None where there is none of them, and for what runs on one's own machines and has no entry.
+    """
+    price = _own_price(policy, target)
+    if price is None and is_bought(policy, target):
+        return policy.default_price
+    return price
+
+
+def is_bought(policy: Policy, target: Target) -> bool:
+    """Whether someone may send a bill for it: the bundled engine, the sidecar and scripted answers have no meter."""
+    return not isinstance(policy.backends.get(target.backend), EngineBackend | SidecarBackend | FakeBackend)
+
+
+def is_unpriced(policy: Policy, target: Target) -> bool:
+    """Whether it costs money and nobody knows how much."""
+    return price_of(policy, target) is None and is_bought(policy, target)
+
+
+def targets(policy: Policy) -> Iterator[Target]:
+    return (target for model in policy.models.values() for target in model.targets)
+
+
+def has_budgets(policy: Policy) -> bool:
+    return any(owner.budget != Budget() for owner in owners(policy))
+
+
+def owners(policy: Policy) -> Iterator[Key | Tenant | Tier]:
+    """All that can be under quotas and budgets."""
+    yield from policy.keys
+    yield from policy.tenants.values()
+    yield from policy.tiers.values()
+
+
+def _own_price(policy: Policy, target: Target) -> Price | None:
+    prices = policy.prices
+    return (
+        prices.get(f"{target.backend}/{target.model}")
+        or prices.get(target.model)
+        or prices.get(f"{target.backend}/*")
+    )
+
+
+def _host(backend: Backend) -> str:
+    return urlsplit(getattr(backend, "base_url", "")).hostname or ""
