@@ -8,7 +8,7 @@
     │   ├── BodyTooLarge       413
     │   ├── UnsupportedCoding  415  a body compressed in a way that is not known here
     │   ├── Blocked            400  a guard of ours refused the content
-    │   └── Rejected           4xx  the model's server refused the request; its own words are passed on
+    │   └── Rejected           4xx  the model's server refused the request; its words are passed on, scrubbed
     │       ├── ContentPolicy       it refused the content
     │       └── ContextTooLong      the prompt does not fit its model
     ├── Unauthenticated        401

@@ -53,7 +53,9 @@ class AnthropicBackend:
         self._count = Endpoint("POST", f"{base_url}{request_writer.PATH}/count_tokens")
         self._models = Endpoint("GET", base_url + "/v1/models")
         self._max_tokens = max_tokens
-        self._exchange = Exchange(name, transport, anthropic_errors.from_response, api_key=api_key)
+        self._exchange = Exchange(
+            name, transport, anthropic_errors.from_response, api_key=api_key, base_url=base_url
+        )
         self._headers = {
             "accept-encoding": "identity",
             "user-agent": "tollgate",
@@ -116,7 +118,7 @@ class AnthropicBackend:
         native = call.request.native
         body = {**(native.body if native is not None else {}), "model": target.model}
         clock = Clock(call.timeouts, at_once=True, deadline=call.deadline)
-        _, told = await self._exchange.whole(self._count, self._headers_of(call), clock, orjson.dumps(body))
+        told = await self._exchange.whole(self._count, self._headers_of(call), clock, orjson.dumps(body))
         try:
             count = orjson.loads(told or b"")
             if type(count["input_tokens"]) is int:

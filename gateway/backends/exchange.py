@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -11,6 +12,7 @@ from gateway.backends import upstream_errors
 from gateway.backends.client import Answer, Client, Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.reading import MAX_BODY, Reading
+from gateway.backends.scrubbing import Scrubber
 from gateway.backends.upstream_errors import Outage
 from gateway.errors import DeadlineExceeded, GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.policy.schema import Timeouts
@@ -44,7 +46,10 @@ def late(backend: str, clock: Clock) -> GatewayError:
 
 
 class Exchange:
-    """Sends a backend's requests. ``read_error`` knows in what words its server complains."""
+    """Sends a backend's requests. ``read_error`` knows in what words its server complains.
+
+    Whatever goes wrong in here leaves it scrubbed, before the answer or in the middle of it.
+    """
 
     def __init__(
         self,
@@ -53,13 +58,14 @@ class Exchange:
         read_error: ErrorReader = upstream_errors.from_response,
         *,
         api_key: str | None = None,
+        base_url: str = "",
     ) -> None:
-        """``api_key`` is passed on to no caller, should the server quote it in an error."""
+        """``api_key`` and the host of ``base_url`` are told to no caller, should the server name them in an error."""
         self.backend = backend
         self.outage = Outage()
         self._client = Client(transport=transport)
         self._read_error = read_error
-        self._secret = (api_key or "").encode()
+        self._scrubber = Scrubber(backend, api_key, urlsplit(base_url).hostname)
 
     async def ask(
         self,
@@ -76,57 +82,69 @@ class Exchange:
 
         ``on_headers`` is told an answer's headers before its first chunk.
         """
-        if at_once:
-            answer, whole = await self.whole(endpoint, headers, clock, body)
-            if on_headers is not None:
-                on_headers(answer.headers)
-            if whole is not None:
-                reading = reading_of(False)
-                reading.feed(whole)
+        with self._scrubber.about(body):
+            if at_once:
+                answer, whole = await self._whole(endpoint, headers, clock, body)
+                if on_headers is not None:
+                    on_headers(answer.headers)
+                if whole is not None:
+                    reading = reading_of(False)
+                    reading.feed(whole)
+                    for chunk in reading.finish():
+                        yield chunk
+                    return
+            else:
+                answer = await self._send(endpoint, headers, clock, body)
+                if on_headers is not None:
+                    on_headers(answer.headers)
+            try:
+                reading = reading_of(is_stream(answer))
+                async with aclosing(self._parts(answer, clock)) as parts:
+                    async for part in parts:
+                        if reading.done:
+                            continue
+                        chunks = reading.feed(part)
+                        if reading.spoken and chunks:
+                            clock.progress()
+                        else:
+                            clock.heard()
+                        for chunk in chunks:
+                            yield chunk
+                        if reading.error is not None:
+                            raise reading.error
+                        if reading.done:
+                            clock.ended()
                 for chunk in reading.finish():
                     yield chunk
-                return
-        else:
-            answer = await self.send(endpoint, headers, clock, body)
-            if on_headers is not None:
-                on_headers(answer.headers)
-        try:
-            reading = reading_of(is_stream(answer))
-            async with aclosing(self.parts(answer, clock)) as parts:
-                async for part in parts:
-                    if reading.done:
-                        continue
-                    chunks = reading.feed(part)
-                    if reading.spoken and chunks:
-                        clock.progress()
-                    else:
-                        clock.heard()
-                    for chunk in chunks:
-                        yield chunk
-                    if reading.error is not None:
-                        raise reading.error
-                    if reading.done:
-                        clock.ended()
-            for chunk in reading.finish():
-                yield chunk
-        finally:
-            clock.close()
-            # Closing an answer that is not at its end tells the server to stop working on it.
-            await answer.aclose()
+            finally:
+                clock.close()
+                # Closing an answer that is not at its end tells the server to stop working on it.
+                await answer.aclose()
 
     async def prove(self, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
         """Ask for what costs the server nothing: it serves if it answers with 200. Raises ``GatewayError``."""
         clock = Clock(PROBE)
-        answer = await self.send(endpoint, headers, clock)
-        try:
-            async with aclosing(self.parts(answer, clock)) as parts:
-                async for _ in parts:
-                    pass
-        finally:
-            clock.close()
-            await answer.aclose()
+        with self._scrubber.about(b""):
+            answer = await self._send(endpoint, headers, clock)
+            try:
+                async with aclosing(self._parts(answer, clock)) as parts:
+                    async for _ in parts:
+                        pass
+            finally:
+                clock.close()
+                await answer.aclose()
 
-    async def send(
+    async def whole(
+        self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes
+    ) -> bytes | None:
+        """An answer's whole body, awaited in one go; None for a stream, which nobody asked for."""
+        with self._scrubber.about(body):
+            answer, told = await self._whole(endpoint, headers, clock, body)
+            if told is None:
+                await answer.aclose()
+            return told
+
+    async def _send(
         self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes = b""
     ) -> Answer:
         """The answer, not yet read, for the caller to close; any status but 200 is raised."""
@@ -142,7 +160,7 @@ class Exchange:
             return answer
         raise await self._refusal(answer, clock)
 
-    async def whole(
+    async def _whole(
         self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes
     ) -> tuple[Answer, bytes | None]:
         """An answer and its whole body, awaited in one go; a stream has None, and is the caller's to read and close."""
@@ -178,7 +196,7 @@ class Exchange:
         said = b""
         clock.refused()
         try:
-            async with aclosing(self.parts(answer, clock)) as parts:
+            async with aclosing(self._parts(answer, clock)) as parts:
                 async for part in parts:
                     said += part
                     if len(said) > MAX_ERROR:
@@ -187,13 +205,11 @@ class Exchange:
             pass  # The status alone says what matters.
         finally:
             await answer.aclose()
-        if self._secret:
-            said = said.replace(self._secret, b"***")
         error = self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
         error.upstream_status = answer.status
         return error
 
-    async def parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
+    async def _parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
         """The answer's bytes as they come. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""
         body = aiter(answer)
         try:

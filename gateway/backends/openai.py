@@ -56,7 +56,7 @@ class OpenAIBackend:
             for dialect in (_CHAT, _COMPLETIONS, _EMBEDDINGS)
         }
         self._health = Endpoint("GET", probe_url)
-        self._exchange = Exchange(name, transport, api_key=api_key)
+        self._exchange = Exchange(name, transport, api_key=api_key, base_url=base_url)
         self._hints = hints
         self._continues = continues
         self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
