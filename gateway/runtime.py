@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,10 +40,13 @@ from gateway.observe.books import Books
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
+from gateway.observe.spent import read_spent
 from gateway.pipeline import Answering, Content, Counting, Entrance
 from gateway.policy import schema
+from gateway.policy.advice import has_calendar_limits
 from gateway.policy.loader import Loaded
 from gateway.quota.estimate import Estimator
+from gateway.quota.limits import Spent
 from gateway.quota.quotas import Quotas
 from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
@@ -168,9 +172,12 @@ class Generations:
             if before is not None and before.backends.get(name) is not backends[name]:
                 self._switchboard.accepted(name)  # it may have another key now
         same_store = before is not None and before.policy.store == policy.store
-        receipts = before.receipts if before and same_store else Receipts(_store(policy.store))
+        same_caches = before is not None and before.policy.where_caches_are == policy.where_caches_are
+        receipts = before.receipts if before and same_caches else Receipts(_store(policy.where_caches_are))
         quotas = before.quotas if before and same_store else Quotas.open(policy, estimator=self._estimator)
         ledger = self._ledger(policy.ledger)
+        if ledger is not None and has_calendar_limits(policy):
+            quotas.remember(await asyncio.to_thread(_spent, ledger.path))
         pollers = {name: self._poller(name, policy.backends[name]) for name in backends}
         authenticator = Authenticator(
             policy,
@@ -351,6 +358,14 @@ class Generations:
         held = {resource for runtime in self._live for resource in runtime.resources}
         for resource in old.resources - held:
             await resource.aclose()
+
+
+def _spent(path: Path) -> list[Spent]:
+    try:
+        return read_spent(path, time.time())
+    except sqlite3.Error as error:
+        log.warning("what was spent before is not known: the ledger '%s' cannot be read (%s)", path, error)
+        return []
 
 
 def _runs_here(backend: schema.Backend) -> bool:

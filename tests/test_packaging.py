@@ -254,6 +254,20 @@ def test_the_health_check_asks_the_port_the_command_listens_on(service: str) -> 
         assert urlsplit(url).port == port
 
 
+def test_counters_are_never_evicted_and_caches_are() -> None:
+    services = COMPOSE["services"]
+    environment = services["gateway"]["environment"]
+    kept = {}
+    for variable in ("TOLLGATE_STORE", "TOLLGATE_CACHE_STORE"):
+        command = services[urlsplit(environment[variable]).hostname]["command"]
+        kept[variable] = (
+            command[command.index("--maxmemory-policy") + 1],
+            command[command.index("--appendonly") + 1],
+        )
+        assert "--maxmemory" in command
+    assert kept == {"TOLLGATE_STORE": ("noeviction", "yes"), "TOLLGATE_CACHE_STORE": ("allkeys-lru", "no")}
+
+
 def test_the_gateway_finds_engine_and_redis_under_their_names() -> None:
     services = COMPOSE["services"]
     environment = services["gateway"]["environment"]

@@ -97,7 +97,7 @@ class Caches:
 
     @property
     def store(self) -> str:
-        return self._policy.store
+        return self._policy.where_caches_are
 
     def entry(self, call: Call) -> Entry | None:
         """None where ``call`` is nothing that any cache could keep the answer to."""
@@ -207,9 +207,9 @@ def _answers(policy: Policy, before: Caches | None) -> Answers | None:
     config = policy.caches.exact
     if config is None:
         return None
-    kept = before.answers if before is not None and before.store == policy.store else None
-    if policy.store != "memory":
-        return kept or RedisAnswers(policy.store)
+    kept = before.answers if before is not None and before.store == policy.where_caches_are else None
+    if policy.where_caches_are != "memory":
+        return kept or RedisAnswers(policy.where_caches_are)
     room = config.max_bytes - config.max_bytes // READY_SHARE
     if isinstance(kept, MemoryAnswers):
         kept.resize(room)

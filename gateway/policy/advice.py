@@ -34,3 +34,8 @@ def _unpriced(policy: Policy) -> Iterator[Finding]:
 def has_limits(policy: Policy) -> bool:
     """Whether anybody is under a quota or a budget."""
     return has_budgets(policy) or any(owner.quotas != Quotas() for owner in owners(policy))
+
+
+def has_calendar_limits(policy: Policy) -> bool:
+    """Whether anybody is under a limit by the day or the month."""
+    return has_budgets(policy) or any(owner.quotas.tokens_per_day is not None for owner in owners(policy))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -24,6 +24,17 @@ class Amounts(NamedTuple):
     """What one request takes, or took."""
 
     requests: int
+    tokens: int
+    nanodollars: int
+
+
+class Spent(NamedTuple):
+    """What a caller has used and paid in a window by now, as someone else remembers it."""
+
+    tenant: str
+    key_id: str
+    tier: str
+    window: Literal["day", "month"]
     tokens: int
     nanodollars: int
 
@@ -130,6 +141,23 @@ class Limits:
     def _smallest(self, quantity: Quantity) -> Limit | None:
         found = (limit for limit in self.each if limit.quantity == quantity)
         return min(found, key=lambda limit: limit.maximum, default=None)
+
+
+def counted(spent: Iterable[Spent]) -> Mapping[tuple[str, Window], int]:
+    """What that comes to for each limit there can be, by its key and window; a tenant's is that of all its keys."""
+    sums: dict[tuple[str, Window], int] = {}
+    for one in spent:
+        owners: tuple[tuple[Scope, str], ...] = (
+            ("key", one.key_id),
+            ("tenant", one.tenant),
+            ("tier", one.tier),
+        )
+        amounts: tuple[tuple[Quantity, int], ...] = (("tokens", one.tokens), ("dollars", one.nanodollars))
+        for scope, owner in owners:
+            for quantity, amount in amounts:
+                name = (Limit(scope, owner, quantity, one.window, 0).key, one.window)
+                sums[name] = sums.get(name, 0) + amount
+    return {name: amount for name, amount in sums.items() if amount}
 
 
 def limits_of(policy: Policy, principal: Principal) -> Limits:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from gateway.quota.clock import SteadyClock
 from gateway.quota.counters import DAY_MS, DEBT_MINUTES, SLOT_MS, SLOTS, Elastic, Verdict
 from gateway.quota.limits import Amounts, Limits, Window
 
@@ -88,10 +88,10 @@ class _Moment:
 
 
 class MemoryCounters:
-    """``clock`` tells Unix time in seconds."""
+    """``clock`` tells Unix time in seconds; the default is steady."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self, *, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or SteadyClock()
         self._counters: dict[str, _Counter] = {}
         self._held: dict[str, _Held] = {}
         """By request id; of those that are not settled."""
@@ -234,6 +234,12 @@ class MemoryCounters:
         if elastic.share > 1:
             take = min(take, max(elastic.usual[place], free // elastic.share))
         return take, min(elastic.least[place], most)
+
+    def remember(self, key: str, window: Window, used: int) -> None:
+        """At least ``used`` was used of a limit by the day or month, requests under way aside."""
+        counter = self._counters.setdefault(key, _Counter())
+        self._move_to(counter, window, int(self._clock() * 1000))
+        counter.count = max(counter.count, used + counter.pending)
 
     async def aclose(self) -> None:
         return None

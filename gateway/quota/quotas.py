@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
@@ -14,7 +14,7 @@ from gateway.policy.schema import Policy
 from gateway.quota.counters import Counters, Verdict
 from gateway.quota.estimate import Estimate, Estimator
 from gateway.quota.guarded import GuardedCounters
-from gateway.quota.limits import Amounts, Limit, LimitBook, Limits
+from gateway.quota.limits import Amounts, Limit, LimitBook, Limits, Spent, counted
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.price import NANO, PriceBook
 from gateway.quota.redis import RedisCounters
@@ -43,7 +43,7 @@ class Quotas:
     """One for the process and store. ``clock`` tells Unix time to counters that are kept in memory."""
 
     def __init__(
-        self, store: str, *, estimator: Estimator | None = None, clock: Callable[[], float] = time.time
+        self, store: str, *, estimator: Estimator | None = None, clock: Callable[[], float] | None = None
     ) -> None:
         self.estimator = estimator or Estimator()
         self._memory = memory = MemoryCounters(clock=clock)
@@ -103,6 +103,11 @@ class Quotas:
         self._duration += 0.1 * (time.monotonic() - reservation.since - self._duration)
         used = Amounts(reservation.amounts.requests, tokens, nanodollars)
         self._counters.settle(reservation.request_id, reservation.limits, used)
+
+    def remember(self, spent: Iterable[Spent]) -> None:
+        """Count at least what the ledger says was spent: counters in memory know of nothing before their process."""
+        for (key, window), used in counted(spent).items():
+            self._memory.remember(key, window, used)
 
     async def aclose(self) -> None:
         """Settlements that are on their way have 3 s to get through."""

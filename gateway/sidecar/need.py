@@ -30,7 +30,7 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
         threads=given.threads,
         max_queue=given.max_queue,
         max_batch=given.max_batch,
-        redis=policy.store if semantic and policy.store != "memory" else None,
+        redis=policy.where_caches_are if semantic and policy.where_caches_are != "memory" else None,
         index_bytes=kept.max_bytes,
         index_entries=kept.max_entries,
     )

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway.errors import BudgetSpent
+from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
 from gateway.runtime import Generations, Runtime
-from gateway.types import Backend
+from gateway.stores.redis import RedisStore
+from gateway.types import Backend, Principal, Usage
 from tests.conftest import RedisServer
-from tests.fakes import policy
+from tests.fakes import a_call, policy
 
 pytestmark = pytest.mark.anyio
 
@@ -200,3 +205,58 @@ async def test_a_runtime_out_of_use_says_so(generations: Generations) -> None:
     with runtime.in_use(), pytest.raises(TimeoutError):
         await asyncio.wait_for(runtime.unused(), 0.01)
     await asyncio.wait_for(runtime.unused(), 1)
+
+
+@pytest.mark.parametrize("store", ["memory", "redis://127.0.0.1:1/0"])
+async def test_a_budget_that_the_ledger_knows_to_be_spent_does_not_begin_anew(
+    tmp_path: Path, store: str
+) -> None:
+    """After a restart, or in the worker that takes a dead one's place; with Redis, while that is away."""
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    spent = a_call(principal=Principal("k", "acme"), request_id="before")
+    spent.receipt.created = time.time()
+    ledger.record(spent, Usage(400, 100), 500_000_000, 200, False)
+    await ledger.aclose()
+    generations = Generations(Metrics(), transport=Watched, state_dir=tmp_path)
+    budgets: dict[str, Any] = {
+        "tenants": {"acme": {"budget": {"usd_per_month": 0.5}}, "other": {"quotas": {}}}
+    }
+    budgets["tenants"]["other"]["budget"] = {"usd_per_month": 0.5}
+    prices = {"x": {"input": 1.0, "output": 1.0}}
+    for _ in range(2):  # a reload counts nothing twice
+        await generations.take_up(loaded({"up": openai()}, prices=prices, store=store, **budgets))
+    runtime = generations.current()
+    with pytest.raises(BudgetSpent, match=r"\$0.5 per month. \$0.5 used"):
+        await runtime.quotas.reserve(a_call(policy_=runtime.policy, principal=Principal("k", "acme")))
+    assert await runtime.quotas.reserve(
+        a_call(policy_=runtime.policy, principal=Principal("o", "other"), request_id="b")
+    )
+    await generations.aclose()
+
+
+async def test_a_ledger_that_cannot_be_read_keeps_nobody_down(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ledger.sqlite").write_text(
+        "This is a text, and long enough to be taken for a database's page."
+    )
+    generations = Generations(Metrics(), transport=Watched, state_dir=tmp_path)
+    budgets = {"tenants": {"acme": {"budget": {"usd_per_month": 0.5}}}}
+    await generations.take_up(loaded({"up": openai()}, **budgets))
+    assert "what was spent before is not known" in caplog.text
+    await generations.aclose()
+
+
+async def test_caches_and_receipts_may_have_a_store_of_their_own(redis_server: RedisServer) -> None:
+    generations = Generations(Metrics(), transport=Watched)
+    caches = {"exact": {}}
+    await generations.take_up(loaded({"up": openai()}, caches=caches, cache_store=redis_server.url))
+    first = generations.current()
+    assert isinstance(first.receipts._store, RedisStore)
+    await generations.take_up(
+        loaded({"up": openai()}, caches=caches, cache_store=redis_server.url, store="redis://127.0.0.1:1/0")
+    )
+    second = generations.current()
+    assert second.receipts is first.receipts
+    assert second.quotas is not first.quotas
+    await generations.aclose()

@@ -112,6 +112,10 @@ def _store(text: str) -> str:
     return text
 
 
+def _cache_store(text: str) -> str:
+    return text if text == "same" else _store(text)
+
+
 def _is_redis(url: str) -> bool:
     try:
         parts = urlsplit(url)
@@ -158,6 +162,8 @@ class Policy(Frozen):
     ledger: Ledger = Ledger()
     store: Annotated[str, AfterValidator(_store)] = "memory"
     """Where workers and replicas share state: ``memory`` is this process alone."""
+    cache_store: Annotated[str, AfterValidator(_cache_store)] = "same"
+    """Where cached answers and receipts are; ``same`` is where ``store`` says."""
     on_store_failure: Literal["open", "closed", "local"] = "local"
     """Quotas while the store is away: not enforced, everything refused, or enforced by each process alone."""
 
@@ -169,6 +175,10 @@ class Policy(Frozen):
     def resolve(self, name: str) -> str | None:
         """The model that ``name`` means, itself or as an alias."""
         return self._names.get(name)
+
+    @property
+    def where_caches_are(self) -> str:
+        return self.store if self.cache_store == "same" else self.cache_store
 
     def tier(self, name: str) -> Tier:
         """A tier's settings; one that the policy does not describe has the defaults."""
