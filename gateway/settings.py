@@ -87,15 +87,18 @@ class Settings:
             sidecar=Path(sidecar) if sidecar else None,
         )
 
+    def of_logs(self) -> dict[str, str]:
+        """The part of ``to_env`` that says how to log, for processes that need no more."""
+        return {"TOLLGATE_LOG_LEVEL": self.log_level, "TOLLGATE_LOG_FORMAT": self.log_format}
+
     def to_env(self) -> dict[str, str]:
         """What ``from_env`` reads back to the same settings."""
         return {
+            **self.of_logs(),
             "TOLLGATE_POLICIES": os.fspath(self.policies),
             "TOLLGATE_HOST": self.host,
             "TOLLGATE_PORT": str(self.port),
             "TOLLGATE_WORKERS": str(self.workers),
-            "TOLLGATE_LOG_LEVEL": self.log_level,
-            "TOLLGATE_LOG_FORMAT": self.log_format,
             "TOLLGATE_SHUTDOWN_DELAY": str(self.shutdown_delay),
             "TOLLGATE_DRAIN_TIMEOUT": str(self.drain_timeout),
             "TOLLGATE_MAX_BODY_BYTES": str(self.max_body_bytes),

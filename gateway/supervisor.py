@@ -25,6 +25,7 @@ from pathlib import Path
 
 from gateway.backends.launcher import Launch, launches
 from gateway.child import Child, OnLine
+from gateway.inheritance import INSTALLERS, inherited
 from gateway.policy.advice import has_limits
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
@@ -129,7 +130,7 @@ class Supervisor:
                     engine = Child(
                         f"engine {name}" if several else "engine",
                         launch.argv,
-                        env={**self._env, "PYTHONUNBUFFERED": "1"},
+                        env={**inherited(self._env, launch.env), "PYTHONUNBUFFERED": "1"},
                         on_line=self._on_line,
                         obstacle=launch.obstacle,
                     )
@@ -157,7 +158,11 @@ class Supervisor:
                     self.sidecar = Child(
                         "sidecar",
                         (sys.executable, "-m", "gateway.sidecar.worker"),
-                        env={**self._env, **env, CONFIG: replace(wanted, socket=str(own)).to_json()},
+                        env={
+                            **inherited(self._env, INSTALLERS),
+                            **env,
+                            CONFIG: replace(wanted, socket=str(own)).to_json(),
+                        },
                         on_line=self._on_line,
                     )
                     self.sidecar.start()
@@ -279,7 +284,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
             await asyncio.to_thread(last_good.keep, loaded, env)
             await supervisor.run_engines(launches(loaded))
             wanted = sidecar_config(loaded.policy, sidecar) if needs_sidecar(loaded.policy) else None
-            await supervisor.run_sidecar(wanted, settings.to_env())
+            await supervisor.run_sidecar(wanted, settings.of_logs())
 
         try:
             async with PolicyWatcher(settings.policies, take_up, env=env) as watcher:

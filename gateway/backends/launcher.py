@@ -22,6 +22,8 @@ class Launch:
     backend: str = ""
     address: tuple[str, int] | None = None
     """Host and port where it is going to listen."""
+    env: tuple[str, ...] = ()
+    """Variables of the gateway's environment that it gets beside the common ones."""
 
     def obstacle(self) -> str | None:
         """Why it cannot be started now: what it is to listen on is another program's."""
@@ -69,7 +71,7 @@ def launch(name: str, backend: EngineBackend) -> Launch:
         *("--port", str(address[1])),
         *backend.args,
     )
-    return Launch(argv, name, address)
+    return Launch(argv, name, address, backend.env)
 
 
 def _in_use(host: str, port: int) -> bool:

@@ -64,6 +64,8 @@ class EngineBackend(AnyBackend):
     """What the launched engine serves: ``demo``, a local folder, or a hub id."""
     args: tuple[str, ...] = ()
     """More options for the launched engine's command line, as ``python -m engine serve --help`` lists them."""
+    env: tuple[Text, ...] = ()
+    """Variables of the gateway's environment, by glob pattern, that the launched engine gets as well."""
     local: bool = True
     continues: bool = True
 
