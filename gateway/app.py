@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from starlette.types import ASGIApp
 
 from gateway import watchdog
+from gateway.aside import Aside
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.reload import PolicyWatcher
@@ -20,6 +21,7 @@ from gateway.web.auth import Auth
 from gateway.web.cors import Cors
 from gateway.web.door import Door
 from gateway.web.paths import Paths
+from gateway.web.reading import Reader
 
 
 def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
@@ -28,6 +30,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     ``pulse`` is the file descriptor by which a watchdog is told that the event loop goes round.
     """
     metrics = Metrics()
+    aside = Aside()
     generations = Generations(
         metrics,
         folder=settings.policies,
@@ -60,10 +63,12 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             for task in watching:
                 task.cancel()
             await generations.aclose()
+            await aside.aclose()
             metrics.flush()
 
     endpoints = routes.build(
         metrics,
+        Reader(aside),
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
         leaving=settings.leaving,

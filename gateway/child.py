@@ -16,7 +16,8 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_LEASH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")))
+LEASH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")))
+"""The command that ends another with the process whose id follows; then comes that other command."""
 _LONGEST_LINE = 64 * 1024
 _LOOK_AGAIN = 1.0
 """Seconds between looks whether an obstacle is gone."""
@@ -136,7 +137,7 @@ class Child:
         transport, _ = await loop.connect_read_pipe(lambda: lines, os.fdopen(reading, "rb", 0))
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *_LEASH,
+                *LEASH,
                 str(os.getpid()),
                 *self._argv,
                 env=self._env,

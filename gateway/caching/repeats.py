@@ -106,7 +106,7 @@ class Repeats:
         ``started`` is when the request arrived (``time.perf_counter()``).
         """
         name = (front, principal.key_id, data)
-        ready = self._known.get(name)
+        ready = self._known.get(name) if len(data) <= LONGEST else None
         if ready is None or self._answers is None:
             return None
         parent = ""

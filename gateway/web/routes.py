@@ -15,6 +15,7 @@ from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
+from gateway.web.reading import Reader
 from gateway.wire import openai_chat, openai_completions, openai_models
 from gateway.wire.answer import Dialect
 from gateway.wire.anthropic import models as anthropic_models
@@ -32,9 +33,11 @@ def error_writer(scope: Scope) -> ErrorWriter:
     return anthropic_error if is_anthropics(scope) else openai_error
 
 
-def build(metrics: Metrics, *, max_body: int, heartbeat: float, leaving: Path | None = None) -> list[Route]:
+def build(
+    metrics: Metrics, reader: Reader, *, max_body: int, heartbeat: float, leaving: Path | None = None
+) -> list[Route]:
     def generating(front: Front) -> Generate:
-        return Generate(front, max_body=max_body, heartbeat=heartbeat)
+        return Generate(front, reader, max_body=max_body, heartbeat=heartbeat)
 
     chat, completions = (
         generating(OpenAIFront(cast("Dialect", module))) for module in (openai_chat, openai_completions)
@@ -44,9 +47,9 @@ def build(metrics: Metrics, *, max_body: int, heartbeat: float, leaving: Path | 
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/embeddings", generating(EmbeddingsFront()), methods=["POST"]),
-        Route("/v1/moderations", Moderations(max_body=max_body), methods=["POST"]),
+        Route("/v1/moderations", Moderations(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/messages", generating(AnthropicFront()), methods=["POST"]),
-        Route("/v1/messages/count_tokens", CountTokens(max_body=max_body), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountTokens(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),

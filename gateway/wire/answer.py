@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.errors import GatewayError
+from gateway.policy.schema.limits import Limits
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Usage
 from gateway.wire import sse
 from gateway.wire.openai_errors import error_body
@@ -39,7 +40,7 @@ class Dialect(Protocol):
     CHUNK_OBJECT: str
     ID_PREFIX: str
 
-    def read_request(self, data: bytes) -> ChatRequest: ...
+    def read_request(self, data: bytes, limits: Limits) -> ChatRequest: ...
     def write_request(self, request: ChatRequest, model: str) -> dict[str, Json]: ...
     def read_answer(self, raw: Mapping[str, Json]) -> Iterator[Chunk]: ...
     def read_event(self, raw: Mapping[str, Json]) -> Iterator[Chunk]: ...

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from gateway.errors import BadRequest
+from gateway.policy.schema.limits import USUAL, Limits
 
 Body = TypeVar("Body", bound=BaseModel)
 Item = TypeVar("Item")
@@ -16,8 +19,12 @@ Items = Annotated[list[Item], Field(fail_fast=True)]
 """A list in a body. Only its first wrong item is told of: a megabyte can hold half a million, and seconds of work."""
 
 
-def read_json(body: bytes) -> dict[str, Any]:
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+def read_json(body: bytes, limits: Limits = USUAL) -> dict[str, Any]:
     """The JSON object in ``body``. Raises ``BadRequest``."""
+    _bound(body, limits)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -26,28 +33,85 @@ def read_json(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         kind = {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a bare value")
         raise BadRequest(f"The request body is {kind}. Send a JSON object.", code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > _DEPTH and not _can_be_written(value):
+    if body.count(b"[") + body.count(b"{") > limits.depth and _is_deeper(value, limits.depth):
         raise BadRequest(
-            f"The request body is nested more than {_DEPTH} levels deep. Send flatter JSON.",
+            f"The request body is nested more than {limits.depth} levels deep. Send flatter JSON.",
             code="invalid_json",
         )
+    _bound_lists(value, limits)
     return value
 
 
-def with_model(body: bytes, model: str) -> bytes:
+def with_model(body: bytes, limits: Limits, model: str) -> bytes:
     """``body``, asking for ``model`` whatever it says itself. Raises ``BadRequest``."""
-    return orjson.dumps({**read_json(body), "model": model})
+    return orjson.dumps({**read_json(body, limits), "model": model})
 
 
-_DEPTH = 250
+def _bound(body: bytes, limits: Limits) -> None:
+    """Before it is parsed, as each value takes 50 bytes of memory or more."""
+    if _values(body, quotes=2) <= limits.values and body.count(b",") < limits.entries:
+        return
+    bare = _STRING.sub(b'"', body)
+    for what, count, most in (
+        ("texts, names, lists and objects", _values(bare, quotes=1), limits.values),
+        ("entries of lists and objects", bare.count(b",") + 1, limits.entries),
+    ):
+        if count > most:
+            raise BadRequest(
+                f"The request body has {count} {what}, and this gateway takes {most}. Send less at once.",
+                code="array_above_max_length",
+            )
 
 
-def _can_be_written(value: dict[str, Any]) -> bool:
-    # orjson reads deeper nesting than it writes, and what is read here is written again for the backend.
-    try:
-        orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        return False
+def _values(body: bytes, *, quotes: int) -> int:
+    """How many there are, or more, as signs within texts count too. A text has so many ``quotes``."""
+    return body.count(b"{") + body.count(b"[") + body.count(b'"') // quotes
+
+
+def _bound_lists(value: Mapping[str, Any], limits: Limits) -> None:
+    most = {
+        "messages": limits.messages,
+        "tools": limits.tools,
+        "functions": limits.tools,
+        "stop": limits.stop,
+        "stop_sequences": limits.stop,
+        "prompt": limits.prompts,
+        "input": limits.prompts,
+    }
+    for name, longest in most.items():
+        entries = value.get(name)
+        # A prompt of token ids is one prompt.
+        if isinstance(entries, list) and len(entries) > longest and not isinstance(entries[0], int):
+            raise _too_long(name, len(entries), longest)
+    messages = value.get("messages")
+    parts = 0
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        parts += len(content) if isinstance(content, list) else 0
+    if parts > limits.parts:
+        raise _too_long("messages[].content", parts, limits.parts)
+
+
+def _too_long(name: str, length: int, longest: int) -> BadRequest:
+    return BadRequest(
+        f"Invalid '{name}': array too long. Expected an array with maximum length {longest}, but got an array with "
+        f"length {length} instead.",
+        param=name,
+        code="array_above_max_length",
+    )
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        level = [
+            one
+            for each in level
+            for one in (each.values() if isinstance(each, dict) else each)
+            if isinstance(one, dict | list)
+        ]
+        if not level:
+            return False
     return True
 
 

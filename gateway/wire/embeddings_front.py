@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from gateway.errors import Internal
-from gateway.types import Call, ChatRequest, Chunk, Usage
+from gateway.types import Call, Chunk, Usage
 from gateway.wire import openai_embeddings
 from gateway.wire.front import BodyWriter, EventWriter
 
@@ -13,8 +13,7 @@ from gateway.wire.front import BodyWriter, EventWriter
 class EmbeddingsFront:
     """OpenAI's dialect of embeddings, which are never streamed."""
 
-    def read_request(self, data: bytes) -> ChatRequest:
-        return openai_embeddings.read_request(data)
+    read_request = staticmethod(openai_embeddings.read_request)
 
     def events(self, call: Call) -> EventWriter:
         raise Internal("A request for embeddings got as far as a stream.")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.errors import GatewayError
+from gateway.policy.schema.limits import Limits
 from gateway.types import Call, ChatRequest, Chunk
 from gateway.wire.answer import Dialect, Events, Whole
 
@@ -33,8 +34,9 @@ class BodyWriter(Protocol):
 
 
 class Front(Protocol):
-    def read_request(self, data: bytes) -> ChatRequest:
-        """Raises ``BadRequest``."""
+    @property
+    def read_request(self) -> Callable[[bytes, Limits], ChatRequest]:
+        """A function of a module's top level, so that another process can be asked for it. Raises ``BadRequest``."""
         ...
 
     def events(self, call: Call) -> EventWriter: ...
@@ -53,9 +55,7 @@ class OpenAIFront:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-
-    def read_request(self, data: bytes) -> ChatRequest:
-        return self._dialect.read_request(data)
+        self.read_request = dialect.read_request
 
     def events(self, call: Call) -> EventWriter:
         return Events(self._dialect, call)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gateway.errors import BadRequest
+from gateway.policy.schema.limits import USUAL, Limits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire import answer, body
 
@@ -81,9 +82,9 @@ class ChatBody(Sampling):
 _OWN = frozenset({"model", "messages", "prompt", "stream", "n"})
 
 
-def read_request(data: bytes) -> ChatRequest:
+def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
-    raw = body.read_json(data)
+    raw = body.read_json(data, limits)
     return request_from(raw, body.check(ChatBody, raw), messages=tuple(raw.get("messages", ())))
 
 

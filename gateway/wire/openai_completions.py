@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gateway.policy.schema.limits import USUAL, Limits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire import answer, body
 from gateway.wire.openai_chat import Sampling, request_from, write_request
@@ -49,9 +50,9 @@ class CompletionBody(Sampling):
     suffix: str | None = None
 
 
-def read_request(data: bytes) -> ChatRequest:
+def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
-    raw = body.read_json(data)
+    raw = body.read_json(data, limits)
     return request_from(raw, body.check(CompletionBody, raw), prompt=raw.get("prompt"))
 
 

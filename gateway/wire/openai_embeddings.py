@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from gateway.errors import BadRequest
+from gateway.policy.schema.limits import USUAL, Limits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire import body
 from gateway.wire.answer import read_usage
@@ -55,9 +56,9 @@ class EmbeddingsBody(Lenient):
 _OWN = frozenset({"model", "input", "stream", "stream_options"})
 
 
-def read_request(data: bytes) -> ChatRequest:
+def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
-    raw = body.read_json(data)
+    raw = body.read_json(data, limits)
     known = body.check(EmbeddingsBody, raw)
     if known.stream:
         raise BadRequest(

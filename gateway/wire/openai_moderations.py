@@ -9,6 +9,7 @@ import orjson
 from pydantic import Field
 
 from gateway.errors import BadRequest
+from gateway.policy.schema.limits import USUAL, Limits
 from gateway.types import Json
 from gateway.wire import body
 from gateway.wire.openai_chat import Lenient, Part
@@ -30,9 +31,9 @@ class ModerationsBody(Lenient):
     """Whatever is named, the gateway's own model answers, and the answer says so."""
 
 
-def read_request(data: bytes) -> list[str]:
+def read_request(data: bytes, limits: Limits = USUAL) -> list[str]:
     """The texts, each of which gets a result; the parts of one input are one text. Raises ``BadRequest``."""
-    given = body.check(ModerationsBody, body.read_json(data)).input
+    given = body.check(ModerationsBody, body.read_json(data, limits)).input
     texts = [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]
     if not texts:
         texts = ["\n".join(_text(part, place) for place, part in enumerate(given) if isinstance(part, Part))]

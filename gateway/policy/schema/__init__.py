@@ -39,6 +39,7 @@ from gateway.policy.schema.guards import (
     TopicsGuard,
     ToxicityGuard,
 )
+from gateway.policy.schema.limits import Limits
 from gateway.policy.schema.models import (
     Complexity,
     Escalate,
@@ -77,6 +78,7 @@ __all__ = [
     "Key",
     "Ledger",
     "LengthGuard",
+    "Limits",
     "Model",
     "OnSaturation",
     "OpenAIBackend",
@@ -158,6 +160,8 @@ class Policy(Frozen):
     """Which web pages may call the gateway from a browser."""
     guards: Guards = Field(default={})
     caches: Caches = Caches()
+    limits: Limits = Limits()
+    """How much structure a request may have."""
     sidecar: Sidecar = Sidecar()
     ledger: Ledger = Ledger()
     store: Annotated[str, AfterValidator(_store)] = "memory"

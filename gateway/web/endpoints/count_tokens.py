@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
 from gateway.web.endpoints.generate import make_call
+from gateway.web.reading import Reader
 from gateway.web.responses import send_body
 from gateway.wire.anthropic.request_reader import read_count_request
 
@@ -24,13 +25,16 @@ class CountTokens:
     For other models, and while it cannot be asked, the count is what quotas think.
     """
 
-    def __init__(self, *, max_body: int) -> None:
+    def __init__(self, reader: Reader, *, max_body: int) -> None:
+        self._reader = reader
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = Context.of(scope)
         try:
-            request = read_count_request(await read_body(scope, receive, self._max_body))
+            data = await read_body(scope, receive, self._max_body)
+            limits, owner = context.runtime.policy.limits, context.caller().tenant
+            request = await self._reader.read(read_count_request, data, limits, owner)
             call = make_call(context, request, scope)
             async with WhileConnected(scope, receive), aclosing(context.runtime.counter(call)) as chunks:
                 told = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]

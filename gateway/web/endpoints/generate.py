@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
+from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
@@ -23,6 +24,7 @@ from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
 from gateway.web.event_stream import EventStream
+from gateway.web.reading import Reader
 from gateway.web.responses import Headers, send_body
 from gateway.wire.body import with_model
 from gateway.wire.front import EventWriter, Front
@@ -39,9 +41,10 @@ _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
 class Generate:
     """The ASGI endpoint of one dialect."""
 
-    def __init__(self, front: Front, *, max_body: int, heartbeat: float) -> None:
+    def __init__(self, front: Front, reader: Reader, *, max_body: int, heartbeat: float) -> None:
         """``heartbeat`` is the longest silence, in seconds, of a stream that is under way; 0 is without bound."""
         self._front = front
+        self._reader = reader
         self._max_body = max_body
         self._heartbeat = heartbeat
 
@@ -49,11 +52,13 @@ class Generate:
         context = Context.of(scope)
         try:
             data = await read_body(scope, receive, self._max_body)
+            limits, owner = context.runtime.policy.limits, context.caller().tenant
             if context.deployment is not None:
-                data = with_model(data, context.deployment)
+                naming = partial(with_model, model=context.deployment)
+                data = await self._reader.read(naming, data, limits, owner)
             if await self._repeat(context, scope, data, send):
                 return
-            request = self._front.read_request(data)
+            request = await self._reader.read(self._front.read_request, data, limits, owner)
             call = make_call(context, request, scope)
             try:
                 async with (

@@ -12,6 +12,7 @@ from gateway.guards.moderator import MODEL
 from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
+from gateway.web.reading import Reader
 from gateway.web.responses import send_body
 from gateway.wire import openai_moderations
 
@@ -21,13 +22,16 @@ class Moderations:
     tokens do not.
     """
 
-    def __init__(self, *, max_body: int) -> None:
+    def __init__(self, reader: Reader, *, max_body: int) -> None:
+        self._reader = reader
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = Context.of(scope)
         try:
-            texts = openai_moderations.read_request(await read_body(scope, receive, self._max_body))
+            data = await read_body(scope, receive, self._max_body)
+            limits, owner = context.runtime.policy.limits, context.caller().tenant
+            texts = await self._reader.read(openai_moderations.read_request, data, limits, owner)
             call = _call(context, texts, scope)
             try:
                 async with (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.types import Call, ChatRequest
+from gateway.types import Call
 from gateway.wire.anthropic import request_reader
 from gateway.wire.anthropic.events import Events
 from gateway.wire.anthropic.whole import Whole
@@ -11,9 +11,7 @@ from gateway.wire.anthropic.whole import Whole
 class AnthropicFront:
     """Anthropic's Messages dialect, for the endpoint that generates."""
 
-    def read_request(self, data: bytes) -> ChatRequest:
-        """Raises ``BadRequest``."""
-        return request_reader.read_request(data)
+    read_request = staticmethod(request_reader.read_request)
 
     def events(self, call: Call) -> Events:
         return Events(call)

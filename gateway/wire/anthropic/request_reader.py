@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.errors import BadRequest
+from gateway.policy.schema.limits import USUAL, Limits
 from gateway.types import ChatRequest, Json, Native
 from gateway.wire import body
 from gateway.wire.anthropic.conversation import Block, Conversation, Turn
@@ -67,14 +68,14 @@ class MessagesBody(CountBody):
     metadata: Metadata | None = None
 
 
-def read_request(data: bytes) -> ChatRequest:
+def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
-    return _read(MessagesBody, body.read_json(data))
+    return _read(MessagesBody, body.read_json(data, limits))
 
 
-def read_count_request(data: bytes) -> ChatRequest:
+def read_count_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
     """A request whose tokens are only to be counted. Raises ``BadRequest``."""
-    return _read(CountBody, body.read_json(data))
+    return _read(CountBody, body.read_json(data, limits))
 
 
 def _read(schema: type[CountBody], raw: Mapping[str, Json]) -> ChatRequest:

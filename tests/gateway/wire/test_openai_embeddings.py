@@ -72,8 +72,8 @@ def test_what_is_refused_is_named(fields: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     ("given_", "said"),
     [
-        (["one"] * 2049, "2049 entries, and 2048 are the most"),
-        ([[1]] * 2049, "2049 entries, and 2048 are the most"),
+        (["one"] * 2049, "maximum length 2048, but got an array with length 2049"),
+        ([[1]] * 2049, "maximum length 2048, but got an array with length 2049"),
         (["one", 2], "all texts, all token ids, or all lists of token ids"),
     ],
     ids=["texts", "token ids", "mixed"],

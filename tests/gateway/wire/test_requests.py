@@ -276,7 +276,7 @@ def test_a_long_list_of_wrong_items_is_complained_of_once(
 
 @pytest.mark.parametrize("item", ["a", {"type": "text", "text": "a"}])
 def test_of_a_list_too_long_its_length_is_told(item: Any) -> None:
-    with pytest.raises(BadRequest, match="at most 2048 items") as refusal:
+    with pytest.raises(BadRequest, match="maximum length 2048") as refusal:
         openai_moderations.read_request(orjson.dumps({"input": [item] * 3000}))
     assert refusal.value.param == "input"
 

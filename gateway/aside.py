@@ -1,0 +1,171 @@
+"""Long computations, each in a process beside this one, which is ended when its time is up.
+
+A thread would not do: what computes in Python, or in C without giving up the interpreter's lock, stops all threads.
+``python -m gateway.aside FD`` is such a process; it reads pickled calls from a socket and writes what comes of them.
+Only this program's own functions are called, by whoever started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ParamSpec, TypeVar
+
+from gateway.child import LEASH
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_LENGTH = struct.Struct("!Q")
+_PIECE = 2**18
+_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LANG", "LC_ALL", "TMPDIR", "HOME")
+"""All that such a process is told: the keys of providers are none of its business."""
+_NICE = 5
+
+
+class Died(Exception):
+    """The process ended before it was done: killed for its memory, perhaps."""
+
+
+class Aside:
+    """Up to ``size`` processes, started when they are first needed. Each owner has one of them at a time."""
+
+    def __init__(self, size: int = 2) -> None:
+        self._free = asyncio.Semaphore(size)
+        self._idle: list[_Process] = []
+        self._owners: dict[str, _Turn] = {}
+        self._closed = False
+
+    async def run(
+        self, owner: str, timeout: float, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """What ``function``, which is of some module's top level, returns or raises.
+
+        Raises ``TimeoutError`` when it has worked for ``timeout`` seconds, and ``Died``. Waiting for a free process
+        does not count: how long others take is nobody's fault.
+        """
+        call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        async with self._turn(owner), self._free:
+            process = self._idle.pop() if self._idle else await _Process.start()
+            try:
+                async with asyncio.timeout(timeout):
+                    answer = await process.ask(call)
+            except BaseException:  # whatever it is busy with now, it is not to go on with it
+                await process.end()
+                raise
+            if self._closed:
+                await process.end()
+            else:
+                self._idle.append(process)
+        fine, result = pickle.loads(answer)
+        if not fine:
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    async def aclose(self) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().end()
+
+    @asynccontextmanager
+    async def _turn(self, owner: str) -> AsyncIterator[None]:
+        """One call of an owner's at a time: so many as there are, others wait for one of them at most."""
+        turn = self._owners.setdefault(owner, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                self._owners.pop(owner, None)
+
+
+class _Turn:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+class _Process:
+    def __init__(self, process: asyncio.subprocess.Process, pipe: socket.socket) -> None:
+        self._process = process
+        self._pipe = pipe
+
+    @classmethod
+    async def start(cls) -> _Process:
+        """Raises ``Died`` where none can be started."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *(*LEASH, str(os.getpid()), sys.executable, "-m", __name__, str(theirs.fileno())),
+                    env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+        except OSError as error:
+            ours.close()
+            raise Died(f"no process can be started: {error.strerror}") from None
+        return cls(process, ours)
+
+    async def ask(self, call: bytes) -> bytearray:
+        """Raises ``Died``."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self._pipe, _LENGTH.pack(len(call)))
+            await loop.sock_sendall(self._pipe, call)
+            (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
+            return await self._read(length)
+        except OSError as error:
+            raise Died(str(error)) from None
+
+    async def _read(self, length: int) -> bytearray:
+        loop = asyncio.get_running_loop()
+        whole = bytearray(length)
+        place = 0
+        while place < length:
+            with memoryview(whole) as view:
+                count = await loop.sock_recv_into(self._pipe, view[place : place + _PIECE])
+            if not count:
+                raise Died("the process ended")
+            place += count
+        return whole
+
+    async def end(self) -> None:
+        self._pipe.close()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+def _serve(pipe: socket.socket) -> None:
+    with pipe, pipe.makefile("rb") as calls:
+        while head := calls.read(_LENGTH.size):
+            function, args, kwargs = pickle.loads(calls.read(*_LENGTH.unpack(head)))
+            answer = pickle.dumps(_outcome(function, args, kwargs), pickle.HIGHEST_PROTOCOL)
+            pipe.sendall(_LENGTH.pack(len(answer)))
+            pipe.sendall(answer)
+
+
+def _outcome(function: Callable[..., object], args: Any, kwargs: Any) -> tuple[bool, object]:
+    try:
+        return True, function(*args, **kwargs)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            return False, RuntimeError(type(error).__name__)
+        return False, error.with_traceback(None)
+
+
+if __name__ == "__main__":
+    os.nice(_NICE)
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,30 @@
+"""``limits``: how much structure a request's body may have. Its bytes are bounded by ``TOLLGATE_MAX_BODY_BYTES``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gateway.policy.schema.values import Count, Frozen
+
+
+class Limits(Frozen):
+    """A long text costs next to nothing to read, a million short ones cost seconds."""
+
+    messages: Count = 10_000
+    parts: Count = 10_000
+    """Of all messages together."""
+    tools: Count = 1024
+    stop: Count = 64
+    prompts: Count = 2048
+    """Texts, or lists of token ids, in one ``prompt`` or ``input``."""
+    values: Count = 250_000
+    """Texts, names, lists and objects in the whole body."""
+    entries: Count = 1_000_000
+    """Of all lists and objects together: token ids above all."""
+    depth: Annotated[int, Field(strict=True, ge=8, le=250)] = 250
+    """Lists and objects within each other."""
+
+
+USUAL = Limits()

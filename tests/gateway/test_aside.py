@@ -1,0 +1,84 @@
+"""Computations in real processes: what they return and raise, and what becomes of those that take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.aside import Aside, Died
+from gateway.errors import BadRequest
+
+pytestmark = pytest.mark.anyio
+
+LONG = 300.0
+"""Seconds that nothing here takes."""
+
+
+@pytest.fixture
+async def aside() -> AsyncIterator[Aside]:
+    aside = Aside(2)
+    yield aside
+    await aside.aclose()
+
+
+async def test_it_is_another_process_which_is_kept(aside: Aside) -> None:
+    first = await aside.run("a", LONG, os.getpid)
+    assert first != os.getpid()
+    assert await aside.run("b", LONG, os.getpid) == first
+
+
+async def test_what_is_raised_is_the_same_here(aside: Aside) -> None:
+    with pytest.raises(BadRequest, match="The request body is an array") as refusal:
+        await aside.run("a", LONG, _read_an_array)
+    assert (refusal.value.status, refusal.value.code) == (400, "invalid_json")
+
+
+def _read_an_array() -> object:
+    from gateway.wire.body import read_json
+
+    return read_json(b"[]")
+
+
+async def test_what_is_long_goes_there_and_comes_back(aside: Aside) -> None:
+    data = b"x" * 30_000_000
+    assert await aside.run("a", LONG, bytes.upper, data) == data.upper()
+
+
+async def test_what_holds_the_interpreter_ends_with_its_time_and_the_loop_goes_on(aside: Aside) -> None:
+    """Only a process can be ended in the middle of a regular expression."""
+    await aside.run("a", LONG, os.getpid)
+    with pytest.raises(TimeoutError):
+        await aside.run("a", 0.1, re.match, "(a+)+b", "a" * 200)
+    assert await aside.run("a", LONG, os.getpid) > 0
+
+
+async def test_one_that_dies_is_told_and_replaced(aside: Aside) -> None:
+    with pytest.raises(Died):
+        await aside.run("a", LONG, _die)
+    assert await aside.run("a", LONG, os.getpid) > 0
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def test_who_asks_for_much_leaves_a_process_to_the_others(aside: Aside) -> None:
+    many = [asyncio.create_task(aside.run("greedy", LONG, time.sleep, 0.2)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await aside.run("modest", LONG, os.getpid)
+    assert sum(task.done() for task in many) < 20
+    for task in many:
+        task.cancel()
+    await asyncio.gather(*many, return_exceptions=True)
+    assert await aside.run("greedy", LONG, os.getpid) > 0
+
+
+async def test_no_key_is_told_to_it(aside: Aside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    assert await aside.run("a", LONG, os.getenv, "OPENAI_API_KEY") is None

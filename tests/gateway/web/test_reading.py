@@ -1,0 +1,87 @@
+"""Where bodies are read: at once, or beside the event loop; and that requests of all dialects can be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.aside import Aside
+from gateway.errors import BadRequest
+from gateway.policy.schema.limits import USUAL, Limits
+from gateway.web import reading
+from gateway.web.reading import Reader
+from gateway.wire import body, openai_chat, openai_completions, openai_moderations
+from gateway.wire.anthropic import request_reader
+from gateway.wire.anthropic.front import AnthropicFront
+from gateway.wire.embeddings_front import EmbeddingsFront
+from gateway.wire.front import OpenAIFront
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def reader() -> AsyncIterator[Reader]:
+    aside = Aside(1)
+    yield Reader(aside)
+    await aside.aclose()
+
+
+def where(data: bytes, limits: Limits) -> int:
+    return os.getpid()
+
+
+SHORT = b'{"a":' + b"[{}]" * 100 + b"}"
+DENSE = orjson.dumps({"a": [{"b": "c"}] * 20_000})
+LONG = orjson.dumps({"a": ['She said "no", and went on; ' + "and on, " * 1000] * 100})
+
+
+async def test_long_bodies_of_many_values_are_read_elsewhere(reader: Reader) -> None:
+    assert len(SHORT) < reading.AT_ONCE < min(len(DENSE), len(LONG))
+    assert await reader.read(where, SHORT, USUAL, "a") == os.getpid()
+    assert await reader.read(where, LONG, USUAL, "a") == os.getpid()
+    assert await reader.read(where, DENSE, USUAL, "a") != os.getpid()
+
+
+TURNS = [{"role": "user", "content": [{"type": "text", "text": "é\n"}] * 4}] * 1000
+FRONTS: list[tuple[Any, dict[str, Any]]] = [
+    (OpenAIFront(openai_chat).read_request, {"messages": TURNS}),  # type: ignore[arg-type]
+    (OpenAIFront(openai_completions).read_request, {"prompt": list(range(200_000))}),  # type: ignore[arg-type]
+    (EmbeddingsFront().read_request, {"input": [list(range(100))] * 2000}),
+    (AnthropicFront().read_request, {"messages": TURNS, "max_tokens": 5}),
+    (request_reader.read_count_request, {"messages": TURNS}),
+    (openai_moderations.read_request, {"input": ["a b"] * 2048, "more": [{}] * 20_000}),
+    (partial(body.with_model, model="other"), {"messages": TURNS}),
+]
+
+
+@pytest.mark.parametrize(("read", "fields"), FRONTS, ids=[str(number) for number in range(len(FRONTS))])
+async def test_what_is_read_elsewhere_is_the_same(reader: Reader, read: Any, fields: dict[str, Any]) -> None:
+    data = orjson.dumps({"model": "m", "metadata": {"a": "b"}, **fields})
+    elsewhere, here = await reader.read(read, data, USUAL, "a"), read(data, USUAL)
+    assert elsewhere == here
+    native = getattr(here, "native", None)
+    if native is not None:
+        assert elsewhere.native.body == native.body and elsewhere.native.read(native.body) == here
+
+
+async def test_refusals_are_the_same(reader: Reader) -> None:
+    data = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": 1}] * 9000})
+    with pytest.raises(BadRequest) as refusal:
+        await reader.read(openai_chat.read_request, data, USUAL, "a")
+    assert refusal.value.param == "messages[0].content"
+
+
+async def test_one_that_takes_too_long_is_refused(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PATIENCE", 0.001)
+    with pytest.raises(BadRequest, match=r"takes more than 0\.001 s to read"):
+        await reader.read(openai_chat.read_request, orjson.dumps({"a": [{"b": "c"}] * 80_000}), USUAL, "a")
