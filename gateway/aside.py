@@ -24,7 +24,17 @@ _T = TypeVar("_T")
 
 _LENGTH = struct.Struct("!Q")
 _PIECE = 2**18
-_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LANG", "LC_ALL", "TMPDIR", "HOME")
+_ENVIRONMENT = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "HOME",
+)
 """All that such a process is told: the keys of providers are none of its business."""
 _NICE = 5
 

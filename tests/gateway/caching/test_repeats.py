@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message
 
+from gateway.aside import Aside
 from gateway.caching.exact import MemoryAnswers
 from gateway.caching.repeats import Repeats
 from gateway.observe.metrics import Metrics
@@ -28,6 +29,7 @@ from gateway.web import routes
 from gateway.web.auth import Auth
 from gateway.web.door import Door
 from gateway.web.paths import Paths
+from gateway.web.reading import Reader
 from tests.serving import key
 
 pytestmark = pytest.mark.anyio
@@ -239,7 +241,7 @@ async def a_world(state: Path) -> AsyncIterator[World]:
     async def lifespan(app: object) -> AsyncIterator[None]:
         yield
 
-    paths = Paths(routes.build(metrics, max_body=10_000, heartbeat=0), lifespan)
+    paths = Paths(routes.build(metrics, Reader(Aside()), max_body=10_000, heartbeat=0), lifespan)
     guarded = Auth(paths, public=routes.PUBLIC)
     app = Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)
     world = World(app, generations, metrics)

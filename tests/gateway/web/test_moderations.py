@@ -13,6 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.aside import Aside
 from gateway.guards.moderator import CATEGORIES, Moderator
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
@@ -28,6 +29,7 @@ from gateway.types import Handler, Principal
 from gateway.web.context import Context
 from gateway.web.door import Door
 from gateway.web.endpoints.moderations import Moderations
+from gateway.web.reading import Reader
 from gateway.web.routes import error_writer
 from tests.fakes import policy
 
@@ -48,7 +50,7 @@ class Served:
             handler = stage(handler)
         books = Books(Metrics(), None)
         runtime = SimpleNamespace(policy=rules_, moderator=handler, in_use=nullcontext, books=books)
-        endpoint: ASGIApp = Moderations(max_body=100_000)
+        endpoint: ASGIApp = Moderations(Reader(Aside()), max_body=100_000)
 
         async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
             Context.of(scope).principal = Principal("k", "acme")
