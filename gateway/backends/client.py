@@ -50,6 +50,10 @@ class Answer(Protocol):
         """The body as it arrives. Raises ``httpx.TransportError``."""
         ...
 
+    def identify(self, id: str) -> None:
+        """Tell the id that the body gives the answer. Raises ``httpx.TransportError`` if it is another's."""
+        ...
+
     async def aclose(self) -> None:
         """Let go; before the body's end this tells the server to stop."""
         ...
@@ -121,6 +125,9 @@ class _Through:
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return aiter(cast("httpx.AsyncByteStream", self._response.stream))
+
+    def identify(self, id: str) -> None:
+        """Each has had a connection of its own: it can be no other's."""
 
     async def aclose(self) -> None:
         await self._response.aclose()

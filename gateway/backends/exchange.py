@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ from gateway.backends.scrubbing import Scrubber
 from gateway.backends.upstream_errors import Outage
 from gateway.errors import DeadlineExceeded, GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.policy.schema import Timeouts
-from gateway.types import Chunks
+from gateway.types import Chunk, Chunks
 
 MAX_ERROR = 64 * 2**10
 """Bytes of an error's body that are read; no honest one is longer."""
@@ -90,7 +90,9 @@ class Exchange:
                 if whole is not None:
                     reading = reading_of(False)
                     reading.feed(whole)
-                    for chunk in reading.finish():
+                    chunks = reading.finish()
+                    self._identify(answer, chunks)
+                    for chunk in chunks:
                         yield chunk
                     return
             else:
@@ -99,11 +101,15 @@ class Exchange:
                     on_headers(answer.headers)
             try:
                 reading = reading_of(is_stream(answer))
+                identified = False
                 async with aclosing(self._parts(answer, clock)) as parts:
                     async for part in parts:
                         if reading.done:
                             continue
                         chunks = reading.feed(part)
+                        if chunks and not identified:
+                            identified = True
+                            self._identify(answer, chunks)
                         if reading.spoken and chunks:
                             clock.progress()
                         else:
@@ -120,6 +126,18 @@ class Exchange:
                 clock.close()
                 # Closing an answer that is not at its end tells the server to stop working on it.
                 await answer.aclose()
+
+    def _identify(self, answer: Answer, chunks: Sequence[Chunk]) -> None:
+        """Raises ``UpstreamFailed`` if this is the answer to another request."""
+        told = chunks[0].envelope.get("id") if chunks else None
+        if not isinstance(told, str) or not told:
+            return
+        try:
+            answer.identify(told)
+        except httpx.TransportError as error:
+            raise UpstreamFailed(
+                f"Backend '{self.backend}' sent the answer to another request; it was thrown away."
+            ) from error
 
     async def prove(self, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
         """Ask for what costs the server nothing: it serves if it answers with 200. Raises ``GatewayError``."""

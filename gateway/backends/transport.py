@@ -19,7 +19,7 @@ import aiohttp
 import httpx
 import yarl
 
-from gateway.backends.http1 import KEEPALIVE, keep_asking
+from gateway.backends.upstream_connection import keep_asking
 
 
 def proxy_for(url: str) -> str | None:
@@ -39,7 +39,10 @@ class _Route:
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
-    """Pooled connections, one pool for all hosts.
+    """A connection for each request.
+
+    aiohttp keeps what a server sends after its answer, and gives it to the next request over that connection as the
+    answer to it: none may be used twice.
 
     Proxies are taken from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``, certificate authorities
     from the system or from ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. Time limits come from the request's ``timeout``
@@ -50,12 +53,9 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     ``RemoteProtocolError``, ``UnsupportedProtocol``.
     """
 
-    def __init__(
-        self, *, max_connections: int = 0, keepalive: float = KEEPALIVE, verify: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, *, max_connections: int = 0, verify: ssl.SSLContext | None = None) -> None:
         """``verify`` takes the place of the authorities above."""
         self._max_connections = max_connections
-        self._keepalive = keepalive
         self._verify = verify
         self._session: aiohttp.ClientSession | None = None
         self._routes: dict[httpx.URL, _Route] = {}
@@ -66,7 +66,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=self._max_connections,
-                    keepalive_timeout=self._keepalive,
+                    force_close=True,
                     socket_factory=_new_socket,
                 ),
                 auto_decompress=False,

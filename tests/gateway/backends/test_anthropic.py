@@ -84,6 +84,7 @@ async def test_the_request_as_the_upstream_sees_it(upstream: FakeUpstream) -> No
         "content-type": "application/json",
         "content-length": str(len(request.body)),
         "x-request-id": "req_1",
+        "connection": "close",
     }
     assert request.json() == {
         "model": "upstream-model",

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.client import Client, Endpoint
-from gateway.backends.http1 import HIGH_WATER, MAX_HEAD, STILL_THERE, Http1Client, Origin, Response
+from gateway.backends.http1 import Http1Client, Origin
+from gateway.backends.upstream_connection import HIGH_WATER, MAX_HEAD, STILL_THERE, Response
 from tests.fakes import Do, FakeUpstream, Script, cut_up, head, reply, said, stream, within
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def client() -> AsyncIterator[Http1Client]:
-    client = Http1Client(authorities=ssl.create_default_context)
+    client = Http1Client(authorities=ssl.create_default_context, rest=0)
     yield client
     await client.aclose()
 
@@ -226,7 +227,7 @@ async def test_many_at_once(upstream: FakeUpstream, client: Http1Client) -> None
 @given(sizes=st.lists(st.integers(1, 40), max_size=60))
 async def test_however_the_bytes_are_cut_up(sizes: list[int]) -> None:
     async with FakeUpstream() as upstream:
-        client = Http1Client(authorities=ssl.create_default_context)
+        client = Http1Client(authorities=ssl.create_default_context, rest=0)
         upstream.scripts = [
             tuple(
                 cut_up(b"".join(step for step in stream(*said("a", "b")) if isinstance(step, bytes)), sizes)

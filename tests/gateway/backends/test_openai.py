@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from gateway import errors
+from gateway.backends.http1 import REST
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.transport import AiohttpTransport
 from gateway.types import Call, Chunk, Usage
@@ -884,7 +885,8 @@ async def test_a_base_url_that_cannot_be_used() -> None:
 # Connections
 
 
-async def test_connections_are_used_again(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
+async def test_connections_are_used_again(upstream: FakeUpstream) -> None:
+    backend = backend_at(upstream.base_url)
     sound = [
         stream(*said("a")),
         reply(completion()),
@@ -902,19 +904,23 @@ async def test_connections_are_used_again(upstream: FakeUpstream, backend: OpenA
     upstream.scripts = [script for pair in zip(sound, bad, strict=True) for script in pair]
     for _ in sound:
         await ask(backend)
+        await asyncio.sleep(2 * REST)
         await failure(backend)
+        await asyncio.sleep(2 * REST)
     assert len(upstream.requests) == 10
     assert upstream.connections == 1
+    await backend.aclose()
 
 
-async def test_concurrent_calls_have_connections_of_their_own(
-    upstream: FakeUpstream, backend: OpenAIBackend
-) -> None:
+async def test_concurrent_calls_have_connections_of_their_own(upstream: FakeUpstream) -> None:
+    backend = backend_at(upstream.base_url)
     upstream.scripts = [(0.05, *reply(completion()))]
     await asyncio.gather(*(ask(backend) for _ in range(20)))
     assert upstream.connections == 20
+    await asyncio.sleep(2 * REST)
     await asyncio.gather(*(ask(backend) for _ in range(20)))
     assert upstream.connections == 20
+    await backend.aclose()
 
 
 async def test_a_reader_that_stops_early_stops_the_upstream(

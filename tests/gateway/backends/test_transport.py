@@ -13,8 +13,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from gateway.backends.http1 import STILL_THERE
 from gateway.backends.transport import AiohttpTransport
+from gateway.backends.upstream_connection import STILL_THERE
 from tests.fakes import Do, FakeUpstream, Script, completion, head, reply, said, stream, within
 
 pytestmark = pytest.mark.anyio
@@ -128,6 +128,7 @@ async def test_status_headers_and_body_come_through(
         "host": f"127.0.0.1:{upstream.port}",
         "x-a": "1",
         "content-length": "2",
+        "connection": "close",
     }
 
 
@@ -204,10 +205,25 @@ async def test_a_transport_can_be_used_again_after_closing(
 
 async def test_the_number_of_connections_can_be_bounded(upstream: FakeUpstream) -> None:
     transport = AiohttpTransport(max_connections=2)
-    upstream.scripts = [(0.02, *reply(completion()))]
-    await asyncio.gather(*(post(transport, upstream.base_url) for _ in range(6)))
-    assert upstream.connections == 2
+    upstream.scripts = [(Do.HANG,)]
+    asking = [asyncio.create_task(post(transport, upstream.base_url)) for _ in range(6)]
+    await upstream.arrived(2)
+    await asyncio.sleep(0.05)
+    assert len(upstream.open) == 2
+    for task in asking:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
     await transport.aclose()
+
+
+async def test_a_surplus_answer_is_given_to_nobody(
+    upstream: FakeUpstream, transport: AiohttpTransport
+) -> None:
+    surplus = head(200, {"content-length": "3"}) + b"bad"
+    upstream.scripts = [(*reply(b"one"), surplus), (*reply(b"two"), 0.01, surplus), reply(b"three")]
+    for expected in (b"one", b"two", b"three"):
+        assert (await post(transport, upstream.base_url)).content == expected
+        await asyncio.sleep(0.02)
 
 
 # Proxies
@@ -319,7 +335,6 @@ async def test_authorities_can_be_given_in_place_of_the_systems(
     transport = AiohttpTransport(verify=ssl.create_default_context(cafile=certificate))
     for _ in range(2):
         assert (await post(transport, tls_upstream.base_url)).status_code == 200
-    assert tls_upstream.connections == 1
     await transport.aclose()
 
 

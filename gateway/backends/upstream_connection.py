@@ -1,0 +1,347 @@
+"""One HTTP/1.1 connection to a server, and the answer that comes over it. llhttp does the parsing, through httptools
+(RFC 9112).
+
+HTTP/1.1 gives an answer no name: it belongs to whichever request is the next. A server, or what stands before it, that
+answers once too often would so have its surplus given to the next caller. What can be known of an answer that comes
+over a connection used before is looked at here: whether it came before anything was asked, before the question had
+arrived, or under the name of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import select
+import socket
+import sys
+import termios
+from collections.abc import Mapping
+from typing import Protocol
+
+import httptools
+import httpx
+
+STILL_THERE = (30, 10, 3)
+"""Seconds of silence after which the system asks a server's machine whether it is still there, seconds between two
+such questions, and how many may go unanswered. A model can think for minutes, and a server that is gone must not be
+taken for one; and what stands between keeps the way open."""
+HIGH_WATER = 2**18
+"""Bytes of an answer that wait to be read, above which the server is made to wait."""
+MAX_HEAD = 2**16
+"""Bytes in which an answer gets no further: its head, interim answers, chunk extensions, trailers."""
+AT_ONCE = 2**16
+"""A request of more bytes may be refused by a server that has not read all of it."""
+_LAST_BYTES = 4096
+
+
+class Home(Protocol):
+    """Where a connection rests between requests: all connections to one server share it."""
+
+    ids_vary: set[str]
+    """The kinds of ids that this server gives: by these its answers can be told apart."""
+
+    def back(self, connection: Connection) -> None:
+        """It has done its work, or was lost while it had none."""
+        ...
+
+    def distrust(self) -> None:
+        """The server has answered what nobody asked."""
+        ...
+
+
+def keep_asking(sock: socket.socket) -> None:
+    """Find out by TCP keepalive when the other side is gone (tcp(7)): a read then fails."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), STILL_THERE, strict=True):
+        option = getattr(socket, name, None)  # macOS has no TCP_KEEPIDLE
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class Response:
+    """An answer whose head has come. ``async for`` gives its body as it arrives."""
+
+    __slots__ = ("_connection", "_identify", "headers", "status")
+
+    def __init__(self, status: int, headers: Mapping[str, str], connection: Connection) -> None:
+        self.status = status
+        self.headers = headers
+        """Lower-case names; values of a repeated name are joined by commas."""
+        self._connection: Connection | None = connection
+        self._identify = connection.identify
+
+    def __aiter__(self) -> Response:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """What has come since. Raises ``httpx.ReadError``, ``httpx.RemoteProtocolError``."""
+        connection = self._connection
+        if connection is None:
+            raise StopAsyncIteration
+        part = await connection.read()
+        if not part:
+            self._connection = None
+            connection.release()
+            raise StopAsyncIteration
+        return part
+
+    def identify(self, id: str) -> None:
+        """Tell the id that the body gives the answer. Raises ``httpx.RemoteProtocolError`` if it is another's."""
+        self._identify("body", id)
+
+    async def aclose(self) -> None:
+        """Let go. Before the answer's end this drops the connection, which tells the server to stop."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.release()
+
+
+class Connection(asyncio.Protocol):
+    """At most one request at a time."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: httpx.TransportError | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._busy = False
+        self._lost = False
+        self._used = False
+        self._sent_id: str | None = None
+        self._question = (0, 0)
+        self._ids: dict[str, str] = {}
+        """The last that came over this connection, by kind."""
+        self._begin()
+        self.idle_since = 0.0
+
+    def _begin(self) -> None:
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._idle = 0
+        """Bytes read since the answer was last got on with."""
+        self._went_on = False
+        self._heard = False
+        self._early = False
+        """It began to come before the request had arrived."""
+        self._head_done = False
+        self._done = False
+        self._keep = False
+        self._until_close = False
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._paused = False
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        sock = transport.get_extra_info("socket")
+        keep_asking(sock)
+        self._fd: int = sock.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._busy or self._done:
+            self._unasked(data)
+            return
+        if not self._heard:
+            self._heard = True
+            self._early = self._is_sending()
+        self._went_on = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, ValueError) as error:
+            self._fail(httpx.RemoteProtocolError(f"not HTTP/1.1: {error}"))
+            return
+        self._idle = 0 if self._went_on else self._idle + len(data)
+        if self._idle > MAX_HEAD:
+            what = "chunk extensions or trailers" if self._head_done else "a head"
+            self._fail(httpx.RemoteProtocolError(f"{what} of over {MAX_HEAD} bytes"))
+            return
+        if self._size > HIGH_WATER and not self._paused and not self._done:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        if self._head_done and self._until_close and exc is None:
+            self._done = True
+        if not self._done and self._error is None:
+            self._error = httpx.ReadError(str(exc or "the server closed the connection"))
+        self._wake()
+        if not self._busy:
+            self._home.back(self)
+
+    # the parser's side
+
+    def on_message_begin(self) -> None:
+        if self._head_done:  # a second answer to one request
+            self._home.distrust()
+            raise ValueError("more than one answer")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_done:
+            return  # trailers are passed over (RFC 9110, section 6.5.1)
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        known = self._headers.get(key)
+        self._headers[key] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # news on the way; the answer proper follows
+            if status == 101:
+                raise ValueError("a change of protocol that nobody asked for")
+            self._headers = {}
+            return
+        self._status = status
+        self._head_done = self._went_on = True
+        coding = self._headers.get("transfer-encoding", "")
+        self._until_close = (
+            "content-length" not in self._headers
+            and "chunked" not in coding.lower()
+            and status not in (204, 304)
+        )
+
+    def on_body(self, data: bytes) -> None:
+        if data:
+            self._went_on = True
+            self._parts.append(data)
+            self._size += len(data)
+
+    def on_message_complete(self) -> None:
+        if self._head_done:
+            self._done = True
+            # Who refuses a large request may not have read it, and may never do: the next would be its end.
+            unread = self._early or (self._status >= 400 and self._question[0] > AT_ONCE)
+            self._keep = self._parser.should_keep_alive() and not self._until_close and not unread
+
+    # the caller's side
+
+    @property
+    def usable(self) -> bool:
+        return not self._lost and not self._transport.is_closing()
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing waits to be read, the connection's end included: what came since the loop looked last counts."""
+        return not self._poll.poll(0)
+
+    async def ask(self, data: bytes, id: str | None = None) -> Response:
+        """Send a request, whose own id is ``id``, and wait for the head of its answer.
+
+        Raises ``httpx.TransportError``.
+        """
+        self._begin()
+        self._busy = True
+        sent_before, self._sent_id = self._sent_id, id
+        asked_before, self._question = self._question, (len(data), hash(data[-_LAST_BYTES:]))
+        self._is_new = self._question != asked_before
+        try:
+            self._transport.write(data)
+            while not self._head_done:
+                if self._error is not None:
+                    raise self._error
+                await self._wait()
+            if self._used:
+                self._doubt(sent_before)
+            self._used = True
+            for name in ("x-request-id", "request-id"):
+                if name in self._headers:
+                    self.identify(name, self._headers[name])
+        except BaseException:
+            self.release()
+            raise
+        return Response(self._status, self._headers, self)
+
+    def identify(self, kind: str, id: str) -> None:
+        """Raises ``httpx.RemoteProtocolError`` if the answer bears the id of the one before, to another question.
+
+        Some servers give all their answers the same: ids count where they are known to differ.
+        """
+        before, self._ids[kind] = self._ids.get(kind), id
+        if before is None:
+            return
+        if before != id:
+            self._home.ids_vary.add(kind)
+        elif self._is_new and kind in self._home.ids_vary:
+            self._refuse("the answer before came once more")
+
+    async def read(self) -> bytes:
+        """What has come of the body; empty at its end."""
+        while not self._parts:
+            if self._done:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        parts, self._parts, self._size = self._parts, [], 0
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def release(self) -> None:
+        """Back to the pool, if the answer was read to its end and the server keeps the connection."""
+        self._busy = False
+        if not (self._done and self._keep and not self._parts) or not self.usable or self._is_sending():
+            self.drop()
+        self._home.back(self)
+
+    def drop(self) -> None:
+        self._keep = False
+        if not self._lost:
+            self._transport.abort()
+
+    def _doubt(self, sent_before: str | None) -> None:
+        """An answer over a connection used before may be a surplus one to the request before."""
+        if self._early and (self._status < 400 or self._question[0] <= AT_ONCE):
+            self._refuse("an answer that was sent before its question had arrived")
+        told = self._headers.get("x-request-id")
+        if told is not None and told == sent_before != self._sent_id:
+            self._refuse("an answer that names the request before")
+
+    def _refuse(self, why: str) -> None:
+        self._home.distrust()
+        self.drop()
+        raise httpx.RemoteProtocolError(why)
+
+    def _unasked(self, data: bytes) -> None:
+        """What it belongs to is anybody's guess."""
+        self._keep = False
+        self._transport.abort()
+        # "You were silent for too long" is said to nobody in particular (RFC 9110, section 15.5.9).
+        if data.strip() and not data.startswith((b"HTTP/1.1 408", b"HTTP/1.0 408")):
+            self._home.distrust()
+
+    def _is_sending(self) -> bool:
+        """Some of the request is not known to have arrived: whoever answered that did, acknowledged what it read."""
+        if self._transport.get_write_buffer_size():
+            return True
+        if sys.platform != "linux" or self._lost:
+            return False
+        # SIOCOUTQ, of the same number: bytes that the other system has not acknowledged (tcp(7)).
+        waiting = fcntl.ioctl(self._fd, termios.TIOCOUTQ, b"\0\0\0\0")
+        return waiting != b"\0\0\0\0"
+
+    async def _wait(self) -> None:
+        self._waiter = self.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: httpx.TransportError) -> None:
+        if not self._done:
+            self._error = error
+        self._transport.abort()
+        self._wake()
