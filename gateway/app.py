@@ -47,7 +47,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             settings.policies,
             generations.take_up,
             on_error=metrics.policy_errors.inc,
-            on_revoked=generations.revoke,
+            on_withdrawn=generations.withdraw,
             fallback=settings.last_good,
         )
         # The loop keeps a set of all generators under way, to close them at its end; a request takes eight, and this

@@ -45,6 +45,7 @@ from gateway.pipeline import Answering, Content, Counting, Entrance
 from gateway.policy import schema
 from gateway.policy.advice import has_calendar_limits
 from gateway.policy.loader import Loaded
+from gateway.policy.revocation import Withdrawn
 from gateway.quota.estimate import Estimator
 from gateway.quota.limits import Spent
 from gateway.quota.quotas import Quotas
@@ -268,9 +269,9 @@ class Generations:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
-    def revoke(self, key_ids: frozenset[str]) -> None:
+    def withdraw(self, withdrawn: Withdrawn) -> None:
         """Refuse these keys of the policy in force, whatever it says itself."""
-        self.current().authenticator.revoke(key_ids)
+        self.current().authenticator.withdraw(withdrawn)
 
     async def aclose(self) -> None:
         """Close everything, whether it is still in use or not."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.policy.folder import policy_files
+from gateway.policy.files import policy_files
 from gateway.policy.problems import PolicyError
 
 USUAL = Path("policies")

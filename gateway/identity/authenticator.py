@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +15,8 @@ from gateway.errors import Forbidden
 from gateway.identity.credential import presented
 from gateway.identity.jwks_source import LOOK_AT_FILE, JwksSource, from_file, from_url
 from gateway.identity.jwt import TokenVerifier
-from gateway.policy.keys import HeldKey, KeyRing, digest_of, unknown_key
+from gateway.policy.keys import HeldKey, KeyRing, digest_of
+from gateway.policy.revocation import Withdrawn
 from gateway.policy.schema import Jwt, Policy
 from gateway.types import Principal
 from gateway.web.client_address import ClientAddress, within
@@ -41,7 +42,9 @@ class Authenticator:
         """
         self._clock = clock
         self._keys = KeyRing(
-            policy.keys, tenants=policy.tenants, dev_key_sha256=None if policy.jwt else dev_key_sha256
+            policy.keys_in_force,
+            tenants=policy.tenants,
+            dev_key_sha256=None if policy.keys or policy.jwt else dev_key_sha256,
         )
         self._addresses = ClientAddress(policy.trusted_proxies)
         known = {} if before is None else {source.location: source for source in before._sources.values()}
@@ -54,7 +57,7 @@ class Authenticator:
         """Who sent this request. Waits for nothing but the keys of an issuer, and for those briefly.
 
         Raises ``Unauthenticated``; ``Forbidden``, code ``ip_not_allowed``, for a good key in the wrong place; and
-        ``AuthUnavailable`` where an issuer's keys cannot be read.
+        ``AuthUnavailable`` where an issuer's keys, or the policy's, cannot be read.
         """
         credential = presented(scope["headers"])
         digest = digest_of(credential)
@@ -65,11 +68,11 @@ class Authenticator:
             return held.principal
         if self._sources and credential.count(".") == 2:
             return self._tokens.known(digest) or await self._tokens.verify(credential, digest)
-        raise unknown_key(credential)
+        raise self._keys.refusal(credential)
 
-    def revoke(self, ids: Iterable[str]) -> None:
-        """Refuse the API keys of these ids from now on, and no others, whatever the policy says."""
-        self._keys.revoke(ids)
+    def withdraw(self, withdrawn: Withdrawn) -> None:
+        """Refuse these API keys from now on, and no others, whatever the policy says."""
+        self._keys.withdraw(withdrawn)
 
     async def aclose(self) -> None:
         """Stop following the issuers' keys."""

@@ -10,7 +10,8 @@ from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from gateway.errors import Unauthenticated
+from gateway.errors import AuthUnavailable, GatewayError, Unauthenticated
+from gateway.policy.revocation import Withdrawn
 from gateway.policy.schema import Key, Tenant
 from gateway.types import Principal
 
@@ -18,6 +19,8 @@ PREFIX = "tg-"
 DEVELOPMENT = Principal(key_id="dev", tenant="default", models=("*",))
 """Whom the development key stands for."""
 DEFAULT_TIER = "default"
+_LOOK_AGAIN = 5.0
+"""Seconds after which callers may ask anew whether files can be read: an operator has to mend that."""
 _INDEXED = 16
 """Bytes of a digest that find an entry; all of it is then compared in constant time."""
 
@@ -95,24 +98,29 @@ class KeyRing:
             principal = replace(DEVELOPMENT, tier=tier_of(DEVELOPMENT.tenant, tenants))
             held.append(HeldKey(bytes.fromhex(dev_key_sha256), principal))
         self._held = {key.digest[:_INDEXED]: key for key in held}
-        self._revoked: frozenset[str] = frozenset()
+        self._withdrawn = Withdrawn()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def revoke(self, ids: Iterable[str]) -> None:
-        """Refuse the keys of these ids from now on, and no others."""
-        self._revoked = frozenset(ids)
+    def withdraw(self, withdrawn: Withdrawn) -> None:
+        """Refuse these keys from now on, and no others."""
+        self._withdrawn = withdrawn
 
     def held(self, digest: bytes, now: float) -> HeldKey | None:
         """The key with this SHA-256, if it counts at Unix time ``now``.
 
-        Raises ``Unauthenticated``, code ``expired_api_key``, for one that has expired. ``allow_ips`` is the
-        caller's to check: where a request comes from is known to the web side alone.
+        Raises ``Unauthenticated``, code ``expired_api_key``, for one that has expired, and ``AuthUnavailable`` for one
+        of which it cannot be told whether it still counts. ``allow_ips`` is the caller's to check: where a request
+        comes from is known to the web side alone.
         """
         held = self._held.get(digest[:_INDEXED])
-        if held is None or not compare_digest(held.digest, digest) or held.principal.key_id in self._revoked:
+        if held is None or not compare_digest(held.digest, digest):
             return None
+        if held.principal.key_id in self._withdrawn.gone:
+            return None
+        if held.principal.key_id in self._withdrawn.unsure:
+            raise _unreadable()
         if now >= held.expires:
             raise Unauthenticated(
                 f"Incorrect API key provided: it expired on {held.on}. Ask for a new one.",
@@ -124,12 +132,24 @@ class KeyRing:
         """Whose key it is, wherever it is used from.
 
         Raises ``Unauthenticated``: code ``expired_api_key`` for a known key that has expired, else
-        ``invalid_api_key``.
+        ``invalid_api_key``; and ``AuthUnavailable`` where files that may hold it cannot be read.
         """
         held = self.held(digest_of(presented), now)
         if held is None:
-            raise unknown_key(presented)
+            raise self.refusal(presented)
         return held.principal
+
+    def refusal(self, presented: str) -> GatewayError:
+        """Why a key that is not held is refused."""
+        return _unreadable() if self._withdrawn.unread else unknown_key(presented)
+
+
+def _unreadable() -> AuthUnavailable:
+    return AuthUnavailable(
+        "Keys cannot be checked at the moment: the gateway cannot read its files. Try again later; its log tells "
+        "the operator more.",
+        retry_after=_LOOK_AGAIN,
+    )
 
 
 def _held(key: Key, tenants: Mapping[str, Tenant]) -> HeldKey:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +15,8 @@ from gateway import packages
 from gateway.policy import advice, checks, prices, yaml_tree
 from gateway.policy.explain import explain
 from gateway.policy.fields import locate
-from gateway.policy.folder import find, place_of, read_folder
+from gateway.policy.files import PolicyFile, read_files
+from gateway.policy.folder import find, joined, place_of
 from gateway.policy.prices import Listed
 from gateway.policy.problems import KeyPath, PolicyError, Problem
 from gateway.policy.schema import EngineBackend, Policy
@@ -31,7 +32,8 @@ class Loaded:
     """Backends that stay unused, and why: ``{"openai": "OPENAI_API_KEY is not set"}``."""
     fingerprint: str
     """Equal for two loads of the same content, comments and layout aside."""
-    sources: tuple[Path, ...]
+    sources: tuple[PolicyFile, ...]
+    """The files as they were read."""
     warnings: tuple[Problem, ...] = ()
     """What can be used as it is, and is hardly meant so."""
     listed: Mapping[str, Listed] = field(default_factory=dict)
@@ -43,13 +45,20 @@ class Loaded:
         return frozenset(self.policy.backends.keys() - self.disabled.keys())
 
 
-def load_policy(directory: Path, env: Mapping[str, str], *, with_files: bool = False) -> Loaded:
-    """Read all of a folder's ``*.yaml`` and ``*.yml`` files as one policy.
+def load_policy(
+    directory: Path, env: Mapping[str, str], *, also: Sequence[Path] = (), with_files: bool = False
+) -> Loaded:
+    """Read all of a folder's ``*.yaml`` and ``*.yml`` files, and those of ``also`` that are there, as one policy.
 
     Top-level mappings and lists of several files are joined. ``with_files``: what the policy names beside it should
     be there too. Raises ``PolicyError`` with every problem found.
     """
-    folder = read_folder(directory, env)
+    return policy_of(read_files(directory, also), env, beside=directory if with_files else None)
+
+
+def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Path | None = None) -> Loaded:
+    """The policy that these files make. ``beside`` is the folder that should hold what they name."""
+    folder = joined(files, env)
     problems = list(folder.problems)
     content = yaml_tree.data(folder.root)
     disabled = dict(_without_key(folder.root, content))
@@ -70,7 +79,7 @@ def load_policy(directory: Path, env: Mapping[str, str], *, with_files: bool = F
             if path not in silenced and (folder.complete or details["type"] != "missing" or len(path) > 1):
                 problems.append(Problem.at(place_of(folder.root, path), message, path))
     if folder.complete:
-        for finding in checks.check(content, directory if with_files else None):
+        for finding in checks.check(content, beside):
             message = finding.message
             if finding.clash:
                 message += f" (the other is at {place_of(folder.root, finding.clash)})"

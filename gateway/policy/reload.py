@@ -1,6 +1,7 @@
 """Following a policy folder: each good change is taken up within a second, a bad one leaves all as it was.
 
-But for the keys: one that is taken out is refused within a second even while the folder cannot be loaded.
+But for the keys: one that is taken out is refused within a second even while the folder cannot be loaded, and so is one
+whose file cannot be read.
 """
 
 from __future__ import annotations
@@ -9,32 +10,31 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 
-from gateway.policy.folder import policy_files
-from gateway.policy.loader import Loaded, load_policy
+from gateway.policy.files import FollowedFiles
+from gateway.policy.loader import Loaded, load_policy, policy_of
 from gateway.policy.problems import PolicyError
-from gateway.policy.revocation import revoked
+from gateway.policy.revocation import Standing, Withdrawn
 
 log = logging.getLogger(__name__)
 
-State = tuple[tuple[str, int, int, int, int], ...]
-"""Name, inode, size, mtime and ctime (ns) of every policy file."""
-
-_JUST_WRITTEN = 1.0
 _RETRY = 5.0
+_SAY_AGAIN = 60.0
+_NOBODY = Withdrawn()
 
 
 class PolicyWatcher:
     """Polls a folder and calls ``on_change`` with each new policy, one call at a time.
 
-    Polling sees everything: editors that rename, ConfigMaps that swap a symlink, network file systems. A change is
-    read once two polls agree, so that a slow writer is not caught half-way. What cannot be loaded, or what
-    ``on_change`` fails to take up, is logged once and the last good policy stays. ``on_revoked`` is then told the ids
-    of that policy's keys that are no longer in the folder, all of them each time that they change.
+    Polling sees everything: editors that rename, ConfigMaps that swap a symlink, network file systems. What cannot be
+    loaded, or what ``on_change`` fails to take up, is logged once and the last good policy stays. Keys come first:
+    ``on_withdrawn`` is told which of that policy no longer count, each time that this changes, before anything is
+    loaded.
 
     As an async context manager it loads the policy on entering; ``PolicyError`` then means there is none at all.
     """
@@ -45,27 +45,38 @@ class PolicyWatcher:
         on_change: Callable[[Loaded], Awaitable[None]],
         *,
         on_error: Callable[[], object] | None = None,
-        on_revoked: Callable[[frozenset[str]], object] | None = None,
+        on_withdrawn: Callable[[Withdrawn], object] | None = None,
+        on_keys: Callable[[str], object] | None = None,
+        also: Sequence[Path] = (),
         fallback: Path | None = None,
         env: Mapping[str, str] = os.environ,
         interval: float = 0.2,
     ) -> None:
-        """``fallback`` is a folder that is read in place of a broken one at the start, and only then."""
+        """``also`` are files elsewhere that belong to the policy while they are there.
+
+        ``on_keys`` is told the ``keys_in_force`` each time that they change. ``fallback`` is a folder that is read in
+        place of a broken one at the start, and only then.
+        """
         self.generation = 0
         """How many policies have been taken up."""
         self.last_error: str | None = None
         """Why the folder as it is now is not in force; None while it is."""
         self.current: Loaded | None = None
+        self.keys_in_force = ""
+        """A digest of the hashes of all keys that are let in: equal where the same keys are."""
         self._directory = directory
         self._on_change = on_change
         self._on_error = on_error
-        self._on_revoked = on_revoked
-        self._revoked: frozenset[str] = frozenset()
+        self._on_withdrawn = on_withdrawn
+        self._on_keys = on_keys
+        self._also = also
         self._fallback = fallback
         self._env = env
         self._interval = interval
-        self._seen: State | None = None
-        self._tried: State | None = None
+        self._files = FollowedFiles(directory, also)
+        self._standing = Standing(env)
+        self._withdrawn = _NOBODY
+        self._warned_at = float("-inf")
         self._retry_at = float("inf")
         self._task: asyncio.Task[None] | None = None
 
@@ -80,9 +91,11 @@ class PolicyWatcher:
 
     async def start(self) -> None:
         """Load, take up, and follow. Raises ``PolicyError``, or whatever ``on_change`` raises."""
-        self._tried = self._seen = await asyncio.to_thread(self._state)
+        for _ in range(2):
+            await asyncio.to_thread(self._files.look)
         try:
-            loaded = await asyncio.to_thread(load_policy, self._directory, self._env)
+            # As it is now, whether it stands still or not: there is no other to go on with.
+            loaded = await asyncio.to_thread(load_policy, self._directory, self._env, also=self._also)
         except PolicyError as error:
             if self._fallback is None or not self._fallback.is_dir():
                 raise
@@ -90,7 +103,7 @@ class PolicyWatcher:
             loaded = await asyncio.to_thread(load_policy, self._fallback, self._env)
         await self._take_up(loaded)
         if self.last_error is not None:
-            await self._revoke()
+            await self._withdraw()
         self._task = asyncio.create_task(self._follow(), name="policy watcher")
 
     async def stop(self) -> None:
@@ -99,6 +112,10 @@ class PolicyWatcher:
             with suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+
+    def lets_in(self, digest: str) -> bool:
+        """Whether the key with this SHA-256 in hex counts."""
+        return digest in self._hashes()
 
     async def _follow(self) -> None:
         while True:
@@ -109,54 +126,86 @@ class PolicyWatcher:
                 log.exception("following the policy folder failed; it is tried again")
 
     async def _poll(self) -> None:
-        state = await asyncio.to_thread(self._state)
-        settled, self._seen = state == self._seen, state
-        due = state != self._tried or time.monotonic() >= self._retry_at
-        if not settled or not due:
+        changed = await asyncio.to_thread(self._files.look)
+        if changed or self._files.unsettled or self._withdrawn != _NOBODY:
+            await self._withdraw()
+        if not changed and time.monotonic() < self._retry_at:
             return
         self._retry_at = float("inf")
-        # A file system's clock is coarse: just after a write, another could hide behind the same times.
-        if not _fresh(state):
-            self._tried = state
         try:
-            loaded = await asyncio.to_thread(load_policy, self._directory, self._env)
-            if await asyncio.to_thread(self._state) != state:
-                return  # written to while it was read
+            loaded = await asyncio.to_thread(policy_of, self._files.settled, self._env)
             if self.current is None or self.current.fingerprint != loaded.fingerprint:
                 await self._take_up(loaded)
         except Exception as error:
             if not isinstance(error, PolicyError):
                 self._retry_at = time.monotonic() + _RETRY
-                self._tried = state
             self._failed(error, "the last good policy stays in force")
-            await self._revoke()
         else:
             self.last_error = None
-            if self._revoked:
-                await self._revoke()  # what is back, without a change to the policy
 
     async def _take_up(self, loaded: Loaded) -> None:
         await self._on_change(loaded)
         self.current = loaded
-        self._revoked = frozenset()
         self.generation += 1
+        before, self._withdrawn = self._withdrawn, _NOBODY
+        if before != _NOBODY:
+            # The new generation has not heard of it, and some may still be so.
+            still = self._standing.of(loaded.policy.keys_in_force, loaded.sources, self._files.unsettled)
+            if still != _NOBODY:
+                self._tell(still)
+        self._tell_keys()
         if self.generation > 1:
             log.info("policy generation %d is in force", self.generation)
 
-    async def _revoke(self) -> None:
-        """Tell of keys in force that are gone from a folder as it is now."""
-        if self.current is None or self._on_revoked is None:
+    async def _withdraw(self) -> None:
+        """Tell of keys in force that no longer stand in the files as they are now."""
+        if self.current is None:
             return
-        state = await asyncio.to_thread(self._state)
-        policy, sources = self.current.policy, self.current.sources
-        gone = await asyncio.to_thread(revoked, self._directory, self._env, policy.keys, sources)
-        if await asyncio.to_thread(self._state) != state:
-            return  # written to while it was read
-        if gone is not None and gone != self._revoked:
-            self._revoked = gone
-            self._on_revoked(gone)
-            if gone:
-                log.warning("these keys are gone from the folder and refused: %s", ", ".join(sorted(gone)))
+        try:
+            settled = self._files.settled
+        except PolicyError:
+            settled = ()
+        withdrawn = await asyncio.to_thread(
+            self._standing.of, self.current.policy.keys_in_force, settled, self._files.unsettled
+        )
+        if withdrawn != self._withdrawn:
+            self._tell(withdrawn)
+            self._tell_keys()
+        self._warn()
+
+    def _tell(self, withdrawn: Withdrawn) -> None:
+        if gone := withdrawn.gone - self._withdrawn.gone:
+            log.warning("these keys are gone from the policy and refused: %s", ", ".join(sorted(gone)))
+        if withdrawn.unsure - self._withdrawn.unsure:
+            self._warned_at = float("-inf")
+        self._withdrawn = withdrawn
+        if self._on_withdrawn is not None:
+            self._on_withdrawn(withdrawn)
+
+    def _warn(self) -> None:
+        """Every minute: callers are being refused."""
+        now = time.monotonic()
+        if self._withdrawn.unsure and now - self._warned_at >= _SAY_AGAIN:
+            self._warned_at = now
+            files = ", ".join(self._withdrawn.unread) or str(self._directory)
+            log.error(
+                "%d keys are refused, as their file cannot be read or does not stand still; make it readable for the "
+                "user that the gateway runs as: %s (keys: %s)",
+                *(len(self._withdrawn.unsure), files, ", ".join(sorted(self._withdrawn.unsure)[:20])),
+            )
+
+    def _tell_keys(self) -> None:
+        digest = sha256(" ".join(sorted(self._hashes())).encode()).hexdigest()
+        if digest != self.keys_in_force:
+            self.keys_in_force = digest
+            if self._on_keys is not None:
+                self._on_keys(digest)
+
+    def _hashes(self) -> set[str]:
+        if self.current is None:
+            return set()
+        policy, out = self.current.policy, self._withdrawn.gone | self._withdrawn.unsure
+        return {key.sha256 for key in policy.keys_in_force if key.id not in out}
 
     def _failed(self, error: Exception, consequence: str) -> None:
         message = str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
@@ -165,23 +214,3 @@ class PolicyWatcher:
             if self._on_error is not None:
                 self._on_error()
         self.last_error = message
-
-    def _state(self) -> State:
-        try:
-            files = policy_files(self._directory)
-        except PolicyError:
-            return ()
-        found: list[tuple[str, int, int, int, int]] = []
-        for file in files:
-            try:
-                stat = file.stat()
-            except OSError:
-                found.append((file.name, 0, 0, 0, 0))
-            else:
-                found.append((file.name, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-        return tuple(found)
-
-
-def _fresh(state: State) -> bool:
-    newest = max((max(entry[3], entry[4]) for entry in state), default=0)
-    return abs(time.time_ns() - newest) < _JUST_WRITTEN * 1e9

@@ -168,17 +168,24 @@ class TestLastGood:
     def test_it_is_the_policy_that_was_kept_last(self, folder: Path, last_good: LastGood) -> None:
         for model in ("one", "two"):
             (folder / "gateway.yaml").write_text(POLICY.format(model=model, delay="0s"))
-            last_good.keep(load_policy(folder, {}), {})
+            last_good.keep(load_policy(folder, {}))
             assert list(load_policy(last_good.path, {}).policy.models) == [model]
         assert len(list(last_good.path.parent.iterdir())) == 2  # the copy, and the link to it
         assert last_good.path.resolve().stat().st_mode & 0o077 == 0
 
-    def test_what_changed_meanwhile_is_not_kept(self, folder: Path, last_good: LastGood) -> None:
-        loaded = load_policy(folder, {})
-        last_good.keep(loaded, {})
+    def test_it_is_what_was_read_whatever_became_of_the_files(
+        self, folder: Path, tmp_path: Path, last_good: LastGood
+    ) -> None:
+        keys = f"keys: [{{id: a, sha256: '{'a' * 64}'}}]"
+        (folder / "keys.yaml").write_text(keys)
+        elsewhere = tmp_path / "keys.yaml"  # of the same name as one in the folder
+        elsewhere.write_text(f"keys: [{{id: b, sha256: '{'b' * 64}'}}]")
+        loaded = load_policy(folder, {}, also=[elsewhere])
         (folder / "gateway.yaml").write_text("broken: [")
-        last_good.keep(loaded, {})
-        assert list(load_policy(last_good.path, {}).policy.models) == ["one"]
+        last_good.keep(loaded)
+        kept = load_policy(last_good.path, {})
+        assert kept.fingerprint == loaded.fingerprint
+        assert [file.path.stat().st_mode & 0o777 for file in kept.sources] == [0o600] * 3
 
 
 class Serve:

@@ -53,7 +53,7 @@ from gateway.policy.schema.models import (
     Timeouts,
     When,
 )
-from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration
+from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
 
 __all__ = [
     "Algorithm",
@@ -145,6 +145,8 @@ class Policy(Frozen):
     backends: Annotated[dict[Name, Backend], Field(min_length=1)]
     models: Annotated[dict[Name, Model], Field(min_length=1)]
     keys: tuple[Key, ...] = ()
+    revoked_keys: tuple[Annotated[str, AfterValidator(sha256_digits)], ...] = ()
+    """Hashes of keys that are refused wherever else they stand."""
     jwt: tuple[Jwt, ...] = ()
     tenants: dict[Name, Tenant] = Field(default={})
     tiers: dict[Name, Tier] = Field(default={})
@@ -170,6 +172,11 @@ class Policy(Frozen):
     """Where cached answers and receipts are; ``same`` is where ``store`` says."""
     on_store_failure: Literal["open", "closed", "local"] = "local"
     """Quotas while the store is away: not enforced, everything refused, or enforced by each process alone."""
+
+    @cached_property
+    def keys_in_force(self) -> tuple[Key, ...]:
+        revoked = frozenset(self.revoked_keys)
+        return tuple(key for key in self.keys if key.sha256 not in revoked)
 
     @cached_property
     def _names(self) -> dict[str, str]:

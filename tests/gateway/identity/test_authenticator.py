@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import Forbidden, Unauthenticated
+from gateway.errors import AuthUnavailable, Forbidden, Unauthenticated
 from gateway.policy.keys import hash_key
+from gateway.policy.revocation import Withdrawn
 from gateway.policy.schema import Budget, Quotas
 from gateway.types import Principal
 from gateway.web.client_address import ClientAddress
@@ -105,12 +106,42 @@ async def test_the_development_key_needs_a_policy_without_any_other_way_in(
 
 async def test_revoked_ids(authenticator: Authenticate) -> None:
     made = authenticator(keys=[key("a"), key("b")])
-    made.revoke(["a"])
+    made.withdraw(Withdrawn(gone=frozenset({"a"})))
     with pytest.raises(Unauthenticated, match="Incorrect API key provided"):
         await made.principal(scope("a"))
     await made.principal(scope("b"))
-    made.revoke([])
+    made.withdraw(Withdrawn())
     await made.principal(scope("a"))
+
+
+async def test_what_stands_in_a_file_that_cannot_be_read_is_neither_good_nor_bad(
+    authenticator: Authenticate,
+) -> None:
+    made = authenticator(keys=[key("a"), key("b"), key("c")])
+    made.withdraw(Withdrawn(frozenset({"c"}), frozenset({"a"}), ("keys.yaml",)))
+    await made.principal(scope("b"))
+    for text in ("a", "c", "never heard of"):  # each may stand there
+        with pytest.raises(AuthUnavailable) as caught:
+            await made.principal(scope(text))
+        assert caught.value.status == 503 and caught.value.retry_after
+    made.withdraw(Withdrawn(frozenset({"c"}), frozenset({"a"})))
+    with pytest.raises(Unauthenticated):
+        await made.principal(scope("never heard of"))
+
+
+async def test_a_revoked_key_is_refused_wherever_it_stands(authenticator: Authenticate) -> None:
+    made = authenticator(keys=[key("a"), key("b")], revoked_keys=[hash_key("a")])
+    await made.principal(scope("b"))
+    with pytest.raises(Unauthenticated):
+        await made.principal(scope("a"))
+
+
+async def test_revoking_all_keys_does_not_let_the_development_key_in(authenticator: Authenticate) -> None:
+    made = authenticator(
+        jwt=[], keys=[key("a")], revoked_keys=[hash_key("a")], dev_key_sha256=hash_key("dev")
+    )
+    with pytest.raises(Unauthenticated):
+        await made.principal(scope("dev"))
 
 
 ALLOWED = key(allow_ips=["10.0.0.0/8", "2001:db8::/32"])

@@ -52,7 +52,7 @@ def test_a_policy_loads_with_its_defaults(write: Write) -> None:
     assert loaded.policy.store == "memory"
     assert loaded.policy.models["m"].timeouts.connect == 2.0
     assert loaded.disabled == {}
-    assert [source.name for source in loaded.sources] == ["gateway.yaml"]
+    assert [source.path.name for source in loaded.sources] == ["gateway.yaml"]
 
 
 def test_files_are_joined_in_the_order_of_their_names(write: Write) -> None:
@@ -69,7 +69,7 @@ def test_files_are_joined_in_the_order_of_their_names(write: Write) -> None:
     assert [key.id for key in loaded.policy.keys] == ["first", "second"]
     assert set(loaded.policy.models) == {"m", "n"}
     assert loaded.policy.store == "redis://r:6379"
-    assert [source.name for source in loaded.sources] == ["a.yaml", "b.yaml", "c.yml"]
+    assert [source.path.name for source in loaded.sources] == ["a.yaml", "b.yaml", "c.yml"]
 
 
 def test_the_same_entry_in_two_files_names_both_places(write: Write) -> None:

@@ -6,16 +6,21 @@ import asyncio
 import logging
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from gateway.policy import files
 from gateway.policy.keys import hash_key
 from gateway.policy.loader import Loaded
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher
+from gateway.policy.revocation import Withdrawn
 
 pytestmark = pytest.mark.anyio
 
@@ -143,13 +148,15 @@ async def test_what_changes_nothing_is_no_new_generation(folder: Path) -> None:
         assert watcher.generation == 1 and taker.taken == ["one"]
 
 
-async def test_two_writes_within_one_tick_of_the_file_systems_clock(folder: Path) -> None:
+async def test_two_writes_within_one_tick_of_the_file_systems_clock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Same name, inode, size and times, another content: only looking again finds it."""
     taker, file = Taker(), folder / "gateway.yaml"
-    async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
-        file.write_text(policy("two"))
-        await until(lambda: watcher.generation == 2)
-        watcher._seen = watcher._tried = None  # as if the state were that of the next write
+    now = time.time_ns()
+    monkeypatch.setattr(files, "_stamp", lambda path: (1, 1, now, now) if path.exists() else None)
+    monkeypatch.setattr(files, "_JUST_WRITTEN", 3600.0)
+    async with PolicyWatcher(folder, taker, interval=POLL):
         file.write_text(policy("six"))
         await until(lambda: taker.taken[-1] == "six")
 
@@ -202,74 +209,164 @@ def with_keys(*names: str) -> str:
     return "keys:\n" + "".join(f"  - {{id: {name}, sha256: '{hash_key(name)}'}}\n" for name in names)
 
 
+def gone(*ids: str) -> Withdrawn:
+    return Withdrawn(gone=frozenset(ids))
+
+
 async def test_a_key_taken_out_of_a_broken_folder_is_told(folder: Path) -> None:
-    keys, told = folder / "keys.yaml", list[frozenset[str]]()
+    keys, told = folder / "keys.yaml", list[Withdrawn]()
     keys.write_text(with_keys("a", "b", "c"))
-    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
+    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")
         await until(lambda: watcher.last_error is not None)
         keys.write_text(with_keys("a", "c"))
-        await until(lambda: told == [{"b"}])
+        await until(lambda: told == [gone("b")])
         keys.write_text(with_keys("c"))
-        await until(lambda: told[-1] == {"a", "b"})
+        await until(lambda: told[-1] == gone("a", "b"))
         keys.write_text(with_keys("a", "b", "c"))
-        await until(lambda: told[-1] == set())
+        await until(lambda: told[-1] == gone())
         keys.write_text(with_keys("a"))
-        await until(lambda: told[-1] == {"b", "c"})
+        await until(lambda: told[-1] == gone("b", "c"))
         (folder / "gateway.yaml").write_text(policy("two"))
         await until(lambda: watcher.generation == 2)
-        assert told[-1] == {"b", "c"}  # the new generation knows without being told
+        assert told[-1] == gone("b", "c")  # the new generation knows without being told
 
 
-async def test_mishaps_are_no_revocation(folder: Path) -> None:
-    keys, told = folder / "keys.yaml", list[frozenset[str]]()
+async def test_broken_yaml_is_no_revocation(folder: Path) -> None:
+    keys, told = folder / "keys.yaml", list[Withdrawn]()
     keys.write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
-        for mishap in (
-            "keys: [" + with_keys("a", "b"),  # no YAML, and yet both hashes are there
-            "",
-            with_keys("a", "b") + "nonsense: 1\n",
-        ):
+    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+        for mishap in ("keys: [" + with_keys("a", "b"), with_keys("a", "b") + "nonsense: 1\n"):
             keys.write_text(mishap)
+            await until(lambda: watcher.last_error is not None)
             await several_polls()
-            assert watcher.last_error is not None
-        keys.unlink()
-        (folder / "gateway.yaml").write_text("version: [")
-        await several_polls()
-        shutil.rmtree(folder)
-        await several_polls()
         assert told == []
 
 
-async def test_a_mishap_does_not_bring_a_revoked_key_back(folder: Path) -> None:
-    keys, told = folder / "keys.yaml", list[frozenset[str]]()
+async def test_keys_of_a_file_that_cannot_be_read_do_not_count(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys, told = folder / "keys.yaml", list[Withdrawn]()
     keys.write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL):
+    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+        both = watcher.keys_in_force
+        keys.write_text("")  # as does a disk that is full
+        await until(lambda: told == [Withdrawn(unsure=frozenset("ab"), unread=(str(keys),))])
+        assert watcher.keys_in_force != both and not watcher.lets_in(hash_key("a"))
+        (said,) = (record for record in caplog.records if "2 keys are refused" in record.getMessage())
+        assert said.levelno == logging.ERROR and str(keys) in said.getMessage()
+        keys.unlink()
+        keys.mkdir()
+        await several_polls()
+        assert told[-1].unsure == {"a", "b"}
+        keys.rmdir()
+        keys.write_text(with_keys("a", "b"))
+        await until(lambda: told[-1] == gone())
+        assert watcher.keys_in_force == both
+
+
+async def test_keys_of_a_file_that_vanishes_do_not_count(folder: Path) -> None:
+    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys.write_text(with_keys("a", "b"))
+    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+        (folder / "gateway.yaml").write_text("version: [")  # so that nothing can be taken up
+        keys.unlink()
+        await until(lambda: told == [gone("a", "b")])
+        shutil.rmtree(folder)
+        await until(lambda: told[-1] == Withdrawn(unsure=frozenset("ab")))
+        os.mkdir(folder)
+        (folder / "gateway.yaml").write_text(policy("two") + with_keys("b"))
+        await until(lambda: watcher.generation == 2)
+        assert watcher.lets_in(hash_key("b")) and not watcher.lets_in(hash_key("a"))
+
+
+async def test_a_mishap_does_not_bring_a_revoked_key_back(folder: Path) -> None:
+    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys.write_text(with_keys("a", "b"))
+    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")
         keys.write_text(with_keys("a"))
-        await until(lambda: told == [{"b"}])
+        await until(lambda: told == [gone("b")])
         keys.write_text("")
-        await several_polls()
-        keys.unlink()
-        await several_polls()
-        assert told == [{"b"}]
+        await until(lambda: not watcher.lets_in(hash_key("a")))
+        assert not watcher.lets_in(hash_key("b"))
         keys.write_text(with_keys("a", "b"))
-        await until(lambda: told[-1] == set())
+        await until(lambda: told[-1] == gone())
 
 
 async def test_a_taker_that_fails_does_not_keep_a_revoked_key(folder: Path) -> None:
-    told, taker = list[frozenset[str]](), Taker()
+    told, taker = list[Withdrawn](), Taker()
     (folder / "keys.yaml").write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, taker, on_revoked=told.append, interval=POLL):
+    async with PolicyWatcher(folder, taker, on_withdrawn=told.append, interval=POLL):
         taker.failing = True
         (folder / "keys.yaml").write_text(with_keys("a"))
-        await until(lambda: told == [{"b"}])
+        await until(lambda: told == [gone("b")])
 
 
 async def test_a_start_with_the_fallback_tells_at_once(folder: Path, tmp_path: Path) -> None:
-    good, told = tmp_path / "good", list[frozenset[str]]()
+    good, told = tmp_path / "good", list[Withdrawn]()
     good.mkdir()
     (good / "gateway.yaml").write_text(policy("good") + with_keys("a", "b"))
     (folder / "gateway.yaml").write_text(with_keys("a"))  # and no version
-    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, fallback=good, interval=POLL):
-        assert told == [{"b"}]
+    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, fallback=good, interval=POLL):
+        assert told == [gone("b")]
+
+
+@contextmanager
+def rewritten(file: Path, text: str) -> Iterator[None]:
+    """The file is written anew, another way each time, far more often than it is looked at."""
+    over = threading.Event()
+
+    def write() -> None:
+        for number in count():
+            draft = file.with_name(f".{file.name}.new")
+            draft.write_text(text + f"# {number}\n")
+            draft.replace(file)
+            if over.wait(POLL / 10):
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        writer.join()
+
+
+async def test_a_file_that_never_stands_still_keeps_no_other_waiting(folder: Path) -> None:
+    keys, taker = folder / "keys.yaml", Taker()
+    keys.write_text(with_keys("a", "b"))
+    async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
+        with rewritten(folder / "gateway.yaml", policy("two")):
+            keys.write_text(with_keys("b", "c"))
+            await until(lambda: watcher.lets_in(hash_key("c")))
+            assert not watcher.lets_in(hash_key("a")) and watcher.lets_in(hash_key("b"))
+        await until(lambda: taker.taken[-1] == "two")  # the other is read when it stands still
+
+
+async def test_keys_that_a_file_loses_do_not_wait_for_it_to_stand_still(folder: Path) -> None:
+    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys.write_text(with_keys("a", "b"))
+    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+        with rewritten(keys, with_keys("a")):
+            await until(lambda: not watcher.lets_in(hash_key("b")))
+            assert watcher.lets_in(hash_key("a")) and told
+        await until(lambda: watcher.generation == 2)
+        assert watcher.lets_in(hash_key("a")) and not watcher.lets_in(hash_key("b"))
+
+
+async def test_files_elsewhere_belong_to_the_policy_while_they_are_there(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "state" / "keys.yaml"
+    async with PolicyWatcher(folder, Taker(), also=[other], interval=POLL) as watcher:
+        other.parent.mkdir()
+        other.write_text(with_keys("a"))
+        await until(lambda: watcher.lets_in(hash_key("a")))
+        (folder / "keys.yaml").write_text(with_keys("b"))
+        await until(lambda: watcher.lets_in(hash_key("b")))
+        other.write_text(f"revoked_keys: ['{hash_key('b')}']")
+        await until(lambda: not watcher.lets_in(hash_key("b")))
+        other.unlink()
+        await until(lambda: watcher.lets_in(hash_key("b")) and not watcher.lets_in(hash_key("a")))

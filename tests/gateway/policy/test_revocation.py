@@ -4,11 +4,23 @@ from pathlib import Path
 
 import pytest
 
+from gateway.policy import revocation
+from gateway.policy.files import PolicyFile
 from gateway.policy.keys import hash_key
-from gateway.policy.revocation import revoked
+from gateway.policy.revocation import Standing, Withdrawn
 from gateway.policy.schema import Key
 
 HASH = hash_key("a")
+KEY = Key.model_validate({"id": "a", "sha256": HASH})
+GONE, UNSURE = frozenset({"a"}), frozenset({"a"})
+
+
+def file(text: str | None, name: str = "keys.yaml", problem: str = "") -> PolicyFile:
+    return PolicyFile(Path(name), None if text is None else text.encode(), problem)
+
+
+def of(*files: PolicyFile, unsettled: tuple[PolicyFile, ...] = ()) -> Withdrawn:
+    return Standing({"HASH": HASH}).of([KEY], files, unsettled)
 
 
 @pytest.mark.parametrize(
@@ -20,25 +32,58 @@ HASH = hash_key("a")
         ("keys: [{id: a, sha256: '${HASH}'}", False),  # no YAML
         (f"# {HASH}\nkeys: [", False),
         (f"# {HASH}\nkeys: []", True),
+        (f"keys: [{{id: a, sha256: {HASH}}}]\nrevoked_keys: ['{HASH.upper()}']", True),
         ("keys: []", True),
         ("keys:", True),
         ("keys: 3", True),
-        ("nonsense: 1", False),  # whoever revokes the last key leaves an empty list
+        ("nonsense: 1", True),
         ("keys: [", True),
         ("keys: [${", True),
-        ("", False),
+        ("# nothing", True),
     ],
 )
-def test_what_stands_nowhere_is_gone(tmp_path: Path, text: str, gone: bool) -> None:
-    file = tmp_path / "keys.yaml"
-    file.write_text(text)
-    (tmp_path / "broken.yaml").write_text("version: {")
-    key = Key.model_validate({"id": "a", "sha256": HASH})
-    assert (revoked(tmp_path, {"HASH": HASH}, [key], [file]) or set()) == ({"a"} if gone else set())
+def test_what_stands_nowhere_is_gone(text: str, gone: bool) -> None:
+    broken = file("version: {", "broken.yaml")
+    assert of(file(text), broken) == Withdrawn(gone=GONE if gone else frozenset())
 
 
-def test_a_hash_of_digits_alone_is_text(tmp_path: Path) -> None:
-    file = tmp_path / "keys.yaml"
-    file.write_text(f"keys: [{{id: a, sha256: {'7' * 64}}}]")
+def test_a_hash_of_digits_alone_is_text() -> None:
+    text = f"keys: [{{id: a, sha256: {'7' * 64}}}]"
     key = Key.model_validate({"id": "a", "sha256": "7" * 64})
-    assert revoked(tmp_path, {}, [key], [file]) == set()
+    assert Standing({}).of([key], [file(text)]) == Withdrawn()
+
+
+def test_what_may_stand_in_a_file_that_cannot_be_read_is_unsure() -> None:
+    locked = file(None, "locked.yaml", "cannot be read: Permission denied")
+    assert of(locked) == Withdrawn(unsure=UNSURE, unread=("locked.yaml",))
+    assert of(locked, file("keys: []")) == Withdrawn(unsure=UNSURE, unread=("locked.yaml",))
+    assert of(locked, file(f"keys: [{{sha256: {HASH}}}]")) == Withdrawn(unread=("locked.yaml",))
+    # A revocation that can be read is one.
+    assert of(locked, file(f"revoked_keys: ['{HASH}']")).gone == GONE
+    assert of() == Withdrawn(unsure=UNSURE)
+
+
+def test_a_file_that_never_stands_still_keeps_no_key_alive() -> None:
+    whole, half = file(f"keys: [{{sha256: {HASH}}}]"), file("keys:")
+    assert of(whole, unsettled=(half,)) == Withdrawn(unsure=UNSURE)
+    assert of(whole, unsettled=(file(None),)) == Withdrawn(unsure=UNSURE)
+    assert of(whole, unsettled=(file("models: [", "other.yaml"),)) == Withdrawn()
+    assert of(half, unsettled=(whole,)) == Withdrawn(gone=GONE)
+
+
+def test_only_what_has_changed_is_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revocation does not wait for a large file beside it to be read."""
+    parsed: list[str] = []
+    real = revocation._marks
+    monkeypatch.setattr(
+        revocation, "_marks", lambda path, *rest: (parsed.append(path.name), real(path, *rest))[1]
+    )
+    standing, large = Standing({}), file("models: {}", "large.yaml")
+    for text, more in (
+        ("keys: []", ["keys.yaml", "large.yaml"]),
+        ("keys: []", []),
+        ("keys: ", ["keys.yaml"]),
+    ):
+        parsed.clear()
+        standing.of([KEY], [file(text), large])
+        assert sorted(set(parsed)) == more

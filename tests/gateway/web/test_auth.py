@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gateway.__main__ import main
 from tests.fakes import FakeUpstream, reply
@@ -50,6 +51,14 @@ async def refused_after(gateway: Gateway, start: float, **headers: str) -> float
             await asyncio.sleep(0.01)
     assert answer.status_code == 401
     return time.perf_counter() - start
+
+
+async def until_status(gateway: Gateway, status: int, **headers: str) -> Any:
+    """The first answer with this status."""
+    async with asyncio.timeout(300):
+        while (answer := await ask(gateway, **headers)).status_code != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return answer
 
 
 async def test_a_token_opens_the_gateway(guarded: Gateway) -> None:
@@ -93,6 +102,22 @@ async def test_a_revoked_key_is_refused_within_a_second(
     assert await asyncio.to_thread(main, ["keys", "revoke", "--policies", folder, "ci"]) == 0
     assert await refused_after(guarded, start, **made) < 1
     assert (await ask(guarded)).status_code == 200
+
+
+async def test_keys_of_a_file_that_cannot_be_read_are_refused_and_come_back(guarded: Gateway) -> None:
+    file = guarded.folder / "keys.yaml"
+    text = yaml.safe_dump({"keys": [key("tg-ci", "ci")]})
+    file.write_text(text)
+    ci = {"authorization": "Bearer tg-ci"}
+    await until_status(guarded, 200, **ci)
+    file.write_text("")
+    answer = await until_status(guarded, 503, **ci)
+    assert answer.json()["error"]["code"] == "auth_unavailable" and int(answer.headers["retry-after"]) > 0
+    assert (await ask(guarded, authorization="Bearer tg-new")).status_code == 503
+    assert (await ask(guarded)).status_code == 200  # whose file can be read
+    file.write_text(text)
+    await until_status(guarded, 200, **ci)
+    assert (await ask(guarded, authorization="Bearer tg-new")).status_code == 401
 
 
 async def test_a_revoked_token_is_refused_within_a_second(guarded: Gateway, upstream: FakeUpstream) -> None:

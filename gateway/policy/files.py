@@ -1,0 +1,175 @@
+"""The files of a policy folder: read once, or followed, each as it stood when it last stood still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.policy.problems import PolicyError, Problem
+
+MAX_BYTES = 16 * 1024 * 1024
+BOUND = 0.6
+"""Seconds after which keys that a file has lost no longer wait for it to stand still."""
+_SUFFIXES = (".yaml", ".yml")
+_JUST_WRITTEN = 1.0
+
+Stamp = tuple[int, int, int, int]
+"""Inode, size, mtime and ctime (ns): whatever changes a file, or who may read it, changes this."""
+
+
+class PolicyFile(NamedTuple):
+    path: Path
+    content: bytes | None
+    problem: str = ""
+    """Why there is no content."""
+
+
+def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]:
+    """The folder's policy files, in the order of their names, and those of ``also`` that are there.
+
+    Raises ``PolicyError`` if the folder has none.
+    """
+    try:
+        names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(_SUFFIXES))
+    except FileNotFoundError:
+        raise _nothing(
+            directory,
+            "no such folder; give the folder that holds your policy files, or make one with 'tollgate init'",
+        ) from None
+    except NotADirectoryError:
+        raise _nothing(directory, f"is a file; give the folder that holds it: {directory.parent}") from None
+    except (OSError, ValueError) as error:
+        raise _nothing(directory, f"cannot be read: {_why(error)}") from None
+    # Names with a leading dot are the half-written files of editors and of `tollgate keys`.
+    files = tuple(directory / name for name in names if not name.startswith("."))
+    if not files:
+        raise _nothing(directory, "holds no *.yaml file; write one that begins with 'version: 1'")
+    return (*files, *(path for path in also if _stamp(path) is not None))
+
+
+def read_files(directory: Path, also: Sequence[Path] = ()) -> tuple[PolicyFile, ...]:
+    """All of them as they are now. Raises ``PolicyError`` if there are none."""
+    return tuple(map(read_file, policy_files(directory, also)))
+
+
+def read_file(path: Path) -> PolicyFile:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return PolicyFile(path, None, f"is larger than {MAX_BYTES} bytes")
+        content = path.read_bytes()
+    except IsADirectoryError:
+        return PolicyFile(
+            path,
+            None,
+            "is a folder where a file should be (Docker makes one if the mounted file does not exist)",
+        )
+    except OSError as error:
+        return PolicyFile(path, None, f"cannot be read: {_why(error)}")
+    if not content:
+        return PolicyFile(path, None, "is empty; write something or remove the file")
+    return PolicyFile(path, content)
+
+
+@dataclass(slots=True)
+class _Followed:
+    file: PolicyFile | None = None
+    """As it stood when it last stood still; None where it was not there."""
+    stamp: Stamp | None = None
+    """Of that."""
+    seen: Stamp | None = None
+    """At the last look."""
+    since: float | None = None
+    """When it was first seen to be another."""
+    unsettled: PolicyFile | None = None
+
+
+class FollowedFiles:
+    """A policy folder that is looked at again and again.
+
+    A file counts anew once two looks agree, so that a slow writer is not caught half-way; each by itself, so that one
+    that never stands still keeps no other waiting.
+    """
+
+    def __init__(self, directory: Path, also: Sequence[Path] = ()) -> None:
+        """``also`` are files elsewhere that belong to the policy while they are there."""
+        self._directory = directory
+        self._also = also
+        self._followed: dict[Path, _Followed] = {}
+        self.missing: PolicyError | None = None
+        """Why there is no folder to read."""
+
+    @property
+    def settled(self) -> tuple[PolicyFile, ...]:
+        """Every file as it stood when it last stood still. Raises ``PolicyError`` if there are none."""
+        files = [one.file for _, one in sorted(self._followed.items(), key=self._order) if one.file]
+        if not files and self.missing is not None:
+            raise self.missing
+        return tuple(files)
+
+    @property
+    def unsettled(self) -> tuple[PolicyFile, ...]:
+        """Those that have not stood still for ``BOUND``, as they were at the last look."""
+        return tuple(one.unsettled for one in self._followed.values() if one.unsettled is not None)
+
+    def look(self, *, now: float | None = None) -> bool:
+        """Whether ``settled`` has changed. Blocks for as long as the disk does; ``now`` is monotonic time."""
+        now = time.monotonic() if now is None else now
+        try:
+            listed = policy_files(self._directory, self._also)
+            self.missing = None
+        except PolicyError as error:
+            listed = ()
+            self.missing = error
+        changed = False
+        for path in (*listed, *(self._followed.keys() - set(listed))):
+            one = self._followed.setdefault(path, _Followed())
+            changed |= self._look_at(one, path, _stamp(path) if path in listed else None, now)
+            if one.file is None and one.seen is None:
+                del self._followed[path]
+        return changed
+
+    def _look_at(self, one: _Followed, path: Path, stamp: Stamp | None, now: float) -> bool:
+        stands, one.seen = stamp == one.seen, stamp
+        if stamp == one.stamp and not _fresh(stamp):
+            one.since = one.unsettled = None
+            return False
+        if one.since is None:
+            one.since = now
+        file = read_file(path) if stamp is not None else None
+        if stands and stamp == (_stamp(path) if stamp is not None else None):
+            before, one.file, one.stamp = one.file, file, stamp
+            one.since = one.unsettled = None
+            return file != before
+        if now - one.since >= BOUND:
+            one.unsettled = file or PolicyFile(path, None, "comes and goes")
+        return False
+
+    def _order(self, item: tuple[Path, _Followed]) -> tuple[bool, str]:
+        return item[0] in self._also, item[0].name
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """None for a file that is not there; one that cannot be looked at is there."""
+    try:
+        stat = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return (error.errno or 0, 0, 0, 0)
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+def _fresh(stamp: Stamp | None) -> bool:
+    """A file system's clock is coarse: just after a write, another could hide behind the same times."""
+    return stamp is not None and abs(time.time_ns() - max(stamp[2:])) < _JUST_WRITTEN * 1e9
+
+
+def _nothing(directory: Path, message: str) -> PolicyError:
+    return PolicyError([Problem(directory, 1, message)])
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
