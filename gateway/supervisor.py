@@ -227,9 +227,8 @@ class LastGood:
         copy = self.path.with_name(str(self._copies))
         copy.mkdir(mode=0o700)
         try:
-            for number, source in enumerate(loaded.sources):
-                # In the order that they have in the policy, whatever folder each is from.
-                with open(copy / f"{number:05}-{source.path.name}", "xb", opener=_private) as file:
+            for source in loaded.sources:
+                with open(copy / source.path.name, "xb", opener=_private) as file:
                     file.write(source.content or b"")
         except OSError as error:
             log.warning("no copy of the policy was made: %s", error)

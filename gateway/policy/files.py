@@ -23,8 +23,9 @@ Stamp = tuple[int, int, int, int]
 class PolicyFile(NamedTuple):
     path: Path
     content: bytes | None
+    """None where it cannot be read."""
     problem: str = ""
-    """Why there is no content."""
+    """What is wrong with it, as far as that can be told without understanding it."""
 
 
 def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]:
@@ -69,7 +70,7 @@ def read_file(path: Path) -> PolicyFile:
     except OSError as error:
         return PolicyFile(path, None, f"cannot be read: {_why(error)}")
     if not content:
-        return PolicyFile(path, None, "is empty; write something or remove the file")
+        return PolicyFile(path, content, "is empty; write something or remove the file")
     return PolicyFile(path, content)
 
 

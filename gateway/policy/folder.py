@@ -77,7 +77,7 @@ def find(root: Map, path: KeyPath) -> Node | None:
 
 
 def _text(file: PolicyFile, problems: list[Problem]) -> str | None:
-    if file.content is None:
+    if file.content is None or file.problem:
         problems.append(Problem(file.path, 1, file.problem))
         return None
     try:

@@ -150,7 +150,8 @@ class PolicyWatcher:
         before, self._withdrawn = self._withdrawn, _NOBODY
         if before != _NOBODY:
             # The new generation has not heard of it, and some may still be so.
-            still = self._standing.of(loaded.policy.keys_in_force, loaded.sources, self._files.unsettled)
+            keys, files = loaded.policy.keys_in_force, loaded.sources
+            still = self._standing.of(keys, files, files, self._files.unsettled)
             if still != _NOBODY:
                 self._tell(still)
         self._tell_keys()
@@ -165,9 +166,8 @@ class PolicyWatcher:
             settled = self._files.settled
         except PolicyError:
             settled = ()
-        withdrawn = await asyncio.to_thread(
-            self._standing.of, self.current.policy.keys_in_force, settled, self._files.unsettled
-        )
+        keys, sources = self.current.policy.keys_in_force, self.current.sources
+        withdrawn = await asyncio.to_thread(self._standing.of, keys, sources, settled, self._files.unsettled)
         if withdrawn != self._withdrawn:
             self._tell(withdrawn)
             self._tell_keys()

@@ -1,7 +1,8 @@
 """Which keys of the policy in force no longer stand in its files.
 
 The last good policy stays in force while the files cannot be taken up, but a revoked key must not. Nor may a key whose
-file cannot be read: whether it still stands there, nobody knows.
+file is gone or cannot be read: whether it still stands there, nobody knows. An edit of a policy that goes wrong is
+neither: while a file with more than keys in it lost them all, and nothing can be taken up, they stay.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gateway.policy.problems import Problem
 from gateway.policy.schema import Key
 
 _HASH = re.compile(r"[0-9a-f]{64}")
+_KEYS = frozenset({"version", "keys", "revoked_keys"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,12 @@ class Withdrawn:
 
 class _Marks(NamedTuple):
     content: bytes
-    written: frozenset[str]
-    revoked: frozenset[str]
+    written: frozenset[str] = frozenset()
+    revoked: frozenset[str] = frozenset()
+    mentions_keys: bool = False
+    """There is a list of keys, were it empty: whoever revokes the last key leaves one behind."""
+    holds_more: bool = False
+    """Than keys."""
 
 
 class Standing:
@@ -47,32 +53,62 @@ class Standing:
         self._known: dict[Path, _Marks] = {}
 
     def of(
-        self, keys: Iterable[Key], settled: Iterable[PolicyFile], unsettled: Iterable[PolicyFile] = ()
+        self,
+        keys: Iterable[Key],
+        sources: Iterable[PolicyFile],
+        settled: Iterable[PolicyFile],
+        unsettled: Iterable[PolicyFile] = (),
     ) -> Withdrawn:
-        """What has become of ``keys``. ``unsettled`` files are as they are just now, ``settled`` as they were."""
+        """What has become of ``keys``, which were read from ``sources``.
+
+        ``unsettled`` files are as they are just now, ``settled`` as they were when they stood still.
+        """
+        keys, sources = tuple(keys), tuple(sources)
         before = {file.path: file for file in settled}
-        written, revoked = self._marks(before.values())
-        now, _ = self._marks({**before, **{file.path: file for file in unsettled}}.values())
-        unread = tuple(str(file.path) for file in before.values() if file.content is None)
-        missing = {key.id for key in keys if key.sha256 not in written}
-        gone = {key.id for key in keys if key.sha256 in revoked}
-        unsure = {key.id for key in keys if key.sha256 not in now}
-        if unread or not before:
+        found = self._found(sources, before.values())
+        now = self._found(sources, {**before, **{file.path: file for file in unsettled}}.values())
+        missing = {key.id for key in keys if key.sha256 not in found.written}
+        gone = {key.id for key in keys if key.sha256 in found.revoked}
+        unsure = {key.id for key in keys if key.sha256 not in now.written}
+        if found.unread or not before:
             unsure |= missing
         else:
             gone |= missing
-        return Withdrawn(frozenset(gone), frozenset(unsure - gone), unread)
+        return Withdrawn(frozenset(gone), frozenset(unsure - gone), tuple(found.unread))
 
-    def _marks(self, files: Iterable[PolicyFile]) -> tuple[set[str], set[str]]:
-        written, revoked = set[str](), set[str]()
+    def _found(self, sources: Iterable[PolicyFile], files: Iterable[PolicyFile]) -> _Found:
+        held = {file.path.name: self._marks(file) for file in sources}
+        found = _Found()
         for file in files:
-            if file.content is not None:
-                known = self._known.get(file.path)
-                if known is None or known.content != file.content:
-                    known = self._known[file.path] = _marks(file.path, file.content, self._env)
-                written |= known.written
-                revoked |= known.revoked
-        return written, revoked
+            before, marks = held.get(file.path.name, _NOTHING), self._marks(file)
+            found.written |= marks.written
+            found.revoked |= marks.revoked
+            if file.content is None:
+                found.unread.append(str(file.path))
+            elif before.written and not marks.mentions_keys:
+                if before.holds_more:
+                    found.written |= before.written
+                else:
+                    found.unread.append(str(file.path))
+        return found
+
+    def _marks(self, file: PolicyFile) -> _Marks:
+        if file.content is None:
+            return _NOTHING
+        known = self._known.get(file.path)
+        if known is None or known.content != file.content:
+            known = self._known[file.path] = _marks(file.path, file.content, self._env)
+        return known
+
+
+class _Found:
+    def __init__(self) -> None:
+        self.written: set[str] = set()
+        self.revoked: set[str] = set()
+        self.unread: list[str] = []
+
+
+_NOTHING = _Marks(b"")
 
 
 def _marks(path: Path, content: bytes, env: Mapping[str, str]) -> _Marks:
@@ -84,15 +120,22 @@ def _marks(path: Path, content: bytes, env: Mapping[str, str]) -> _Marks:
     problems: list[Problem] = []
     root = yaml_tree.read(text, path, env, problems)
     if root is None:
-        hashes = _HASH.findall(_substituted(text, env).lower()) if problems else []
-        return _Marks(content, frozenset(hashes), frozenset())
+        text = _substituted(text, env).lower()
+        hashes = frozenset(_HASH.findall(text)) if problems else frozenset()
+        return _Marks(content, hashes, mentions_keys="keys:" in text)
     written, revoked = set[str](), set[str]()
     for where, _, scalar in yaml_tree.scalars(root):
         if len(where) == 3 and where[0] == "keys" and where[2] == "sha256":
             written.add(scalar.text.lower())
         elif len(where) == 2 and where[0] == "revoked_keys":
             revoked.add(scalar.text.lower())
-    return _Marks(content, frozenset(written), frozenset(revoked))
+    return _Marks(
+        content,
+        frozenset(written),
+        frozenset(revoked),
+        "keys" in root.entries,
+        not root.entries.keys() <= _KEYS,
+    )
 
 
 def _substituted(text: str, env: Mapping[str, str]) -> str:

@@ -19,8 +19,12 @@ def file(text: str | None, name: str = "keys.yaml", problem: str = "") -> Policy
     return PolicyFile(Path(name), None if text is None else text.encode(), problem)
 
 
-def of(*files: PolicyFile, unsettled: tuple[PolicyFile, ...] = ()) -> Withdrawn:
-    return Standing({"HASH": HASH}).of([KEY], files, unsettled)
+BEFORE = file(f"keys: [{{id: a, sha256: {HASH}}}]")
+MIXED = file(f"version: 1\nmodels: {{}}\nkeys: [{{id: a, sha256: {HASH}}}]")
+
+
+def of(*files: PolicyFile, before: PolicyFile = BEFORE, unsettled: tuple[PolicyFile, ...] = ()) -> Withdrawn:
+    return Standing({"HASH": HASH}).of([KEY], [before], files, unsettled)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +40,8 @@ def of(*files: PolicyFile, unsettled: tuple[PolicyFile, ...] = ()) -> Withdrawn:
         ("keys: []", True),
         ("keys:", True),
         ("keys: 3", True),
-        ("nonsense: 1", True),
         ("keys: [", True),
         ("keys: [${", True),
-        ("# nothing", True),
     ],
 )
 def test_what_stands_nowhere_is_gone(text: str, gone: bool) -> None:
@@ -47,10 +49,23 @@ def test_what_stands_nowhere_is_gone(text: str, gone: bool) -> None:
     assert of(file(text), broken) == Withdrawn(gone=GONE if gone else frozenset())
 
 
+@pytest.mark.parametrize("text", ["", "nonsense: 1", "# nothing", "models: [", "version: ${"])
+def test_an_edit_that_goes_wrong_is_no_revocation(text: str) -> None:
+    """But a file of keys alone that has lost its list is no file of keys any more."""
+    assert of(file(text), before=MIXED) == Withdrawn()
+    assert of(file(text), before=BEFORE) == Withdrawn(unsure=UNSURE, unread=("keys.yaml",))
+
+
+def test_a_file_of_more_than_keys_that_vanishes_takes_them_with_it() -> None:
+    other = file("version: {", "other.yaml")
+    assert of(other, before=MIXED) == of(other) == Withdrawn(gone=GONE)
+    assert of(file(None), before=MIXED).unsure == UNSURE
+
+
 def test_a_hash_of_digits_alone_is_text() -> None:
     text = f"keys: [{{id: a, sha256: {'7' * 64}}}]"
     key = Key.model_validate({"id": "a", "sha256": "7" * 64})
-    assert Standing({}).of([key], [file(text)]) == Withdrawn()
+    assert Standing({}).of([key], [file(text)], [file(text)]) == Withdrawn()
 
 
 def test_what_may_stand_in_a_file_that_cannot_be_read_is_unsure() -> None:
@@ -85,5 +100,5 @@ def test_only_what_has_changed_is_parsed_again(monkeypatch: pytest.MonkeyPatch) 
         ("keys: ", ["keys.yaml"]),
     ):
         parsed.clear()
-        standing.of([KEY], [file(text), large])
+        standing.of([KEY], [], [file(text), large])
         assert sorted(set(parsed)) == more
