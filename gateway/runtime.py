@@ -341,7 +341,7 @@ class Generations:
         ).start()
 
     def _revived(self, backend: str) -> None:
-        self._switchboard[backend].breaker.proven()
+        self._switchboard.proven(backend)
 
     def _ledger(self, config: schema.Ledger) -> Ledger | None:
         if not config.enabled:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from gateway.policy.schema import Budget, Policy, Quotas, Target, Timeouts
 
@@ -176,6 +176,11 @@ class Candidate:
     """``primary``, ``spill_over``, ``fallback``, ``larger_context`` …, for the receipt."""
 
 
+Purpose = Literal["answer", "step", "attempt", "shadow", "judge", "verifier"]
+"""What something was asked for: the answer; a cascade's step whose answer was discarded; an attempt that failed or was
+broken off; a copy for a shadow model; a guard's judge; a check of an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spending:
     """Tokens used up by one attempt, whether or not its answer reached the caller."""
@@ -241,6 +246,8 @@ class Call:
     """Only backends marked local may see the content."""
     shadow: bool = False
     """A copy, whose answer nobody waits for: it gets only what room there is to spare."""
+    purpose: Purpose = "answer"
+    """Under which its attempts are entered in ``spent``."""
     demand: Demand | None = None
     """Set by ``quota``."""
     purse: Purse | None = None

@@ -22,7 +22,7 @@ from gateway.errors import (
 )
 from gateway.fallback import report, retry
 from gateway.fallback.attempt import Attempt, Turn
-from gateway.fallback.breaker import SOON, Trial
+from gateway.fallback.breaker import SOON, Breaker, Caller, Trial
 from gateway.fallback.continuation import (
     Continuing,
     Deviated,
@@ -38,6 +38,8 @@ from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
 from gateway.types import Call, Candidate, Spending, Usage
 
 LARGER = "larger_context"
+UNASKED = frozenset({"shadow", "judge", "verifier"})
+"""Purposes of calls that no caller made: however they end, they decide nothing about callers' own."""
 OUTCOMES = UPSTREAM | {
     *("ok", "deviated", "client_left", "internal_error", "deadline_exceeded", "rate_limit_exceeded", "cut")
 }
@@ -54,6 +56,7 @@ class Attempts:
         self._switchboard = switchboard
         self._metrics = metrics
         self._began = time.perf_counter()
+        self._caller = Caller(call.principal.tenant, call.principal.key_id)
         self._made = 0
         self._facts: list[dict[str, Any]] = []
         self._skipped: list[Turn] = []
@@ -81,7 +84,9 @@ class Attempts:
             turn = self._left.popleft()
             backend = turn.candidate.target.backend
             line = self._switchboard[backend]
-            trial = line.breaker.admit(self._call.policy.backends[backend].breaker)
+            limits = self._call.policy.backends[backend].breaker
+            counts = self._call.purpose not in UNASKED
+            trial = self._breaker(turn).admit(self._caller, limits, counts=counts)
             if trial is None:
                 self._skipped.append(turn)
                 continue
@@ -243,7 +248,7 @@ class Attempts:
         rules = self._call.policy.models[turn.candidate.model].retry
         line = self._switchboard[turn.candidate.target.backend]
         failed = turn.failed + 1
-        if failed >= rules.attempts or not retry.can_succeed(error) or not line.breaker.closed:
+        if failed >= rules.attempts or not retry.can_succeed(error) or not self._is_usable(turn):
             return 0.0
         others = any(self._is_usable(other) for other in self._left)
         wait = retry.pause(error, rules.backoff, failed, others=others, left=self._time_left(turn.candidate))
@@ -253,7 +258,10 @@ class Attempts:
         return wait
 
     def _is_usable(self, turn: Turn) -> bool:
-        return self._switchboard[turn.candidate.target.backend].breaker.wait() == 0
+        return self._breaker(turn).wait(self._caller) == 0
+
+    def _breaker(self, turn: Turn) -> Breaker:
+        return self._switchboard.breaker(turn.candidate.target)
 
     def _time_left(self, candidate: Candidate) -> float:
         end = self._began + candidate.timeouts.total
@@ -290,7 +298,7 @@ class Attempts:
         line = self._switchboard[candidate.target.backend]
         if self._asked_again or len(self._call.candidates) > 1 or isinstance(error, UpstreamTimeout):
             return
-        if line.breaker.closed and line.budget.take(self._call.policy.models[candidate.model].retry.budget):
+        if self._is_usable(turn) and line.budget.take(self._call.policy.models[candidate.model].retry.budget):
             self._asked_again = True
             self._left.append(Turn(candidate))
 
@@ -315,8 +323,8 @@ class Attempts:
         return self._left_alone()
 
     def _left_alone(self) -> UpstreamUnavailable:
-        breakers = [self._switchboard[turn.candidate.target.backend].breaker for turn in self._skipped]
-        wait = min((breaker.wait() for breaker in breakers), default=SOON)
+        waits = [self._breaker(turn).wait(self._caller) for turn in self._skipped]
+        wait = min(waits, default=SOON)
         return UpstreamUnavailable(
             f"Every backend of the model '{self._call.model}' that could answer has failed of late, and is left "
             f"alone for now. Try again in {max(wait, 1):.0f} s.",

@@ -1,100 +1,154 @@
-"""A circuit breaker: a backend that keeps failing is left alone for a while, then tried with one request.
+"""A circuit breaker: a target that keeps failing is left alone for a while, then tried with one request.
 
-The states and their names are those of Nygard's "Release It!" (2nd edition, 2018, chapter 5).
+The states and their names are those of Nygard's "Release It!" (2nd edition, 2018, chapter 5). What is added is that
+callers are told apart: whoever sends what a server chokes on must not cost the others their answers.
+A target that fails one caller is left alone for that one; for all of its tenant, or for everybody, it is once it fails
+several, and would be thought sick without any single one of them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+from gateway.fallback.circuit import SOON, Circuit
 from gateway.policy import schema
 
-SOON = 1.0
-"""Seconds after which to ask again while the probe is under way: how long it takes nobody knows."""
+__all__ = ["SOON", "Breaker", "Caller", "Scope", "Trial"]
+
+MOST = 1000
+"""Tenants, and keys, with a circuit of their own: of more the oldest is forgotten."""
+
+
+class Caller(NamedTuple):
+    tenant: str
+    key_id: str
+
+
+class Scope(NamedTuple):
+    """For whom a target is left alone: a key, all of a tenant's (no key), everybody (no tenant)."""
+
+    tenant: str | None = None
+    key_id: str | None = None
+
+
+EVERYBODY = Scope()
+
+OnChange = Callable[[Scope, int, float], None]
+"""Takes the scope, the failures in the window and the cooldown; of no failures when it has closed."""
 
 
 class Breaker:
-    """Closed, it lets everything through; open, nothing; half-open, once the cooldown is over, a single probe."""
+    """One target's. While nothing fails it counts nothing."""
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
-        on_change: Callable[[int, float], None] = lambda failures, cooldown: None,
+        on_change: OnChange = lambda scope, failures, cooldown: None,
     ) -> None:
-        """``on_change`` is told of failures in a row and the cooldown when it opens, of none when it has closed."""
         self._clock = clock
         self._on_change = on_change
-        self._failures = 0
-        self._opened: float | None = None
-        self._cooldown = 0.0
-        self._probe: Trial | None = None
+        self._circuits: dict[Scope, Circuit] = {}
+        """Those that a failure has made; the oldest first."""
+        self._calm_at = 0.0
+        """When to look for those that have nothing to say any more."""
 
     @property
     def closed(self) -> bool:
-        return self._opened is None
+        """For everybody."""
+        return all(circuit.closed for circuit in self._circuits.values())
 
-    def wait(self) -> float:
-        """Seconds until a request may pass; 0 if one may now."""
-        if self._opened is None:
-            return 0.0
-        left = self._opened + self._cooldown - self._clock()
-        if left > 0:
-            return left
-        return SOON if self._probe is not None else 0.0
+    @property
+    def sick(self) -> bool:
+        """It is left alone by everybody now."""
+        circuit = self._circuits.get(EVERYBODY)
+        return circuit is not None and circuit.wait(None) > 0
 
-    def admit(self, limits: schema.Breaker) -> Trial | None:
-        """A request's leave to pass, or None. Whoever gets one must tell how it ended."""
-        if self._opened is None:
-            return Trial(self, limits)
-        self._cooldown = limits.cooldown
-        if self.wait() > 0:
-            return None
-        self._probe = Trial(self, limits)
-        return self._probe
+    def wait(self, caller: Caller) -> float:
+        """Seconds until a request of ``caller`` may pass; 0 if one may now."""
+        return max((circuit.wait(member) for circuit, member in self._of(caller)), default=0.0)
+
+    def admit(self, caller: Caller, limits: schema.Breaker, *, counts: bool = True) -> Trial | None:
+        """A request's leave to pass, or None. Whoever gets one must tell how it ended.
+
+        What becomes of one that does not count (copies, judges: nobody asked for them) says nothing, either way.
+        """
+        if not self._circuits:
+            return Trial(self, caller, limits, counts)
+        self._forget(caller)
+        circuits = list(self._of(caller))
+        for circuit, member in circuits:
+            circuit.cooldown = limits.cooldown
+            if circuit.wait(member) > 0 or not (counts or circuit.closed):
+                return None
+        trial = Trial(self, caller, limits, counts)
+        for circuit, _ in circuits:
+            circuit.lets(trial)
+        return trial
 
     def proven(self) -> None:
-        """The backend has shown that it serves again: its probe need not wait for the end of the cooldown."""
-        if self._opened is not None:
-            self._opened = float("-inf")
+        """The target has shown that it serves again: no probe need wait for the end of the cooldown."""
+        for circuit in self._circuits.values():
+            circuit.proven()
 
     def _succeeded(self, trial: Trial) -> None:
-        if trial is self._probe:
-            self._probe = self._opened = None
-            self._on_change(0, 0.0)
-        if self._opened is None:
-            self._failures = 0
+        for circuit, member in self._of(trial.caller):
+            circuit.succeeded(trial, member)
 
     def _failed(self, trial: Trial) -> None:
-        if trial is self._probe:
-            self._probe = None
-            self._open(trial.limits)
-        elif self._opened is None:
-            self._failures += 1
-            if self._failures >= trial.limits.failures:
-                self._open(trial.limits)
-                self._on_change(self._failures, trial.limits.cooldown)
+        tenant, key_id = trial.caller
+        for scope in (Scope(tenant, key_id), Scope(tenant), EVERYBODY):
+            if scope not in self._circuits:
+                self._make(scope)
+        for circuit, member in self._of(trial.caller):
+            circuit.failed(trial, member, trial.limits)
+        self._calm_at = max(self._calm_at, self._clock() + trial.limits.window)
 
     def _let_go(self, trial: Trial) -> None:
-        if trial is self._probe:
-            self._probe = None
+        for circuit, _ in self._of(trial.caller):
+            circuit.let_go(trial)
 
-    def _open(self, limits: schema.Breaker) -> None:
-        self._opened = self._clock()
-        self._cooldown = limits.cooldown
+    def _of(self, caller: Caller) -> Iterator[tuple[Circuit, str | None]]:
+        """The circuits that ``caller`` is on, and as which member of each."""
+        if not self._circuits:
+            return
+        tenant, key_id = caller
+        for scope, member in ((Scope(tenant, key_id), None), (Scope(tenant), key_id), (EVERYBODY, tenant)):
+            if (circuit := self._circuits.get(scope)) is not None:
+                yield circuit, member
+
+    def _make(self, scope: Scope) -> None:
+        def changed(failures: int, cooldown: float) -> None:
+            self._on_change(scope, failures, cooldown)
+
+        if len(self._circuits) > 2 * MOST:
+            oldest = next(one for one in self._circuits if one != EVERYBODY)
+            self._circuits.pop(oldest).close()
+        self._circuits[scope] = Circuit(self._clock, changed, alone=scope.key_id is not None)
+
+    def _forget(self, caller: Caller) -> None:
+        """Whoever met failures once and has not come back is no longer watched; ``caller`` has."""
+        now = self._clock()
+        if now < self._calm_at:
+            return
+        self._calm_at = now + 1.0
+        present = {Scope(*caller), Scope(caller.tenant), EVERYBODY}
+        for scope in [scope for scope, circuit in self._circuits.items() if circuit.is_over(now)]:
+            if scope not in present or self._circuits[scope].closed:
+                self._circuits.pop(scope).close()
 
 
 class Trial:
-    """One request's pass. The first word on how it ended counts, later ones do not.
+    """One request's pass. The first word on how it ended counts, later ones do not."""
 
-    A request from before the breaker opened says nothing about the backend as it is now: only the probe does.
-    """
+    __slots__ = ("_breaker", "caller", "counts", "limits")
 
-    __slots__ = ("_breaker", "limits")
-
-    def __init__(self, breaker: Breaker, limits: schema.Breaker) -> None:
+    def __init__(self, breaker: Breaker, caller: Caller, limits: schema.Breaker, counts: bool) -> None:
         self._breaker: Breaker | None = breaker
+        self.caller = caller
         self.limits = limits
+        self.counts = counts
 
     def succeeded(self) -> None:
         if (breaker := self._ended()) is not None:
@@ -105,10 +159,10 @@ class Trial:
             breaker._failed(self)
 
     def let_go(self) -> None:
-        """It ended for reasons that are not the backend's."""
+        """It ended for reasons that are not the target's."""
         if (breaker := self._ended()) is not None:
             breaker._let_go(self)
 
     def _ended(self) -> Breaker | None:
         breaker, self._breaker = self._breaker, None
-        return breaker
+        return breaker if self.counts else None

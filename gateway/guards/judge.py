@@ -129,4 +129,5 @@ class LlamaGuard:
             started=time.perf_counter(),
             headers={"x-request-id": request_id},
             local_only=self._local_only,
+            purpose="judge",
         )

@@ -16,14 +16,27 @@ class BackendWatch:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def breaker_opened(self, backend: str, failures: int, cooldown: float) -> None:
+    def breaker_opened(
+        self,
+        backend: str,
+        model: str,
+        tenant: str | None,
+        key_id: str | None,
+        failures: int,
+        cooldown: float,
+    ) -> None:
         self._metrics.breaker_open.labels(backend).inc()
-        message = f"backend '{backend}' failed {failures} times in a row and is left alone for {cooldown:g} s"
-        tell(log, logging.WARNING, "breaker_opened", message, backend, failures, cooldown)
+        message = (
+            f"backend '{backend}' failed {failures} times of late (asked for '{model}') and is left alone "
+            f"by {_who(tenant, key_id)} for {cooldown:g} s"
+        )
+        facts = (backend, model, tenant, key_id, failures, cooldown)
+        tell(log, logging.WARNING, "breaker_opened", message, *facts)
 
-    def breaker_closed(self, backend: str) -> None:
+    def breaker_closed(self, backend: str, model: str, tenant: str | None, key_id: str | None) -> None:
         self._metrics.breaker_open.labels(backend).dec()
-        tell(log, logging.INFO, "breaker_closed", f"backend '{backend}' serves again", backend)
+        message = f"backend '{backend}' is asked for '{model}' again by {_who(tenant, key_id)}"
+        tell(log, logging.INFO, "breaker_closed", message, backend, model, tenant, key_id)
 
     def credentials_refused(self, backend: str, model: str, error: str) -> None:
         self._metrics.credentials_refused.labels(backend).inc()
@@ -35,3 +48,9 @@ class BackendWatch:
         self._metrics.credentials_refused.labels(backend).dec()
         message = f"backend '{backend}' takes the gateway's credentials again, or has others"
         tell(log, logging.INFO, "credentials_accepted", message, backend)
+
+
+def _who(tenant: str | None, key_id: str | None) -> str:
+    if tenant is None:
+        return "everybody"
+    return f"tenant '{tenant}'" if key_id is None else f"key '{key_id}' of tenant '{tenant}'"

@@ -25,8 +25,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         *("backend", "upstream_model", "upstream_status", "error", "attempt", "seconds"),
     ),
     "failover": (*_WHO, "backend", "error", "to_model", "to_backend"),
-    "breaker_opened": ("backend", "failures", "cooldown"),
-    "breaker_closed": ("backend",),
+    "breaker_opened": ("backend", "upstream_model", "tenant", "key_id", "failures", "cooldown"),
+    "breaker_closed": ("backend", "upstream_model", "tenant", "key_id"),
     "credentials_refused": ("backend", "upstream_model", "error"),
     "credentials_accepted": ("backend",),
 }

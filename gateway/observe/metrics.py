@@ -138,7 +138,7 @@ class Metrics:
         )
         self.breaker_open = make.gauge(
             "tollgate_breaker_open",
-            "Workers that leave a backend alone because it failed.",
+            "Breakers that are open: of each worker, model, and key, tenant or everybody.",
             ["backend"],
         )
         self.credentials_refused = make.gauge(

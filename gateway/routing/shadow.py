@@ -98,6 +98,7 @@ def copy_of(call: Call, model: str) -> Call:
         model=call.policy.resolve(model) or model,
         deadline=None,
         shadow=True,
+        purpose="shadow",
         candidates=(),
         candidate=None,
         hints={},

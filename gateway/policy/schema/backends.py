@@ -33,9 +33,17 @@ def _engine_base(url: str) -> str:
 
 
 class Breaker(Frozen):
-    """When a failing backend is left alone: after ``failures`` in a row, for ``cooldown``, then one probe."""
+    """When a failing model of a backend is left alone, and for how long; then one request is its probe.
+
+    That is for the caller whom it fails; for all callers, once it fails several, and would be left alone without any
+    one of them.
+    """
 
     failures: Count = 5
+    """In ``window``, at least."""
+    share: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 0.5
+    """Of the requests that ended in ``window``, at least."""
+    window: Timeout = 30.0
     cooldown: Timeout = 10.0
 
 

@@ -1,15 +1,18 @@
-"""The breaker's states, against a clock that the test turns."""
+"""The breaker's states, against a clock that the test turns; and that no caller opens it for another."""
 
 from __future__ import annotations
 
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.fallback.breaker import SOON, Breaker, Trial
+from gateway.fallback.breaker import EVERYBODY, MOST, SOON, Breaker, Caller, Scope, Trial
 from gateway.fallback.switchboard import Switchboard
 from gateway.policy import schema
+from gateway.policy.schema import Target
 
 LIMITS = schema.Breaker(failures=3, cooldown="10s")  # type: ignore[arg-type]
+A, A2, B, C = Caller("a", "k1"), Caller("a", "k2"), Caller("b", "k1"), Caller("c", "k1")
 
 
 class Clock:
@@ -19,8 +22,8 @@ class Clock:
         return self.now
 
 
-def admitted(breaker: Breaker) -> Trial:
-    trial = breaker.admit(LIMITS)
+def admitted(breaker: Breaker, caller: Caller = A, *, counts: bool = True) -> Trial:
+    trial = breaker.admit(caller, LIMITS, counts=counts)
     assert trial is not None
     return trial
 
@@ -33,26 +36,118 @@ def opened(clock: Clock) -> Breaker:
     return breaker
 
 
-def test_failures_in_a_row_open_it() -> None:
+def open_for_all(clock: Clock) -> Breaker:
+    breaker = Breaker(clock)
+    for caller in (A, B, A, B):
+        admitted(breaker, caller).failed()
+    assert breaker.sick
+    return breaker
+
+
+def test_so_many_failures_and_such_a_share_open_it() -> None:
     breaker = Breaker(Clock())
-    for end in ("failed", "failed", "succeeded", "failed", "let_go", "failed"):
+    for end in ("failed", "succeeded", "failed", "let_go", "succeeded"):
         getattr(admitted(breaker), end)()
         assert breaker.closed
     admitted(breaker).failed()
-    assert breaker.admit(LIMITS) is None
-    assert breaker.wait() == 10.0
+    assert breaker.admit(A, LIMITS) is None
+    assert breaker.wait(A) == 10.0
+
+
+def test_a_small_share_does_not_however_many() -> None:
+    breaker = Breaker(Clock())
+    for number in range(300):
+        admitted(breaker).failed() if number % 3 == 2 else admitted(breaker).succeeded()
+    assert breaker.closed
+
+
+def test_nor_do_failures_far_apart() -> None:
+    clock = Clock()
+    breaker = Breaker(clock)
+    for _ in range(20):
+        admitted(breaker).failed()
+        clock.now += LIMITS.window * 0.6
+    assert breaker.closed
+
+
+def test_what_one_key_of_a_tenant_meets_is_its_own() -> None:
+    breaker = opened(Clock())
+    assert breaker.wait(A) > 0
+    assert breaker.wait(A2) == breaker.wait(B) == 0
+    admitted(breaker, A2).failed()
+    assert breaker.wait(A2) == 0, "one is chance"
+    admitted(breaker, A2).failed()
+    assert breaker.wait(Caller("a", "k3")) > 0, "all of the tenant's"
+    assert breaker.wait(B) == 0, "and nobody else"
+
+
+def test_with_as_many_keys_as_it_likes_a_tenant_opens_it_for_nobody_else() -> None:
+    breaker = Breaker(Clock())
+    for key in range(50):
+        if (trial := breaker.admit(Caller("a", str(key)), LIMITS)) is not None:
+            trial.failed()
+    assert breaker.wait(A) > 0
+    assert breaker.wait(B) == 0 and not breaker.sick
+
+
+def test_what_several_tenants_meet_opens_it_for_all() -> None:
+    breaker = open_for_all(Clock())
+    assert breaker.wait(C) == 10.0 and breaker.admit(C, LIMITS) is None
+
+
+def test_a_tenant_that_fails_beside_another_that_is_well_served_does_not() -> None:
+    """However many it sends, and though the other meets a failure now and then."""
+    breaker = Breaker(Clock())
+    for number in range(400):
+        if (trial := breaker.admit(A, LIMITS)) is not None:
+            trial.failed()
+        trial = admitted(breaker, B if number % 2 else C)
+        trial.failed() if number % 10 == 0 else trial.succeeded()
+    assert breaker.wait(B) == breaker.wait(C) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("xyz"), st.booleans()), max_size=60), st.integers(1, 50))
+def test_when_it_opens_for_all_what_the_others_met_warrants_it(
+    met: list[tuple[str, bool]], flood: int
+) -> None:
+    """However many requests fail of one tenant, with however many keys."""
+    breaker = Breaker(Clock())
+    asked = lost = 0
+    for tenant, failed in met:
+        for key in range(flood):
+            if (trial := breaker.admit(Caller("a", str(key)), LIMITS)) is not None:
+                trial.failed()
+        if (trial := breaker.admit(Caller(tenant, "k"), LIMITS)) is not None:
+            trial.failed() if failed else trial.succeeded()
+            asked, lost = asked + 1, lost + failed
+        if breaker.sick:
+            assert lost >= 2 and lost >= LIMITS.share * asked
+            return
+
+
+def test_copies_and_judges_say_nothing_and_probe_nothing() -> None:
+    clock = Clock()
+    breaker = Breaker(clock)
+    for caller in (A, B, C, A, B, C):
+        admitted(breaker, caller, counts=False).failed()
+    assert breaker.closed
+    breaker = open_for_all(clock)
+    clock.now += 11
+    assert breaker.admit(C, LIMITS, counts=False) is None
+    admitted(breaker, C).succeeded()
+    assert breaker.admit(C, LIMITS, counts=False) is not None
 
 
 def test_after_the_cooldown_there_is_one_probe() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 9.9
-    assert breaker.admit(LIMITS) is None
+    assert breaker.admit(A, LIMITS) is None
     clock.now += 0.2
-    assert breaker.wait() == 0
+    assert breaker.wait(A) == 0
     probe = admitted(breaker)
-    assert breaker.admit(LIMITS) is None
-    assert breaker.wait() == SOON
+    assert breaker.admit(A, LIMITS) is None
+    assert breaker.wait(A) == SOON
     probe.succeeded()
     assert breaker.closed
     for _ in range(LIMITS.failures - 1):
@@ -67,7 +162,28 @@ def test_a_probe_that_ends_for_other_reasons_makes_room_for_the_next() -> None:
     admitted(breaker).let_go()
     probe = admitted(breaker)
     probe.failed()
-    assert breaker.wait() == 10.0
+    assert breaker.wait(A) == 10.0
+
+
+def test_one_whose_probes_fail_does_not_keep_it_open_for_the_others() -> None:
+    clock = Clock()
+    breaker = open_for_all(clock)
+    for _ in range(3):
+        clock.now += 10
+        admitted(breaker, A).failed()
+        assert breaker.wait(A) == 10.0
+        assert breaker.wait(C) == 0
+    admitted(breaker, C).succeeded()
+    assert breaker.wait(C) == 0 and not breaker.sick
+
+
+def test_two_whose_probes_fail_do() -> None:
+    clock = Clock()
+    breaker = open_for_all(clock)
+    clock.now += 10
+    admitted(breaker, A).failed()
+    admitted(breaker, C).failed()
+    assert breaker.wait(B) == breaker.wait(A) == breaker.wait(Caller("d", "k")) == 10.0
 
 
 def test_those_from_before_it_opened_say_nothing() -> None:
@@ -80,7 +196,7 @@ def test_those_from_before_it_opened_say_nothing() -> None:
     assert not breaker.closed
     clock.now += 6
     late.failed()
-    assert breaker.wait() == 4.0
+    assert breaker.wait(A) == 4.0
 
 
 def test_only_the_first_word_counts() -> None:
@@ -98,13 +214,42 @@ def test_an_edit_of_the_policy_takes_effect_at_once() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 3
-    assert breaker.admit(LIMITS.model_copy(update={"cooldown": 2.0})) is not None
+    assert breaker.admit(A, LIMITS.model_copy(update={"cooldown": 2.0})) is not None
 
 
-def test_a_switchboard_has_one_line_per_backend() -> None:
+def test_who_does_not_come_back_is_forgotten() -> None:
+    clock = Clock()
+    changes: list[tuple[Scope, int]] = []
+    breaker = Breaker(clock, lambda scope, failures, cooldown: changes.append((scope, failures)))
+    for _ in range(3):
+        admitted(breaker, A).failed()
+    clock.now += LIMITS.window + LIMITS.cooldown + 1
+    admitted(breaker, B).succeeded()
+    assert changes == [(Scope("a", "k1"), 3), (Scope("a", "k1"), 0)]
+    assert breaker.closed
+
+
+def test_whatever_is_remembered_is_bounded() -> None:
+    breaker = Breaker(Clock())
+    for number in range(3 * MOST):
+        if (trial := breaker.admit(Caller(f"t{number}", "k"), schema.Breaker(failures=10**6))) is not None:
+            trial.failed()
+    assert len(breaker._circuits) <= 2 * MOST + 3
+
+
+def test_a_switchboard_has_one_breaker_per_target() -> None:
     switchboard = Switchboard()
+    one, other = Target(backend="a", model="m"), Target(backend="a", model="n")
+    assert switchboard.breaker(one) is switchboard.breaker(one.model_copy())
+    assert switchboard.breaker(one) is not switchboard.breaker(other)
     assert switchboard["a"] is switchboard["a"]
-    assert switchboard["a"].breaker is not switchboard["b"].breaker
+    for caller in (A, B, A, B):
+        admitted(switchboard.breaker(one), caller).failed()
+    told = switchboard.trouble("a")
+    assert told is not None and "'m'" in told and switchboard.trouble("b") is None
+    assert admitted(switchboard.breaker(other))
+    switchboard.proven("a")
+    assert admitted(switchboard.breaker(one))
 
 
 class Traffic(RuleBasedStateMachine):
@@ -113,37 +258,56 @@ class Traffic(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.breaker = Breaker(self.clock)
+        self.open: set[Scope] = set()
+        self.breaker = Breaker(self.clock, self.changed)
         self.under_way: list[tuple[Trial, bool]] = []
 
-    @rule()
-    def arrive(self) -> None:
-        was_closed = self.breaker.closed
-        may = self.breaker.wait() == 0
-        trial = self.breaker.admit(LIMITS)
+    def changed(self, scope: Scope, failures: int, cooldown: float) -> None:
+        """Each change is told once."""
+        assert (scope in self.open) == (not failures)
+        self.open.symmetric_difference_update({scope})
+
+    @rule(caller=st.sampled_from([A, A2, B, C]))
+    def arrive(self, caller: Caller) -> None:
+        may = self.breaker.wait(caller) == 0
+        trial = self.breaker.admit(caller, LIMITS)
         assert (trial is not None) == may
         if trial is not None:
-            self.under_way.append((trial, not was_closed))
+            self.under_way.append((trial, bool(self.scopes(caller) & self.open)))
 
     @precondition(lambda self: self.under_way)
     @rule(data=st.data(), end=st.sampled_from(["succeeded", "failed", "let_go"]))
     def leave(self, data: st.DataObject, end: str) -> None:
         trial, was_probe = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
-        closed = self.breaker.closed
+        mine = self.scopes(trial.caller)
+        before = set(self.open)
         getattr(trial, end)()
-        if was_probe:
-            assert self.breaker.closed == (end == "succeeded")
-        elif not closed:
-            assert not self.breaker.closed
+        if was_probe and end == "succeeded":
+            assert self.breaker.wait(trial.caller) == 0
+        elif end != "failed":
+            assert self.open == before
+        assert self.open - mine == before - mine, "it is nobody else's"
 
     @rule(seconds=st.floats(0, 15))
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
 
+    @staticmethod
+    def scopes(caller: Caller) -> set[Scope]:
+        return {Scope(*caller), Scope(caller.tenant), EVERYBODY}
+
     @invariant()
     def one_probe(self) -> None:
-        probes = sum(was_probe for _, was_probe in self.under_way)
-        assert probes <= (0 if self.breaker.closed else 1)
+        for scope in (EVERYBODY, Scope("a"), Scope("a", "k1")):
+            probes = sum(
+                was_probe and scope in self.open and scope in self.scopes(trial.caller)
+                for trial, was_probe in self.under_way
+            )
+            assert probes <= 1 or scope not in self.open
+
+    @invariant()
+    def it_says_whether_it_is_closed(self) -> None:
+        assert self.breaker.closed == (not self.open)
 
 
 TestTraffic = Traffic.TestCase
@@ -154,13 +318,13 @@ def test_a_proof_of_life_ends_the_cooldown_but_not_the_rule_of_one_probe() -> No
     limits = schema.Breaker(failures=1, cooldown="1h")  # type: ignore[arg-type]
     breaker.proven()
     assert breaker.closed, "nothing to do for one that is closed"
-    trial = breaker.admit(limits)
+    trial = breaker.admit(A, limits)
     assert trial is not None
     trial.failed()
-    assert breaker.admit(limits) is None
+    assert breaker.admit(A, limits) is None
     breaker.proven()
-    probe = breaker.admit(limits)
+    probe = breaker.admit(A, limits)
     assert probe is not None
-    assert breaker.admit(limits) is None
+    assert breaker.admit(A, limits) is None
     probe.failed()
-    assert breaker.admit(limits) is None and breaker.wait() == 3600
+    assert breaker.admit(A, limits) is None and breaker.wait(A) == 3600

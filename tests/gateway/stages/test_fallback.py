@@ -347,7 +347,7 @@ async def test_callers_in_a_hurry_do_not_shut_out_the_others() -> None:
         call = r.call()
         call.deadline = call.started + 0.05
         await failure(r, call)
-        assert r.switchboard["a"].breaker.closed
+        assert r.switchboard.breaker(Target(backend="a", model="a-model")).closed
 
 
 async def test_a_cascades_steps_are_told_one_after_the_other() -> None:
@@ -386,7 +386,7 @@ async def test_no_place_here_may_be_a_place_there() -> None:
         assert text(chunks) == ANSWER
         assert [chunk.comment for chunk in chunks if chunk.comment] == ["1 before you"] * 2
         assert "x-tollgate-attempts" not in call.reply_headers
-        assert r.switchboard["a"].breaker.closed
+        assert r.switchboard.breaker(Target(backend="a", model="a-model")).closed
         assert outcomes(call) == ["overloaded", "ok"]
         assert 'tollgate_attempts_total{backend="a"' not in r.metrics.render()[0].decode()
 
@@ -452,7 +452,7 @@ async def test_one_that_has_just_been_given_up_is_not_waited_for() -> None:
 async def test_what_is_not_the_backends_fault_does_not_open_it(fault: faults.Fault) -> None:
     async with row(FaultServer(fault), breaker={"failures": 1}) as r:
         await failure(r, r.call())
-        assert r.switchboard["a"].breaker.closed
+        assert r.switchboard.breaker(Target(backend="a", model="a-model")).closed
 
 
 async def test_a_probe_whose_client_left_frees_the_slot() -> None:
@@ -467,9 +467,9 @@ async def test_a_probe_whose_client_left_frees_the_slot() -> None:
         await server.arrived(3)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert not r.switchboard["a"].breaker.closed
+        assert not r.switchboard.breaker(Target(backend="a", model="a-model")).closed
         assert text(await ask(r, r.call())) == ANSWER
-        assert r.switchboard["a"].breaker.closed
+        assert r.switchboard.breaker(Target(backend="a", model="a-model")).closed
 
 
 # In the middle of the answer
