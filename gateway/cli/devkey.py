@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.policy.keys import make_key
+from gateway.private import private_folder
 
 VARIABLE = "TOLLGATE_DEV_KEY"
 
@@ -30,7 +31,7 @@ def development_key(state_dir: Path, env: Mapping[str, str]) -> DevelopmentKey:
 
 
 def _kept(file: Path) -> str:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(file.parent)
     try:
         key = file.read_text("utf-8", "replace").strip()
     except FileNotFoundError:

@@ -13,6 +13,7 @@ from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 
+from gateway.private import private_file, private_folder
 from gateway.types import Call, Principal, Usage
 
 VERSION = 3
@@ -241,7 +242,12 @@ class _Table:
             self._database = None
 
     def _opened(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self._path.parent)
+        private_file(self._path)
+        for name in (f"{self._path}-wal", f"{self._path}-shm"):
+            # SQLite gives them the ledger's mode when it makes them; these are of a gateway that let others read.
+            if os.path.exists(name):
+                private_file(Path(name))
         database = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT)
         try:
             database.execute("PRAGMA journal_mode = WAL")

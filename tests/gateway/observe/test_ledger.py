@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,44 @@ async def test_a_request_is_recorded_whole(tmp_path: Path) -> None:
     assert (second["status"], second["stream"], second["backend"], second["attempts"]) == (503, 0, None, 0)
     assert second["error"] == "queue_full"
     assert ledger.lost == 0
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+async def test_nobody_else_may_read_it(tmp_path: Path, no_umask: None) -> None:
+    ledger = Ledger(tmp_path / "state" / "ledger.sqlite")
+    ledger.record(a_call(), None, 0, 200, False)
+    assert await asyncio.to_thread(ledger.wait_drained, 300)
+    files = dict.fromkeys(("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), 0o600)
+    assert modes(tmp_path / "state") == files
+    assert modes(tmp_path) == {"state": 0o700}
+    await ledger.aclose()
+
+
+async def test_one_that_others_may_read_is_closed_to_them(tmp_path: Path, no_umask: None) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with closing(sqlite3.connect(path)) as open_elsewhere:
+        open_elsewhere.execute("PRAGMA journal_mode = WAL")
+        open_elsewhere.execute("CREATE TABLE other (x)")
+        open_elsewhere.commit()
+        assert modes(tmp_path) == dict.fromkeys(
+            ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), 0o644
+        )
+        ledger = Ledger(path)
+        ledger.record(a_call(), None, 0, 200, False)
+        assert await asyncio.to_thread(ledger.wait_drained, 300)
+        assert set(modes(tmp_path).values()) == {0o600}
+        await ledger.aclose()
+    assert len(rows(path)) == 1
 
 
 async def test_what_our_own_queue_refused_was_not_asked(tmp_path: Path) -> None:
