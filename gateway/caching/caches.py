@@ -20,6 +20,9 @@ from gateway.types import Call, Candidate
 DEGRADED = frozenset({"fallback", "downgrade"})
 """Why somebody else answered than the one who was asked."""
 
+CLIPPED = "x-tollgate-max-tokens"
+"""The header that tells of fewer tokens than were asked for: another time there may be room for all of them."""
+
 READY_SHARE = 8
 """One part in so many of an exact cache in memory."""
 
@@ -152,6 +155,8 @@ class Caches:
             return "unscanned"
         if not recording.is_whole(call.request):
             return "incomplete"
+        if CLIPPED in call.reply_headers and not recording.stopped():
+            return "clipped"
         if candidate is None or self._is_degraded(call, candidate):
             return "degraded"
         try:

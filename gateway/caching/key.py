@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 import orjson
+from pydantic import BaseModel
 
-from gateway.policy.schema import (
-    AnthropicBackend,
-    AnyBackend,
-    EngineBackend,
-    FakeBackend,
-    OpenAIBackend,
-    Policy,
-)
+from gateway.policy import schema
+from gateway.policy.schema import Policy
 from gateway.types import Call, ChatRequest, Json, Native
 
-VERSION = 2
+VERSION = 3
 """Of what is hashed, and of how answers are written: entries of another are never found."""
 
 LONGEST_QUESTION = 2000
@@ -50,6 +45,67 @@ _DEFAULTS: Mapping[str, Json] = {
 """Spelled out, they say what is said by leaving them out, to every server. Those of ``temperature``, ``top_p`` and
 ``max_tokens`` are the model's own; and every null is a default."""
 
+# What a request or a policy says counts, unless it is written down here that it does not: what is new counts.
+
+_OF_ANY_BACKEND = frozenset({"max_concurrency", "max_tokens_in_flight", "region", "breaker"})
+BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
+    schema.Model: frozenset(
+        # How often each target answers, and what else is asked: answers of fallbacks and the like are never kept.
+        {"aliases", "select", "regions", "fallbacks", "spill_over", "shadow", "timeouts", "retry"}
+    ),
+    schema.Target: frozenset({"weight", "timeouts"}),
+    schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env"},
+    schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key"},
+    schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
+    schema.FakeBackend: _OF_ANY_BACKEND | {"first_token_delay", "token_delay"},
+    schema.SidecarBackend: _OF_ANY_BACKEND,
+    schema.Sidecar: frozenset({"threads", "max_queue", "max_batch"}),
+    schema.Tenant: frozenset({"tier", "quotas", "budget"}),
+}
+"""Settings that shape no answer, of each part of a policy that has any such."""
+
+BESIDE_POLICY = frozenset(
+    {
+        *(
+            "version",
+            "keys",
+            "jwt",
+            "tiers",
+            "prices",
+            "default_price",
+            "on_unpriced",
+            "trusted_proxies",
+            "cors",
+        ),
+        *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
+    }
+)
+"""Parts of a policy that shape none: who may ask, how much, what it costs, where things are kept."""
+
+BESIDE_REQUEST = frozenset({"model", "stream", "include_usage"})
+"""Of a request: the model it means counts, not how it is called; and not how the answer is sent."""
+
+BESIDE_CALL = frozenset(
+    {
+        # Looked at in another way: who asks, what, and under which settings.
+        *("principal", "request", "policy"),
+        # About one call and its way, not about what is asked.
+        *(
+            "request_id",
+            "receipt",
+            "started",
+            "headers",
+            "deadline",
+            "cache_control",
+            "cached",
+            "shadow",
+            "purpose",
+        ),
+        # Found out on the way; an answer that had to be shorter for want of money or room is not kept.
+        *("demand", "purse", "cap", "candidates", "candidate", "sent", "hints", "reply_headers", "spent"),
+    }
+)
+
 _Per = Literal["tenant", "key"]
 
 
@@ -72,9 +128,7 @@ class Fingerprints:
         """Two policies with the same fingerprint give the same answers to ``tenant``'s questions to ``model``.
 
         It covers the model's targets, its cascade's steps and larger models with theirs, those targets' backends, and
-        every guard that looks after the tenant. It leaves out time limits, retries, prices, queues, and the weights and
-        regions by which a target is chosen: they say how often each answers, not what. Fallbacks are left out as their
-        answers are never kept.
+        every guard that looks after the tenant, with all their settings but those in ``BESIDE``.
         """
         known = self._known.get((model, tenant))
         if known is None:
@@ -91,24 +145,23 @@ class Fingerprints:
     def _parts(self, model: str, tenant: str) -> Json:
         policy = self._policy
         guards = {
-            name: guard.model_dump(mode="json")
+            name: settings_of(guard)
             for name, guard in policy.guards.items()
             if any(fnmatchcase(tenant, pattern) for pattern in guard.tenants)
         }
         judges = [guard["judge"] for guard in guards.values() if guard.get("judge")]
         reached = [model, *judges]
         models = {name: _model(policy, name) for name in self._reached(reached)}
-        backends = {target[0] for one in models.values() for target in one["targets"]}
-        known = policy.tenants.get(tenant)
+        backends = {target.backend for name in models for target in policy.models[name].targets}
         return {
             "version": VERSION,
             "models": models,
             "backends": {
-                name: _backend(policy.backends[name]) for name in backends if name in policy.backends
+                name: settings_of(policy.backends[name]) for name in backends if name in policy.backends
             },
             "guards": list(guards.items()),
-            "sidecar": [policy.sidecar.embedder, policy.sidecar.spacy] if guards else None,
-            "local_only": known.local_only if known is not None else False,
+            "sidecar": settings_of(policy.sidecar) if guards or _embeds(policy, backends) else None,
+            "tenant": settings_of(policy.tenants.get(tenant) or schema.Tenant()),
         }
 
     def _reached(self, names: Iterable[str]) -> list[str]:
@@ -181,13 +234,19 @@ def _rest(call: Call, request: ChatRequest, fingerprint: str, per: _Per) -> list
     return [
         [who.tenant, who.key_id] if per == "key" else [who.tenant],
         fingerprint,
-        call.model,
-        request.prompt,
-        request.n,
-        [request.continues, request.embeds, call.local_only],
-        *([dict(call.provider_headers)] if call.provider_headers else ()),
+        [getattr(call, name) for name in _OF_CALL],
+        [getattr(request, name) for name in _OF_REQUEST],
         {name: value for name, value in request.params.items() if not _is_left_out(name, value)},
     ]
+
+
+_OF_CALL = tuple(one.name for one in fields(Call) if one.name not in BESIDE_CALL)
+_OF_REQUEST = tuple(
+    # The last three are looked at by themselves.
+    one.name
+    for one in fields(ChatRequest)
+    if one.name not in BESIDE_REQUEST | {"messages", "native", "params"}
+)
 
 
 def _is_left_out(name: str, value: Json) -> bool:
@@ -224,25 +283,16 @@ def _plain_object(value: object) -> Json:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
+def settings_of(part: BaseModel) -> dict[str, Json]:
+    """All that ``part`` of a policy says, without what shapes no answer."""
+    return part.model_dump(mode="json", exclude=set(BESIDE.get(type(part), ())))
+
+
 def _model(policy: Policy, name: str) -> dict[str, Any]:
     model = policy.models[name]
-    return {
-        "targets": sorted([target.backend, target.model] for target in model.targets),
-        "cascade": [step.model_dump(mode="json") for step in model.cascade],
-        "context": model.context,
-        "larger_context": model.larger_context,
-    }
+    targets = sorted(orjson.dumps(settings_of(target)).decode() for target in model.targets)
+    return {**settings_of(model), "targets": targets}
 
 
-def _backend(backend: AnyBackend) -> Json:
-    match backend:
-        case EngineBackend():
-            return ["engine", backend.base_url, backend.model, backend.args, backend.local]
-        case OpenAIBackend():
-            return ["openai", backend.base_url, backend.local]
-        case AnthropicBackend():
-            return ["anthropic", backend.base_url, backend.max_tokens, backend.local]
-        case FakeBackend():
-            script = [reply.model_dump(mode="json") for reply in backend.script]
-            return ["fake", script, backend.local]
-    return [type(backend).__name__, backend.local]
+def _embeds(policy: Policy, backends: Iterable[str]) -> bool:
+    return any(isinstance(policy.backends.get(name), schema.SidecarBackend) for name in backends)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.caching import key as keys
 from gateway.caching.key import LONGEST_QUESTION, Fingerprints, cache_key, partition
+from gateway.policy import schema
 from gateway.policy.schema import Policy
-from gateway.types import Call, Principal
+from gateway.types import Call, ChatRequest, Native, Principal
 from tests.fakes import a_call, policy
 
 TEXTS = st.text(max_size=8)
@@ -294,3 +297,163 @@ def test_whose_answers_are_what_a_name_means() -> None:
     known = Fingerprints(made())
     assert known.own_models("m") == {"m", "l"}
     assert known.own_models("c") == {"c", "m", "n", "l"}
+
+
+# By construction: what a policy or a request says counts, unless it is written down that it does not.
+
+ALL_BACKENDS: dict[str, dict[str, Any]] = {
+    "engine": {"kind": "engine", "base_url": "http://127.0.0.1:1"},
+    "openai": {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"},
+    "anthropic": {"kind": "anthropic"},
+    "fake": {"kind": "fake", "script": [{"reply": "a"}]},
+    "sidecar": {"kind": "sidecar"},
+}
+"""One of each kind."""
+OTHER: dict[str, Any] = {
+    "aliases": ["z"],
+    "api_key": "k",
+    "args": ["--seed", "1"],
+    "backend": "big",
+    "base_url": "http://127.0.0.1:2",
+    "breaker": {"failures": 9},
+    "budget": {"usd_per_day": 1.0},
+    "cascade": [{"model": "n"}],
+    "context": 5,
+    "continues": None,
+    "embedder": "other",
+    "env": ["X"],
+    "fallbacks": [],
+    "first_token_delay": "1s",
+    "larger_context": "n",
+    "launch": True,
+    "local": None,
+    "local_only": True,
+    "matryoshka": True,
+    "max_batch": 3,
+    "max_concurrency": 3,
+    "max_queue": 3,
+    "max_tokens": 3,
+    "max_tokens_in_flight": 3,
+    "model": "other",
+    "over_context": "refuse",
+    "quotas": {"requests_per_minute": 3},
+    "region": "eu",
+    "regions": ["eu"],
+    "retry": {"attempts": 3},
+    "script": [{"reply": "b"}],
+    "select": "least_loaded",
+    "shadow": {"model": "n"},
+    "spacy": {"en": "x"},
+    "spill_over": True,
+    "targets": [{"backend": "up", "model": "aa"}],
+    "threads": 3,
+    "tier": "gold",
+    "timeouts": {"total": "9s"},
+    "token_delay": "1s",
+    "weight": 7.0,
+}
+"""Another value of each setting; None is to turn the default round. A new setting wants one, and to be thought of."""
+SPOKEN_FOR = {"kind", "targets", "cascade", "backend"}
+"""Of one kind is not of another; these have tests above."""
+
+
+def parts() -> list[tuple[str, type[Any], str]]:
+    kinds = [type(one) for one in made(backends={**BACKENDS, **ALL_BACKENDS}).backends.values()]
+    found: list[type[Any]] = [
+        *dict.fromkeys(kinds),
+        schema.Model,
+        schema.Target,
+        schema.Tenant,
+        schema.Sidecar,
+    ]
+    return [
+        (kind.__name__, kind, name) for kind in found for name in kind.model_fields if name not in SPOKEN_FOR
+    ]
+
+
+def with_setting(kind: type[Any], **more: Any) -> Policy:
+    """One of ``kind``, among what answers ``m`` for ``acme``, says ``more``."""
+    name = next((one for one in ALL_BACKENDS if kind.__name__.lower() == one + "backend"), "fake")
+    backend = {**ALL_BACKENDS[name], **(more if issubclass(kind, schema.AnyBackend) else {})}
+    target = {"backend": name, "model": "a", **(more if kind is schema.Target else {})}
+    m = {
+        "targets": [target],
+        "fallbacks": ["n"],
+        "larger_context": "l",
+        **(more if kind is schema.Model else {}),
+    }
+    return made(
+        backends={**BACKENDS, name: backend},
+        models={**MODELS, "m": m},
+        guards={"pii": PII},
+        tenants={"acme": more if kind is schema.Tenant else {}},
+        sidecar=more if kind is schema.Sidecar else {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [part[1:] for part in parts()], ids=lambda one: getattr(one, "__name__", one)
+)
+def test_each_setting_counts_or_is_said_not_to(kind: type[Any], name: str) -> None:
+    assert name in OTHER, (
+        f"{kind.__name__}.{name} is new: does it shape answers? It counts until BESIDE has it"
+    )
+    value = OTHER[name]
+    if value is None:
+        value = not kind.model_fields[name].default
+    if name == "base_url" and kind is schema.OpenAIBackend:
+        value += "/v1"
+    before, after = fingerprint(with_setting(kind)), fingerprint(with_setting(kind, **{name: value}))
+    assert (after == before) == (name in keys.BESIDE.get(kind, ()))
+
+
+def test_each_part_of_a_policy_is_covered_or_said_not_to_be() -> None:
+    covered = {"backends", "models", "tenants", "guards", "sidecar"}
+    assert covered | keys.BESIDE_POLICY == set(Policy.model_fields)
+    for kind, beside in keys.BESIDE.items():
+        assert beside <= set(kind.model_fields), "of settings that are gone nothing is said"
+
+
+NATIVE = Native("x", {"messages": []}, lambda body: ChatRequest("m"))
+OTHER_REQUEST: dict[str, Any] = {
+    "messages": ({"role": "user", "content": "?"},),
+    "prompt": "other",
+    "n": 2,
+    "params": {"seed": 1},
+    "continues": True,
+    "embeds": True,
+    "native": NATIVE,
+    "model": "z",
+    "stream": False,
+    "include_usage": True,
+}
+OTHER_CALL: dict[str, Any] = {
+    "model": "z",
+    "query": "beta=true",
+    "local_only": True,
+    "provider_headers": {"anthropic-beta": "b"},
+}
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(ChatRequest)])
+def test_each_field_of_a_request_counts_or_is_said_not_to(name: str) -> None:
+    call = asked(stream=True)
+    before = key(call)
+    call.request = replace(call.request, **{name: OTHER_REQUEST[name]})
+    assert (key(call) == before) == (name in keys.BESIDE_REQUEST)
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Call)])
+def test_each_field_of_a_call_counts_or_is_said_not_to(name: str) -> None:
+    if name in keys.BESIDE_CALL:
+        return
+    call = asked()
+    before = key(call)
+    setattr(call, name, OTHER_CALL[name])
+    assert key(call) != before
+
+
+@given(PARAMS, st.text(min_size=1, max_size=12), st.integers(1, 9))
+def test_a_parameter_that_nobody_knows_counts(params: Any, name: str, value: int) -> None:
+    if name not in keys.IGNORED and name not in params and (name, value) != ("best_of", 1):
+        assert key(asked(params={**params, name: value})) != key(asked(params=params))
