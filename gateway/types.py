@@ -189,6 +189,9 @@ class Spending:
     usage: Usage
     estimated: bool = False
     """Counted by the gateway, as the backend did not say."""
+    purpose: Purpose = "answer"
+    model: str = ""
+    """The public model whose target it is."""
 
 
 class Purse(Protocol):
@@ -258,15 +261,21 @@ class Call:
     """Set by ``route``: where to try, in this order."""
     candidate: Candidate | None = None
     """Where it is being sent now, or who answered. Set by ``fallback``."""
+    sent: bool = False
+    """Whether the attempt under way has left for its server, which may charge for it from then on."""
     hints: Mapping[str, str] = field(default_factory=dict)
     """Headers that the bundled engine understands: priority, weight, deadline. Set by ``queue``."""
     reply_headers: dict[str, str] = field(default_factory=dict)
     """For the caller, with the answer or the error."""
     spent: list[Spending] = field(default_factory=list)
-    """What each attempt used. Added to by ``fallback``, billed by ``quota``."""
+    """What each attempt used that left for its server. Added to by ``fallback``, billed by ``quota``."""
 
     def __post_init__(self) -> None:
         self.model = self.model or self.request.model
+
+    def leaves(self) -> None:
+        """A backend is about to send it: from here on it may cost something, however it ends."""
+        self.sent = True
 
     @property
     def target(self) -> Target | None:

@@ -15,7 +15,8 @@ from typing import Any, Self
 import orjson
 
 from gateway.policy.schema import Policy, Target, Timeouts
-from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt
+from gateway.quota.tally import Bill, Charge
+from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt, Spending, Usage
 
 
 class Do(Enum):
@@ -309,6 +310,12 @@ def policy(**more: Any) -> Policy:
             **more,
         }
     )
+
+
+def a_bill(usage: Usage, nanodollars: int = 0, *, estimated: bool = False) -> Bill:
+    """For one answer of ``TARGET``."""
+    charge = Charge(Spending(TARGET, usage, estimated, "answer", "m"), nanodollars)
+    return Bill((charge,), usage.prompt + usage.completion, nanodollars, estimated)
 
 
 TARGET = Target(backend="up", model="upstream-model")

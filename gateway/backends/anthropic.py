@@ -107,6 +107,7 @@ class AnthropicBackend:
             orjson.dumps(body),
             at_once=not call.request.stream,
             reading_of=reading_of,
+            on_send=call.leaves,
         )
         async with aclosing(chunks):
             async for chunk in chunks:

@@ -5,7 +5,7 @@ aiohttp's; or by any httpx transport that takes their place.
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, cast
@@ -15,6 +15,8 @@ import httpx
 
 from gateway.backends.http1 import Http1Client, Origin
 from gateway.backends.transport import AiohttpTransport, proxy_for
+
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
 @dataclass(frozen=True)
@@ -77,17 +79,25 @@ class Client:
         body: bytes = b"",
         *,
         connect: float | None = None,
+        on_send: Callable[[], None] | None = None,
     ) -> Answer:
         """The answer, its body still to be read. ``connect`` limits (seconds) the time a new connection takes.
 
-        Raises ``httpx.TransportError``.
+        ``on_send`` is called when there is a connection and the request is about to be written; where the connection
+        is another's business, as soon as it may have been. Raises ``httpx.TransportError``.
         """
         if self._given is None and not endpoint.proxied:
             if not endpoint.url.startswith(("http://", "https://")):
                 raise httpx.UnsupportedProtocol(f"not a URL to forward to: {endpoint.url}")
             try:
                 return await self._direct.send(
-                    endpoint.origin, endpoint.method, endpoint.path, headers, body, connect=connect
+                    endpoint.origin,
+                    endpoint.method,
+                    endpoint.path,
+                    headers,
+                    body,
+                    connect=connect,
+                    on_send=on_send,
                 )
             except ValueError as error:
                 raise httpx.UnsupportedProtocol(f"not a request to forward: {error}") from error
@@ -98,7 +108,17 @@ class Client:
             content=body or None,
             extensions={"timeout": {"connect": connect}},
         )
-        return _Through(await self._proxied.handle_async_request(request))
+        try:
+            response = await self._proxied.handle_async_request(request)
+        except _UNSENT:
+            raise
+        except BaseException:
+            if on_send is not None:
+                on_send()
+            raise
+        if on_send is not None:
+            on_send()
+        return _Through(response)
 
     async def aclose(self) -> None:
         await self._direct.aclose()

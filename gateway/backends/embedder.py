@@ -55,6 +55,7 @@ class EmbedderBackend:
         texts = await self._texts(call)
         clock = Clock(call.timeouts, deadline=call.deadline)
         vectors: list[bytes] = []
+        call.leaves()
         try:
             size = SLICE
             while len(vectors) < len(texts):

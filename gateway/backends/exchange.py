@@ -77,14 +77,16 @@ class Exchange:
         at_once: bool,
         reading_of: ReadingOf,
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
+        on_send: Callable[[], None] | None = None,
     ) -> Chunks:
         """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all.
 
-        ``on_headers`` is told an answer's headers before its first chunk.
+        ``on_send`` is called when the request is about to be written, ``on_headers`` with an answer's headers before
+        its first chunk.
         """
         with self._scrubber.about(body):
             if at_once:
-                answer, whole = await self._whole(endpoint, headers, clock, body)
+                answer, whole = await self._whole(endpoint, headers, clock, body, on_send)
                 if on_headers is not None:
                     on_headers(answer.headers)
                 if whole is not None:
@@ -96,7 +98,7 @@ class Exchange:
                         yield chunk
                     return
             else:
-                answer = await self._send(endpoint, headers, clock, body)
+                answer = await self._send(endpoint, headers, clock, body, on_send)
                 if on_headers is not None:
                     on_headers(answer.headers)
             try:
@@ -163,12 +165,19 @@ class Exchange:
             return told
 
     async def _send(
-        self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes = b""
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        clock: Clock,
+        body: bytes = b"",
+        on_send: Callable[[], None] | None = None,
     ) -> Answer:
         """The answer, not yet read, for the caller to close; any status but 200 is raised."""
         try:
             async with clock:
-                answer = await self._client.send(endpoint, headers, body, connect=clock.limits.connect)
+                answer = await self._client.send(
+                    endpoint, headers, body, connect=clock.limits.connect, on_send=on_send
+                )
         except httpx.TransportError as error:
             raise upstream_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
@@ -179,12 +188,19 @@ class Exchange:
         raise await self._refusal(answer, clock)
 
     async def _whole(
-        self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        clock: Clock,
+        body: bytes,
+        on_send: Callable[[], None] | None = None,
     ) -> tuple[Answer, bytes | None]:
         """An answer and its whole body, awaited in one go; a stream has None, and is the caller's to read and close."""
         try:
             async with clock:
-                answer = await self._client.send(endpoint, headers, body, connect=clock.limits.connect)
+                answer = await self._client.send(
+                    endpoint, headers, body, connect=clock.limits.connect, on_send=on_send
+                )
                 if answer.status == 200:
                     self.outage.over()
                     return answer, None if is_stream(answer) else await self._body(answer)

@@ -35,6 +35,7 @@ class FakeBackend:
         asked = _last_words(call)
         reply = next((entry for entry in self._config.script if entry.match in asked), None)
         clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
+        call.leaves()
         await self._pause(self._config.first_token_delay, clock)
         if reply is None or reply.status >= 400:
             status = 404 if reply is None else reply.status

@@ -127,8 +127,11 @@ class Http1Client:
         body: bytes,
         *,
         connect: float | None,
+        on_send: Callable[[], None] | None = None,
     ) -> Response:
         """The answer, its body still to be read. ``connect`` limits (seconds) the time a new connection takes.
+
+        ``on_send`` is called when there is a connection and the request is about to be written.
 
         Raises ``httpx.ConnectError``, ``ConnectTimeout``, ``ReadError``, ``RemoteProtocolError``; ``ValueError`` for
         a header that cannot be sent.
@@ -145,6 +148,8 @@ class Http1Client:
         if pool is None:
             pool = self._pools[origin] = _Pool(origin, self)
         connection = pool.take() or await self._connect(origin, pool, connect)
+        if on_send is not None:
+            on_send()
         return await connection.ask(head.encode("latin-1") + body, headers.get("x-request-id"))
 
     async def aclose(self) -> None:

@@ -94,6 +94,7 @@ class OpenAIBackend:
                 at_once=not call.request.stream,
                 reading_of=reading_of,
                 on_headers=on_headers,
+                on_send=call.leaves,
             )
 
         def reading_of(streamed: bool) -> Reading:

@@ -93,6 +93,8 @@ class Flight:
                 if not self._task.done():
                     await asyncio.wait([self._task])
             finally:
+                # Who left before the first chunk has not seen where it had been sent.
+                reader.call.candidate = self.call.candidate
                 self._bill(reader.call)
             return
         reader.call.cached = "exact"

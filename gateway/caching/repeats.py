@@ -22,7 +22,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.tracing import close, place_of
 from gateway.quota.quotas import Quotas, Reservation, tokens_of
-from gateway.quota.tally import NOTHING
+from gateway.quota.tally import Bill
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Principal, Receipt
 from gateway.wire.front import Front
 
@@ -209,7 +209,7 @@ class Repeats:
         metrics.cache.labels("exact", "hit").inc()
         metrics.requests.labels(ready.model, "", "200").inc()
         metrics.seconds.labels(ready.model).observe(seconds)
-        self._books.record(call, NOTHING, 0, 200, False)
+        self._books.record(call, Bill(), 200)
         close(self._receipts, call, place_of(parent)[0], 200)
 
 

@@ -89,6 +89,7 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
                     call.candidate = attempt.call.candidate
                     yield attempt.shown(chunk)
                 return
+        attempt.discard()
         if attempt.facts["verdict"] in ("refusal", "low_logprob"):
             spare = attempt
     last = replace(call, model=steps[-1].model, candidates=(), candidate=None)
@@ -109,7 +110,7 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
     finally:
         call.candidate = last.candidate
     call.candidate = spare.call.candidate
-    call.receipt.note("cascade", answered=spare.call.model)
+    spare.answers()
     for chunk in spare.released():
         yield chunk
 
@@ -151,7 +152,16 @@ class _Attempt:
             caller.request
         )
         request = with_logprobs(caller.request) if self._hides_logprobs else caller.request
-        self.call = replace(caller, request=request, model=step.model, candidates=(), candidate=None)
+        self.call = replace(
+            caller,
+            request=request,
+            model=step.model,
+            candidates=(),
+            candidate=None,
+            purpose="step" if caller.purpose == "answer" else caller.purpose,
+        )
+        self._began = len(caller.spent)
+        self._ended: int | None = None
         self.held = Held()
         self.facts: dict[str, Any] = {"model": step.model, "verdict": None, "mean_logprob": None}
         """For the receipt."""
@@ -173,7 +183,20 @@ class _Attempt:
         """From here on this step's answer is the answer."""
         self.accepted = True
         self.facts["verdict"] = why
+        self.answers()
+
+    def discard(self) -> None:
+        """Another step is asked."""
+        self._ended = len(self._caller.spent)
+
+    def answers(self) -> None:
+        """What it spent, it spent on the answer."""
         self._caller.receipt.note("cascade", answered=self._step.model)
+        self.call.purpose = self._caller.purpose
+        spent = self._caller.spent
+        for i, one in enumerate(spent[self._began : self._ended], self._began):
+            if one.purpose == "step":
+                spent[i] = replace(one, purpose=self._caller.purpose)
 
     def released(self) -> Iterator[Chunk]:
         return map(self.shown, self.held.chunks)

@@ -26,25 +26,36 @@ NANO = 10**9
 _GROUPS = {
     "tenant": "tenant",
     "key": "tenant || ' ' || key_id",
-    "model": "coalesce(answered_model, model)",
+    "model": "model",
+    "purpose": "purpose",
     "day": "strftime('%Y-%m-%d', created, 'unixepoch')",
-    "reason": "coalesce({error}, iif(status < 400, 'ok', status))",
+    "reason": "reason",
 }
 _REFUSED = "({error} IS NOT NULL AND attempts = 0 AND status <> 499 AND status <> 500 AND {error} NOT LIKE 'upstream%')"
 """No model was asked: as ``gateway.observe.outcome.is_refusal`` has it."""
-_QUERY = """
-SELECT {group} AS name, count(*) AS requests, sum(status >= 400) AS errors, coalesce(sum({refused}), 0) AS refused,
-    {sums}
-FROM requests WHERE created >= ? GROUP BY name
+_REASON = "coalesce({error}, iif(status < 400, 'ok', status))"
+_TOKENS = "prompt_tokens, cached_tokens, {written} AS cache_write_tokens, completion_tokens, reasoning_tokens"
+_REQUESTS = """
+SELECT created, tenant, key_id, coalesce(answered_model, model) AS model, 'answer' AS purpose, {reason} AS reason,
+    1 AS requests, status >= 400 AS errors, coalesce({refused}, 0) AS refused, {tokens}, cost_nanodollars
+FROM requests WHERE created >= :since
 """
-_SUMS = {
-    "prompt_tokens": "prompt_tokens",
-    "cached_tokens": "cached_tokens",
-    "cache_write_tokens": "{written}",
-    "completion_tokens": "completion_tokens",
-    "reasoning_tokens": "reasoning_tokens",
-    "cost_nanodollars": "cost_nanodollars",
-}
+_SPENDINGS = """
+UNION ALL
+SELECT created, tenant, key_id, model, purpose,
+    coalesce((SELECT {reason} FROM requests WHERE requests.request_id = spendings.request_id), purpose) AS reason,
+    0 AS requests, 0 AS errors, 0 AS refused, {tokens}, cost_nanodollars
+FROM spendings WHERE created >= :since
+"""
+"""All that was paid for beside the answers: a request is counted where its answer is."""
+_QUERY = """
+SELECT {group} AS name, sum(requests) AS requests, sum(errors) AS errors, sum(refused) AS refused, {sums}
+FROM ({rows}) GROUP BY name
+"""
+_SUMS = (
+    *("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens"),
+    "cost_nanodollars",
+)
 _HALF = 32
 """Bits. SQLite's sum() of whole numbers fails beyond 63: halves are added up apart, and put together here."""
 _HEADINGS = ("REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "WRITTEN", "COMPLETION", "REASONING", "USD")
@@ -55,7 +66,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "usage",
         help="show requests, tokens and cost",
         description="Show requests, tokens and cost, as the ledger has recorded them. Errors are requests that failed, "
-        "refused ones included: those that were turned away before a model was asked. Days are UTC's.",
+        "refused ones included: those that were turned away before a model was asked. Tokens and cost are under the "
+        "model that they were spent on, whoever answered; 'purpose' tells answers from a cascade's discarded steps, "
+        "broken-off attempts, shadow copies and judges. Days are UTC's.",
     )
     parser.add_argument(
         "--policies",
@@ -104,25 +117,24 @@ def _rows(path: Path, by: str, since: float) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
         database.row_factory = sqlite3.Row
         # A gateway before version 2 of the ledger did not record why requests failed, before 3 not what was put into
-        # prompt caches.
+        # prompt caches, and before 4 all that was paid for in one row.
         columns = {row["name"] for row in database.execute("PRAGMA table_info(requests)")}
         error = "error" if "error" in columns else "NULL"
-        query = _QUERY.format(
-            group=_GROUPS[by].format(error=error),
-            refused=_REFUSED.format(error=error),
-            sums=_sums("cache_write_tokens" if "cache_write_tokens" in columns else "0"),
-        )
-        found = [_whole(dict(row)) for row in database.execute(query, (since,))]
+        reason = _REASON.format(error=error)
+        tokens = _TOKENS.format(written="cache_write_tokens" if "cache_write_tokens" in columns else "0")
+        rows = _REQUESTS.format(reason=reason, refused=_REFUSED.format(error=error), tokens=tokens)
+        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'spendings'").fetchone():
+            rows += _SPENDINGS.format(reason=reason, tokens=tokens)
+        query = _QUERY.format(group=_GROUPS[by], rows=rows, sums=_sums())
+        found = [_whole(dict(row)) for row in database.execute(query, {"since": since})]
     if by == "day":
         return sorted(found, key=lambda row: str(row["name"]))
     return sorted(found, key=lambda row: (-row["cost_nanodollars"], -row["requests"], str(row["name"])))
 
 
-def _sums(written: str) -> str:
-    columns = {name: column.format(written=written) for name, column in _SUMS.items()}
+def _sums() -> str:
     return ", ".join(
-        f"sum({column} >> {_HALF}) AS {name}_high, sum({column} & {2**_HALF - 1}) AS {name}_low"
-        for name, column in columns.items()
+        f"sum({name} >> {_HALF}) AS {name}_high, sum({name} & {2**_HALF - 1}) AS {name}_low" for name in _SUMS
     )
 
 

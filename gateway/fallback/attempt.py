@@ -6,9 +6,20 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    GatewayError,
+    Overloaded,
+    RateLimited,
+    Upstream,
+    UpstreamTimeout,
+)
 from gateway.fallback.breaker import Trial
-from gateway.fallback.continuation import Joint, joined_usage, says
-from gateway.types import Call, Candidate, Chunk, Usage
+from gateway.fallback.continuation import Deviated, Joint, joined_usage
+from gateway.quota.estimate import guess, unheard
+from gateway.quota.tally import Tally
+from gateway.types import Call, Candidate, Chunk, Purpose, Spending
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +42,9 @@ class Attempt:
         "facts",
         "heard",
         "joint",
-        "pieces",
+        "tally",
         "trial",
         "turn",
-        "usage",
     )
 
     def __init__(self, turn: Turn, trial: Trial, call: Call, joint: Joint, before: int = 0) -> None:
@@ -48,9 +58,7 @@ class Attempt:
         """Our own queue let it through to the backend."""
         self.heard = False
         """The caller has something of it."""
-        self.usage: Usage | None = None
-        self.pieces = 0
-        """Chunks with content."""
+        self.tally = Tally()
         self.began = time.perf_counter()
         self.facts: dict[str, Any] = {
             "backend": turn.candidate.target.backend,
@@ -61,10 +69,37 @@ class Attempt:
 
     def take(self, chunk: Chunk) -> None:
         """Count it; its usage becomes the whole answer's."""
-        delta = chunk.delta
-        if delta and (delta.get("content") or says(chunk)):
-            self.pieces += 1
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-            if self.before:
-                chunk.usage = joined_usage(chunk.usage, self.before)
+        self.tally.add(chunk)
+        if chunk.usage is not None and self.before:
+            chunk.usage = joined_usage(chunk.usage, self.before)
+
+    def spending(self, error: BaseException | None) -> Spending | None:
+        """What it used, ``error`` having ended it (None: a good end). None where it never got to a model.
+
+        What left for a server is never free: where nothing came back, it is taken for what such a request usually
+        takes. One that is not streamed goes on at many providers when its caller has gone, to whatever length: by
+        leaving early, or with a short deadline, nobody makes it cheaper than it may have become.
+        """
+        call, tally = self.call, self.tally
+        heard = tally.usage is not None or tally.counted > 0
+        if not heard and (not call.sent or declined(error)) and error is not None:
+            return None
+        demand = call.demand or guess(call.request)
+        left = isinstance(error, DeadlineExceeded) or not isinstance(error, GatewayError | Deviated)
+        unseen = unheard(call, demand) if left and not call.request.stream else demand.expected
+        usage, estimated = tally.of(demand.prompt + self.before, unseen, whole=error is None)
+        candidate = self.turn.candidate
+        return Spending(candidate.target, usage, estimated, self._purpose(error), candidate.model)
+
+    def _purpose(self, error: BaseException | None) -> Purpose:
+        asked = self.call.purpose
+        failed = isinstance(error, GatewayError | Deviated)
+        return "attempt" if failed and asked in ("answer", "step") else asked
+
+
+def declined(error: BaseException | None) -> bool:
+    """Turned down by its server, or by our own queue, before a model had seen it: that costs nothing."""
+    if isinstance(error, Overloaded | BadRequest | RateLimited):
+        return True
+    refused = isinstance(error, Upstream) and error.upstream_status is not None
+    return refused and not isinstance(error, UpstreamTimeout)

@@ -35,7 +35,7 @@ from gateway.fallback.continuation import (
 from gateway.fallback.switchboard import Switchboard
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
-from gateway.types import Call, Candidate, Spending, Usage
+from gateway.types import Call, Candidate
 
 LARGER = "larger_context"
 UNASKED = frozenset({"shadow", "judge", "verifier"})
@@ -138,7 +138,8 @@ class Attempts:
         """Around an attempt: what comes of it for the breaker, the metrics, the receipt and the bill."""
         return _Making(self, attempt)
 
-    def begins(self) -> None:
+    def begins(self, attempt: Attempt) -> None:
+        attempt.call.sent = False
         self._count(+1)
 
     def ended(self, attempt: Attempt, error: BaseException | None) -> None:
@@ -164,21 +165,8 @@ class Attempts:
         if attempt.admitted:
             label = outcome if outcome in OUTCOMES else "rejected"
             self._metrics.attempts.labels(facts["backend"], label).inc()
-        self._account(attempt, cut=error is not None)
-
-    def _account(self, attempt: Attempt, *, cut: bool) -> None:
-        target = attempt.turn.candidate.target
-        if (usage := attempt.usage) is not None:
-            # Told at the start of an answer that was cut, it knows the prompt and not yet the rest.
-            more = cut and usage.completion < attempt.pieces and not self._call.request.embeds
-            usage = replace(usage, completion=attempt.pieces) if more else usage
-            self._call.spent.append(Spending(target, usage, estimated=more))
-        elif attempt.pieces:
-            demand = self._call.demand
-            prompt = (demand.prompt if demand is not None else 0) + attempt.before
-            # A vector is a piece, and no token.
-            completion = 0 if self._call.request.embeds else attempt.pieces
-            self._call.spent.append(Spending(target, Usage(prompt, completion), estimated=True))
+        if (spending := attempt.spending(error)) is not None:
+            self._call.spent.append(spending)
 
     def _count(self, made: int) -> None:
         self._made += made
@@ -342,7 +330,7 @@ class _Making:
         self._attempt = attempt
 
     def __enter__(self) -> None:
-        self._attempts.begins()
+        self._attempts.begins(self._attempt)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -111,7 +111,7 @@ class LlamaGuard:
         finally:
             nanodollars = sum(cost(self._policy, one.target, one.usage) for one in call.spent)
             if nanodollars:
-                self._metrics.cost.labels(TENANT, self._model).inc(nanodollars / NANO)
+                self._metrics.cost.labels(TENANT, self._model, "judge").inc(nanodollars / NANO)
         return "".join(said)
 
     def _call(self, text: str, origin: Origin) -> Call:

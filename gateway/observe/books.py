@@ -5,7 +5,8 @@ from __future__ import annotations
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.quota.price import NANO
-from gateway.types import Call, Principal, Usage
+from gateway.quota.tally import Bill, Charge
+from gateway.types import Call, Principal
 
 
 class Books:
@@ -13,20 +14,12 @@ class Books:
         self._metrics = metrics
         self._ledger = ledger
 
-    def record(
-        self,
-        call: Call,
-        usage: Usage,
-        cost_nanodollars: int,
-        status: int,
-        estimated: bool,
-        error: str | None = None,
-    ) -> None:
+    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
         """A request that has ended; ``error`` is why it failed."""
-        if cost_nanodollars:
-            self._metrics.cost.labels(call.principal.tenant, call.model).inc(cost_nanodollars / NANO)
+        for charge in bill.charges:
+            self._count(call.principal, charge)
         if self._ledger is not None:
-            self._ledger.record(call, usage, cost_nanodollars, status, estimated, error)
+            self._ledger.record(call, bill, status, error)
 
     def refuse(
         self, request_id: str, principal: Principal | None, status: int, reason: str, *, is_question: bool
@@ -35,3 +28,12 @@ class Books:
         self._metrics.refused.labels(principal.tenant if principal else "", reason).inc()
         if self._ledger is not None and principal is not None and is_question:
             self._ledger.refuse(request_id, principal, status, reason)
+
+    def _count(self, principal: Principal, charge: Charge) -> None:
+        spending, metrics = charge.spending, self._metrics
+        usage, model = spending.usage, spending.model
+        metrics.tokens.labels(model, "in", spending.purpose).inc(usage.prompt)
+        metrics.tokens.labels(model, "out", spending.purpose).inc(usage.completion)
+        if charge.nanodollars:
+            dollars = charge.nanodollars / NANO
+            metrics.cost.labels(principal.tenant, model, spending.purpose).inc(dollars)

@@ -9,14 +9,16 @@ import sqlite3
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 
 from gateway.private import private_file, private_folder
-from gateway.types import Call, Principal, Usage
+from gateway.quota.tally import NOTHING, Bill, Charge
+from gateway.types import Call, Principal
 
-VERSION = 3
+VERSION = 4
 BACKLOG = 10_000
 BATCH = 1_000
 PAUSE = 0.1
@@ -55,12 +57,54 @@ CREATE TABLE IF NOT EXISTS requests (
 CREATE INDEX IF NOT EXISTS requests_by_time ON requests (created);
 CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, created);
 """
+_SPENDINGS = """
+CREATE TABLE IF NOT EXISTS spendings (
+    request_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    created REAL NOT NULL,
+    tenant TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    tier TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    model TEXT NOT NULL,
+    backend TEXT NOT NULL,
+    target_model TEXT NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    cost_nanodollars INTEGER NOT NULL,
+    estimated INTEGER NOT NULL,
+    cache_write_tokens INTEGER NOT NULL,
+    cache_write_1h_tokens INTEGER NOT NULL,
+    PRIMARY KEY (request_id, number)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS spendings_by_time ON spendings (created);
+CREATE INDEX IF NOT EXISTS spendings_by_tenant ON spendings (tenant, created);
+CREATE VIEW IF NOT EXISTS spent AS
+    SELECT request_id, created, tenant, key_id, tier, 'answer' AS purpose, coalesce(answered_model, model) AS model,
+        backend, target_model, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, cost_nanodollars,
+        estimated, cache_write_tokens, cache_write_1h_tokens
+    FROM requests
+    UNION ALL
+    SELECT request_id, created, tenant, key_id, tier, purpose, model,
+        backend, target_model, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, cost_nanodollars,
+        estimated, cache_write_tokens, cache_write_1h_tokens
+    FROM spendings;
+"""
+"""A request's own row has what its answer took, ``spendings`` all else: each thing that was paid for is in one of them,
+and once in ``spent``, which is to be added up."""
 _FROM_1 = "ALTER TABLE requests ADD COLUMN error TEXT;"
 _FROM_2 = (
     "ALTER TABLE requests ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE requests ADD COLUMN cache_write_1h_tokens INTEGER NOT NULL DEFAULT 0;"
 )
-_TO_THIS = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}
+_TO_THIS = {
+    0: _SCHEMA + _SPENDINGS,
+    1: _FROM_1 + _FROM_2 + _SPENDINGS,
+    2: _FROM_2 + _SPENDINGS,
+    3: _SPENDINGS,
+}
 """What brings a file of each version to this one."""
 _LONGEST_NAME = 256
 _COLUMNS = 22
@@ -70,7 +114,8 @@ _AT_ONCE = 50
 """Rows in one statement. SQLite lets go of the interpreter for each; taking it back from a busy event loop costs both
 threads more than a row does."""
 _INSERT_MANY = f"INSERT OR IGNORE INTO requests VALUES {', '.join([_ROW] * _AT_ONCE)}"
-_NOTHING = Usage(0, 0)
+_SPENDING_COLUMNS = 18
+_INSERT_SPENDING = f"INSERT OR IGNORE INTO spendings VALUES ({', '.join('?' * _SPENDING_COLUMNS)})"
 
 Row = tuple[str | int | float | None, ...]
 
@@ -95,21 +140,14 @@ class Ledger:
         self._writer: threading.Thread | None = None
         self._warned = float("-inf")
 
-    def record(
-        self,
-        call: Call,
-        usage: Usage | None,
-        cost_nanodollars: int,
-        status: int,
-        estimated: bool,
-        error: str | None = None,
-    ) -> None:
+    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
         """Add a request that has ended, at the attempt that ``call`` shows. A second time changes nothing.
 
         ``error`` is why it failed (``gateway.observe.outcome.reason_of``).
         """
         principal, candidate = call.principal, call.candidate
-        used = usage or _NOTHING
+        answer = bill.answer
+        used = answer.spending.usage if answer is not None else NOTHING
         self._add(
             (
                 call.request_id,
@@ -127,15 +165,44 @@ class Ledger:
                 used.cached,
                 used.completion,
                 used.reasoning,
-                cost_nanodollars,
-                estimated,
+                answer.nanodollars if answer is not None else 0,
+                answer is not None and answer.spending.estimated,
                 round(time.perf_counter() - call.started, 6),
-                call.receipt.attempts or len(call.spent),
+                call.receipt.attempts or len(bill.charges),
                 error,
                 used.cache_write,
                 used.cache_write_1h,
             )
         )
+        if others := bill.others:
+            self.spend(call.request_id, call.receipt.created, principal, others)
+
+    def spend(self, request_id: str, created: float, principal: Principal, charges: Iterable[Charge]) -> None:
+        """Add what ``principal`` pays for beside answers, on account of a request. ``created`` is Unix time."""
+        for number, (spending, nanodollars) in enumerate(charges):
+            used = spending.usage
+            self._add(
+                (
+                    request_id,
+                    number,
+                    created,
+                    principal.tenant,
+                    principal.key_id,
+                    principal.tier,
+                    spending.purpose,
+                    spending.model[:_LONGEST_NAME],
+                    spending.target.backend,
+                    spending.target.model,
+                    used.prompt,
+                    used.cached,
+                    used.completion,
+                    used.reasoning,
+                    nanodollars,
+                    spending.estimated,
+                    used.cache_write,
+                    used.cache_write_1h,
+                )
+            )
 
     def refuse(self, request_id: str, principal: Principal, status: int, error: str) -> None:
         """Add a request that was refused before it was known what it asked for."""
@@ -230,8 +297,12 @@ class _Table:
         if self._database is None:
             self._database = self._opened()
             self._file = self._identity()
+        spendings = [row for row in rows if len(row) == _SPENDING_COLUMNS]
+        if spendings:
+            rows = [row for row in rows if len(row) != _SPENDING_COLUMNS]
         whole = len(rows) - len(rows) % _AT_ONCE
         with self._database:
+            self._database.executemany(_INSERT_SPENDING, spendings)
             for start in range(0, whole, _AT_ONCE):
                 self._database.execute(_INSERT_MANY, [*chain.from_iterable(rows[start : start + _AT_ONCE])])
             self._database.executemany(_INSERT, rows[whole:])

@@ -103,8 +103,8 @@ class Metrics:
         )
         self.tokens = make.counter(
             "tollgate_tokens_total",
-            "Tokens as the backends counted them.",
-            ["model", "direction"],
+            "Tokens that were spent, by what for: as the backends counted them, or the gateway where they did not.",
+            ["model", "direction", "purpose"],
         )
         self.in_flight = make.gauge(
             "tollgate_requests_in_flight",
@@ -158,8 +158,8 @@ class Metrics:
         )
         self.cost = make.counter(
             "tollgate_cost_dollars_total",
-            "US dollars by the price table.",
-            ["tenant", "model"],
+            "US dollars by the price table, by what for.",
+            ["tenant", "model", "purpose"],
         )
         self.loop_lag = Histogram(
             "tollgate_event_loop_lag_seconds",

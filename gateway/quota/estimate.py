@@ -150,6 +150,33 @@ class Estimator:
                 _entry(self._answers, name, _Figure(0.0, 0.0)).add(each)
 
 
+def guess(request: ChatRequest) -> Demand:
+    """Where nothing was learned: what ``request`` needs, by its text and its cap."""
+    prompts, text, exact = measure(request)
+    prompt = exact + (_UNKNOWN.tokens(text) if text else 0)
+    if request.embeds:
+        return Demand(prompt, 0, 0)
+    cap = declared_cap(request.params)
+    each = FIRST_ANSWER if cap is None else cap
+    answers = answers_wanted(request) * prompts
+    return Demand(prompt, min(FIRST_EXPECTED, each) * answers, each * answers)
+
+
+def unheard(call: Call, demand: Demand) -> int:
+    """Tokens of an answer that its caller did not wait for, while the provider may have gone on with it.
+
+    The cap that the caller declared; else what is usual, and no less than is thought of an unknown answer.
+    """
+    request = call.request
+    if request.embeds:
+        return 0
+    answers = answers_wanted(request)
+    most = demand.reserved
+    if declared_cap(request.params) is None:
+        most = max(most, FIRST_ANSWER * answers)
+    return most if call.cap is None else min(most, call.cap * answers)
+
+
 def _room(call: Call, prompt: int) -> float:
     """Tokens that a prompt leaves of the largest context that its model has: a cap beyond is clipped to that.
 

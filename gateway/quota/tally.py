@@ -1,99 +1,135 @@
-"""What one request used: as the model's server says, or, where it did not get to say, as the gateway counted."""
+"""What one request used: as the models' servers say, or, where one did not get to say, as the gateway counted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gateway.errors import GatewayError
+from gateway.policy.schema import Policy
 from gateway.quota.estimate import CHARACTERS_PER_TOKEN
 from gateway.quota.price import price_of, priced
-from gateway.types import Call, Chunk, Json, Spending, Usage
+from gateway.types import Chunk, Json, Spending, Usage
 
 NOTHING = Usage(0, 0)
 
-
-class Bill(NamedTuple):
-    usage: Usage
-    """Of the answer."""
-    nanodollars: int
-    """Of all attempts."""
-    estimated: bool
-    unpriced: tuple[str, ...]
-    """Models that took part and have no entry in the price table."""
+_UNSAID = frozenset({"role", "id", "type", "index", "embedding", "signature", "data", "reasoning_details"})
+"""Fields of a delta whose text no model was paid to write, or that repeat another's."""
 
 
 class Tally:
-    """Counts an answer as it goes by."""
+    """Counts an attempt's answer as it goes by, all of its choices together."""
 
-    __slots__ = ("characters", "pieces", "usage")
+    __slots__ = ("_pieces", "_quarters", "usage")
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
-        self.pieces = 0
+        """As the server said last."""
+        self._pieces = 0
         """Chunks that held a part of the answer; a token each, if not more."""
-        self.characters = 0
+        self._quarters = 0
 
     def add(self, chunk: Chunk) -> None:
         if chunk.usage is not None:
             self.usage = chunk.usage
         if delta := chunk.delta:
             content = delta.get("content")
-            size = len(content) if isinstance(content, str) else 0
-            if not size or len(delta) > 1:
-                size += _others(delta)
+            size = _weight(content) if len(delta) == 1 and type(content) is str else _said(delta)
             if size:
-                self.pieces += 1
-                self.characters += size
+                self._pieces += 1
+                self._quarters += size
 
-    def bill(self, call: Call, error: BaseException | None) -> Bill:
-        """``error`` is what ended the request, None for a good end. What a cache gave costs nothing."""
-        if call.cached is not None:
-            return Bill(NOTHING, 0, False, ())
-        usage, estimated = self._usage(call, error)
-        spent = call.spent
-        if not spent and call.target is not None and usage is not NOTHING:
-            spent = [Spending(call.target, usage)]
-        nanodollars = 0
-        unpriced: dict[str, None] = {}
-        for one in spent:
-            price = price_of(call.policy, one.target)
-            if price is None:
-                unpriced[f"{one.target.backend}/{one.target.model}"] = None
-            else:
-                nanodollars += priced(price, one.usage)
-            estimated = estimated or one.estimated
-        return Bill(usage, nanodollars, estimated, tuple(unpriced))
+    @property
+    def counted(self) -> int:
+        """Tokens of the answer by its text; for streams at least one a piece."""
+        return max(self._pieces, -int(-self._quarters // CHARACTERS_PER_TOKEN))
 
-    def _usage(self, call: Call, error: BaseException | None) -> tuple[Usage, bool]:
-        reported = self.usage
-        if reported is not None and error is None:
-            return reported, False
-        if not self.pieces and reported is None and error is not None:
-            # An error before the first chunk means that nothing was computed. Of a client that left then it is not
-            # known how far the request had come.
-            if isinstance(error, GatewayError) or call.target is None or call.demand is None:
-                return NOTHING, False
-            return Usage(call.demand.prompt, 0), True
-        counted = max(self.pieces, -int(-self.characters // CHARACTERS_PER_TOKEN))
-        if reported is None:
-            return Usage(call.demand.prompt if call.demand is not None else 0, counted), True
+    def of(self, prompt: int, unseen: int, *, whole: bool) -> tuple[Usage, bool]:
+        """What it used, and whether that is estimated. ``whole``: the answer came to its own end.
+
+        ``prompt`` is the estimate of its tokens; ``unseen`` that of an answer of which nothing came.
+        """
+        counted, told = self.counted, self.usage
+        if told is None or (counted and not told.prompt and not told.completion):
+            return Usage(prompt, counted if counted or whole else unseen), True
+        if whole or counted <= told.completion:
+            return told, False
         # A server may tell the usage as it goes along, and be cut before the last of it.
-        if counted <= reported.completion:
-            return reported, False
-        return replace(reported, completion=counted), True
+        return replace(told, completion=counted), True
 
 
-def _others(delta: Mapping[str, Json]) -> int:
-    """Characters of an answer's parts that are not its content."""
-    size = 0
-    for name in ("reasoning_content", "reasoning", "refusal"):
-        text = delta.get(name)
-        if isinstance(text, str):
-            size += len(text)
-    for call in delta.get("tool_calls") or ():
-        function = call.get("function")
-        if isinstance(function, dict):
-            size += sum(len(text) for text in function.values() if isinstance(text, str))
-    return size
+class Charge(NamedTuple):
+    """A spending and its price."""
+
+    spending: Spending
+    nanodollars: int
+
+
+class Bill(NamedTuple):
+    """All that one request spent."""
+
+    charges: tuple[Charge, ...] = ()
+    tokens: int = 0
+    nanodollars: int = 0
+    estimated: bool = False
+    unpriced: tuple[str, ...] = ()
+    """Models that took part and have no entry in the price table."""
+
+    @property
+    def answer(self) -> Charge | None:
+        """What the caller's answer itself took."""
+        return next((one for one in self.charges if one.spending.purpose == "answer"), None)
+
+    @property
+    def others(self) -> tuple[Charge, ...]:
+        """Everything but ``answer``."""
+        if len(self.charges) == 1 and self.charges[0].spending.purpose == "answer":
+            return ()
+        answer = self.answer
+        return tuple(one for one in self.charges if one is not answer)
+
+
+def bill_of(policy: Policy, spent: Sequence[Spending]) -> Bill:
+    if not spent:
+        return _FREE
+    charges: list[Charge] = []
+    tokens = nanodollars = 0
+    unpriced: dict[str, None] = {}
+    for one in spent:
+        price = price_of(policy, one.target)
+        if price is None:
+            unpriced[f"{one.target.backend}/{one.target.model}"] = None
+        charge = Charge(one, 0 if price is None else priced(price, one.usage))
+        charges.append(charge)
+        tokens += one.usage.prompt + one.usage.completion
+        nanodollars += charge.nanodollars
+    estimated = any(one.estimated for one in spent)
+    return Bill(tuple(charges), tokens, nanodollars, estimated, tuple(unpriced))
+
+
+_FREE = Bill()
+
+
+def _said(delta: Mapping[str, Json]) -> int:
+    """Of all that a delta says: its text, a refusal, thoughts, a call's name and arguments."""
+    fields: Iterable[tuple[str, Json]] = delta.items()
+    if "reasoning" in delta and "reasoning_content" in delta:  # one text under two names
+        fields = ((name, value) for name, value in fields if name != "reasoning")
+    return sum(_size(value) for name, value in fields if value and name not in _UNSAID)
+
+
+def _size(value: Json) -> int:
+    if isinstance(value, str):
+        return _weight(value)
+    if isinstance(value, dict):
+        return _said(value)
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return 0
+
+
+def _weight(text: str) -> int:
+    """In characters of English. One of two bytes and more is about a token of its own, as for prompts."""
+    if text.isascii():
+        return len(text)
+    return len(text) + 2 * (len(text.encode("utf-8", "surrogatepass")) - len(text))

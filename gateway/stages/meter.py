@@ -55,9 +55,6 @@ def meter(metrics: Metrics) -> Stage:
                 backend = call.target.backend if call.target and call.cached is None else ""
                 metrics.requests.labels(model, backend, str(status)).inc()
                 metrics.seconds.labels(model).observe(time.perf_counter() - call.started)
-                if usage is not None and call.cached is None:
-                    metrics.tokens.labels(model, "in").inc(usage.prompt)
-                    metrics.tokens.labels(model, "out").inc(usage.completion)
                 if usage is not None:
                     facts["prompt_tokens"] = usage.prompt
                     facts["completion_tokens"] = usage.completion

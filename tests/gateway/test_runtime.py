@@ -20,7 +20,7 @@ from gateway.runtime import Generations, Runtime
 from gateway.stores.redis import RedisStore
 from gateway.types import Backend, Principal, Usage
 from tests.conftest import RedisServer
-from tests.fakes import a_call, policy
+from tests.fakes import a_bill, a_call, policy
 
 pytestmark = pytest.mark.anyio
 
@@ -215,7 +215,7 @@ async def test_a_budget_that_the_ledger_knows_to_be_spent_does_not_begin_anew(
     ledger = Ledger(tmp_path / "ledger.sqlite")
     spent = a_call(principal=Principal("k", "acme"), request_id="before")
     spent.receipt.created = time.time()
-    ledger.record(spent, Usage(400, 100), 500_000_000, 200, False)
+    ledger.record(spent, a_bill(Usage(400, 100), 500_000_000), 200)
     await ledger.aclose()
     generations = Generations(Metrics(), transport=Watched, state_dir=tmp_path)
     budgets: dict[str, Any] = {

@@ -100,7 +100,7 @@ async def test_what_is_billed_and_told(cached: Gateway) -> None:
     assert costs[0] > 0 and costs[1] == 0
     metrics = await cached.metrics()
     assert metrics['tollgate_cache_requests_total{cache="exact",result="hit"}'] == 1
-    assert metrics['tollgate_tokens_total{direction="out",model="fake"}'] == 3
+    assert metrics['tollgate_tokens_total{direction="out",model="fake",purpose="answer"}'] == 3
 
 
 async def test_another_tenant_asks_for_itself(cached: Gateway) -> None:

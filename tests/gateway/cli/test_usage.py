@@ -3,16 +3,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gateway.cli import usage
 from gateway.observe.ledger import Ledger
-from gateway.types import Principal, Usage
-from tests.fakes import CANDIDATE, a_call
+from gateway.quota.tally import Bill, Charge
+from gateway.types import Principal, Purpose, Spending, Usage
+from tests.fakes import CANDIDATE, TARGET, a_bill, a_call
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -59,9 +62,9 @@ def recorded(folder: Path) -> None:
         call = a_call(principal=Principal(key, tenant), request_id=f"req_{number}", model="alias")
         call.receipt.created = now - days * DAY
         call.candidate = CANDIDATE if answered else None
-        usage_ = Usage(1000, 10, cached=5, reasoning=2, cache_write=7) if answered else None
+        used = Usage(1000, 10, cached=5, reasoning=2, cache_write=7)
         error = None if answered else "rate_limit_exceeded"
-        ledger.record(call, usage_, cost, status, False, error)
+        ledger.record(call, a_bill(used, cost) if answered else Bill(), status, error)
     asyncio.run(ledger.aclose())
 
 
@@ -71,7 +74,7 @@ def test_counts_beyond_63_bits_are_added_up(run: Run, folder: Path) -> None:
     for number in range(3):
         call = a_call(principal=Principal("k", "acme"), request_id=f"req_{number}")
         call.receipt.created = time.time()
-        ledger.record(call, Usage(2**62, 2**62 + 1, cached=2**62), 2**62, 200, False)
+        ledger.record(call, a_bill(Usage(2**62, 2**62 + 1, cached=2**62), 2**62), 200)
     asyncio.run(ledger.aclose())
     code, out, err = run("--json")
     assert (code, err) == (0, "")
@@ -118,6 +121,40 @@ def test_json(run: Run, recorded: None, arguments: list[str], names: list[str]) 
     code, out, _ = run("--json", *arguments)
     by = arguments[arguments.index("--by") + 1] if "--by" in arguments else "tenant"
     assert code == 0 and [row[by] for row in json.loads(out)] == names
+
+
+def test_each_spending_is_under_its_own_model_and_purpose(run: Run, folder: Path) -> None:
+    def charge(model: str, purpose: Purpose, nanodollars: int) -> Charge:
+        return Charge(Spending(TARGET, Usage(10, 5), False, purpose, model), nanodollars)
+
+    ledger = Ledger(folder / "state" / "costs.sqlite")
+    call = a_call(principal=Principal("a", "acme"), model="auto")
+    call.receipt.created = now = time.time()
+    call.candidate = CANDIDATE
+    charges = (charge("small", "step", 1_000_000_000), charge("m", "answer", 2_000_000_000))
+    ledger.record(call, Bill(charges, 30, 3_000_000_000), 504, "upstream_timeout")
+    ledger.spend("req_s", now, Principal("shadow", "house"), [charge("small", "shadow", 4_000_000_000)])
+    asyncio.run(ledger.aclose())
+
+    def told(by: str) -> dict[str, tuple[int, int, float]]:
+        rows = json.loads(run("--by", by, "--json")[1])
+        return {row[by]: (row["requests"], row["prompt_tokens"], row["usd"]) for row in rows}
+
+    assert told("model") == {"small": (0, 20, 5.0), "m": (1, 10, 2.0)}
+    assert told("purpose") == {"shadow": (0, 10, 4.0), "answer": (1, 10, 2.0), "step": (0, 10, 1.0)}
+    assert told("tenant") == {"house": (0, 10, 4.0), "acme": (1, 20, 3.0)}
+    assert told("reason") == {"shadow": (0, 10, 4.0), "upstream_timeout": (1, 20, 3.0)}
+
+
+@pytest.mark.parametrize("by", ["tenant", "model", "purpose", "reason", "day"])
+def test_a_ledger_from_before_spendings_is_read_all_the_same(
+    run: Run, recorded: None, folder: Path, by: str
+) -> None:
+    rows = json.loads(run("--by", by, "--json")[1])
+    with closing(sqlite3.connect(folder / "state" / "costs.sqlite")) as database:
+        database.execute("DROP VIEW spent")
+        database.execute("DROP TABLE spendings")
+    assert json.loads(run("--by", by, "--json")[1]) == rows
 
 
 def test_by_day_the_oldest_comes_first(run: Run, recorded: None) -> None:

@@ -17,8 +17,9 @@ import pytest
 
 from gateway.observe import ledger as module
 from gateway.observe.ledger import Ledger
-from gateway.types import Principal, Usage
-from tests.fakes import CANDIDATE, a_call, within
+from gateway.quota.tally import Bill, Charge
+from gateway.types import Principal, Spending, Usage
+from tests.fakes import CANDIDATE, TARGET, a_bill, a_call, within
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +36,9 @@ async def test_a_request_is_recorded_whole(tmp_path: Path) -> None:
     call = a_call(principal=principal, request_id="req_1", model="alias")
     call.candidate = CANDIDATE
     call.receipt.note("fallback", attempts=[{"failed": True}, {"failed": False}])
-    ledger.record(call, Usage(10, 5, cached=4, reasoning=2, cache_write=3, cache_write_1h=1), 1234, 200, True)
-    ledger.record(a_call(request_id="req_2", stream=False), None, 0, 503, False, "queue_full")
+    used = Usage(10, 5, cached=4, reasoning=2, cache_write=3, cache_write_1h=1)
+    ledger.record(call, a_bill(used, 1234, estimated=True), 200)
+    ledger.record(a_call(request_id="req_2", stream=False), Bill(), 503, "queue_full")
     await ledger.aclose()
     first, second = rows(ledger.path)
     assert 0 <= first.pop("seconds") < 10
@@ -110,26 +112,26 @@ async def test_what_our_own_queue_refused_was_not_asked(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     call = a_call()
     call.receipt.note("fallback", attempts=[{"admitted": False}, {"admitted": False}])
-    ledger.record(call, None, 0, 503, False, "queue_full")
+    ledger.record(call, Bill(), 503, "queue_full")
     await ledger.aclose()
     assert rows(ledger.path)[0]["attempts"] == 0
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ledger.sqlite"
     before = Ledger(path)
-    before.record(a_call(request_id="req_1"), Usage(10, 5), 7, 200, False)
+    before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
     await before.aclose()
     with closing(sqlite3.connect(path)) as database:
-        later = ["cache_write_tokens", "cache_write_1h_tokens", *(["error"] if version == 1 else [])]
-        for column in later:
+        database.execute("DROP VIEW spent")
+        database.execute("DROP TABLE spendings")
+        later = ["error", "cache_write_tokens", "cache_write_1h_tokens"]
+        for column in {1: later, 2: later[1:], 3: []}[version]:
             database.execute(f"ALTER TABLE requests DROP COLUMN {column}")
         database.execute(f"PRAGMA user_version = {version}")
     ledger = Ledger(path)
-    ledger.record(
-        a_call(request_id="req_2"), Usage(9, 0, cache_write=8), 0, 429, False, "rate_limit_exceeded"
-    )
+    ledger.record(a_call(request_id="req_2"), a_bill(Usage(9, 0, cache_write=8)), 429, "rate_limit_exceeded")
     await ledger.aclose()
     found = [(row["cost_nanodollars"], row["error"], row["cache_write_tokens"]) for row in rows(path)]
     assert found == [
@@ -138,11 +140,51 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, 
     ]
 
 
+async def test_all_that_a_request_took_is_there_once_under_its_own_model(tmp_path: Path) -> None:
+    step = Charge(Spending(TARGET, Usage(3, 4), True, "step", "small"), 30)
+    answer = Charge(Spending(TARGET, Usage(5, 6), False, "answer", "m"), 500)
+    judge = Charge(Spending(TARGET, Usage(7, 8), False, "judge", "guard"), 7000)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    call = a_call(request_id="req_1", model="auto")
+    call.candidate = CANDIDATE
+    ledger.record(call, Bill((step, answer), 18, 530), 200)
+    ledger.record(call, Bill((step, answer), 18, 530), 200)
+    ledger.spend("req_1-shadow", 3.0, Principal("shadow", "house"), [judge])
+    await ledger.aclose()
+    with closing(sqlite3.connect(ledger.path)) as database:
+        found = database.execute(
+            "SELECT request_id, tenant, purpose, model, prompt_tokens, completion_tokens, cost_nanodollars, estimated "
+            "FROM spent ORDER BY cost_nanodollars"
+        ).fetchall()
+    assert found == [
+        ("req_1", "acme", "step", "small", 3, 4, 30, 1),
+        ("req_1", "acme", "answer", "m", 5, 6, 500, 0),
+        ("req_1-shadow", "house", "judge", "guard", 7, 8, 7000, 0),
+    ]
+    assert [row["cost_nanodollars"] for row in rows(ledger.path)] == [500]
+
+
+async def test_what_brings_an_old_file_up_to_date_counts_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    before = Ledger(path)
+    before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
+    await before.aclose()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP VIEW spent")
+        database.execute("DROP TABLE spendings")
+        database.execute("PRAGMA user_version = 3")
+    ledger = Ledger(path)
+    ledger.spend("req_2", 3.0, Principal("k", "acme"), a_bill(Usage(1, 1), 5).charges)
+    await ledger.aclose()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT sum(cost_nanodollars) FROM spent").fetchone() == (12,)
+
+
 async def test_each_request_counts_once(tmp_path: Path) -> None:
     for cost in (1, 2):
         ledger = Ledger(tmp_path / "ledger.sqlite")
         for _ in range(2):
-            ledger.record(a_call(request_id="req_1"), None, cost, 200, False)
+            ledger.record(a_call(request_id="req_1"), a_bill(Usage(0, 0), cost), 200)
         await ledger.aclose()
     assert [row["cost_nanodollars"] for row in rows(ledger.path)] == [1]
 
@@ -156,10 +198,11 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from gateway.observe.ledger import Ledger
-from tests.fakes import a_call
+from gateway.types import Usage
+from tests.fakes import a_bill, a_call
 ledger = Ledger(Path(sys.argv[1]))
 for n in range(500):
-    ledger.record(a_call(request_id=f"{sys.argv[2]}-{n}"), None, 1, 200, False)
+    ledger.record(a_call(request_id=f"{sys.argv[2]}-{n}"), a_bill(Usage(0, 0), 1), 200)
 asyncio.run(ledger.aclose())
 sys.exit(ledger.lost)
 """
@@ -183,12 +226,12 @@ async def test_a_broken_disk_breaks_nothing_and_is_tried_again(
     path = tmp_path / "ledger.sqlite"
     path.mkdir()  # no file can be opened here
     ledger = Ledger(path)
-    ledger.record(a_call(request_id="req_1"), None, 1, 200, False)
+    ledger.record(a_call(request_id="req_1"), a_bill(Usage(0, 0), 1), 200)
     assert not ledger.wait_drained(0.3)
     assert "cannot be written" in caplog.text
     path.rmdir()
     assert ledger.wait_drained(3)
-    ledger.record(a_call(request_id="req_2"), None, 1, 200, False)
+    ledger.record(a_call(request_id="req_2"), a_bill(Usage(0, 0), 1), 200)
     await ledger.aclose()
     assert len(rows(path)) == 2 and ledger.lost == 0
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
@@ -196,11 +239,11 @@ async def test_a_broken_disk_breaks_nothing_and_is_tried_again(
 
 async def test_a_file_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    ledger.record(a_call(request_id="req_1"), None, 1, 200, False)
+    ledger.record(a_call(request_id="req_1"), a_bill(Usage(0, 0), 1), 200)
     assert ledger.wait_drained(3)
     for file in os.listdir(tmp_path):
         (tmp_path / file).unlink()
-    ledger.record(a_call(request_id="req_2"), None, 1, 200, False)
+    ledger.record(a_call(request_id="req_2"), a_bill(Usage(0, 0), 1), 200)
     await ledger.aclose()
     assert [row["request_id"] for row in rows(ledger.path)] == ["req_2"]
 
@@ -214,7 +257,7 @@ async def test_a_disk_that_stays_broken_bounds_the_backlog_and_the_close(
     path.mkdir()
     ledger = Ledger(path)
     for n in range(30):
-        ledger.record(a_call(request_id=f"req_{n}"), None, 1, 200, False)
+        ledger.record(a_call(request_id=f"req_{n}"), a_bill(Usage(0, 0), 1), 200)
     assert ledger.lost == 10
     async with within(2):
         await ledger.aclose()
@@ -225,7 +268,7 @@ async def test_a_disk_that_stays_broken_bounds_the_backlog_and_the_close(
 async def test_a_row_that_cannot_be_written_does_not_hold_up_the_others(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     for n in range(3):
-        ledger.record(a_call(request_id=f"req_{n}"), Usage(10**30 if n == 1 else 1, 1), 1, 200, False)
+        ledger.record(a_call(request_id=f"req_{n}"), a_bill(Usage(10**30 if n == 1 else 1, 1), 1), 200)
     await ledger.aclose()
     assert [row["request_id"] for row in rows(ledger.path)] == ["req_0", "req_2"]
     assert ledger.lost == 1
@@ -237,7 +280,7 @@ async def test_a_newer_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mo
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 99")
     ledger = Ledger(path)
-    ledger.record(a_call(), None, 1, 200, False)
+    ledger.record(a_call(), a_bill(Usage(0, 0), 1), 200)
     await ledger.aclose()
     assert ledger.lost == 1
     with closing(sqlite3.connect(path)) as database:
@@ -247,12 +290,12 @@ async def test_a_newer_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mo
 def test_recording_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     call = a_call()
-    ledger.record(call, None, 0, 200, False)
+    ledger.record(call, a_bill(Usage(0, 0), 0), 200)
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
         ledger.wait_drained(3)
         other.execute("BEGIN EXCLUSIVE")
         # Comes back at all: the disk is free no sooner than below.
         for _ in range(1000):
-            ledger.record(call, None, 0, 200, False)
+            ledger.record(call, a_bill(Usage(0, 0), 0), 200)
         other.execute("ROLLBACK")
     assert ledger.wait_drained(5)

@@ -12,10 +12,10 @@ from gateway.observe.outcome import outcome_of
 def test_what_is_counted_is_rendered() -> None:
     metrics = Metrics()
     metrics.requests.labels("m", "up", "200").inc()
-    metrics.tokens.labels("m", "in").inc(7)
+    metrics.tokens.labels("m", "in", "answer").inc(7)
     body, kind = metrics.render()
     assert b'tollgate_requests_total{backend="up",model="m",status="200"} 1.0' in body
-    assert b'tollgate_tokens_total{direction="in",model="m"} 7.0' in body
+    assert b'tollgate_tokens_total{direction="in",model="m",purpose="answer"} 7.0' in body
     assert kind.startswith("text/plain")
 
 

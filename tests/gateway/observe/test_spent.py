@@ -11,7 +11,7 @@ from gateway.observe.ledger import Ledger
 from gateway.observe.spent import read_spent
 from gateway.quota.limits import Spent
 from gateway.types import Principal, Usage
-from tests.fakes import a_call
+from tests.fakes import a_bill, a_call
 
 NOW = datetime(2027, 3, 10, 12, tzinfo=UTC)
 
@@ -22,7 +22,7 @@ def record(path: Path, *rows: tuple[str, datetime, int]) -> None:
     for number, (key, created, cost) in enumerate(rows):
         call = a_call(principal=Principal(key, "acme", tier="pro"), request_id=f"req_{number}")
         call.receipt.created = created.timestamp()
-        ledger.record(call, Usage(7, 3), cost, 200, False)
+        ledger.record(call, a_bill(Usage(7, 3), cost), 200)
     asyncio.run(ledger.aclose())
 
 

@@ -15,10 +15,11 @@ from gateway.caching.caches import Caches
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy, Timeouts
 from gateway.quota.quotas import Quotas
+from gateway.quota.tally import Bill
 from gateway.sidecar.api import Hit, Look, SidecarDown
 from gateway.stages.cache import cache
 from gateway.stages.quota import quota
-from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Usage
+from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Spending, Usage
 from tests.conftest import RedisServer
 from tests.fakes import CANDIDATE, TARGET, a_call, policy
 
@@ -47,6 +48,7 @@ class Model:
     async def __call__(self, call: Call) -> Chunks:
         self.calls.append(call)
         call.candidate = self.candidate
+        usage: Usage | None = None
         try:
             for step in self.steps:
                 if self.gate is not None:
@@ -56,10 +58,13 @@ class Model:
                 if step is None:
                     await asyncio.sleep(60)
                     continue
+                usage = step.usage or usage
                 yield Chunk(
                     step.index, step.delta, step.finish_reason, usage=step.usage, revocation=step.revocation
                 )
         finally:
+            if usage is not None:
+                call.spent.append(Spending(TARGET, usage))
             self.closed += 1
             if self.notes:
                 call.receipt.note("guard_output", **self.notes)
@@ -92,16 +97,8 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: list[tuple[str, int, int]] = []
 
-    def record(
-        self,
-        call: Call,
-        usage: Usage,
-        cost_nanodollars: int,
-        status: int,
-        estimated: bool,
-        error: str | None = None,
-    ) -> None:
-        self.entries.append((call.request_id, usage.prompt + usage.completion, cost_nanodollars))
+    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
+        self.entries.append((call.request_id, bill.tokens, bill.nanodollars))
 
 
 class Fixture:

@@ -19,7 +19,7 @@ from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
 from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.stages.fallback import fallback
-from gateway.types import Backend, Call, Candidate, Chunk, Chunks, Demand, Handler, Usage
+from gateway.types import Backend, Call, Candidate, Chunk, Chunks, Demand, Handler, Spending, Usage
 from tests import faults
 from tests.fakes import FakeUpstream, a_call, policy, within
 from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
@@ -27,6 +27,10 @@ from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
 pytestmark = pytest.mark.anyio
 
 TIMEOUTS = {"connect": "200ms", "first_token": "150ms", "idle": "150ms", "total": "1s"}
+
+
+EXPECTED, RESERVED = 20, 600
+"""Tokens of an answer: what it usually takes, and what is held for it."""
 
 
 class Clock:
@@ -57,7 +61,7 @@ class Row:
         self, *, why: dict[str, str] | None = None, models: dict[str, str] | None = None, **request: Any
     ) -> Call:
         call = a_call(policy_=self.policy, model="a", **request)
-        call.demand = Demand(PROMPT_TOKENS, 20, 20)
+        call.demand = Demand(PROMPT_TOKENS, EXPECTED, RESERVED)
         call.candidates = tuple(
             Candidate(
                 (models or {}).get(name, name),
@@ -180,7 +184,8 @@ async def test_what_passes_is_tried_again(fault: faults.Fault, streamed: bool) -
         assert r.attempts() == [2, 0]
         assert call.reply_headers == {"x-tollgate-model": "a", "x-tollgate-attempts": "2"}
         assert outcomes(call)[1:] == ["ok"]
-        assert len(call.spent) == 1
+        # What a server said no to is free; of a connection that broke nobody knows how far the model had come.
+        assert [one.purpose for one in call.spent] == ["attempt"] * (fault is faults.reset) + ["answer"]
 
 
 LASTING: dict[str, tuple[faults.Fault, int, str]] = {
@@ -224,7 +229,9 @@ async def test_without_another_the_error_is_the_upstreams(case: str, streamed: b
         assert r.attempts() == [tries]
         assert outcomes(call) == [code] * tries
         assert call.reply_headers.get("x-tollgate-attempts") == (str(tries) if tries > 1 else None)
-        assert call.spent == []
+        heard = {"reset", "silence", "slow-first-token"}
+        usual = Spending(call.candidates[0].target, Usage(PROMPT_TOKENS, EXPECTED), True, "attempt", "a")
+        assert call.spent == [usual] * (tries if case in heard else 0)
 
 
 @pytest.mark.parametrize(
@@ -505,7 +512,9 @@ async def test_another_goes_on_where_it_broke_off(case: str) -> None:
         assert call.receipt.notes["fallback"]["continued"] == 1
         assert outcomes(call) == [code, "ok"]
         first, second = call.spent
-        assert (first.usage, first.estimated) == (Usage(PROMPT_TOKENS, said), True)
+        counted = max(said, -(-len(begun["content"]) // 4))
+        assert (first.usage, first.estimated) == (Usage(PROMPT_TOKENS, counted), True)
+        assert [one.purpose for one in call.spent] == ["attempt", "answer"]
         assert (second.usage, second.estimated) == (
             Usage(PROMPT_TOKENS + said, len(words(ANSWER)) - said),
             False,
@@ -716,6 +725,76 @@ async def test_leaving_in_the_middle_stops_the_server() -> None:
         assert (
             'tollgate_attempts_total{backend="a",outcome="client_left"} 1.0' in r.metrics.render()[0].decode()
         )
+
+
+@STREAMED
+@pytest.mark.parametrize("how", ["leaves", "deadline", "total"])
+async def test_what_was_sent_is_paid_for_though_nobody_hears_the_answer(how: str, streamed: bool) -> None:
+    """One that is not streamed goes on at many providers: it counts as what was held for it if its caller goes."""
+    async with row(FaultServer(faults.silence)) as r:
+        call = r.call(stream=streamed)
+        if how == "deadline":
+            call.deadline = time.perf_counter() + 0.1
+        task = asyncio.create_task(ask(r, call))
+        await r.servers["a"].arrived()
+        if how == "leaves":
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        [spent] = call.spent
+        own_doing = how != "total" and not streamed
+        assert spent.usage == Usage(PROMPT_TOKENS, RESERVED if own_doing else EXPECTED)
+        assert (spent.estimated, spent.model) == (True, "a")
+        assert spent.purpose == ("answer" if how == "leaves" else "attempt")
+
+
+async def test_what_never_left_is_free() -> None:
+    async with row(FaultServer()) as r:
+        await r.servers["a"].stop()
+        call = r.call()
+        await failure(r, call)
+        assert call.spent == []
+
+        def full(following: Handler) -> Handler:
+            async def handle(call: Call) -> Chunks:
+                raise errors.Overloaded("full", retry_after=1.0)
+                yield
+
+            return handle
+
+        def waits(following: Handler) -> Handler:
+            async def handle(call: Call) -> Chunks:
+                yield Chunk(comment="position 1")
+                await asyncio.sleep(60)
+
+            return handle
+
+        r.following = full
+        await failure(r, call)
+        r.following = waits
+        async with aclosing(r.handler(call)) as chunks:
+            assert (await anext(chunks)).comment
+        assert call.spent == []
+
+
+async def test_an_answer_without_usage_is_counted_by_its_text() -> None:
+    """All choices, and whatever a model says: text, thoughts, calls."""
+    call_ = {"id": "c1", "type": "function", "function": {"name": "f" * 10, "arguments": "x" * 390}}
+    message = {
+        "role": "assistant",
+        "content": "y" * 400,
+        "reasoning_content": "z" * 800,
+        "tool_calls": [call_],
+    }
+    choices = [{"index": i, "message": message, "finish_reason": "stop"} for i in range(3)]
+
+    def told(asked: faults.Asked) -> faults.Script:
+        return faults.reply({**faults.completion(""), "choices": choices, "usage": None})
+
+    async with row(FaultServer(told)) as r:
+        call = r.call(stream=False, n=3)
+        await ask(r, call)
+        [spent] = call.spent
+        assert (spent.usage, spent.estimated) == (Usage(PROMPT_TOKENS, 3 * 400), True)
 
 
 async def test_leaving_while_another_goes_on() -> None:

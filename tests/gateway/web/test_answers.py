@@ -359,7 +359,7 @@ async def test_many_at_once(gateway: Gateway, upstream: FakeUpstream) -> None:
     assert len({answer.headers["x-request-id"] for answer in answers}) == 60
     metrics = await gateway.metrics()
     assert metrics['tollgate_requests_total{backend="up",model="up",status="200"}'] == 30
-    assert metrics['tollgate_tokens_total{direction="out",model="fake"}'] == 90
+    assert metrics['tollgate_tokens_total{direction="out",model="fake",purpose="answer"}'] == 90
     assert upstream.connections <= 30
 
 
@@ -370,4 +370,6 @@ async def test_usage_event_reaches_the_meter_though_the_client_did_not_ask(
     response = await gateway.http.post("/v1/chat/completions", json=chat("up", stream=True))
     assert b"usage" not in response.content
     metrics = await gateway.metrics()
-    assert metrics['tollgate_tokens_total{direction="in",model="up"}'] == USAGE["prompt_tokens"]
+    assert (
+        metrics['tollgate_tokens_total{direction="in",model="up",purpose="answer"}'] == USAGE["prompt_tokens"]
+    )

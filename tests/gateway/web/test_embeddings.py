@@ -61,7 +61,7 @@ async def test_it_leaves_a_receipt_and_is_metered(gateway: Gateway, upstream: Fa
     assert receipt["stages"]["quota"]["used_tokens"] == 7
     assert receipt["stages"]["meter"]["completion_tokens"] == 0
     metrics = await gateway.metrics()
-    assert metrics['tollgate_tokens_total{direction="in",model="up"}'] == 7
+    assert metrics['tollgate_tokens_total{direction="in",model="up",purpose="answer"}'] == 7
 
 
 async def test_quotas_hold_the_prompt_alone(gateway: Gateway, upstream: FakeUpstream) -> None:
