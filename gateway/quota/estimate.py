@@ -170,10 +170,12 @@ def unheard(call: Call, demand: Demand) -> int:
     request = call.request
     if request.embeds:
         return 0
-    answers = answers_wanted(request)
-    most = demand.reserved
-    if declared_cap(request.params) is None:
-        most = max(most, FIRST_ANSWER * answers)
+    if isinstance(demand, Estimate):
+        answers, cap = demand.answers, demand.cap
+    else:
+        answers, each = answers_wanted(request), declared_cap(request.params)
+        cap = None if each is None else each * answers
+    most = max(demand.reserved, FIRST_ANSWER * answers) if cap is None else cap
     return most if call.cap is None else min(most, call.cap * answers)
 
 
