@@ -83,7 +83,7 @@ def no_umask() -> Iterator[None]:
 
 async def test_nobody_else_may_read_it(tmp_path: Path, no_umask: None) -> None:
     ledger = Ledger(tmp_path / "state" / "ledger.sqlite")
-    ledger.record(a_call(), None, 0, 200, False)
+    ledger.record(a_call(), a_bill(Usage(0, 0)), 200)
     assert await asyncio.to_thread(ledger.wait_drained, 300)
     files = dict.fromkeys(("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), 0o600)
     assert modes(tmp_path / "state") == files
@@ -101,7 +101,7 @@ async def test_one_that_others_may_read_is_closed_to_them(tmp_path: Path, no_uma
             ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), 0o644
         )
         ledger = Ledger(path)
-        ledger.record(a_call(), None, 0, 200, False)
+        ledger.record(a_call(), a_bill(Usage(0, 0)), 200)
         assert await asyncio.to_thread(ledger.wait_drained, 300)
         assert set(modes(tmp_path).values()) == {0o600}
         await ledger.aclose()
