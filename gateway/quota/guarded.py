@@ -2,77 +2,201 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
 from gateway.errors import Overloaded
-from gateway.quota.counters import Elastic, Verdict
-from gateway.quota.limits import Amounts, Limits
-from gateway.quota.memory import MemoryCounters
+from gateway.quota.clock import SteadyClock
+from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Elastic, Verdict
+from gateway.quota.limits import Amounts, Limits, Window
 from gateway.quota.redis import PROBE_EVERY, RedisCounters
+from gateway.quota.script import Command
+from gateway.quota.share import Share
 from gateway.stores.store import StoreDown
 
 UNMETERED = Verdict(admitted=True)
-BOTH = "both"
-"""Let in by the store, and extended while it was away."""
+NOTHING = Amounts(0, 0, 0)
+MOST_DEBTS = 10_000
+"""Sums of what was used while the store was away, before those of a day are put together."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A request under way, and who knows of it."""
+
+    limits: Limits
+    amounts: Amounts
+    where: Literal["store", "share", "nowhere"]
+    name: str
+    """By which the store knows it: what it was first asked about may still be on its way there, to be void."""
+    more: Amounts = NOTHING
+    """Beyond ``amounts``: held by the share of a request that the store let in before it went away."""
 
 
 class GuardedCounters:
-    """Counters in Redis, with a way on when it fails."""
+    """Counters in Redis, with a way on when it fails.
 
-    def __init__(self, store: RedisCounters, local: MemoryCounters) -> None:
+    With ``local`` each process goes on with its share of what was left (``share.Share``). When the store is back,
+    and before anybody asks it again, it hears of all that was let in meanwhile: what is used is charged, what is under
+    way is held.
+    """
+
+    def __init__(self, store: RedisCounters, *, clock: Callable[[], float] | None = None) -> None:
         self._store = store
-        self._local = local
-        self._elsewhere: dict[str, str] = {}
-        """Requests under way that the store let pass by being away, and how."""
+        self._clock = clock or SteadyClock()
+        self._held: dict[str, _Held] = {}
+        self._share: Share | None = None
+        """While the store is away, from the first request that meets with it."""
+        self._debts: dict[tuple[Limits, int], Amounts] = {}
+        """Used while it was away: by the limits and the slot of time; what no minute counts any more, by the day."""
+        self._untold: list[Command] = []
+        """What the store has yet to hear, and may have heard in part."""
+        store.on_return = self._tell_store
 
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
     ) -> Verdict:
         """Raises ``Overloaded`` with ``closed``, and nothing else."""
         try:
-            return await self._store.reserve(request_id, limits, amounts, elastic)
+            verdict = await self._store.reserve(request_id, limits, amounts, elastic)
+            where: Literal["store", "share", "nowhere"] = "store"
         except StoreDown as error:
-            self._refuse_closed(limits, error)
-        verdict = UNMETERED
-        if limits.on_store_failure == "local":
-            verdict = await self._local.reserve(request_id, limits, amounts, elastic)
-        if verdict.admitted and limits.settles:
-            self._elsewhere[request_id] = limits.on_store_failure
+            _refuse_closed(limits, error)
+            verdict, where = UNMETERED, "nowhere"
+            if limits.on_store_failure == "local":
+                verdict, where = await self._locally().reserve(request_id, limits, amounts, elastic), "share"
+        if verdict.admitted:
+            if limits.settles:
+                self._held.setdefault(
+                    request_id, _Held(limits, verdict.granted or NOTHING, where, request_id)
+                )
+            elif where != "store":
+                self._owe(limits, amounts)
         return verdict
 
     async def extend(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
     ) -> Verdict:
-        """As ``reserve``. What the store let in before it went away is held locally, too, from here on."""
-        where = self._elsewhere.get(request_id)
-        if where is None:
-            try:
-                return await self._store.extend(request_id, limits, amounts, elastic)
-            except StoreDown as error:
-                self._refuse_closed(limits, error)
-            if limits.on_store_failure == "open":
-                return UNMETERED
-            verdict = await self._local.reserve(request_id, limits, amounts, elastic)
-            if verdict.admitted:
-                self._elsewhere[request_id] = BOTH
-            return verdict
-        if where == "open":
+        held = self._held.get(request_id)
+        if held is None:
+            return Verdict(False)
+        if held.where == "nowhere":
             return UNMETERED
-        return await self._local.extend(request_id, limits, amounts, elastic)
+        if held.where == "share" and self._share is not None:
+            verdict = await self._share.extend(request_id, limits, amounts, elastic)
+        else:
+            try:
+                verdict = await self._store.extend(held.name, limits, amounts, elastic)
+            except StoreDown as error:
+                _refuse_closed(limits, error)
+                if limits.on_store_failure == "open":
+                    return UNMETERED
+                return await self._add(request_id, held, amounts, elastic)
+        if verdict.granted is not None:
+            held.amounts = verdict.granted
+        return verdict
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
-        where = self._elsewhere.pop(request_id, None)
-        if where is None or where == BOTH:
-            self._store.settle(request_id, limits, used)
-        if where == "local" or where == BOTH:
-            self._local.settle(request_id, limits, used)
+        held = self._held.pop(request_id, None)
+        if held is None or held.where == "store":
+            self._store.settle(held.name if held is not None else request_id, limits, used)
+        elif limits.settles:
+            self._owe(limits, used)
+        if held is not None and self._share is not None:
+            self._share.leave(request_id, limits)
+            known = held.amounts if held.more != NOTHING else NOTHING
+            self._share.settle(request_id, limits, _beyond(used, known))
 
-    def _refuse_closed(self, limits: Limits, error: StoreDown) -> None:
-        if limits.on_store_failure == "closed":
-            raise Overloaded(
-                "The gateway cannot reach the store that holds its quotas, and its policy is to refuse requests "
-                "until it can. Try again shortly.",
-                code="store_unavailable",
-                retry_after=2 * PROBE_EVERY,
-            ) from error
+    def remember(self, used: Mapping[tuple[str, Window], int]) -> None:
+        """What the ledger says was used at least, in case that the store is away before it says anything itself."""
+        self._store.known.remember(used, self._clock())
 
     async def aclose(self) -> None:
         await self._store.aclose()
+
+    def _locally(self) -> Share:
+        if self._share is None:
+            self._share = Share(self._store.known, self._clock)
+            for request_id, held in self._held.items():
+                if held.where == "store":
+                    self._share.occupy(request_id, held.limits)
+        return self._share
+
+    async def _add(self, request_id: str, held: _Held, amounts: Amounts, elastic: Elastic | None) -> Verdict:
+        """What the store let in before it went away keeps that, and has what is beyond it from this process's share."""
+
+        share, known = self._locally(), held.amounts
+        if elastic is not None:
+            least, usual = _beyond(elastic.least, known), _beyond(elastic.usual, known)
+            elastic = elastic._replace(least=least, usual=usual)
+        asked = _beyond(amounts, known)._replace(requests=0)
+        if held.more == NOTHING:
+            verdict = await share.reserve(request_id, held.limits, asked, elastic)
+        else:
+            verdict = await share.extend(request_id, held.limits, asked, elastic)
+        if verdict.granted is None:
+            return verdict
+        held.more = verdict.granted
+        return verdict._replace(granted=_sum(known, held.more))
+
+    def _owe(self, limits: Limits, used: Amounts) -> None:
+        slot = int(self._clock() * 1000) // SLOT_MS
+        known = self._debts.get((limits, slot))
+        if known is None and len(self._debts) > MOST_DEBTS:
+            self._fold(slot)
+        self._debts[limits, slot] = _sum(known, used)
+
+    def _fold(self, slot: int) -> None:
+        """Put together what no minute counts any more."""
+        debts: dict[tuple[Limits, int], Amounts] = {}
+        for (limits, then), used in self._debts.items():
+            since = then if then >= slot - SLOTS else then - then % (DAY_MS // SLOT_MS)
+            debts[limits, since] = _sum(debts.get((limits, since)), used)
+        self._debts = debts
+
+    async def _tell_store(self, lost: bool) -> Exception | None:
+        """Before the store is asked again it hears what it missed. Gives why that failed."""
+        while True:
+            self._gather(lost)
+            lost = False
+            told = len(self._untold)
+            if not told:
+                # Nobody runs between this and the first request that asks the store again.
+                self._share = None
+                return None
+            if (failed := await self._store.tell(self._untold)) is not None:
+                return failed
+            del self._untold[:told]
+
+    def _gather(self, lost: bool) -> None:
+        now, store = self._clock(), self._store
+        for (limits, slot), used in self._debts.items():
+            self._untold.append(store.charge(limits, used, max(0.0, now - slot * SLOT_MS / 1000)))
+        self._debts.clear()
+        for request_id, held in self._held.items():
+            if held.where == "share" or (lost and held.where == "store"):
+                if held.where == "share":
+                    held.where, held.name = "store", f"{request_id}+"
+                self._untold.append(store.adopt(held.name, held.limits, held.amounts))
+            if held.more != NOTHING:
+                held.amounts, held.more = _sum(held.amounts, held.more), NOTHING
+                self._untold.append(store.adopt(held.name, held.limits, held.amounts, extends=True))
+
+
+def _refuse_closed(limits: Limits, error: StoreDown) -> None:
+    if limits.on_store_failure == "closed":
+        raise Overloaded(
+            "The gateway cannot reach the store that holds its quotas, and its policy is to refuse requests "
+            "until it can. Try again shortly.",
+            code="store_unavailable",
+            retry_after=2 * PROBE_EVERY,
+        ) from error
+
+
+def _beyond(amounts: Amounts, known: Amounts) -> Amounts:
+    return Amounts(*(max(0, one - other) for one, other in zip(amounts, known, strict=True)))
+
+
+def _sum(one: Amounts | None, other: Amounts) -> Amounts:
+    return other if one is None else Amounts(*map(sum, zip(one, other, strict=True)))

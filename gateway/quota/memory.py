@@ -235,6 +235,17 @@ class MemoryCounters:
             take = min(take, max(elastic.usual[place], free // elastic.share))
         return take, min(elastic.least[place], most)
 
+    def begin(self, key: str, window: Window, count: int, at: float) -> None:
+        """A limit starts with ``count``, which was true at ``at`` (Unix time), as far as that counts now."""
+        counter = self._counters.setdefault(key, _Counter())
+        now, then = int(self._clock() * 1000), int(at * 1000)
+        self._move_to(counter, window, now)
+        if window == "minute":
+            if self._is_live(then, now):
+                counter.add(min(then, now) // SLOT_MS, count)
+        elif window != "now" and self._period(window, then) == self._period(window, now):
+            counter.count += count
+
     def remember(self, key: str, window: Window, used: int) -> None:
         """At least ``used`` was used of a limit by the day or month, requests under way aside."""
         counter = self._counters.setdefault(key, _Counter())

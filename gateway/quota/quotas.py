@@ -48,7 +48,7 @@ class Quotas:
         self.estimator = estimator or Estimator()
         self._memory = memory = MemoryCounters(clock=clock)
         self._counters: Counters = (
-            memory if store == "memory" else GuardedCounters(RedisCounters(store), memory)
+            memory if store == "memory" else GuardedCounters(RedisCounters(store), clock=clock)
         )
         self._book = LimitBook()
         self._prices = PriceBook()
@@ -106,8 +106,11 @@ class Quotas:
 
     def remember(self, spent: Iterable[Spent]) -> None:
         """Count at least what the ledger says was spent: counters in memory know of nothing before their process."""
-        for (key, window), used in counted(spent).items():
-            self._memory.remember(key, window, used)
+        used = counted(spent)
+        if isinstance(self._counters, GuardedCounters):
+            self._counters.remember(used)
+        for (key, window), amount in used.items():
+            self._memory.remember(key, window, amount)
 
     async def aclose(self) -> None:
         """Settlements that are on their way have 3 s to get through."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha1
-from importlib import resources
 from typing import Any
 
 from redis import asyncio as redis
@@ -19,14 +18,21 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from gateway.quota.counters import DEBT_MINUTES, Elastic, Verdict
+from gateway.quota.known import Known
 from gateway.quota.limits import Amounts, Limits
+from gateway.quota.script import Command, Script
+from gateway.stores.patience import patience
 from gateway.stores.store import StoreDown
 
 log = logging.getLogger(__name__)
 
 SECONDS_TO_ANSWER = 0.25
-"""A store that is slower than this is down: the gateway keeps its own latency."""
-RENEW_EVERY = 5.0
+"""A store that is slower than this is down: the gateway keeps its own latency. Its own lag does not count."""
+SECONDS_TO_GIVE_UP = 10.0
+"""For the client, which has no such patience."""
+RENEW_EVERY = 1.0
+MOST_TOLD = 1_000
+"""Counters of which one renewal tells that they have changed."""
 PROBE_EVERY = 0.25
 """Seconds between attempts to reach a store that is down."""
 SECONDS_TO_FLUSH = 3.0
@@ -38,33 +44,11 @@ MOST_UNSETTLED = 50_000
 """Settlements that wait for a store that is down."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Script:
-    """A Lua script, and how it is called by its SHA-1."""
-
-    text: str
-    sha: str
-
-    @classmethod
-    def load(cls, name: str) -> _Script:
-        folder = resources.files("gateway.stores") / "scripts"
-        text = "".join((folder / file).read_text("utf-8") for file in ("quota_time.lua", f"quota_{name}.lua"))
-        return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-@dataclass(slots=True)
-class _Command:
-    script: _Script
-    keys: list[str]
-    args: list[str | int]
-    failed: int = 0
-
-
 @dataclass(slots=True)
 class _Reservation:
     request_id: str
     limits: Limits
-    command: _Command
+    command: Command
     verdict: asyncio.Future[Verdict]
     extends: bool
     """What comes of it is settled with the reservation that it extends."""
@@ -82,24 +66,34 @@ class RedisCounters:
     ) -> None:
         self._redis = redis.Redis.from_url(
             url,
-            socket_timeout=SECONDS_TO_ANSWER,
-            socket_connect_timeout=SECONDS_TO_ANSWER,
+            socket_timeout=SECONDS_TO_GIVE_UP,
+            socket_connect_timeout=SECONDS_TO_GIVE_UP,
             retry=Retry(NoBackoff(), 1),
         )
         self._now = now
         self._prefix = prefix
         self._instance = secrets.token_hex(6)
-        self._reserve = _Script.load("reserve")
-        self._settle = _Script.load("settle")
-        self._renew = _Script.load("renew")
+        self._reserve = Script.load("reserve")
+        self._settle = Script.load("settle")
+        self._renew = Script.load("renew")
+        self._charge = Script.load("charge")
+        self._raise = Script.load("raise")
         self._reservations: deque[_Reservation] = deque()
-        self._settlements: deque[_Command] = deque()
+        self._settlements: deque[Command] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._loaded = False
         """Whether the server was given the scripts, since it was last seen to fail."""
         self._closed = False
         self._probe = asyncio.Event()
+        self._probe.set()
+        self._told = "-inf"
+        """Until when, by the server's clock, changes are known."""
+        self._registered = False
+        self.known = Known()
+        self.on_return: Callable[[bool], Awaitable[Exception | None]] | None = None
+        """Tells (by ``tell``) what the server must hear before it is asked again: it was away, or has lost what it had.
+        Gives why it could not."""
         self.down = False
 
     async def reserve(
@@ -125,11 +119,14 @@ class RedisCounters:
             args += (" ".join(map(str, least)), " ".join(map(str, usual)), share)
         keys = [self._prefix + "instances", self._reserved, *self._keys_of(limits)]
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        reservation = _Reservation(request_id, limits, _Command(self._reserve, keys, args), verdict, extends)
+        reservation = _Reservation(request_id, limits, Command(self._reserve, keys, args), verdict, extends)
         self._reservations.append(reservation)
         self._send_soon()
         try:
-            return await verdict
+            answer = await verdict
+            if answer.used:
+                self.known.verdict(limits, answer.used, time.time())
+            return answer
         except asyncio.CancelledError:
             # It may have come in the very moment in which the caller left.
             if verdict.done() and not verdict.cancelled() and verdict.exception() is None:
@@ -139,6 +136,22 @@ class RedisCounters:
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
         if limits.settles and not self._closed:
             self._put(request_id, limits, used)
+
+    def adopt(self, request_id: str, limits: Limits, held: Amounts, *, extends: bool = False) -> Command:
+        """Holds what another has let in, whether or not there is room. A repetition changes nothing."""
+        unlimited = " ".join([str(_UNLIMITED)] * len(limits.each))
+        args: list[str | int] = [request_id, self._instance, self._time()]
+        args.append("extend" if extends else "keep")
+        args += (limits.windows, limits.places, unlimited, " ".join(map(str, held)))
+        return Command(
+            self._reserve, [self._prefix + "instances", self._reserved, *self._keys_of(limits)], args
+        )
+
+    def charge(self, limits: Limits, used: Amounts, age: float) -> Command:
+        """Adds what was used ``age`` seconds ago without a reservation. A repetition of the command changes nothing."""
+        mark = f"{self._prefix}charged:{self._instance}:{secrets.token_hex(6)}"
+        args: list[str | int] = [self._time(), round(age * 1000), limits.windows, limits.places]
+        return Command(self._charge, [mark, *self._keys_of(limits)], [*args, " ".join(map(str, used))])
 
     async def aclose(self) -> None:
         with suppress(TimeoutError):
@@ -159,7 +172,7 @@ class RedisCounters:
         if tasks and answers:
             # What it still holds, if anything, counts no longer.
             with suppress(RedisError, OSError):
-                async with asyncio.timeout(SECONDS_TO_ANSWER):
+                async with patience(SECONDS_TO_ANSWER):
                     await self._redis.zrem(self._prefix + "instances", self._instance)
         await self._redis.aclose()
 
@@ -181,8 +194,9 @@ class RedisCounters:
             # What is forgotten here would be held in reserve for as long as this instance lives: become another.
             self._settlements.clear()
             self._instance = secrets.token_hex(6)
+            self._registered = False
             log.warning("Redis has been away for too long: %d requests are not settled there", MOST_UNSETTLED)
-        self._settlements.append(_Command(self._settle, [self._reserved, *self._keys_of(limits)], args))
+        self._settlements.append(Command(self._settle, [self._reserved, *self._keys_of(limits)], args))
         self._send_soon()
 
     def _send_soon(self) -> None:
@@ -218,7 +232,7 @@ class RedisCounters:
             for one, answer in zip(reservations, answers[len(settlements) :], strict=True):
                 self._take_verdict(one, answer)
 
-    def _take_settlements(self, settlements: Sequence[_Command], answers: Sequence[Any]) -> None:
+    def _take_settlements(self, settlements: Sequence[Command], answers: Sequence[Any]) -> None:
         for command, answer in zip(settlements, answers, strict=False):
             if not isinstance(answer, Exception):
                 continue
@@ -253,10 +267,11 @@ class RedisCounters:
         if one.limits.settles and not one.extends:
             self._put(one.request_id, one.limits, Amounts(0, 0, 0), void=void)
 
-    async def _run(self, commands: Sequence[_Command]) -> list[Any]:
-        """One round trip; a second one after the server has lost its scripts unnoticed, as in a quick restart."""
-        load = () if self._loaded else (self._reserve, self._settle, self._renew)
-        async with asyncio.timeout(SECONDS_TO_ANSWER):
+    async def _run(self, commands: Sequence[Command]) -> list[Any]:
+        """One round trip."""
+        scripts = (self._reserve, self._settle, self._renew, self._charge, self._raise)
+        load = () if self._loaded else scripts
+        async with patience(SECONDS_TO_ANSWER):
             async with self._redis.pipeline(transaction=False) as pipe:
                 for script in load:
                     pipe.execute_command("SCRIPT LOAD", script.text)
@@ -264,41 +279,92 @@ class RedisCounters:
                     pipe.evalsha(command.script.sha, len(command.keys), *command.keys, *command.args)
                 answers = (await pipe.execute(raise_on_error=False))[len(load) :]
             self._loaded = True
-            unknown = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-            if unknown:
-                async with self._redis.pipeline(transaction=False) as pipe:
-                    for i in unknown:
-                        command = commands[i]
-                        pipe.eval(command.script.text, len(command.keys), *command.keys, *command.args)
-                    for i, answer in zip(unknown, await pipe.execute(raise_on_error=False), strict=True):
-                        answers[i] = answer
+            if any(isinstance(answer, NoScriptError) for answer in answers):
+                raise RedisError("it began anew")  # and may have lost all else with its scripts
         return list(answers)
 
-    def _renewal(self) -> _Command:
-        keys = [self._prefix + "instances", self._reserved]
-        return _Command(self._renew, keys, [self._instance, self._time()])
+    def _renewal(self) -> Command:
+        instances = self._prefix + "instances"
+        keys = [instances, self._reserved, f"{instances}:changed", f"{instances}:{self._instance}"]
+        return Command(self._renew, keys, [self._instance, self._time(), self._told, MOST_TOLD])
 
     async def _keep_alive(self) -> None:
-        while True:
+        while not self._closed:  # the client swallows a cancellation that meets it while it connects
             if not self.down:
-                self._probe.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RENEW_EVERY):
                         await self._probe.wait()
             if self.down:
                 await asyncio.sleep(PROBE_EVERY)
+            self._probe.clear()
             try:
                 (answer,) = await self._run([self._renewal()])
+                failed = answer if isinstance(answer, Exception) else await self._return(answer)
             except (RedisError, OSError) as error:
-                answer = error
-            if isinstance(answer, Exception):  # also: read-only, out of memory, still loading
-                self._fail(StoreDown(f"Redis did not answer: {str(answer) or 'it is too slow'}"))
+                failed = error
+            if failed is not None:  # also: read-only, out of memory, still loading
+                self._fail(StoreDown(f"Redis did not answer: {str(failed) or 'it is too slow'}"))
                 continue
             if self.down:
                 log.warning("quotas: Redis answers again")
             self.down = False
             if self._settlements:
                 self._send_soon()
+
+    async def _return(self, answer: list[Any]) -> Exception | None:
+        """Take up what a renewal told. Where the server was away or has lost something, it hears what it missed."""
+        was_known, gateways, self._told, *changes = (_text(word) for word in answer)
+        lost = self._registered and was_known == "0"
+        self._registered = True
+        if lost:
+            log.warning("quotas: Redis has lost what it held; it is told again what this process knows")
+            self.down = True
+            if self._sending is not None:
+                await asyncio.wait([self._sending])
+            queued = [one for one in self._settlements if one.script is self._settle and not int(one.args[3])]
+            if (failed := await self.tell([*self._raises(), *map(self._adopted, queued)])) is not None:
+                self._registered = False
+                return failed
+        now = time.time()
+        self.known.gateways = int(gateways)
+        for key, used, count in zip(changes[::3], changes[1::3], changes[2::3], strict=True):
+            self.known.look(key.removeprefix(self._prefix), int(used), int(count), now)
+        return await self.on_return(lost) if self.down and self.on_return is not None else None
+
+    async def tell(self, commands: Sequence[Command]) -> Exception | None:
+        """Run ``commands`` whether or not the server counts as down. Gives the first error; all may be told again."""
+        for start in range(0, len(commands), AT_ONCE):
+            for answer in await self._run(commands[start : start + AT_ONCE]):
+                if isinstance(answer, Exception):
+                    return answer
+        return None
+
+    def _raises(self) -> list[Command]:
+        now = time.time()
+        return [
+            Command(
+                self._raise,
+                [self._prefix + key],
+                [self._time(), key.rpartition(":")[2], heard.used, round((now - heard.at) * 1000)],
+            )
+            for key, heard in self.known.used()
+        ]
+
+    def _adopted(self, settlement: Command) -> Command:
+        """The reservation that is to be settled: what it used, as nobody remembers what it held."""
+        request_id, instance, at, _, _, windows, places, maxima, used = settlement.args
+        unlimited = " ".join([str(_UNLIMITED)] * len(str(maxima).split()))
+        keys = [self._prefix + "instances", *settlement.keys]
+        return Command(
+            self._reserve, keys, [request_id, instance, at, "keep", windows, places, unlimited, used]
+        )
+
+
+_UNLIMITED = 2**53
+
+
+def _text(word: Any) -> str:
+    return word.decode() if isinstance(word, bytes) else str(word)
 
 
 def _refuse(one: _Reservation, error: StoreDown) -> None:

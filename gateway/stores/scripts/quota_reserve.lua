@@ -12,7 +12,8 @@
 --       milliseconds until reset.
 --
 -- A counter's fields: minute: slot -> amount. day, month: 'period', 'used', and 'p:'..instance -> what it has reserved.
--- now: 'p:'..instance. What an instance that is silent has reserved does not count.
+-- now: 'p:'..instance. Of an instance that is silent the places are free; what it has reserved of a day or month counts
+-- on, and as used once it is forgotten: what was sent upstream may have been billed.
 local id, instance, at, mode = ARGV[1], ARGV[2], clock(ARGV[3]), ARGV[4]
 local windows, places, maxima = words(ARGV[5]), words(ARGV[6]), words(ARGV[7])
 local function figures(text)
@@ -40,21 +41,22 @@ local function is_alive(name)
   return alive[name]
 end
 
--- What the instances that are alive have reserved.
-local function pending(key, held)
-  local sum = 0
+-- What is reserved: by the instances that are alive, and by those that are forgotten, whose fields are taken out.
+local function pending(key, held, all)
+  local sum, lost = 0, 0
   for i = 1, #held, 2 do
     local field = held[i]
     if string.sub(field, 1, 2) == 'p:' then
-      local name = string.sub(field, 3)
-      if is_alive(name) then
-        sum = sum + tonumber(held[i + 1])
-      elseif not redis.call('ZSCORE', KEYS[1], name) then
+      local name, amount = string.sub(field, 3), tonumber(held[i + 1])
+      if name ~= instance and not redis.call('ZSCORE', KEYS[1], name) then
         redis.call('HDEL', key, field)
+        lost = lost + amount
+      elseif all or is_alive(name) then
+        sum = sum + amount
       end
     end
   end
-  return sum
+  return sum, lost
 end
 
 -- What counts, milliseconds until it no longer does, what of it will come free as requests end, and a function that
@@ -92,14 +94,19 @@ local function calendar(key, held, maximum, window)
     redis.call('DEL', key)
     held, fields = {}, {}
   end
-  local used, waiting = tonumber(fields['used'] or '0'), pending(key, held)
+  local used = tonumber(fields['used'] or '0')
+  local waiting, lost = pending(key, held, true)
+  if lost > 0 then
+    used = used + lost
+    add(key, 'used', lost)
+  end
   local reset = period_ends(window, period) - at
   local function wait(amount) return used + amount <= maximum and -1 or reset end
   return used + waiting, reset, waiting, wait
 end
 
 local function under_way(key, held)
-  return pending(key, held), 0, 0, function() return -1 end
+  return (pending(key, held, false)), 0, 0, function() return -1 end
 end
 
 -- What is held, taken out of the counters and put back.
@@ -186,6 +193,7 @@ for i = 3, #KEYS do
         local period = period_of(window, at)
         redis.call('HSET', key, 'period', period)
         ttl = ttl + period_ends(window, period) - at
+        redis.call('ZADD', KEYS[1] .. ':changed', string.format('%.0f', at), key)
       end
       redis.call('PEXPIRE', key, string.format('%.0f', ttl))
     end

@@ -15,7 +15,6 @@ from gateway.errors import Overloaded
 from gateway.quota import redis as module
 from gateway.quota.guarded import UNMETERED, GuardedCounters
 from gateway.quota.limits import Amounts, Limit, Limits
-from gateway.quota.memory import MemoryCounters
 from gateway.quota.redis import SECONDS_TO_ANSWER, RedisCounters
 from gateway.stores.store import StoreDown
 from tests.conftest import RedisServer
@@ -51,7 +50,7 @@ async def store(own_redis: RedisServer) -> AsyncIterator[RedisCounters]:
 
 @pytest.fixture
 def guarded(store: RedisCounters) -> GuardedCounters:
-    return GuardedCounters(store, MemoryCounters())
+    return GuardedCounters(store)
 
 
 async def test_open_lets_everything_in(own_redis: RedisServer, guarded: GuardedCounters) -> None:
@@ -93,7 +92,7 @@ async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: Gua
             verdicts = await asyncio.gather(*(guarded.reserve(f"hung-{i}", on, ONE) for i in range(5)))
         assert {verdict.admitted for verdict in verdicts} == {True}
         async with within(0.05):
-            assert (await guarded.reserve("later", on, ONE)).used == (6, 6), "only the first pay"
+            assert (await guarded.reserve("later", on, ONE)).used == (7, 7), "only the first pay"
         guarded.settle("before", on, ONE)
     finally:
         own_redis.process.send_signal(signal.SIGCONT)
@@ -104,10 +103,10 @@ async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: Gua
     await eventually(back)
     # The reservations that hung came through in the end, and were given back; 'before' was settled.
     verdict = await guarded.reserve("after", on, ONE)
-    assert verdict.used[1] == 1
+    assert verdict.used[1] == 7, "what was let in meanwhile is under way"
     for i in range(5):
         guarded.settle(f"hung-{i}", on, ONE)
-    assert (await guarded.reserve("last", on, ONE)).used[1] == 2
+    assert (await guarded.reserve("last", on, ONE)).used[1] == 3
 
 
 async def test_a_server_that_was_long_away_is_found_soon(
@@ -170,7 +169,7 @@ async def test_under_load_nobody_waits_for_a_dead_server(
     await asyncio.gather(*tasks)
     assert slowest < SECONDS_TO_ANSWER + 0.15
     assert bool(closed) == (on_failure == "closed")
-    assert not guarded._elsewhere
+    assert not guarded._held
     verdict = await guarded.reserve("after", on, ONE)
     assert verdict.used[0] > 4, "counted in Redis again"
     assert verdict.used[1] == 1, "and all is settled"
@@ -204,12 +203,18 @@ async def test_restarted_with_nothing(own_redis: RedisServer, guarded: GuardedCo
     assert (await guarded.reserve("c", on, ONE)).admitted
 
 
-async def test_a_quick_restart_costs_nothing(own_redis: RedisServer, store: RedisCounters) -> None:
-    await store.reserve("a", limits(), ONE)
+async def test_a_quick_restart_is_no_new_beginning(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+    assert (await guarded.reserve("a", limits(), ONE)).admitted
     own_redis.kill()
     own_redis.start()
     async with within(0.3):
-        assert (await store.reserve("b", limits(), ONE)).used == (1, 1)
+        assert (await guarded.reserve("b", limits(), ONE)).used == (2, 2)
+
+    async def back() -> bool:
+        return not guarded._store.down
+
+    await eventually(back)
+    assert not (await guarded.reserve("c", limits(), ONE)).admitted
 
 
 async def test_a_server_that_only_reads_is_down(
@@ -263,7 +268,9 @@ async def test_a_crashed_gateway_holds_nothing(redis_server: RedisServer) -> Non
     assert (await one.reserve("4b", on, Amounts(1, 0, 0))).used == (5, 700)
     assert not (await other.reserve("x", on, Amounts(1, 0, 0))).admitted
     now += 30_001
-    assert (await other.reserve("x", on, Amounts(1, 0, 10))).used == (1, 110), "what is spent stays"
+    assert (await other.reserve("x", on, Amounts(1, 0, 10))).used == (1, 710), (
+        "its places are free; what it may have spent stays"
+    )
     # It was not dead, only away: what it holds counts again, and nothing has become negative.
     await one._run([one._renewal()])
     assert (await other.reserve("y", on, ONE)).refused == 0
@@ -328,7 +335,7 @@ async def test_everything_expires(redis_server: RedisServer) -> None:
     await store.reserve("b", on, Amounts(1, 3, 3))
     await store._run([store._renewal()])
     keys = [key async for key in store._redis.scan_iter(store._prefix.replace("}", "[}]") + "*")]
-    assert len(keys) == 6
+    assert len(keys) == 8
     for key in keys:
         assert 0 < await store._redis.pttl(key) <= 33 * 86_400_000
     await store.aclose()

@@ -1,0 +1,188 @@
+"""Budgets while Redis is away, comes back, or has lost what it held: a real server, and several gateways."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.errors import Overloaded
+from gateway.quota.guarded import GuardedCounters
+from gateway.quota.limits import Amounts, Limit, Limits
+from gateway.quota.redis import SECONDS_TO_ANSWER, RedisCounters
+from gateway.stores.patience import patience
+from tests.conftest import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+BUDGET = Limits((Limit("tenant", "t", "dollars", "month", 900), Limit("tenant", "t", "concurrent", "now", 9)))
+GATEWAYS = 3
+
+
+def cost(amount: int) -> Amounts:
+    return Amounts(1, 0, amount)
+
+
+@pytest.fixture
+async def gateways(own_redis: RedisServer) -> AsyncIterator[list[GuardedCounters]]:
+    """Each of which has heard of the others, as one does within a second."""
+    gateways = [GuardedCounters(RedisCounters(own_redis.url)) for _ in range(GATEWAYS)]
+    for number, gateway in enumerate(gateways):
+        assert (await gateway.reserve(f"first-{number}", BUDGET, cost(100))).admitted
+        gateway.settle(f"first-{number}", BUDGET, cost(100))
+    await until(gateways, lambda one: one._store.known.gateways == GATEWAYS)
+    yield gateways
+    own_redis.kill()
+    for gateway in gateways:
+        gateway._store._settlements.clear()
+    await asyncio.gather(*(gateway.aclose() for gateway in gateways))
+
+
+async def until(gateways: list[GuardedCounters], true: object) -> None:
+    assert callable(true)
+    async with asyncio.timeout(120):
+        while not all(true(gateway) for gateway in gateways):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def back(gateways: list[GuardedCounters]) -> None:
+    await until(gateways, lambda one: not one._store.down)
+
+
+async def knows(gateways: list[GuardedCounters], amount: int) -> None:
+    key = BUDGET.keys[0]
+    await until(
+        gateways, lambda one: (heard := one._store.known.get(key)) is not None and heard.used == amount
+    )
+
+
+async def spend(gateway: GuardedCounters, name: str, amount: int, times: int) -> int:
+    """How much of it is let in, settled at once."""
+    spent = 0
+    for i in range(times):
+        if (await gateway.reserve(f"{name}-{i}", BUDGET, cost(amount))).admitted:
+            gateway.settle(f"{name}-{i}", BUDGET, cost(amount))
+            spent += amount
+    return spent
+
+
+async def test_own_lag_is_not_the_servers(own_redis: RedisServer) -> None:
+    store = RedisCounters(own_redis.url)
+    await store.reserve("a", BUDGET, cost(1))
+    for i in range(3):
+        asking = asyncio.create_task(store.reserve(f"b{i}", BUDGET, cost(1)))
+        for _ in range(i + 1):
+            await asyncio.sleep(0)
+        time.sleep(3 * SECONDS_TO_ANSWER)  # noqa: ASYNC251 -- this process is to stand still
+        assert (await asking).admitted
+        assert not store.down
+    own_redis.kill()
+    await store.aclose()
+
+
+async def test_patience_ends_with_who_does_not_answer() -> None:
+    with pytest.raises(TimeoutError):
+        async with patience(0.05):
+            await asyncio.sleep(60)
+    async with patience(0.05):
+        pass
+    await asyncio.sleep(0.1)  # and nothing comes afterwards
+
+
+async def test_each_goes_on_with_its_share_of_what_was_left(
+    own_redis: RedisServer, gateways: list[GuardedCounters]
+) -> None:
+    await knows(gateways, 300)
+    own_redis.kill()
+    spent = [await spend(gateway, "away", 10, 100) for gateway in gateways]
+    assert spent == [200] * GATEWAYS, "of 900 were 300 spent"
+
+
+async def test_a_spent_budget_stays_spent_for_those_who_never_asked(
+    own_redis: RedisServer, gateways: list[GuardedCounters]
+) -> None:
+    assert await spend(gateways[0], "all", 100, 9) == 600
+    newcomer = GuardedCounters(RedisCounters(own_redis.url))
+    await newcomer.reserve("x", Limits((Limit("tenant", "other", "dollars", "day", 9),)), cost(1))
+    await knows([newcomer, *gateways], 900)
+    own_redis.kill()
+    for gateway in (newcomer, *gateways):
+        assert await spend(gateway, "away", 1, 3) == 0
+    await newcomer.aclose()
+
+
+async def test_what_was_spent_and_held_meanwhile_counts_afterwards(
+    own_redis: RedisServer, gateways: list[GuardedCounters]
+) -> None:
+    await knows(gateways, 300)
+    assert own_redis.process is not None
+    assert (await gateways[0].reserve("long", BUDGET, cost(50))).admitted
+    own_redis.process.send_signal(signal.SIGSTOP)
+    assert await spend(gateways[0], "away", 10, 4) == 40
+    assert (await gateways[1].reserve("held", BUDGET, cost(100))).admitted
+    gateways[0].settle("long", BUDGET, cost(30))
+    own_redis.process.send_signal(signal.SIGCONT)
+    await back(gateways[:2])
+    await knows(gateways, 300 + 40 + 30)
+    assert (await gateways[2].reserve("x", BUDGET, cost(1))).used == (300 + 40 + 30 + 100 + 1, 2)
+    gateways[1].settle("held", BUDGET, cost(70))
+    gateways[2].settle("x", BUDGET, cost(1))
+    await knows(gateways, 300 + 40 + 30 + 70 + 1)
+
+
+async def test_a_server_that_lost_everything_is_told_again(
+    own_redis: RedisServer, gateways: list[GuardedCounters]
+) -> None:
+    """Here, it keeps nothing."""
+    await knows(gateways, 300)
+    assert (await gateways[0].reserve("long", BUDGET, cost(50))).admitted
+    own_redis.kill()
+    own_redis.start()
+    gateways[0].settle("long", BUDGET, cost(50))
+    await back(gateways)
+    await knows(gateways, 350)
+
+
+async def test_extensions_while_it_is_away(own_redis: RedisServer, gateways: list[GuardedCounters]) -> None:
+    await knows(gateways, 300)
+    assert own_redis.process is not None
+    one = gateways[0]
+    assert (await one.reserve("a", BUDGET, cost(50))).admitted
+    await until(gateways, lambda each: each._store.known.get(BUDGET.keys[0]).counts == 350)
+    own_redis.process.send_signal(signal.SIGSTOP)
+    verdict = await one.extend("a", BUDGET, cost(150))
+    assert verdict.granted == cost(150)
+    assert not (await one.extend("a", BUDGET, cost(50 + 184))).admitted, "of 550 left a third is its own"
+    own_redis.process.send_signal(signal.SIGCONT)
+    await back(gateways[:1])
+    assert (await gateways[1].reserve("b", BUDGET, cost(1))).used[0] == 300 + 150 + 1
+    one.settle("a", BUDGET, cost(120))
+    gateways[1].settle("b", BUDGET, cost(1))
+    await knows(gateways, 300 + 121)
+
+
+async def test_closed_lets_nothing_in(own_redis: RedisServer, gateways: list[GuardedCounters]) -> None:
+    own_redis.kill()
+    with pytest.raises(Overloaded):
+        await gateways[0].reserve("x", Limits(BUDGET.each, "closed"), cost(1))
+
+
+async def test_what_a_dead_gateway_held_of_a_budget_is_spent(own_redis: RedisServer) -> None:
+    now = 1_900_000_000_000
+    one, other = (RedisCounters(own_redis.url, now=lambda: now) for _ in range(2))
+    await one.reserve("a", BUDGET, cost(800))
+    now += 30_001
+    assert (await other.reserve("b", BUDGET, cost(100))).used == (900, 1), (
+        "its place is free, its dollars are not"
+    )
+    other.settle("b", BUDGET, cost(50))
+    now += 3_600_001
+    await other._run([other._renewal()])
+    assert (await other.reserve("c", BUDGET, cost(50))).used == (900, 1)
+    assert (await other._redis.hget(other._prefix + BUDGET.keys[0], "used")) == b"850"
+    own_redis.kill()
+    for store in (one, other):
+        await store.aclose()
