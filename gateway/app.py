@@ -20,8 +20,8 @@ from gateway.web import routes
 from gateway.web.auth import Auth
 from gateway.web.cors import Cors
 from gateway.web.door import Door
+from gateway.web.operator import Operator
 from gateway.web.paths import Paths
-from gateway.web.reading import Reader
 
 
 def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
@@ -29,7 +29,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
 
     ``pulse`` is the file descriptor by which a watchdog is told that the event loop goes round.
     """
-    metrics = Metrics()
+    metrics = Metrics(tenants=settings.metrics_tenants)
     aside = Aside()
     generations = Generations(
         metrics,
@@ -68,10 +68,12 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
 
     endpoints = routes.build(
         metrics,
-        Reader(aside),
+        aside,
+        Operator(settings.metrics_token),
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
         leaving=settings.leaving,
+        metrics_age=settings.metrics_age,
     )
     paths = Paths(endpoints, lifespan)
     guarded = Auth(paths, public=routes.PUBLIC)

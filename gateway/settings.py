@@ -44,6 +44,12 @@ class Settings:
     watchdog: float = 10.0
     """Seconds of its processor time in which a worker's event loop makes no progress before the worker is replaced;
     0 is never."""
+    metrics_token: str | None = None
+    """Opens ``/metrics`` and the details of ``/readyz``; ``tollgate serve`` makes one where none is given."""
+    metrics_tenants: bool = False
+    """Whether ``/metrics`` tells tenants apart."""
+    metrics_age: float = 1.0
+    """Seconds for which ``/metrics`` is told again before it is written anew."""
     state_dir: Path = Path(".tollgate")
     """Where a development key is kept between runs."""
     dev_key_sha256: str | None = None
@@ -79,6 +85,9 @@ class Settings:
             max_body_bytes=_integer(env, "TOLLGATE_MAX_BODY_BYTES", default.max_body_bytes, 1, 2**40),
             heartbeat=_seconds(env, "TOLLGATE_HEARTBEAT", default.heartbeat),
             watchdog=_seconds(env, "TOLLGATE_WATCHDOG", default.watchdog),
+            metrics_token=env.get("TOLLGATE_METRICS_TOKEN") or None,
+            metrics_age=_seconds(env, "TOLLGATE_METRICS_AGE", default.metrics_age),
+            metrics_tenants=_choice(env, "TOLLGATE_METRICS_TENANTS", "false", ("true", "false")) == "true",
             state_dir=Path(state_dir) if state_dir else default.state_dir,
             dev_key_sha256=_sha256(env, "TOLLGATE_DEV_KEY_SHA256"),
             last_good=Path(last_good) if last_good else None,
@@ -104,6 +113,9 @@ class Settings:
             "TOLLGATE_MAX_BODY_BYTES": str(self.max_body_bytes),
             "TOLLGATE_HEARTBEAT": str(self.heartbeat),
             "TOLLGATE_WATCHDOG": str(self.watchdog),
+            "TOLLGATE_METRICS_TOKEN": self.metrics_token or "",
+            "TOLLGATE_METRICS_AGE": str(self.metrics_age),
+            "TOLLGATE_METRICS_TENANTS": "true" if self.metrics_tenants else "false",
             "TOLLGATE_STATE_DIR": os.fspath(self.state_dir),
             "TOLLGATE_DEV_KEY_SHA256": self.dev_key_sha256 or "",
             "TOLLGATE_LAST_GOOD": os.fspath(self.last_good) if self.last_good else "",

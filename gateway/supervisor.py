@@ -302,7 +302,9 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
                         env={**own.to_env(), **shared, SOCKET_FD: str(listener.fileno())},
                         pass_fds=[listener.fileno()],
                     )
-                announcing = asyncio.create_task(_announce(listener, watcher, events))
+                announcing = asyncio.create_task(
+                    _announce(listener, watcher, events, settings.metrics_token or "")
+                )
                 await signals.stop.wait()
                 was_ready = announcing.done()
                 announcing.cancel()
@@ -375,15 +377,15 @@ class _Signals:
         self._hasten = None
 
 
-async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Events) -> None:
+async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Events, token: str) -> None:
     host, port = reachable(listener)
     said = ""
     while True:
         waiting = "the gateway to start"
         with suppress(OSError, ValueError, TimeoutError):
-            status, body = await asyncio.wait_for(_get(host, port, "/readyz"), 10.0)
+            status, body = await asyncio.wait_for(_get(host, port, "/readyz", token), 10.0)
             told = json.loads(body)
-            verdicts, guards = told["backends"], told.get("guards", {})
+            verdicts, guards = told.get("backends", {}), told.get("guards", {})
             nobody = watcher.current is not None and not watcher.current.enabled
             if (status == 200 or nobody) and watcher.current is not None:
                 ready = [name for name, verdict in verdicts.items() if verdict == "ready"]
@@ -410,12 +412,18 @@ def reachable(listener: socket.socket) -> tuple[str, int]:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
 
-async def _get(host: str, port: int, path: str) -> tuple[int, bytes]:
+async def _get(host: str, port: int, path: str, token: str) -> tuple[int, bytes]:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n\r\n".encode())
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        return int(head[9:12]), body
+        head = (
+            f"GET {path} HTTP/1.1",
+            "host: tollgate",
+            f"authorization: Bearer {token}",
+            "connection: close",
+        )
+        writer.write("\r\n".join((*head, "", "")).encode())
+        answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return int(answer[9:12]), body
     finally:
         writer.close()
 

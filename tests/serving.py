@@ -21,6 +21,8 @@ from gateway.app import build_app
 from gateway.connection import Connection
 from gateway.settings import Settings
 
+OPERATOR = {"authorization": "Bearer metrics-token"}
+"""What opens the operator's pages of a gateway that runs here."""
 KEY, OTHER_KEY, NARROW_KEY, EXPIRED_KEY = "tg-acme-1", "tg-other-1", "tg-narrow-1", "tg-expired-1"
 
 
@@ -59,6 +61,9 @@ def a_policy(base_url: str, **more: Any) -> dict[str, Any]:
     }
 
 
+TOLD = {"metrics_token": "metrics-token", "metrics_tenants": True, "metrics_age": 0.0}
+
+
 class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -86,7 +91,7 @@ class Gateway:
         fresh.replace(self.folder / "gateway.yaml")
 
     async def metrics(self) -> dict[str, float]:
-        page = (await self.http.get("/metrics")).text
+        page = (await self.http.get("/metrics", headers=OPERATOR)).text
         lines = [line.rpartition(" ") for line in page.splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, _, value in lines}
 
@@ -110,7 +115,7 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
     gateway = Gateway(url, port, folder, client)
     gateway.write(policy)
     config = uvicorn.Config(
-        build_app(Settings(**{"policies": folder, "state_dir": folder.parent / "state", **settings})),
+        build_app(Settings(**{"policies": folder, "state_dir": folder.parent / "state", **TOLD, **settings})),
         http=Connection,
         ws="none",
         lifespan="on",

@@ -23,6 +23,7 @@ import yaml
 from benchmarks.conformance.providers import anthropic, openai
 
 DEMO = "tollgate-demo"
+_METRICS_TOKEN = "metrics-token"
 ROOT = Path(__file__).parents[2]
 
 
@@ -64,6 +65,7 @@ def running() -> Iterator[Stack]:
                 f"{urls['gateway']}/readyz",
                 TOLLGATE_DEV_KEY=key,
                 TOLLGATE_STATE_DIR=str(folder / "state"),
+                TOLLGATE_METRICS_TOKEN=_METRICS_TOKEN,
             )
         )
         _await(lambda: _are_ready(urls["gateway"]), seconds=120)
@@ -119,7 +121,8 @@ def _process(command: list[str], log: Path, ready: str, **env: str) -> Iterator[
 
 def _are_ready(gateway: str) -> bool:
     """All the backends, and not only enough of them to serve."""
-    with urllib.request.urlopen(f"{gateway}/readyz", timeout=10) as answer:
+    asked = urllib.request.Request(f"{gateway}/readyz", headers={"authorization": f"Bearer {_METRICS_TOKEN}"})
+    with urllib.request.urlopen(asked, timeout=10) as answer:
         return set(json.load(answer)["backends"].values()) == {"ready"}
 
 

@@ -29,6 +29,7 @@ from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
 from gateway.sidecar.config import CONFIG, SidecarConfig
 
+METRICS_TOKEN = "metrics-token"
 TEXTS = 60
 CONNECTIONS = 16
 SECONDS = 20.0
@@ -128,7 +129,11 @@ def _start(stack: ExitStack, upstream: int, guards: dict[str, Any]) -> int:
     (folder / "gateway.yaml").write_text(yaml.safe_dump(policy))
     port = free_port()
     argv = [sys.executable, "-m", "gateway", "serve", "--policies", str(folder), "--port", str(port)]
-    env = {"TOLLGATE_STATE_DIR": str(folder / "state"), "TOLLGATE_LOG_LEVEL": "warning"}
+    env = {
+        "TOLLGATE_STATE_DIR": str(folder / "state"),
+        "TOLLGATE_LOG_LEVEL": "warning",
+        "TOLLGATE_METRICS_TOKEN": METRICS_TOKEN,
+    }
     stack.enter_context(running(argv, cores=os.sched_getaffinity(0), env=env))
     wait_for(port, "/healthz")
     asyncio.run(_ready(port))
@@ -174,7 +179,10 @@ _BUCKET = re.compile(r'tollgate_event_loop_lag_seconds_bucket\{le="([^"]+)"\} (\
 
 def _histogram(port: int) -> dict[float, float]:
     """Observations up to each edge, in seconds."""
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}/metrics", headers={"authorization": f"Bearer {METRICS_TOKEN}"}
+    )
+    page = urllib.request.urlopen(asked, timeout=10).read().decode()
     return {float(edge): float(count) for edge, count in _BUCKET.findall(page)}
 
 

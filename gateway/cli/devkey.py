@@ -1,4 +1,7 @@
-"""The development key: it opens a gateway whose policy has no keys yet, and keeps from one run to the next."""
+"""Secrets that ``tollgate serve`` makes where none is given, and that keep from one run to the next.
+
+The development key opens a gateway whose policy has no keys yet, the metrics token the operator's pages.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,14 @@ def development_key(state_dir: Path, env: Mapping[str, str]) -> DevelopmentKey:
         return DevelopmentKey(make_key(), f"for this run only: {file} cannot be used ({error.strerror})")
 
 
+def metrics_token(state_dir: Path) -> str:
+    """What ``<state_dir>/metrics-token`` holds; that file is made if need be, and for this run only if it cannot be."""
+    try:
+        return _kept(state_dir / "metrics-token")
+    except OSError:
+        return make_key()
+
+
 def _kept(file: Path) -> str:
     private_folder(file.parent)
     try:
@@ -42,7 +53,7 @@ def _kept(file: Path) -> str:
         return key
     key = make_key()
     # By rename, so that no other process reads half a key; of two that start at once the last to write wins.
-    draft = file.with_name(f".dev-key-{os.getpid()}")
+    draft = file.with_name(f".{file.name}-{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
         stream.write(key + "\n")
     draft.replace(file)

@@ -17,7 +17,7 @@ from gateway import supervisor
 from gateway.backends.launcher import obstructed
 from gateway.cli import init, logs
 from gateway.cli.banner import banner
-from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key
+from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token
 from gateway.policy.keys import hash_key
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
@@ -40,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "TOLLGATE_WORKERS, TOLLGATE_LOG_LEVEL, TOLLGATE_SHUTDOWN_DELAY, "
         "TOLLGATE_DRAIN_TIMEOUT. By environment only: TOLLGATE_LOG_FORMAT=json, "
         "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES, TOLLGATE_HEARTBEAT, "
-        "TOLLGATE_WATCHDOG.",
+        "TOLLGATE_WATCHDOG, TOLLGATE_METRICS_TOKEN, TOLLGATE_METRICS_TENANTS=true.",
     )
     parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")
     parser.add_argument(
@@ -94,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         settings = replace(settings, dev_key_sha256=None)
     env.pop(VARIABLE, None)  # no child needs the key itself
+    if settings.metrics_token is None:
+        settings = replace(settings, metrics_token=metrics_token(settings.state_dir))
     show = _Show(settings, supervisor.reachable(listener), development)
     with listener:
         try:

@@ -25,7 +25,9 @@ class Books:
         self, request_id: str, principal: Principal | None, status: int, reason: str, *, is_question: bool
     ) -> None:
         """A request that was refused before it became a call. Only a caller's questions are in the ledger."""
-        self._metrics.refused.labels(principal.tenant if principal else "", reason).inc()
+        self._metrics.refused.labels(
+            self._metrics.tenant(principal.tenant if principal else ""), reason
+        ).inc()
         if self._ledger is not None and principal is not None and is_question:
             self._ledger.refuse(request_id, principal, status, reason)
 
@@ -36,4 +38,4 @@ class Books:
         metrics.tokens.labels(model, "out", spending.purpose).inc(usage.completion)
         if charge.nanodollars:
             dollars = charge.nanodollars / NANO
-            metrics.cost.labels(principal.tenant, model, spending.purpose).inc(dollars)
+            metrics.cost.labels(metrics.tenant(principal.tenant), model, spending.purpose).inc(dollars)

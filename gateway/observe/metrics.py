@@ -16,7 +16,10 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from gateway.observe.counting import Count, Family, Gathered, Times
-from gateway.observe.room import Room
+from gateway.observe.room import FOLDER, Room
+
+KIND = CONTENT_TYPE_LATEST
+"""The type of what ``render`` returns."""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -60,9 +63,11 @@ class _Families:
 
 
 class Metrics:
-    """One worker's figures. With ``PROMETHEUS_MULTIPROC_DIR`` set, ``render`` adds up those of all workers."""
+    """One worker's figures. With ``PROMETHEUS_MULTIPROC_DIR`` set they also lie in a folder, with those of all."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tenants: bool = False) -> None:
+        """``tenants``: tell which tenant used what."""
+        self._tenants = tenants
         self._registry = CollectorRegistry()
         here = self._registry
         self._changed: list[Gathered] = []
@@ -148,7 +153,7 @@ class Metrics:
         )
         self.refused = make.counter(
             "tollgate_refused_requests_total",
-            "Requests that the gateway refused before it asked a model, by tenant (none: no good key) and reason.",
+            "Requests that the gateway refused before it asked a model, by tenant (where it is told) and reason.",
             ["tenant", "reason"],
         )
         self.shadow = make.counter(
@@ -242,16 +247,28 @@ class Metrics:
             one.flush()
         self._changed.clear()
 
-    def render(self) -> tuple[bytes, str]:
-        """The figures as text, and the text's content type. Other workers' are of their last beat."""
+    def tenant(self, name: str) -> str:
+        """What the label ``tenant`` says of ``name``: nothing, unless the operator wants it."""
+        return name if self._tenants else ""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the figures of all workers lie; None where there is but one."""
+        folder = os.environ.get(FOLDER)
+        return Path(folder) if folder else None
+
+    def render(self) -> bytes:
+        """The figures as text. Other workers' are of their last beat."""
         self.flush()
-        registry = self._registry
-        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        if folder:
-            _forget_the_dead(Path(folder))
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry), CONTENT_TYPE_LATEST
+        return generate_latest(self._registry) if self.folder is None else render_shared(self.folder)
+
+
+def render_shared(folder: Path) -> bytes:
+    """The figures of all workers, added up."""
+    _forget_the_dead(folder)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
+    return generate_latest(registry)
 
 
 def _forget_the_dead(folder: Path) -> None:

@@ -42,7 +42,7 @@ def meter(metrics: Metrics) -> Stage:
             except BaseException as error:
                 status, code = outcome_of(error)
                 if is_refusal(error, call.receipt.attempts):
-                    metrics.refused.labels(call.principal.tenant, reason_of(error)).inc()
+                    metrics.refused.labels(metrics.tenant(call.principal.tenant), reason_of(error)).inc()
                 raise
             finally:
                 in_flight.dec()

@@ -8,6 +8,7 @@ from typing import cast
 from starlette.routing import Route
 from starlette.types import Scope
 
+from gateway.aside import Aside
 from gateway.observe.metrics import Metrics
 from gateway.web.dialect import is_anthropics
 from gateway.web.endpoints import health, requests
@@ -15,6 +16,7 @@ from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
+from gateway.web.operator import Operator
 from gateway.web.reading import Reader
 from gateway.wire import openai_chat, openai_completions, openai_models
 from gateway.wire.answer import Dialect
@@ -34,8 +36,17 @@ def error_writer(scope: Scope) -> ErrorWriter:
 
 
 def build(
-    metrics: Metrics, reader: Reader, *, max_body: int, heartbeat: float, leaving: Path | None = None
+    metrics: Metrics,
+    aside: Aside,
+    operator: Operator,
+    *,
+    max_body: int,
+    heartbeat: float,
+    leaving: Path | None = None,
+    metrics_age: float = 1.0,
 ) -> list[Route]:
+    reader = Reader(aside)
+
     def generating(front: Front) -> Generate:
         return Generate(front, reader, max_body=max_body, heartbeat=heartbeat)
 
@@ -54,6 +65,6 @@ def build(
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),
         Route("/healthz", health.healthz),
-        Route("/readyz", health.ReadyPage(leaving).page),
-        Route("/metrics", health.MetricsPage(metrics).page),
+        Route("/readyz", health.ReadyPage(leaving, operator).page),
+        Route("/metrics", health.MetricsPage(metrics, aside, operator, age=metrics_age).page),
     ]

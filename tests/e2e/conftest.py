@@ -17,6 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+METRICS_TOKEN = "metrics-token"
+OPERATOR = {"authorization": f"Bearer {METRICS_TOKEN}"}
+"""Opens the operator's pages."""
+
 POLICY = """
 version: 1
 backends:
@@ -81,7 +85,8 @@ class Stack:
     def is_ready(self) -> bool:
         """Whether the engine has proven to the gateway that it can serve, within the last second."""
         try:
-            return bool(httpx.get(f"{self.url}/readyz", timeout=300).json()["backends"]["bundled"] == "ready")
+            told = httpx.get(f"{self.url}/readyz", headers=OPERATOR, timeout=300).json()
+            return bool(told["backends"]["bundled"] == "ready")
         except httpx.TransportError:
             return False
 
@@ -120,6 +125,7 @@ def serve(folder: Path, *, model: str = "demo") -> Iterator[Stack]:
             **os.environ,
             "TOLLGATE_DEV_KEY": key,
             "TOLLGATE_STATE_DIR": str(folder / "state"),
+            "TOLLGATE_METRICS_TOKEN": METRICS_TOKEN,
             "TOLLGATE_SHUTDOWN_DELAY": "0",
         },
         start_new_session=True,

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.e2e.conftest import free_port, stop
+from tests.e2e.conftest import METRICS_TOKEN, free_port, stop
 
 
 @contextmanager
@@ -34,6 +34,7 @@ def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: st
             **os.environ,
             "TOLLGATE_STATE_DIR": str(folder / "state"),
             "TOLLGATE_SHUTDOWN_DELAY": "0",
+            "TOLLGATE_METRICS_TOKEN": METRICS_TOKEN,
             **env,
         },
         start_new_session=True,

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests.e2e.conftest import Stack
-from tests.e2e.gateways import serving
+from tests.e2e.gateways import OPERATOR, serving
 from tests.fakes import Do, FakeUpstream, delta, sse, stream
 from tests.serving import key
 
@@ -74,5 +74,5 @@ async def test_the_engine_takes_over_in_the_middle_of_an_answer(
         assert raw.headers["x-tollgate-model"] == "demo"
         await client.close()
         async with httpx.AsyncClient(trust_env=False) as http:
-            page = (await http.get(f"{url}/metrics")).text
+            page = (await http.get(f"{url}/metrics", headers=OPERATOR)).text
         assert 'tollgate_requests_total{backend="engine",model="chat",status="200"} 1.0' in page

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.gateways import serving
+from tests.e2e.gateways import OPERATOR, serving
 from tests.serving import chat, key
 
 pytestmark = pytest.mark.anyio
@@ -104,7 +104,7 @@ async def test_overload(gateway: str) -> None:
         async with asyncio.timeout(300), asyncio.TaskGroup() as group:
             for tier, share in (("enterprise", 0.2), ("pro", 0.8), ("free", 4.0)):
                 group.create_task(load.offer(tier, share * CAPACITY, 6.0))
-        metrics = (await client.get(f"{gateway}/metrics")).text
+        metrics = (await client.get(f"{gateway}/metrics", headers=OPERATOR)).text
     assert not alone.refused and not load.broken
     assert not load.refused.get("enterprise"), "what fits is not refused"
     unloaded = statistics.median(alone.first["enterprise"])

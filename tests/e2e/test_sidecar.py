@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import children
-from tests.e2e.gateways import serving
+from tests.e2e.gateways import OPERATOR, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -191,7 +191,7 @@ async def test_a_sidecar_that_dies_or_freezes_under_traffic(tmp_path: Path) -> N
                 traffic.over = True
             assert sidecar_of(url) == [second], "who was frozen goes on"
             await _judged(traffic, http)
-            page = (await http.get("/metrics")).text
+            page = (await http.get("/metrics", headers=OPERATOR)).text
             in_flight = re.findall(r"^tollgate_requests_in_flight(?:\{[^}]*\})? (\S+)$", page, re.MULTILINE)
             assert {float(figure) for figure in in_flight} == {0.0}
     log = (tmp_path / "log").read_text()

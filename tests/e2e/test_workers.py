@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import RedisServer
 from tests.e2e.conftest import children, free_port
+from tests.e2e.gateways import METRICS_TOKEN, OPERATOR
 
 POLICY = """
 version: 1
@@ -54,7 +55,12 @@ def gateway(tmp_path: Path, redis_server: RedisServer) -> Iterator[Gateway]:
             "2",
         ],
         cwd=tmp_path,
-        env={**os.environ, "TOLLGATE_DEV_KEY": "tg-workers", "TOLLGATE_SHUTDOWN_DELAY": "0"},
+        env={
+            **os.environ,
+            "TOLLGATE_DEV_KEY": "tg-workers",
+            "TOLLGATE_SHUTDOWN_DELAY": "0",
+            "TOLLGATE_METRICS_TOKEN": METRICS_TOKEN,
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -76,7 +82,7 @@ def ask(url: str) -> str:
 
 
 def requests_counted(url: str) -> int:
-    page = httpx.get(f"{url}/metrics").text
+    page = httpx.get(f"{url}/metrics", headers=OPERATOR).text
     found = re.findall(
         r'^tollgate_requests_total\{[^}]*model="scripted"[^}]*\} ([0-9.e+]+)$', page, re.MULTILINE
     )
@@ -116,7 +122,7 @@ def _receipt(url: str, request_id: str) -> httpx.Response:
 
 
 def _in_flight(url: str) -> set[float]:
-    page = httpx.get(f"{url}/metrics").text
+    page = httpx.get(f"{url}/metrics", headers=OPERATOR).text
     return set(map(float, re.findall(r"^tollgate_requests_in_flight\{[^}]*\} (\S+)$", page, re.MULTILINE)))
 
 

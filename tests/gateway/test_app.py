@@ -18,7 +18,7 @@ from gateway.policy.problems import PolicyError
 from gateway.settings import Settings
 from tests.conftest import RedisServer
 from tests.fakes import Do, FakeUpstream, completion, delta, reply, said, sse, stream, within
-from tests.serving import KEY, OTHER_KEY, Gateway, Wire, a_policy, chat, key, serving
+from tests.serving import KEY, OPERATOR, OTHER_KEY, Gateway, Wire, a_policy, chat, key, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -119,7 +119,7 @@ async def test_it_stays_ready_when_its_only_provider_is_down(
     async def told(gateway: Gateway, words: str) -> None:
         async with asyncio.timeout(300):
             while True:
-                response = await gateway.http.get("/readyz")
+                response = await gateway.http.get("/readyz", headers=OPERATOR)
                 assert (response.status_code, response.json()["status"]) == (200, "ready")
                 if words in response.json()["backends"]["up"]:
                     return
@@ -135,10 +135,10 @@ async def test_it_stays_ready_when_its_only_provider_is_down(
 async def test_refused_credentials_are_told_by_readiness(gateway: Gateway, upstream: FakeUpstream) -> None:
     """Seen by requests alone: many providers tell their models to anyone."""
     upstream.scripts = [reply({"error": {"message": "who are you"}}, status=401)]
-    assert (await gateway.http.get("/readyz")).json()["backends"]["up"] == "ready"
+    assert (await gateway.http.get("/readyz", headers=OPERATOR)).json()["backends"]["up"] == "ready"
     assert (await gateway.http.post("/v1/chat/completions", json=chat(model="up"))).status_code == 502
     await asyncio.sleep(1.1)  # what is told is a second old at most
-    response = await gateway.http.get("/readyz")
+    response = await gateway.http.get("/readyz", headers=OPERATOR)
     assert response.status_code == 200
     assert "refuses the gateway's credentials" in response.json()["backends"]["up"]
 
@@ -148,14 +148,14 @@ async def test_an_engine_of_ones_own_has_to_decode(tmp_path: Path, upstream: Fak
     policy["backends"]["own"] = {"kind": "engine", "launch": True, "base_url": "http://127.0.0.1:1"}
     policy["backends"]["shared"] = {"kind": "engine", "base_url": "http://127.0.0.1:1"}
     async with serving(tmp_path / "policies", policy) as gateway:
-        response = await gateway.http.get("/readyz")
+        response = await gateway.http.get("/readyz", headers=OPERATOR)
         assert response.status_code == 503
         assert response.json()["waits_for"] == ["own"]
         assert (await gateway.http.get("/healthz")).status_code == 200, "alive all the same"
         del policy["backends"]["own"]
         gateway.write(policy)
         await gateway.generation(2)
-        response = await gateway.http.get("/readyz")
+        response = await gateway.http.get("/readyz", headers=OPERATOR)
         assert response.status_code == 200
         assert response.json()["backends"]["shared"] != "ready"
 
@@ -163,16 +163,16 @@ async def test_an_engine_of_ones_own_has_to_decode(tmp_path: Path, upstream: Fak
 async def test_it_is_not_ready_once_it_is_to_stop(tmp_path: Path, upstream: FakeUpstream) -> None:
     leaving = tmp_path / "leaving"
     async with serving(tmp_path / "policies", a_policy(upstream.base_url), leaving=leaving) as gateway:
-        assert (await gateway.http.get("/readyz")).status_code == 200
+        assert (await gateway.http.get("/readyz", headers=OPERATOR)).status_code == 200
         leaving.touch()
-        response = await gateway.http.get("/readyz")
+        response = await gateway.http.get("/readyz", headers=OPERATOR)
         assert (response.status_code, response.json()["status"]) == (503, "stopping")
         assert (await gateway.http.post("/v1/chat/completions", json=chat())).status_code == 200
         assert (await gateway.http.get("/healthz")).status_code == 200
 
 
 async def test_readiness_names_each_backend(gateway: Gateway) -> None:
-    verdicts = (await gateway.http.get("/readyz")).json()["backends"]
+    verdicts = (await gateway.http.get("/readyz", headers=OPERATOR)).json()["backends"]
     assert {name: verdict == "ready" for name, verdict in verdicts.items()} == {
         "scripted": True,
         "slow": True,

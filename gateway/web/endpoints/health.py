@@ -1,16 +1,28 @@
-"""``/healthz``: the process is alive. ``/readyz``: it can serve, proven by work. ``/metrics``: its figures."""
+"""``/healthz``: the process is alive. ``/readyz``: it can serve, proven by work. ``/metrics``: its figures.
+
+Anyone may ask whether it is alive and can serve; names of backends and all figures are for the operator.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.observe.metrics import Metrics
+from gateway.aside import Aside, Died
+from gateway.backends.readiness import Verdict
+from gateway.errors import Overloaded
+from gateway.observe.metrics import KIND, Metrics, render_shared
 from gateway.web.context import Context
+from gateway.web.operator import Operator
+
+PATIENCE = 10.0
+"""Seconds in which the figures of all workers can be added up."""
 
 
 async def healthz(request: Request) -> Response:
@@ -20,22 +32,28 @@ async def healthz(request: Request) -> Response:
 class ReadyPage:
     """``leaving`` exists once the gateway is to stop (``gateway.supervisor``)."""
 
-    def __init__(self, leaving: Path | None) -> None:
+    def __init__(self, leaving: Path | None, operator: Operator) -> None:
         self._leaving = leaving
+        self._operator = operator
 
     async def page(self, request: Request) -> Response:
         """200 when all that this gateway runs itself can serve: an engine by decoding a token, and no guard that would
         refuse everyone while its model is not there waits for it. How providers are is told, and changes nothing."""
         if self._leaving is not None and self._leaving.exists():
-            return _not_ready({"status": "stopping", "backends": {}}, 1.0)
+            return _not_ready({"status": "stopping"}, 1.0)
         verdict = await Context.of(request.scope).runtime.readiness.verdict()
-        body = {
-            "status": "ready" if verdict.ready else "not ready",
-            "backends": {name: reason or "ready" for name, reason in verdict.reasons.items()},
-            **({"waits_for": verdict.waits_for} if verdict.waits_for else {}),
-            **({"guards": dict(verdict.guards)} if verdict.guards else {}),
-        }
+        body: dict[str, object] = {"status": "ready" if verdict.ready else "not ready"}
+        if self._operator.asks(request.scope):
+            body |= _details(verdict)
         return JSONResponse(body) if verdict.ready else _not_ready(body, verdict.retry_after)
+
+
+def _details(verdict: Verdict) -> dict[str, object]:
+    return {
+        "backends": {name: reason or "ready" for name, reason in verdict.reasons.items()},
+        **({"waits_for": verdict.waits_for} if verdict.waits_for else {}),
+        **({"guards": dict(verdict.guards)} if verdict.guards else {}),
+    }
 
 
 def _not_ready(body: Mapping[str, object], retry_after: float) -> Response:
@@ -43,9 +61,32 @@ def _not_ready(body: Mapping[str, object], retry_after: float) -> Response:
 
 
 class MetricsPage:
-    def __init__(self, metrics: Metrics) -> None:
+    """However often it is asked for, it is written at most once in ``age`` seconds, and one at a time."""
+
+    def __init__(self, metrics: Metrics, aside: Aside, operator: Operator, *, age: float) -> None:
+        self._age = age
         self._metrics = metrics
+        self._aside = aside
+        self._operator = operator
+        self._writing = asyncio.Lock()
+        self._written = -math.inf
+        self._page = b""
 
     async def page(self, request: Request) -> Response:
-        body, kind = self._metrics.render()
-        return Response(body, headers={"content-type": kind})
+        self._operator.demand(request.scope)
+        async with self._writing:
+            if time.monotonic() - self._written >= self._age:
+                self._page = await self._render()
+                self._written = time.monotonic()
+        return Response(self._page, headers={"content-type": KIND})
+
+    async def _render(self) -> bytes:
+        """Figures of several workers are added up beside the event loop: there may be many thousands."""
+        folder = self._metrics.folder
+        if folder is None:
+            return self._metrics.render()
+        self._metrics.flush()
+        try:
+            return await self._aside.run("", PATIENCE, render_shared, folder)
+        except (TimeoutError, Died):
+            raise Overloaded("The figures could not be added up. Try again.", retry_after=1.0) from None

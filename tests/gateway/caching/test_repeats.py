@@ -28,8 +28,8 @@ from gateway.runtime import Generations
 from gateway.web import routes
 from gateway.web.auth import Auth
 from gateway.web.door import Door
+from gateway.web.operator import Operator
 from gateway.web.paths import Paths
-from gateway.web.reading import Reader
 from tests.serving import key
 
 pytestmark = pytest.mark.anyio
@@ -197,7 +197,7 @@ class World:
         return found
 
     def counted(self) -> dict[str, float]:
-        lines = [line for line in self.metrics.render()[0].decode().splitlines() if line[0] != "#"]
+        lines = [line for line in self.metrics.render().decode().splitlines() if line[0] != "#"]
         pairs = [line.rpartition(" ") for line in lines]
         return {
             name: float(value)
@@ -241,7 +241,10 @@ async def a_world(state: Path) -> AsyncIterator[World]:
     async def lifespan(app: object) -> AsyncIterator[None]:
         yield
 
-    paths = Paths(routes.build(metrics, Reader(Aside()), max_body=10_000, heartbeat=0), lifespan)
+    paths = Paths(
+        routes.build(metrics, Aside(), Operator(None), max_body=10_000, heartbeat=0),
+        lifespan,
+    )
     guarded = Auth(paths, public=routes.PUBLIC)
     app = Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)
     world = World(app, generations, metrics)

@@ -95,7 +95,7 @@ async def test_nothing_waits_and_the_verdict_is_told_when_it_comes(
         assert (facts["action"], facts["labels"]) == ("flag", {"animal": 1})
         assert "pending" not in facts
     assert {receipt.request_id for _, receipt in desk.kept} == {call.request_id}
-    page = desk.metrics.render()[0]
+    page = desk.metrics.render()
     for direction in ("input", "output"):
         name = f'tollgate_guard_hits_total{{action="flag",direction="{direction}",guard="it"}} 1.0'
         assert name.encode() in page

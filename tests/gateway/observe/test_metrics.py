@@ -13,17 +13,23 @@ def test_what_is_counted_is_rendered() -> None:
     metrics = Metrics()
     metrics.requests.labels("m", "up", "200").inc()
     metrics.tokens.labels("m", "in", "answer").inc(7)
-    body, kind = metrics.render()
+    body = metrics.render()
     assert b'tollgate_requests_total{backend="up",model="m",status="200"} 1.0' in body
     assert b'tollgate_tokens_total{direction="in",model="m",purpose="answer"} 7.0' in body
-    assert kind.startswith("text/plain")
+
+
+@pytest.mark.parametrize("tenants", [True, False])
+def test_tenants_are_told_where_the_operator_wants_it(tenants: bool) -> None:
+    metrics = Metrics(tenants=tenants)
+    metrics.cost.labels(metrics.tenant("acme"), "m", "answer").inc()
+    assert (b"acme" in metrics.render()) == tenants
 
 
 def test_each_has_its_own() -> None:
     one, other = Metrics(), Metrics()
     one.policy_errors.inc()
-    assert b"tollgate_policy_errors_total 1.0" in one.render()[0]
-    assert b"tollgate_policy_errors_total 0.0" in other.render()[0]
+    assert b"tollgate_policy_errors_total 1.0" in one.render()
+    assert b"tollgate_policy_errors_total 0.0" in other.render()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ for number in range(int(sys.argv[1])):
     metrics.requests.labels(f"model-{number}", "b" * 100, "200").inc()
     metrics.seconds.labels(f"model-{number}").observe(1.0)
     metrics.flush()
-body, _ = metrics.render()
+body = metrics.render()
 print(body.count(b"tollgate_requests_total{"))
 """
 

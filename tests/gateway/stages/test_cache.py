@@ -471,7 +471,7 @@ async def test_shadow_mode_only_tells() -> None:
         assert call.cached is None and len(fixture.model.calls) == 2
         assert call.receipt.notes["cache"]["would_serve"] is True
         assert call.reply_headers["x-tollgate-cache"] == "miss"
-        assert 'result="shadow_hit"' in fixture.metrics.render()[0].decode()
+        assert 'result="shadow_hit"' in fixture.metrics.render().decode()
 
 
 async def test_a_sidecar_that_is_away_is_a_miss(both: Fixture) -> None:
@@ -546,6 +546,6 @@ async def test_what_each_cache_did_is_counted(exact: Fixture) -> None:
     await exact.ask()
     await exact.ask()
     await exact.ask(cache_control="no-store")
-    page = exact.metrics.render()[0].decode()
+    page = exact.metrics.render().decode()
     for result in ("miss", "hit", "bypass", "kept"):
         assert f'tollgate_cache_requests_total{{cache="exact",result="{result}"}} 1.0' in page

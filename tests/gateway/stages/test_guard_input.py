@@ -435,7 +435,7 @@ async def test_figures() -> None:
     stage = guard_input(a_guard(), flags_of(), metrics)
     async with aclosing(stage(Model(Chunk(0, {}, "stop")))(user(ANN, BOB))) as chunks:
         assert len([chunk async for chunk in chunks]) == 1
-    page = metrics.render()[0].decode()
+    page = metrics.render().decode()
     assert 'tollgate_guard_hits_total{action="mask",direction="input",guard="mail"} 2.0' in page
     assert 'tollgate_guard_scans_total{guard="mail",outcome="found",tier="fast"} 2.0' in page
 

@@ -814,7 +814,7 @@ async def test_figures() -> None:
         guard_output(a_guard(stream="optimistic"), flags_of(), metrics)(model)(a_call())
     ) as chunks:
         out = [chunk async for chunk in chunks]
-    page = metrics.render()[0].decode()
+    page = metrics.render().decode()
     leaked = len(text_of(out)) - 4
     assert f'tollgate_guard_leaked_characters_total{{guard="words"}} {leaked:.1f}' in page
     assert 'tollgate_guard_cuts_total{guard="words"} 1.0' in page

@@ -38,7 +38,7 @@ def word(text: str = "a", usage: Usage | None = None) -> Chunk:
 def figures(metrics: Metrics) -> dict[str, float]:
     """Every sample that is not 0, by its name and labels; of histograms, counts only."""
     found = {}
-    for line in metrics.render()[0].decode().splitlines():
+    for line in metrics.render().decode().splitlines():
         name, _, value = line.rpartition(" ")
         if (
             not line.startswith("#")
@@ -55,7 +55,7 @@ async def run(chunks: AsyncIterator[Chunk]) -> None:
 
 
 async def test_a_success() -> None:
-    metrics, call = Metrics(), a_call()
+    metrics, call = Metrics(tenants=True), a_call()
     usage = Usage(7, 3, cached=2, reasoning=1)
     await run(meter(metrics)(answers(word(), word(), word(), Chunk(usage=usage)))(call))
     assert figures(metrics) == {
@@ -76,7 +76,7 @@ async def test_a_success() -> None:
 
 
 async def test_usage_missing() -> None:
-    metrics, call = Metrics(), a_call()
+    metrics, call = Metrics(tenants=True), a_call()
     await run(meter(metrics)(answers(word()))(call))
     assert "prompt_tokens" not in call.receipt.notes["meter"]
 
@@ -88,7 +88,7 @@ async def test_the_last_usage_counts() -> None:
 
 
 async def test_an_error_before_the_first_token() -> None:
-    metrics, call = Metrics(), a_call()
+    metrics, call = Metrics(tenants=True), a_call()
     with pytest.raises(errors.RateLimited):
         await run(meter(metrics)(answers(errors.RateLimited("x"), target=False))(call))
     assert figures(metrics) == {
@@ -100,7 +100,7 @@ async def test_an_error_before_the_first_token() -> None:
 
 
 async def test_what_a_backend_refused_was_not_refused_here() -> None:
-    metrics, call = Metrics(), a_call()
+    metrics, call = Metrics(tenants=True), a_call()
     call.receipt.note("fallback", attempts=[{"backend": "up"}])
     with pytest.raises(errors.RateLimited):
         await run(meter(metrics)(answers(errors.RateLimited("x"), target=False))(call))
@@ -108,7 +108,7 @@ async def test_what_a_backend_refused_was_not_refused_here() -> None:
 
 
 async def test_an_error_in_the_middle_keeps_what_was_counted() -> None:
-    metrics, call = Metrics(), a_call()
+    metrics, call = Metrics(tenants=True), a_call()
     steps = answers(word(), word(usage=Usage(7, 2)), errors.UpstreamFailed("x", code="upstream_cut"))
     with pytest.raises(errors.UpstreamFailed):
         await run(meter(metrics)(steps)(call))
@@ -122,14 +122,14 @@ async def test_an_error_in_the_middle_keeps_what_was_counted() -> None:
 
 
 async def test_a_bug_of_ours() -> None:
-    metrics = Metrics()
+    metrics = Metrics(tenants=True)
     with pytest.raises(ValueError, match="x"):
         await run(meter(metrics)(answers(ValueError("x")))(a_call()))
     assert figures(metrics)['requests_total{backend="up",model="m",status="500"}'] == 1
 
 
 async def test_a_client_that_leaves_in_the_middle() -> None:
-    metrics = Metrics()
+    metrics = Metrics(tenants=True)
     chunks = meter(metrics)(answers(word(), word()))(a_call())
     await anext(chunks)
     assert figures(metrics)['requests_in_flight{model="m",state="running"}'] == 1
@@ -142,7 +142,7 @@ async def test_a_client_that_leaves_in_the_middle() -> None:
 
 
 async def test_a_client_that_leaves_before_the_first_token() -> None:
-    metrics = Metrics()
+    metrics = Metrics(tenants=True)
     task = asyncio.create_task(run(meter(metrics)(answers(60.0))(a_call())))
     await asyncio.sleep(0)
     assert figures(metrics) == {'requests_in_flight{model="m",state="waiting"}': 1}
@@ -156,11 +156,11 @@ async def test_a_client_that_leaves_before_the_first_token() -> None:
 
 
 async def test_times_are_those_of_the_clock() -> None:
-    metrics, call = Metrics(), a_call()
+    metrics, call = Metrics(tenants=True), a_call()
     await run(meter(metrics)(answers(0.06, word(), 0.03, word()))(call))
     sums = {
         line.split("{")[0]: float(line.rpartition(" ")[2])
-        for line in metrics.render()[0].decode().splitlines()
+        for line in metrics.render().decode().splitlines()
         if "_sum{" in line
     }
     assert 0.06 <= sums["tollgate_time_to_first_token_seconds_sum"] < 0.5
@@ -171,4 +171,4 @@ async def test_times_are_those_of_the_clock() -> None:
 
 async def test_chunks_pass_untouched() -> None:
     chunks = [word("a"), Chunk(usage=Usage(1, 1)), word("b")]
-    assert [chunk async for chunk in meter(Metrics())(answers(*chunks))(a_call())] == chunks
+    assert [chunk async for chunk in meter(Metrics(tenants=True))(answers(*chunks))(a_call())] == chunks

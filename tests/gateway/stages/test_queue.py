@@ -105,7 +105,7 @@ class Gate:
         return asyncio.create_task(self.answer(call))
 
     def figure(self, name: str, **labels: str) -> float:
-        page = self.metrics.render()[0].decode()
+        page = self.metrics.render().decode()
         told = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
         lines = [line for line in page.splitlines() if line.startswith(f"{name}{{{told}}} ")]
         return float(lines[0].rpartition(" ")[2]) if lines else 0.0

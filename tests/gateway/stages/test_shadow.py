@@ -50,7 +50,7 @@ async def test_the_answer_is_the_models_own_and_does_not_wait_for_the_shadows() 
     assert (models.asked, models.closed) == (["m", "s"], ["m"])
     await shadows.aclose()
     assert models.closed == ["m", "s"]
-    assert b'tollgate_shadow_requests_total{model="s",status="499"} 1.0' in metrics.render()[0]
+    assert b'tollgate_shadow_requests_total{model="s",status="499"} 1.0' in metrics.render()
 
 
 async def test_a_caller_that_leaves_does_not_end_the_shadow() -> None:

@@ -8,8 +8,8 @@ from gateway.aside import Aside
 from gateway.observe.metrics import Metrics
 from gateway.web import routes
 from gateway.web.canonical import UNVERSIONED, canonical
+from gateway.web.operator import Operator
 from gateway.web.paths import Paths
-from gateway.web.reading import Reader
 from gateway.web.unserved import INSTEAD, explanation
 
 
@@ -65,7 +65,7 @@ def test_azures_paths_name_the_model(path: str, expected: tuple[str, str | None]
 
 
 def served() -> list[str]:
-    return [route.path for route in routes.build(Metrics(), Reader(Aside()), max_body=1, heartbeat=1)]
+    return [route.path for route in routes.build(Metrics(), Aside(), Operator(None), max_body=1, heartbeat=1)]
 
 
 def test_every_path_under_v1_may_come_without_it() -> None:
@@ -78,7 +78,10 @@ def test_nothing_that_is_served_is_said_not_to_be() -> None:
 
 @pytest.mark.parametrize("start", INSTEAD)
 def test_what_is_not_served_names_what_is(start: str) -> None:
-    paths = Paths(routes.build(Metrics(), Reader(Aside()), max_body=1, heartbeat=1), lambda router: None)  # type: ignore[arg-type,return-value]
+    paths = Paths(
+        routes.build(Metrics(), Aside(), Operator(None), max_body=1, heartbeat=1),
+        lambda router: None,
+    )  # type: ignore[arg-type,return-value]
     for path in (start, f"{start}/more"):
         said = explanation(path, paths._served)
         assert f"'{path}'" in said

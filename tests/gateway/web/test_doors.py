@@ -18,6 +18,7 @@ from tests.serving import (
     EXPIRED_KEY,
     KEY,
     NARROW_KEY,
+    OPERATOR,
     OTHER_KEY,
     Gateway,
     Wire,
@@ -128,14 +129,37 @@ async def test_a_key_with_bytes_beyond_ascii_is_wrong_and_no_more(gateway: Gatew
         assert (await wire.answer()).status == 401
 
 
-@pytest.mark.parametrize(
-    "path", ["/healthz", "/readyz", "/metrics", "/healthz?deep=1", "/healthz/", "//healthz"]
-)
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/healthz?deep=1", "/healthz/", "//healthz"])
 async def test_the_public_paths_need_no_key(gateway: Gateway, path: str) -> None:
     async with httpx.AsyncClient(base_url=gateway.url) as stranger:
         response = await stranger.get(gateway.url + path)
     assert response.status_code == 200
     assert REQUEST_ID.fullmatch(response.headers["x-request-id"])
+
+
+@pytest.mark.parametrize("token", [None, KEY, "metrics-tokem", "metrics-token metrics-token"])
+async def test_details_and_figures_are_the_operators(gateway: Gateway, token: str | None) -> None:
+    async with httpx.AsyncClient(base_url=gateway.url) as stranger:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        page, ready = [await stranger.get(path, headers=headers) for path in ("/metrics", "/readyz")]
+        check_error(page.status_code, page.headers, page.json())
+        assert (page.status_code, set(ready.json())) == (401, {"status"})
+        told = await stranger.get("/readyz", headers=OPERATOR)
+        assert set(told.json()["backends"]) == {"scripted", "slow", "up", "down"}
+        page = await stranger.get("/metrics", headers=OPERATOR)
+        assert page.status_code == 200 and "tollgate_http_requests_total" in page.text
+
+
+async def test_figures_are_written_once_however_often_they_are_asked_for(
+    server: FakeUpstream, tmp_path: Path
+) -> None:
+    policy = a_policy(server.base_url)
+    async with serving(tmp_path, policy, metrics_age=3600.0, metrics_tenants=False) as gateway:
+        await gateway.http.post("/v1/chat/completions", json=chat())
+        await gateway.http.get("/v1/models", headers={"authorization": "Bearer wrong"})
+        pages = {(await gateway.http.get("/metrics", headers=OPERATOR)).text for _ in range(5)}
+    (page,) = pages
+    assert 'model="fake"' in page and "acme" not in page
 
 
 @pytest.mark.parametrize(
