@@ -194,7 +194,7 @@ async def test_its_cost_is_on_nobodys_bill_but_told(bench: Bench) -> None:
     bench.says("safe")
     await bench.judge.judge(["x"], "user")
     # 7 tokens at 1 $ and 3 at 10 $ a million
-    line = b'tollgate_cost_dollars_total{model="guard",purpose="judge",tenant=""} 3.7e-05'
+    line = b'tollgate_cost_dollars_total{model="guard",purpose="judge",tenant="tollgate"} 3.7e-05'
     assert line in bench.metrics.render().replace(b"3.7000000000000005e-05", b"3.7e-05")
 
 
