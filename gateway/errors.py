@@ -8,6 +8,7 @@
     │   ├── BodyTooLarge       413
     │   ├── UnsupportedCoding  415  a body compressed in a way that is not known here
     │   ├── Blocked            400  a guard of ours refused the content
+    │   ├── TooManyAnswers     400  it asks for more answers at once than the backend has places
     │   └── Rejected           4xx  the model's server refused the request; its words are passed on, scrubbed
     │       ├── ContentPolicy       it refused the content
     │       └── ContextTooLong      the prompt does not fit its model
@@ -118,6 +119,12 @@ class Blocked(BadRequest):
     """Names the guard and what it found, never the words themselves."""
 
     code = "content_policy_violation"
+
+
+class TooManyAnswers(BadRequest):
+    """Of ``n``, ``best_of`` and prompts together; a backend with more places may take them."""
+
+    code = "too_many_answers"
 
 
 class Rejected(BadRequest):

@@ -71,6 +71,17 @@ class ChatRequest:
     native: Native | None = field(default=None, compare=False)
     """The same in the caller's own words, where the canonical form says less."""
 
+    @property
+    def answers(self) -> int:
+        """Computed side by side for it: as many for each prompt as ``n`` or ``best_of`` says. Embeddings are one."""
+        if self.embeds:
+            return 1
+        best_of = self.params.get("best_of")
+        each = max(self.n, best_of) if type(best_of) is int else self.n
+        # Only a list of texts, or of lists of token ids, is several.
+        several = isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int)
+        return each * len(self.prompt) if several else each
+
     def speaks(self, dialect: str) -> bool:
         """Whether the caller wrote in ``dialect``, and is to be answered in it."""
         return self.native is not None and self.native.dialect == dialect

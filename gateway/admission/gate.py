@@ -8,7 +8,7 @@ from gateway.admission.fair_queue import Terms
 from gateway.admission.pool import Place, Pool, Pools
 from gateway.admission.predictor import Forecast, check_in_time
 from gateway.admission.shedding import saturation_action, shed, spare, terms
-from gateway.errors import Internal, Overloaded
+from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
 from gateway.types import Call, Chunk, Chunks
 
@@ -54,7 +54,9 @@ class Entry:
     def late(self, call: Call) -> Overloaded:
         """The error for a call whose place did not come in time."""
         waited, tier = self.waited, call.principal.tier
-        wait = self.pool.expected_wait_of_new(tier, self.place.terms, call.principal.tenant, self.place.cost)
+        wait = self.pool.expected_wait_of_new(
+            tier, self.place.terms, call.principal.tenant, self.place.cost, self.place.answers
+        )
         if wait is not None:
             wait *= self.pool.speeds.delay(tier)
         return Overloaded(
@@ -65,7 +67,8 @@ class Entry:
 
 
 def enter(call: Call, pools: Pools) -> Entry:
-    """Stand in line at the call's candidate. Raises ``Overloaded`` where that is no use.
+    """Stand in line at the call's candidate. Raises ``Overloaded`` where that is no use, ``TooManyAnswers`` for more
+    than all of its places.
 
     A call that comes here because it failed or was not wanted elsewhere is not shed: it has been moved once.
     """
@@ -76,6 +79,8 @@ def enter(call: Call, pools: Pools) -> Entry:
     pool = pools.of(call.candidate.target.backend)
     demand = call.demand
     cost = 1 if demand is None else max(1, demand.prompt + demand.expected)
+    answers = call.request.answers
+    check_size(call, answers)
     now = pool.clock()
     due = due_at(call, tier)
     stands, saturation, wait, service = ALWAYS, 0.0, 0.0, 0.0
@@ -87,19 +92,36 @@ def enter(call: Call, pools: Pools) -> Entry:
             spare(pool)
         elif call.candidate.why == "primary":
             shed(rule, pool)
-    if due is not None or not pool.has_room(cost, stands):
+    if due is not None or not pool.has_room(cost, stands, answers):
         if pool.queue.length(name) >= (pools.part(tier.max_queue) or 1):
             raise _full(pool)
-        wait = pool.expected_wait_of_new(name, stands, call.principal.tenant, cost) or 0.0
+        wait = pool.expected_wait_of_new(name, stands, call.principal.tenant, cost, answers) or 0.0
         service = (pool.speeds.expected_service(demand) or 0.0) if demand is not None else 0.0
         left = None if due is None else due - now
         if left is not None and 0 < left < service and not pool.load and pool.speeds.may_probe():
             service = 0.0
         forecast = Forecast(wait * pool.speeds.delay(name), service)
         check_in_time(forecast, max_wait=tier.max_wait, left=left, backend=pool.name)
-    place = pool.take(name, stands, call.principal.tenant, cost)
+    place = pool.take(name, stands, call.principal.tenant, cost, answers)
     until = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
     return Entry(pool, place, now, place.position, saturation, until, wait)
+
+
+def check_size(call: Call, answers: int) -> None:
+    """Raises ``TooManyAnswers`` for a request that would never fit."""
+    if answers == 1 or call.candidate is None:
+        return
+    name = call.candidate.target.backend
+    most = call.policy.backends[name].max_concurrency if name in call.policy.backends else None
+    if most is None or answers <= most:
+        return
+    request = call.request
+    param = "prompt" if request.n == 1 and request.params.get("best_of") in (None, 1) else "n"
+    raise TooManyAnswers(
+        f"This request asks for {answers:,} answers at once (prompts times n or best_of), and backend '{name}' "
+        f"computes {most:,} at most. Ask for fewer, in several requests.",
+        param=param,
+    )
 
 
 def due_at(call: Call, tier: Tier) -> float | None:

@@ -1,4 +1,7 @@
-"""A backend's places: how many requests, and how many of their tokens, may be under way at once, and who is next."""
+"""A backend's places: how many answers, and how many of their tokens, may be under way at once, and who is next.
+
+A request takes a place for each answer that it asks for: ``n`` of them are ``n`` requests to whoever computes them.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,19 @@ from gateway.policy.schema import Policy
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A request's place at a backend, or its claim to one. Whatever becomes of the request, ``release`` it."""
+    """A request's places at a backend, or its claim to them. Whatever becomes of the request, ``release`` them."""
 
     _pool: Pool
     cost: int
     terms: Terms
+    answers: int = 1
+    """It takes a place for each."""
     granted: float | None = None
     """When it was given, on the pool's clock."""
     _waiter: Waiter[Place] | None = None
     _woken: asyncio.Future[None] | None = None
     _released: bool = False
+    _ended: int = 0
 
     @property
     def held(self) -> bool:
@@ -40,12 +46,14 @@ class Place:
         """Seconds; None where nothing is known yet."""
         if self._waiter is None:
             return 0.0
-        return self._pool.expected_wait(self._pool.queue.cost_ahead(self._waiter), self.cost, self.terms)
+        return self._pool.expected_wait(
+            self._pool.queue.cost_ahead(self._waiter), self.cost, self.terms, self.answers
+        )
 
     @property
     def share(self) -> float:
         """The part of the backend that it takes up."""
-        return self._pool.share(self.cost)
+        return self._pool.share(self.cost, self.answers)
 
     async def wait(self, seconds: float) -> bool:
         """Wait so long at most; True once the place is given."""
@@ -65,6 +73,13 @@ class Place:
         """For the pool alone."""
         self._waiter = waiter
 
+    def one_ended(self) -> None:
+        """One of its answers is complete, and others are not: its place is given to whoever is next."""
+        if self.held and not self._released and self._ended < self.answers - 1:
+            self._ended += 1
+            self._pool.in_flight -= 1
+            self._pool.serve()
+
     def release(self) -> None:
         """Give the place, or the claim, to whoever is next. Once is enough, more does no harm."""
         if self._released:
@@ -74,7 +89,7 @@ class Place:
             self._pool.queue.remove(self._waiter)
             self._waiter = None
         elif self.held:
-            self._pool.in_flight -= 1
+            self._pool.in_flight -= self.answers - self._ended
             self._pool.tokens -= self.cost
         self._pool.serve()
 
@@ -91,6 +106,7 @@ class Pool:
         self.places: int | None = None
         self.tokens_limit: int | None = None
         self.in_flight = 0
+        """Answers, which is places that are taken."""
         self.tokens = 0
         """Of those in flight."""
         self.queue: FairQueue[Place] = FairQueue()
@@ -108,10 +124,10 @@ class Pool:
         self.speeds.forget_throughput()
         self.serve()
 
-    def take(self, tier: str, terms: Terms, tenant: str, cost: int) -> Place:
+    def take(self, tier: str, terms: Terms, tenant: str, cost: int, answers: int = 1) -> Place:
         """A place, given at once where there is room and nobody is before; otherwise a claim, in line for it."""
-        place = Place(self, cost, terms)
-        if not self.limited or (not self.queue and self._opens(cost, terms)):
+        place = Place(self, cost, terms, answers)
+        if not self.limited or (not self.queue and self._opens(cost, terms, answers)):
             self._give(place)
         else:
             place.stand(self.queue.push(tier, terms, tenant, cost, self.clock(), place))
@@ -123,37 +139,46 @@ class Pool:
         while self.queue:
             now = self.clock()
             head = self.queue.head(now, self._taken())
-            if head is None or not self.fits(head.cost):
+            if head is None or not self.fits(head.cost, head.item.answers):
                 return
             self.queue.take(head, now)
             self._give(head.item)
 
     def _give(self, place: Place) -> None:
-        self.in_flight += 1
+        self.in_flight += place.answers
         self.tokens += place.cost
         place.grant(self.clock())
 
-    def fits(self, cost: int) -> bool:
+    def fits(self, cost: int, answers: int = 1) -> bool:
         """What is larger than the whole limit runs alone."""
-        if self.places is not None and self.in_flight >= self.places:
+        if not self.in_flight:
+            return True
+        if self.places is not None and self.in_flight + answers > self.places:
             return False
-        return self.tokens_limit is None or not self.in_flight or self.tokens + cost <= self.tokens_limit
+        return self.tokens_limit is None or self.tokens + cost <= self.tokens_limit
 
-    def _opens(self, cost: int, terms: Terms) -> bool:
+    def _opens(self, cost: int, terms: Terms, answers: int) -> bool:
         """As ``fits``, for a tier that may be held back."""
-        return self.fits(cost) and (terms.below >= 1.0 or not self.in_flight or self._taken() < terms.below)
+        return self.fits(cost, answers) and (
+            terms.below >= 1.0 or not self.in_flight or self._taken() < terms.below
+        )
 
-    def has_room(self, cost: int, terms: Terms = Terms()) -> bool:  # noqa: B008  (it is frozen)
+    def has_room(
+        self,
+        cost: int,
+        terms: Terms = Terms(),  # noqa: B008  (it is frozen)
+        answers: int = 1,
+    ) -> bool:
         """Would a request of ``cost`` tokens start at once? Those that are held back for it are not in its way."""
         if not self.limited:
             return True
-        if not self._opens(cost, terms):
+        if not self._opens(cost, terms, answers):
             return False
         return not self.queue or self.queue.head(self.clock(), self._taken()) is None
 
-    def share(self, cost: int) -> float:
+    def share(self, cost: int, answers: int = 1) -> float:
         """The part of the backend that a request of ``cost`` tokens takes; 0 where there is no limit."""
-        of_places = 1 / self.places if self.places is not None else 0.0
+        of_places = answers / self.places if self.places is not None else 0.0
         of_tokens = cost / self.tokens_limit if self.tokens_limit is not None else 0.0
         return min(1.0, max(of_places, of_tokens))
 
@@ -171,31 +196,35 @@ class Pool:
 
     @property
     def load(self) -> int:
-        """Requests in flight and in line."""
+        """Answers in flight, and requests in line."""
         return self.in_flight + len(self.queue)
 
-    def expected_wait(self, ahead: int, cost: int, terms: Terms) -> float | None:
+    def expected_wait(self, ahead: int, cost: int, terms: Terms, answers: int = 1) -> float | None:
         """Seconds until a request of ``cost`` tokens, with ``ahead`` tokens to be served before it, has its place."""
-        wait = self.speeds.expected_wait(ahead + self._missing(cost, terms.below))
+        wait = self.speeds.expected_wait(ahead + self._missing(cost, terms.below, answers))
         return None if wait is None else wait / max(terms.below, 0.01)
 
-    def expected_wait_of_new(self, tier: str, terms: Terms, tenant: str, cost: int) -> float | None:
-        if self.has_room(cost, terms):
+    def expected_wait_of_new(
+        self, tier: str, terms: Terms, tenant: str, cost: int, answers: int = 1
+    ) -> float | None:
+        if self.has_room(cost, terms, answers):
             return 0.0
-        return self.expected_wait(self.queue.cost_ahead_of_new(tier, terms, tenant, cost), cost, terms)
+        ahead = self.queue.cost_ahead_of_new(tier, terms, tenant, cost)
+        return self.expected_wait(ahead, cost, terms, answers)
 
     def drain_time(self, to: float) -> float | None:
         """Seconds until the line is gone and saturation has come down to ``to``, if nobody else comes."""
         excess = max(0.0, self.saturation - to) * self.tokens
         return self.speeds.expected_wait(self.queue.cost + excess)
 
-    def _missing(self, cost: int, below: float) -> float:
+    def _missing(self, cost: int, below: float, answers: int) -> float:
         """Tokens that must finish before ``cost`` more fit, and less than the share ``below`` is taken."""
         if not self.in_flight:
             return 0.0
         missing = 0.0
         if self.places is not None:
-            too_many = self.in_flight + 1 - max(1, ceil(self.places * below))
+            room = max(answers, ceil(self.places * below))
+            too_many = min(self.in_flight, self.in_flight + answers - room)
             missing = too_many * self.tokens / self.in_flight
         if self.tokens_limit is not None:
             too_much = self.tokens - min(self.tokens_limit - cost, self.tokens_limit * below)

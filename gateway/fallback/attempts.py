@@ -16,6 +16,7 @@ from gateway.errors import (
     Internal,
     Overloaded,
     RateLimited,
+    TooManyAnswers,
     Upstream,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -156,7 +157,7 @@ class Attempts:
                 report.failed(attempt, error, self._made, self._switchboard, self._metrics)
             if isinstance(error, Upstream):
                 attempt.trial.failed()
-            elif isinstance(error, Overloaded):
+            elif isinstance(error, Overloaded | TooManyAnswers):
                 attempt.admitted = facts["admitted"] = False
                 self._count(-1)
         attempt.trial.let_go()
@@ -229,7 +230,9 @@ class Attempts:
         # What the caller's own model says of the request counts; a fallback's taste does not.
         if turn.candidate.model != self._first.model:
             return True
-        return error.status == 404 or error.code == "unsupported_parameter"
+        return (
+            error.status == 404 or error.code == "unsupported_parameter" or isinstance(error, TooManyAnswers)
+        )
 
     def _before_retry(self, turn: Turn, error: GatewayError) -> float:
         """Put the same candidate first once more, where that makes sense, and return how long to wait for it."""

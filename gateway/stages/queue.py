@@ -73,6 +73,8 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                     async for chunk in chunks:
                         if first_token is None and chunk.delta is not None:
                             first_token = clock()
+                        if chunk.finish_reason is not None:
+                            entry.place.one_ended()
                         if chunk.usage is not None:
                             completion = chunk.usage.completion
                         yield chunk

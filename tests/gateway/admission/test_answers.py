@@ -1,0 +1,137 @@
+"""A request with several answers takes several places."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.admission import gate
+from gateway.admission.fair_queue import Terms
+from gateway.admission.pool import Place, Pool, Pools
+from gateway.errors import TooManyAnswers
+from gateway.observe.metrics import Metrics
+from gateway.policy.schema import Policy
+from gateway.stages.queue import queue
+from gateway.types import Call, Chunk, Chunks
+from tests.fakes import CANDIDATE, a_call, policy
+
+TERMS = Terms()
+
+
+def limited(places: int, tokens: int | None = None) -> Pool:
+    pool = Pool("up", clock=lambda: 0.0)
+    pool.limit(places, tokens)
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("request_", "answers"),
+    [
+        ({}, 1),
+        ({"n": 4}, 4),
+        ({"prompt": "a"}, 1),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": ["a", "b"]}, 2),
+        ({"prompt": [[1, 2], [3]], "n": 3}, 6),
+        ({"prompt": "a", "n": 2, "params": {"best_of": 5}}, 5),
+        ({"prompt": "a", "n": 2, "params": {"best_of": True}}, 2),
+        ({"prompt": [], "n": 2}, 2),
+        ({"prompt": ["a"] * 100, "embeds": True}, 1),
+    ],
+)
+def test_how_many_it_asks_for(request_: dict[str, Any], answers: int) -> None:
+    assert a_call(**request_).request.answers == answers
+
+
+def test_places_are_taken_and_given_back_by_answers() -> None:
+    pool = limited(8)
+    big = pool.take("t", TERMS, "a", 100, 6)
+    small = pool.take("t", TERMS, "b", 10, 2)
+    late = pool.take("t", TERMS, "b", 10, 2)
+    assert big.held and small.held and not late.held
+    assert pool.in_flight == 8 and pool.saturation == 1.0
+    big.one_ended()
+    assert not late.held
+    big.one_ended()
+    assert late.held, "two of six have ended"
+    for place in (big, small, late):
+        place.release()
+        place.release()
+        place.one_ended()
+    assert (pool.in_flight, pool.tokens) == (0, 0)
+
+
+def test_what_is_larger_than_this_workers_part_runs_alone() -> None:
+    pool = limited(2)
+    first = pool.take("t", TERMS, "a", 1)
+    big = pool.take("t", TERMS, "a", 1, 4)
+    after = pool.take("t", TERMS, "b", 1)
+    assert not big.held and not after.held
+    first.release()
+    assert big.held and not after.held
+    big.release()
+    assert after.held
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.booleans()), max_size=40))
+def test_no_place_is_lost_and_no_more_are_given_than_there_are(steps: list[tuple[int, int, bool]]) -> None:
+    pool = limited(8)
+    places: list[Place] = []
+    for answers, which, release in steps:
+        places.append(pool.take("t", TERMS, "abc"[which % 3], answers, answers))
+        for place in places[-3:]:
+            place.one_ended()
+        if release:
+            places.pop(which % len(places)).release()
+        held = [place for place in places if place.held]
+        taken = sum(place.answers - place._ended for place in held)
+        assert pool.in_flight == taken
+        assert taken <= 8 or len(held) == 1
+    for place in places:
+        place.release()
+    assert (pool.in_flight, pool.tokens, len(pool.queue)) == (0, 0, 0)
+
+
+def of_backend(**more: Any) -> Policy:
+    return policy(backends={"up": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", **more}})
+
+
+def test_more_than_all_places_is_refused_in_words_that_help() -> None:
+    rules = of_backend(max_concurrency=8)
+    pools = Pools()
+    pools.update(rules)
+    call = a_call(policy_=rules, n=9)
+    call.candidate = CANDIDATE
+    with pytest.raises(
+        TooManyAnswers, match=r"9 answers at once .* backend 'up' computes 8 at most"
+    ) as caught:
+        gate.enter(call, pools)
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, "n", "too_many_answers")
+    assert pools.of("up").in_flight == 0
+    call = a_call(policy_=of_backend(), n=9)
+    call.candidate = CANDIDATE
+    gate.enter(call, pools)
+
+
+@pytest.mark.anyio
+async def test_a_stream_gives_back_each_place_as_its_answer_ends() -> None:
+    rules = of_backend(max_concurrency=4)
+    pools = Pools()
+    pools.update(rules)
+
+    async def three(call: Call) -> Chunks:
+        for index in range(3):
+            yield Chunk(index=index, delta={"content": "a"}, finish_reason="stop")
+
+    call = a_call(policy_=rules, n=3)
+    call.candidate = CANDIDATE
+    taken = []
+    async with aclosing(queue(pools, Metrics())(three)(call)) as chunks:
+        async for _ in chunks:
+            taken.append(pools.of("up").in_flight)  # noqa: PERF401
+    assert taken == [2, 1, 1], "the last one's with the request"
+    assert pools.of("up").in_flight == 0
