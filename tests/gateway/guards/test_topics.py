@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import string
 import time
 
@@ -135,6 +136,35 @@ def test_a_quadratic_pattern_takes_time_that_grows_with_the_text() -> None:
 )
 def test_patterns_that_could_take_forever_are_told(pattern: str) -> None:
     assert "repetition" in (unbounded(pattern) or "")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a|b|ab)*c", "(a?ab?)*", "(?:|a)+b", "(a?)*b", "(a|.)*b", "(?:a{1,3}b?a)+", r"(?:\w|ab)+c"],
+)
+def test_repeated_alternatives_that_begin_alike_are_told(pattern: str) -> None:
+    assert "begin alike" in (unbounded(pattern) or "")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(
+            "(?:foo|bar|baz)+",
+            r"(?:\w-)*\w",
+            "(?:[a-z]-?)+x",
+            r"(?:\d{3},)*\d+",
+            "(?:ab?)*",
+            "(x|y|z)*",
+            "(?:a|ab)+c",
+        ),
+        *(r"(?:\w\s?)+!", r"(?i)\b(?:merger|acquisition) of \w+\b", r"(?:(?:ab|cd)-){20,}", r"(\w|\d)*!"),
+    ],
+)
+def test_repeated_alternatives_that_differ_are_fine_and_take_no_time(pattern: str) -> None:
+    assert unbounded(pattern) is None
+    for text in ("a" * 500, "ab" * 250, "foobar" * 80, "1,2" * 160, "x-" * 250):
+        re.search(pattern, text + "\0")  # in time exponential in the text it would never end
 
 
 @pytest.mark.parametrize(
