@@ -6,13 +6,16 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.types import ASGIApp
 
 from gateway import watchdog
 from gateway.aside import Aside
+from gateway.control import tell
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
+from gateway.policy.keybook import ISSUED
 from gateway.policy.reload import PolicyWatcher
 from gateway.runtime import Generations
 from gateway.settings import Settings
@@ -48,6 +51,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             generations.take_up,
             on_error=metrics.policy_errors.inc,
             on_withdrawn=generations.withdraw,
+            on_keys=partial(tell, settings.taken_up, settings.worker) if settings.taken_up else None,
+            also=(settings.state_dir / ISSUED,),
             fallback=settings.last_good,
         )
         # The loop keeps a set of all generators under way, to close them at its end; a request takes eight, and this

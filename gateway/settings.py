@@ -60,6 +60,8 @@ class Settings:
     """Which worker this process is, from 1."""
     leaving: Path | None = None
     """A file that comes to be when the gateway is to stop: from then on workers say that they are not ready."""
+    taken_up: Path | None = None
+    """A folder where each worker says which keys it lets in, for ``gateway.control``."""
     sidecar: Path | None = None
     """The socket of the sidecar, which is there or not as the policy wants it; None: nobody starts one."""
 
@@ -69,6 +71,7 @@ class Settings:
         default = cls()
         state_dir, last_good = env.get("TOLLGATE_STATE_DIR"), env.get("TOLLGATE_LAST_GOOD")
         sidecar, leaving = env.get("TOLLGATE_SIDECAR"), env.get("TOLLGATE_LEAVING")
+        taken_up = env.get("TOLLGATE_TAKEN_UP")
         return cls(
             policies=Path(env.get("TOLLGATE_POLICIES") or default.policies),
             host=env.get("TOLLGATE_HOST") or default.host,
@@ -93,6 +96,7 @@ class Settings:
             last_good=Path(last_good) if last_good else None,
             worker=_integer(env, "TOLLGATE_WORKER", default.worker, 1, 1024),
             leaving=Path(leaving) if leaving else None,
+            taken_up=Path(taken_up) if taken_up else None,
             sidecar=Path(sidecar) if sidecar else None,
         )
 
@@ -121,6 +125,7 @@ class Settings:
             "TOLLGATE_LAST_GOOD": os.fspath(self.last_good) if self.last_good else "",
             "TOLLGATE_WORKER": str(self.worker),
             "TOLLGATE_LEAVING": os.fspath(self.leaving) if self.leaving else "",
+            "TOLLGATE_TAKEN_UP": os.fspath(self.taken_up) if self.taken_up else "",
             "TOLLGATE_SIDECAR": os.fspath(self.sidecar) if self.sidecar else "",
         }
 

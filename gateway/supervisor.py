@@ -25,8 +25,10 @@ from pathlib import Path
 
 from gateway.backends.launcher import Launch, launches
 from gateway.child import Child, OnLine
+from gateway.control import Control
 from gateway.inheritance import INSTALLERS, inherited
 from gateway.policy.advice import has_limits
+from gateway.policy.keybook import ISSUED
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
 from gateway.policy.schema import Policy
@@ -290,11 +292,22 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
             await supervisor.run_sidecar(wanted, settings.of_logs())
 
         try:
-            async with PolicyWatcher(settings.policies, take_up, env=env) as watcher:
+            taken_up = Path(scratch) / "keys"
+            taken_up.mkdir(mode=0o700)
+            also = (settings.state_dir / ISSUED,)
+            async with (
+                PolicyWatcher(settings.policies, take_up, env=env, also=also) as watcher,
+                Control(settings.policies, settings.state_dir, watcher, taken_up, settings.workers, env),
+            ):
                 shared = _shared_metrics(Path(scratch)) if settings.workers > 1 else {}
                 for number in range(1, settings.workers + 1):
                     own = replace(
-                        settings, worker=number, last_good=last_good.path, sidecar=sidecar, leaving=leaving
+                        settings,
+                        worker=number,
+                        last_good=last_good.path,
+                        sidecar=sidecar,
+                        leaving=leaving,
+                        taken_up=taken_up,
                     )
                     supervisor.start_worker(
                         "gateway" if settings.workers == 1 else f"gateway {number}",

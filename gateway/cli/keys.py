@@ -3,53 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.policy import yaml_tree
-from gateway.policy.checks import aliases_of
-from gateway.policy.folder import Folder, find, read_folder
-from gateway.policy.keyfile import NEW_FILE, CannotEdit, added, removed
+from gateway.control import ask, identity
+from gateway.policy.folder import Folder, find
+from gateway.policy.keybook import FILE, ISSUED, Failed, KeyBook, entries, revoked_hashes
 from gateway.policy.keys import DEFAULT_TIER, hash_key, make_key
-from gateway.policy.problems import Place, PolicyError, suggestion
+from gateway.policy.problems import PolicyError
 from gateway.policy.schema import Key, parse_duration
-from gateway.policy.yaml_tree import Map, Scalar, Sequence
+from gateway.policy.yaml_tree import Scalar
+from gateway.settings import Settings
 
-FILE = "keys.yaml"
 _OPTIONS = {"allow_ips": "allow-ip"}
-_TAKEN_UP = "A running gateway takes that up within a second."
+_TAKEN_UP = "No running gateway was asked; one that reads this file takes that up within a second."
 
 
 class Usage(Exception):
     """An argument that cannot be used."""
-
-
-class Failed(Exception):
-    """What was asked cannot be done; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """An entry as it is written, whether it is sound or not."""
-
-    place: Place
-    position: int
-    """Its index in its own file's list."""
-    content: dict[str, Any]
-
-    def text(self, key: str, default: str = "") -> str:
-        value = self.content.get(key)
-        return default if value is None else str(value)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -117,30 +94,27 @@ def create(arguments: argparse.Namespace) -> None:
         first = error.errors()[0]
         option = _OPTIONS.get(str(first["loc"][0])) or str(first["loc"][-1]).replace("_", "-")
         raise Usage(f"--{option}: {first['msg'].removeprefix('Value error, ')}") from None
-    with _locked(arguments.policies):
-        folder = _folder(arguments.policies)
-        for known in _entries(folder):
-            if known.text("id") == entry["id"]:
-                raise Failed(f"{known.place}: there is a key with the id '{entry['id']}' already")
-        _check_patterns(patterns, folder)
-        _check_tier(arguments.tier, folder)
-        file = arguments.policies / FILE
-        text = file.read_text("utf-8-sig") if file.exists() else NEW_FILE
-        try:
-            _write(file, added(text, entry))
-        except CannotEdit:
-            raise Failed(
-                f"{file}: its 'keys' are written in a way that cannot be added to; nothing was done"
-            ) from None
-    print(f"Key '{entry['id']}' is in {file}. {_TAKEN_UP} It is shown this once:", file=sys.stderr)
+    told = _asked(arguments, {"do": "create", "entry": entry})
+    if told is None:
+        file = _book(arguments).add(entry)
+        _warn_of_mode(file)
+        told = {"file": file}
+    print(
+        f"Key '{entry['id']}' is in {told['file']}. {_so(told, 'lets it in')} It is shown this once:",
+        file=sys.stderr,
+    )
     print(key)
+    _check_confirmed(told)
 
 
 def list_keys(arguments: argparse.Namespace) -> None:
     rows = [("ID", "TENANT", "TIER", "MODELS", "EXPIRES", "SHA256", "WHERE")]
     today = datetime.now(UTC).date().isoformat()
-    folder = _folder(arguments.policies)
-    for entry in _entries(folder):
+    folder = KeyBook(arguments.policies, _state_dir() / ISSUED, os.environ).sound()
+    revoked = revoked_hashes(folder)
+    for entry in entries(folder):
+        if entry.text("sha256").lower() in revoked:
+            continue
         tenant = entry.text("tenant", "default")
         models = entry.content.get("models", ["*"])
         expires = entry.text("expires", "never")
@@ -164,33 +138,62 @@ def list_keys(arguments: argparse.Namespace) -> None:
 
 
 def revoke(arguments: argparse.Namespace) -> None:
-    with _locked(arguments.policies):
-        folder = read_folder(arguments.policies, os.environ)
-        entries = list(_entries(folder))
-        named = [entry for entry in entries if entry.text("id") == arguments.id]
-        if not named:
-            if folder.problems:
-                raise PolicyError(folder.problems)
-            ids = [entry.text("id") for entry in entries]
-            raise Failed(f"no key has the id '{arguments.id}'{suggestion(arguments.id, ids)}")
-        entry = named[0]
-        by_hand = Failed(f"{entry.place}: remove this entry by hand; 'tollgate keys' only changes {FILE}")
-        if entry.place.file.name != FILE:
-            raise by_hand
-        try:
-            text = removed(entry.place.file.read_text("utf-8-sig"), entry.position)
-        except CannotEdit:
-            raise by_hand from None
-        _write(entry.place.file, text)
-    print(f"Key '{arguments.id}' is revoked. {_TAKEN_UP}")
-    if folder.problems:
+    told = _asked(arguments, {"do": "revoke", "id": arguments.id})
+    if told is None:
+        done = _book(arguments).revoke(arguments.id)
+        _warn_of_mode(done.file)
+        told = {"file": done.file, "left": done.left, "broken": done.broken}
+    print(f"Key '{arguments.id}' is revoked, in {told['file']}. {_so(told, 'refuses it')}")
+    if told["broken"]:
         print(
             "The policy folder is broken, though: a running gateway refuses this key, and takes up nothing else.\n"
-            f"{PolicyError(folder.problems)}",
+            f"{told['broken']}",
             file=sys.stderr,
         )
-    elif len(entries) == 1:
+    elif not told["left"]:
         print("No keys are left: the next 'tollgate serve' makes a development key.")
+    _check_confirmed(told)
+
+
+def _asked(arguments: argparse.Namespace, question: dict[str, Any]) -> dict[str, Any] | None:
+    """What the running gateway of this policy folder answers; None where there is none to ask."""
+    where = identity(arguments.policies)
+    told = ask(_state_dir(), {**question, "policies": where}) if where is not None else None
+    if told is not None and "error" in told:
+        raise Failed(told["error"])
+    return told
+
+
+def _so(told: dict[str, Any], does: str) -> str:
+    if told.get("confirmed"):
+        return f"The running gateway {does}."
+    return "" if "confirmed" in told else _TAKEN_UP
+
+
+def _check_confirmed(told: dict[str, Any]) -> None:
+    if not told.get("confirmed", True):
+        raise Failed(f"written, but the running gateway has not taken it up: {told['why']}")
+
+
+def _book(arguments: argparse.Namespace) -> KeyBook:
+    # Where no gateway is asked, its state folder is known only to those who name it.
+    named = bool(os.environ.get("TOLLGATE_STATE_DIR"))
+    return KeyBook(arguments.policies, _state_dir() / ISSUED if named else None, os.environ)
+
+
+def _state_dir() -> Path:
+    return Path(os.environ.get("TOLLGATE_STATE_DIR") or Settings().state_dir)
+
+
+def _warn_of_mode(file: Path) -> None:
+    """A gateway that may not read its keys refuses them all: better said here than found out there."""
+    beside = [path for path in file.parent.glob("*.y*ml") if path != file and not path.name.startswith(".")]
+    if any(path.stat().st_mode & 0o044 & ~file.stat().st_mode for path in beside):
+        print(
+            f"{file} can be read by fewer users than the policy beside it. A gateway that runs as another user, in a "
+            f"container for one, refuses all keys in it: chmod {0o600 | beside[0].stat().st_mode & 0o044:o} {file}",
+            file=sys.stderr,
+        )
 
 
 def _reported(action: Any, arguments: argparse.Namespace) -> int:
@@ -211,23 +214,6 @@ def _reported(action: Any, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _folder(directory: Path) -> Folder:
-    folder = read_folder(directory, os.environ)
-    if folder.problems:
-        raise PolicyError(folder.problems)
-    return folder
-
-
-def _entries(folder: Folder) -> Iterator[Listed]:
-    keys = find(folder.root, ("keys",))
-    positions: dict[Path, int] = {}
-    for item in keys.items if isinstance(keys, Sequence) else ():
-        position = positions.get(item.place.file, 0)
-        positions[item.place.file] = position + 1
-        if isinstance(item, Map):
-            yield Listed(item.place, position, yaml_tree.data(item))
-
-
 def _tier_of_tenant(folder: Folder, tenant: str) -> str:
     tier = find(folder.root, ("tenants", tenant, "tier"))
     return tier.text if isinstance(tier, Scalar) else DEFAULT_TIER
@@ -245,22 +231,6 @@ def _restrictions(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value}
 
 
-def _check_tier(tier: str | None, folder: Folder) -> None:
-    tiers = find(folder.root, ("tiers",))
-    names = tuple(tiers.entries) if isinstance(tiers, Map) else ()
-    if tier is not None and names and tier not in (*names, DEFAULT_TIER):
-        raise Failed(f"--tier: no tier is named '{tier}'{suggestion(tier, names)}")
-
-
-def _check_patterns(patterns: list[str], folder: Folder) -> None:
-    models = find(folder.root, ("models",))
-    content = yaml_tree.data(models) if isinstance(models, Map) else {}
-    names = (*content, *aliases_of(content))
-    for pattern in patterns:
-        if not set("*?[") & set(pattern) and pattern not in names:
-            raise Failed(f"--models: no model is named '{pattern}'{suggestion(pattern, names)}")
-
-
 def _expiry(text: str) -> date:
     now = datetime.now(UTC)
     try:
@@ -273,32 +243,3 @@ def _expiry(text: str) -> date:
     if day <= now.date():
         raise Usage(f"--expires: {day} is not in the future; the key would never work")
     return day
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """One change at a time: two that are made at once must not lose each other."""
-    if not directory.is_dir():
-        yield  # reading it will say what is wrong
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace a file by rename, so that nobody reads half of it; only its owner may read it."""
-    file = file.resolve()
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)

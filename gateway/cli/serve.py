@@ -18,6 +18,7 @@ from gateway.backends.launcher import obstructed
 from gateway.cli import init, logs
 from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token
+from gateway.policy.keybook import ISSUED
 from gateway.policy.keys import hash_key
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             "no folder 'policies' here: serving the built-in policy, which 'tollgate init' writes down to be edited"
         )
     try:
-        loaded = load_policy(settings.policies, env)
+        loaded = load_policy(settings.policies, env, also=(settings.state_dir / ISSUED,))
         listener = supervisor.listen(settings.host, settings.port)
     except PolicyError as error:
         return _complain(f"the policy cannot be used:\n{error}")

@@ -16,6 +16,7 @@ from gateway.policy.problems import Problem
 NEW_FILE = (
     "# API keys, written by 'tollgate keys'. It holds hashes only; the keys themselves are kept nowhere.\n"
 )
+ISSUED_FILE = "# API keys, made and revoked through the gateway, which may not write to its policy folder.\n"
 _PLAIN = frozenset(" !#$%&'()*+,-./:;<=>?@[]^_`{|}~")
 
 
@@ -23,14 +24,14 @@ class CannotEdit(Exception):
     """The file is written in a way that this module does not dare to change."""
 
 
-def added(text: str, entry: Mapping[str, Any]) -> str:
-    """``text`` with ``entry`` at the end of its ``keys``. Raises ``CannotEdit``."""
+def added(text: str, entry: Mapping[str, Any] | str, name: str = "keys") -> str:
+    """``text`` with ``entry`` at the end of its list ``name``. Raises ``CannotEdit``."""
     before = _content(text)
-    listed = before.get("keys") or []
+    listed = before.get(name) or []
     if not isinstance(listed, list):
         raise CannotEdit
-    new = _with(text, _flow(entry))
-    _verify(new, {**before, "keys": [*listed, dict(entry)]})
+    new = _with(text, _flow(entry), name)
+    _verify(new, {**before, name: [*listed, entry if isinstance(entry, str) else dict(entry)]})
     return new
 
 
@@ -42,13 +43,13 @@ def removed(text: str, index: int) -> str:
     return new
 
 
-def _with(text: str, item: str) -> str:
-    found = _keys(text)
+def _with(text: str, item: str, name: str) -> str:
+    found = _keys(text, name)
     if found is None:
-        return _line_end(text) + f"keys:\n  - {item}\n"
-    name, keys = found
+        return _line_end(text) + f"{name}:\n  - {item}\n"
+    label, keys = found
     if isinstance(keys, yaml.ScalarNode):
-        at = _next_line(text, name.end_mark.index)
+        at = _next_line(text, label.end_mark.index)
         return _line_end(text[:at]) + f"  - {item}\n" + text[at:]
     if not isinstance(keys, yaml.SequenceNode):
         raise CannotEdit
@@ -86,13 +87,13 @@ def _without(text: str, index: int) -> str:
     return f"{text[:colon]} []{text[colon:start]}{text[end:]}"
 
 
-def _keys(text: str) -> tuple[yaml.Node, yaml.Node] | None:
+def _keys(text: str, name: str = "keys") -> tuple[yaml.Node, yaml.Node] | None:
     root = yaml.compose(protect(text), Loader=yaml.SafeLoader)
     if root is None:
         return None
     if not isinstance(root, yaml.MappingNode) or root.flow_style:
         raise CannotEdit
-    return next(((name, value) for name, value in root.value if name.value == "keys"), None)
+    return next(((label, value) for label, value in root.value if label.value == name), None)
 
 
 def _after(text: str, node: yaml.Node) -> int:

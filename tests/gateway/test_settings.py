@@ -47,6 +47,7 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         last_good=st.sampled_from([None, Path("/tmp/x")]),
         worker=st.integers(1, 64),
         leaving=st.sampled_from([None, Path("/tmp/l")]),
+        taken_up=st.sampled_from([None, Path("/tmp/t")]),
         sidecar=st.sampled_from([None, Path("/tmp/s")]),
     )
 )

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,9 @@ class Gateway:
         fresh.write_text(yaml.safe_dump(policy, sort_keys=False))
         fresh.replace(self.policies / name)
 
-    async def start(self, *arguments: str, **env: str) -> None:
-        """Raises ``RuntimeError`` with its log if it does not become ready."""
-        command = [sys.executable, "-m", "gateway", "serve", "--policies", str(self.policies)]
+    async def start(self, *arguments: str, wrapped: Sequence[str] = (), **env: str) -> None:
+        """``wrapped`` is what its command is an argument of. Raises ``RuntimeError`` if it does not become ready."""
+        command = [*wrapped, sys.executable, "-m", "gateway", "serve", "--policies", str(self.policies)]
         self._process = await asyncio.create_subprocess_exec(
             *(*command, "--port", str(self.port), *arguments),
             cwd=ROOT,
