@@ -43,7 +43,7 @@ from gateway.observe.receipts import Receipts
 from gateway.observe.spent import read_spent
 from gateway.pipeline import Answering, Content, Counting, Entrance
 from gateway.policy import schema
-from gateway.policy.advice import has_calendar_limits
+from gateway.policy.advice import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
 from gateway.policy.revocation import Withdrawn
 from gateway.quota.estimate import Estimator
@@ -177,6 +177,8 @@ class Generations:
         receipts = before.receipts if before and same_caches else Receipts(_store(policy.where_caches_are))
         quotas = before.quotas if before and same_store else Quotas.open(policy, estimator=self._estimator)
         ledger = self._ledger(policy.ledger)
+        if has_limits(policy):
+            quotas.watch()
         if ledger is not None and has_calendar_limits(policy):
             quotas.remember(await asyncio.to_thread(_spent, ledger.path))
         pollers = {name: self._poller(name, policy.backends[name]) for name in backends}

@@ -108,6 +108,10 @@ class GuardedCounters:
             known = held.amounts if held.more != NOTHING else NOTHING
             self._share.settle(request_id, limits, _beyond(used, known))
 
+    def watch(self) -> None:
+        """Know what others spend, should the store be away before anybody asks here."""
+        self._store.watch()
+
     def remember(self, used: Mapping[tuple[str, Window], int]) -> None:
         """What the ledger says was used at least, in case that the store is away before it says anything itself."""
         self._store.known.remember(used, self._clock())

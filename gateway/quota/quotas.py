@@ -104,6 +104,11 @@ class Quotas:
         used = Amounts(reservation.amounts.requests, tokens, nanodollars)
         self._counters.settle(reservation.request_id, reservation.limits, used)
 
+    def watch(self) -> None:
+        """Begin to hear of what is spent elsewhere. Does not wait, nor fail."""
+        if isinstance(self._counters, GuardedCounters):
+            self._counters.watch()
+
     def remember(self, spent: Iterable[Spent]) -> None:
         """Count at least what the ledger says was spent: counters in memory know of nothing before their process."""
         used = counted(spent)

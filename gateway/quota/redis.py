@@ -199,12 +199,15 @@ class RedisCounters:
         self._settlements.append(Command(self._settle, [self._reserved, *self._keys_of(limits)], args))
         self._send_soon()
 
+    def watch(self) -> None:
+        """Hear of what others reserve from now on, and not only once something is to be reserved here."""
+        if self._renewing is None:
+            self._renewing = asyncio.get_running_loop().create_task(self._keep_alive())
+
     def _send_soon(self) -> None:
         if self._sending is None or self._sending.done():
-            loop = asyncio.get_running_loop()
-            if self._renewing is None:
-                self._renewing = loop.create_task(self._keep_alive())
-            self._sending = loop.create_task(self._send())
+            self.watch()
+            self._sending = asyncio.get_running_loop().create_task(self._send())
 
     async def _send(self) -> None:
         """Settlements go first: a request that has ended makes room for the one that follows it."""

@@ -106,7 +106,7 @@ async def test_a_spent_budget_stays_spent_for_those_who_never_asked(
 ) -> None:
     assert await spend(gateways[0], "all", 100, 9) == 600
     newcomer = GuardedCounters(RedisCounters(own_redis.url))
-    await newcomer.reserve("x", Limits((Limit("tenant", "other", "dollars", "day", 9),)), cost(1))
+    newcomer.watch()
     await knows([newcomer, *gateways], 900)
     own_redis.kill()
     for gateway in (newcomer, *gateways):
