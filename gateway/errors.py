@@ -179,6 +179,8 @@ class RateLimited(GatewayError):
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
     retryable = True
+    limit: str | None = None
+    """The caller's own, here at the gateway, that stands in the way; None where a model's server said so."""
 
 
 class BudgetSpent(RateLimited):

@@ -73,7 +73,8 @@ class AnthropicBackend:
                 param="model",
                 code="unsupported_parameter",
             )
-        asked = fitting.fitted(call)
+        fitting.forget(call)
+        asked = fitting.fitted(call, fitting.CAPS[1])
         form = None if asked.speaks(DIALECT) else (asked.params.get("response_format") or {}).get("type")
         heard = False
         try:

@@ -11,6 +11,7 @@ from random import Random
 
 import orjson
 
+from gateway.backends import fitting
 from gateway.backends.clock import Clock
 from gateway.backends.exchange import late
 from gateway.backends.upstream_errors import Outage, from_response
@@ -48,7 +49,9 @@ class FakeBackend:
                 await asyncio.sleep(0)
             return
         pieces = re.findall(r"\s*\S+\s*?(?=\s|$)|\s+$", reply.reply)
-        limit = call.request.params.get("max_completion_tokens") or call.request.params.get("max_tokens")
+        fitting.forget(call)
+        params = fitting.fitted(call).params
+        limit = params.get("max_completion_tokens") or params.get("max_tokens")
         said = pieces if limit is None else pieces[:limit]
         for number, piece in enumerate(said):
             if number == reply.cut_after:

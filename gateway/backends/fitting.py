@@ -48,15 +48,32 @@ _LEFT = (
 _PATTERNS = tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in _LEFT)
 
 
-def fitted(call: Call) -> ChatRequest:
-    """The call's request, its cap lowered to what the declared context of the model leaves."""
+def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
+    """The call's request with no higher cap than it is to have: by what its caller's limits have room for, by what the
+    model gives at most, and by what the prompt leaves of its declared context. ``name`` is the field for a cap where
+    there is none.
+    """
+    request = capped(call, name)
     candidate, demand = call.candidate, call.demand
-    if candidate is None or demand is None or not _cap(call.request) or not call.clips:
-        return call.request
-    context = call.policy.models[candidate.model].context
-    if context is None:
-        return call.request
-    return clipped(call, call.request, max(1, context - demand.prompt))
+    if candidate is None or _cap(request) is None:
+        return request
+    model = call.policy.models[candidate.model]
+    if model.max_output is not None:
+        request = clipped(call, request, model.max_output)
+    if demand is None or model.context is None or not call.clips:
+        return request
+    return clipped(call, request, max(1, model.context - demand.prompt))
+
+
+def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:
+    """The call's request with the cap that its caller's limits have room for."""
+    request, cap = call.request, call.cap
+    if cap is None:
+        return request
+    if _cap(request) is not None:
+        return clipped(call, request, cap)
+    tell_cap(call, cap)
+    return replace(request, params={**request.params, name: cap})
 
 
 def clipped(call: Call, request: ChatRequest, most: int) -> ChatRequest:
@@ -71,8 +88,14 @@ def clipped(call: Call, request: ChatRequest, most: int) -> ChatRequest:
 def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest | None:
     """``request`` without what its server said was wrong with it; None where that cannot be, or is not known."""
     if isinstance(error, ContextTooLong) or any(name in error.message for name in CAPS):
+        if (renamed := _renamed(request, error)) is not None:
+            return renamed
+        own = call.cap is not None and _cap(call.request) is None
         left = _left(error.message)
-        if left is None or left < 1 or not call.clips:
+        if left is None and own and not isinstance(error, ContextTooLong):
+            # It is our cap that is too high, by how much is not told.
+            left = (_cap(request) or 0) // 4
+        if left is None or left < 1 or not (call.clips or own):
             return None
         fewer = clipped(call, request, left)
         return None if fewer is request else fewer
@@ -86,6 +109,19 @@ def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest |
     tell_ignored(call, sorted(dropped))
     kept = {name: value for name, value in request.params.items() if name not in dropped}
     return replace(request, params=kept)
+
+
+def _renamed(request: ChatRequest, error: BadRequest) -> ChatRequest | None:
+    """``request`` with its cap under the other name, where that is what the server misses: OpenAI's reasoning models
+    know ``max_completion_tokens`` only, and older servers the other one.
+    """
+    for name, other in (CAPS, CAPS[::-1]):
+        unknown = error.param == name or re.search(rf"\b{name}\b", error.message)
+        is_said = error.code == "unsupported_parameter" or _UNKNOWN.search(error.message)
+        if unknown and is_said and name in request.params and other not in request.params:
+            params = {key: value for key, value in request.params.items() if key != name}
+            return replace(request, params={**params, other: request.params[name]})
+    return None
 
 
 def tell(call: Call, headers: Mapping[str, str]) -> None:

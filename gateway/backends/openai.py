@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import cast
+from urllib.parse import urlsplit
 
 import httpx
 import orjson
@@ -57,6 +58,7 @@ class OpenAIBackend:
         }
         self._health = Endpoint("GET", probe_url)
         self._exchange = Exchange(name, transport, api_key=api_key, base_url=base_url)
+        self._cap = cap_name(base_url)
         self._hints = hints
         self._continues = continues
         self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
@@ -80,8 +82,9 @@ class OpenAIBackend:
             headers.update(call.hints)
             if not call.clips:
                 headers[fitting.OVER_CONTEXT] = "refuse"
-        # The engine fits requests to itself, and knows better how.
-        asked = call.request if self._hints else fitting.fitted(call)
+        # The engine fits requests to its context itself, and knows better how.
+        name = fitting.CAPS[0] if dialect is _COMPLETIONS else self._cap
+        asked = fitting.capped(call) if self._hints else fitting.fitted(call, name)
         if asked.continues and not self._continues:
             asked = replace(asked, continues=False)
 
@@ -131,6 +134,14 @@ async def _refitted(call: Call, request: ChatRequest, send: Callable[[ChatReques
             if fewer is None:
                 raise
             request = fewer
+
+
+def cap_name(base_url: str) -> str:
+    """The field for a cap on a conversation's answer: OpenAI's own reasoning models know the new one only
+    (https://platform.openai.com/docs/api-reference/chat/create), many other servers the old one.
+    """
+    host = urlsplit(base_url).hostname or ""
+    return fitting.CAPS[host == "api.openai.com" or host.endswith((".openai.azure.com", ".api.openai.com"))]
 
 
 def _dialect(request: ChatRequest) -> Dialect:

@@ -21,7 +21,8 @@ from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.tracing import close, place_of
-from gateway.quota.quotas import Quotas, Reservation, tokens_of
+from gateway.quota.purse import Reservation
+from gateway.quota.quotas import Quotas, tokens_of
 from gateway.quota.tally import Bill
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Principal, Receipt
 from gateway.wire.front import Front

@@ -105,7 +105,7 @@ class Attempts:
 
     def _goes_over(self, before: Candidate, error: BaseException, after: Candidate) -> None:
         self._failed = None
-        if after is not before and not isinstance(error, Overloaded):
+        if after is not before and not (isinstance(error, Overloaded) or is_own_limit(error)):
             reason = "deviated" if isinstance(error, Deviated) else reason_of(error)
             report.went_over(self._call, before, reason, after)
 
@@ -157,7 +157,7 @@ class Attempts:
                 report.failed(attempt, error, self._made, self._switchboard, self._metrics)
             if isinstance(error, Upstream):
                 attempt.trial.failed()
-            elif isinstance(error, Overloaded | TooManyAnswers):
+            elif isinstance(error, Overloaded | TooManyAnswers) or is_own_limit(error):
                 attempt.admitted = facts["admitted"] = False
                 self._count(-1)
         attempt.trial.let_go()
@@ -168,6 +168,8 @@ class Attempts:
             self._metrics.attempts.labels(facts["backend"], label).inc()
         if (spending := attempt.spending(error)) is not None:
             self._call.spent.append(spending)
+        if attempt.call.purse is not None:
+            attempt.call.purse.release(attempt.call, spending)
 
     def _count(self, made: int) -> None:
         self._made += made
@@ -217,6 +219,9 @@ class Attempts:
                 return 0.0
             case Overloaded():
                 self._errors.append((turn, error))
+                return 0.0
+            case RateLimited() if is_own_limit(error):
+                self._errors.append((turn, error))  # another may be cheaper
                 return 0.0
             case Upstream() | RateLimited():
                 self._errors.append((turn, error))
@@ -321,6 +326,11 @@ class Attempts:
             f"alone for now. Try again in {max(wait, 1):.0f} s.",
             retry_after=wait,
         )
+
+
+def is_own_limit(error: BaseException) -> bool:
+    """Whether the caller's own limits have no room for the attempt: it was not made."""
+    return isinstance(error, RateLimited) and error.limit is not None
 
 
 class _Making:

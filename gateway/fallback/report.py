@@ -29,9 +29,8 @@ def failed(
     attempt: Attempt, error: GatewayError, number: int, switchboard: Switchboard, metrics: Metrics
 ) -> None:
     """``attempt``, the call's ``number``-th, ended in ``error``. What is no backend's doing is not told here."""
-    if isinstance(error, Overloaded) or not (
-        isinstance(error, Upstream | RateLimited) or error.upstream_status is not None
-    ):
+    own = isinstance(error, Overloaded) or (isinstance(error, RateLimited) and error.limit is not None)
+    if own or not (isinstance(error, Upstream | RateLimited) or error.upstream_status is not None):
         return
     target, reason, status = attempt.turn.candidate.target, reason_of(error), error.upstream_status
     metrics.upstream_errors.labels(target.backend, _class(error)).inc()

@@ -47,6 +47,10 @@ class Estimate(Demand):
     """The declared cap on all answers together."""
     least: int
     """The prompt without what was learned, where that makes it smaller: no reason to refuse it lies in the past."""
+    usual: int = FIRST_ANSWER
+    """Tokens that one answer seldom goes beyond."""
+    known: bool = False
+    """Whether that, and ``expected``, is experience."""
 
 
 @dataclass(slots=True)
@@ -122,12 +126,19 @@ class Estimator:
             cap = int(min(cap, _room(call, least // prompts))) * answers
         figure = self._answers.get(name) or self._answers.get(("", call.model))
         if figure is None:
-            expected, reserved = FIRST_EXPECTED * answers, FIRST_ANSWER * answers
+            usual, expected, reserved = FIRST_ANSWER, FIRST_EXPECTED * answers, FIRST_ANSWER * answers
         else:
-            expected, reserved = round(figure.mean * answers), round(figure.upper * answers)
+            usual, expected, reserved = (
+                *(round(figure.upper), round(figure.mean * answers)),
+                round(figure.upper * answers),
+            )
         if cap is not None:
             expected, reserved = min(expected, cap), cap
-        return Estimate(prompt, max(1, expected), max(1, reserved), call.model, text, answers, cap, least)
+        return Estimate(
+            *(prompt, max(1, expected), max(1, reserved), call.model, text, answers, cap, least),
+            usual=max(1, usual),
+            known=figure is not None,
+        )
 
     def learn(self, call: Call, usage: Usage) -> None:
         """From what the model's server reported of a finished answer; once much is known, from every fourth."""

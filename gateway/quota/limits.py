@@ -81,6 +81,8 @@ class Limits:
 
     each: tuple[Limit, ...]
     on_store_failure: Literal["open", "closed", "local"] = "local"
+    strict: bool = False
+    """Tokens are not to go beyond their limits by anything."""
 
     def __bool__(self) -> bool:
         return bool(self.each)
@@ -169,7 +171,7 @@ def limits_of(policy: Policy, principal: Principal) -> Limits:
     if (tier := policy.tiers.get(principal.tier)) is not None:
         owners.append(("tier", principal.tier, tier.quotas, tier.budget))
     each = tuple(limit for owner in owners for limit in _limits(*owner))
-    return Limits(each, policy.on_store_failure)
+    return Limits(each, policy.on_store_failure, any(quotas.strict for _, _, quotas, _ in owners))
 
 
 def _limits(scope: Scope, owner: str, quotas: Quotas, budget: Budget) -> Iterator[Limit]:

@@ -26,7 +26,7 @@ class _Counter:
         self.count = 0
         """All that counts: what was used, and what is held by requests under way."""
         self.pending = 0
-        """The latter, where it is kept apart."""
+        """The latter; a count of requests is final, and none of it is."""
         self.slots: dict[int, int] = {}
         self.newest = -1
         """Of the slots that count something."""
@@ -148,11 +148,9 @@ class MemoryCounters:
                 take, need = min(most, free), most
             else:
                 take, need = self._stretch(elastic, place, most, free)
-                if (
-                    window in ("day", "month")
-                    and free < (usual := elastic.usual[place]) <= free + counter.pending
-                ):
-                    need = usual
+                coming = min(counter.pending, count)
+                if window != "now" and free < (usual := elastic.usual[place]) <= free + coming:
+                    need = min(usual, most)
             if take < need:
                 wait = self._wait(counter, window, maximum, need, at)
                 if wait > longest:
@@ -166,11 +164,13 @@ class MemoryCounters:
                 amount = granted[place]
                 if amount:
                     used[i] += amount
+                    counter = counters[i]
                     if window == "minute":
-                        counters[i].add(slot, amount)
+                        counter.add(slot, amount)
                     else:
-                        counters[i].count += amount
-                        counters[i].pending += amount
+                        counter.count += amount
+                    if place or window == "now":
+                        counter.pending += amount
             if limits.settles:
                 self._held[request_id] = _Held(at, Amounts(*granted))
             if len(known) > self._sweep_at:
@@ -195,17 +195,18 @@ class MemoryCounters:
         at = held.at
         for window, key, place, maximum in limits.rules:
             amount, taken = held.amounts[place], used[place]
-            if window == "minute" and amount == taken:
+            if window == "minute" and not place:
                 continue
             counter = self._counters.get(key)
             if counter is None:
                 continue
             self._move_to(counter, window, now)
             if window == "minute":
+                counter.pending -= min(amount, counter.pending)
                 live = self._is_live(at, now)
                 if taken > amount:
                     counter.charge((at if live else now) // SLOT_MS, taken - amount, maximum)
-                elif live:
+                elif live and taken < amount:
                     counter.add(at // SLOT_MS, taken - amount)
                 continue
             if window != "now" and counter.period != self._period(window, at):
@@ -218,6 +219,7 @@ class MemoryCounters:
         for window, key, place, _ in limits.rules:
             amount, counter = held.amounts[place], self._counters[key]
             if window == "minute":
+                counter.pending += amount
                 if amount and self._is_live(held.at, now):
                     counter.add(held.at // SLOT_MS, amount)
             elif window == "now" or counter.period == self._period(window, held.at):
@@ -274,6 +276,8 @@ class MemoryCounters:
 
     def _wait(self, counter: _Counter, window: Window, maximum: int, amount: int, at: int) -> int:
         """Milliseconds until ``amount`` has room, -1 for when requests under way are settled."""
+        if window == "now" or counter.count - min(counter.pending, counter.count) + amount <= maximum:
+            return -1
         if window == "minute":
             left, wait = counter.count, 0
             for slot in sorted(counter.slots):
@@ -282,8 +286,6 @@ class MemoryCounters:
                 if left + amount <= maximum:
                     break
             return wait
-        if window == "now" or counter.count - counter.pending + amount <= maximum:
-            return -1
         return self._ends(window, at) - at
 
     def _ends(self, window: Window, at: int) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import orjson
 
-from gateway.policy.prices import is_unpriced
 from gateway.policy.prices import price_of as price_of
 from gateway.policy.schema import Policy, Price, Target
-from gateway.types import Call, ChatRequest, Demand, Usage
+from gateway.types import ChatRequest, Usage
 
 NANO = 10**9
 _PICO_PER_NANO = 1000
@@ -46,39 +46,19 @@ class Rates(NamedTuple):
     written: int = 0
     """A prompt's, where all of it may go into the provider's prompt cache."""
 
+    def cost(self, prompt: int, answer: int, *, written: bool = False) -> int:
+        """Nano-dollars for tokens of a prompt and of an answer."""
+        return _up(prompt * (self.written if written else self.prompt) + answer * self.answer)
 
-class PriceBook:
-    """Remembers, for the policy used last, what a call to each model may cost at most."""
-
-    def __init__(self) -> None:
-        self._policy: Policy | None = None
-        self._rates: dict[tuple[str, str], Rates] = {}
-        self._unpriced: dict[tuple[str, str], str | None] = {}
-
-    def unpriced(self, call: Call) -> str | None:
-        """A target in ``call``'s reach that costs nobody knows how much, as ``backend/model``."""
-        self._begin(call.policy)
-        name = (call.model, call.principal.tier)
-        if name not in self._unpriced:
-            self._unpriced[name] = _unpriced(call.policy, *name)
-        return self._unpriced[name]
-
-    def worst_case(self, call: Call, demand: Demand) -> int:
-        """The most that ``call`` may cost: at the dearest target in reach, and, in a cascade, at every step."""
-        self._begin(call.policy)
-        name = (call.model, call.principal.tier)
-        rates = self._rates.get(name)
-        if rates is None:
-            rates = self._rates[name] = _of_call(call.policy, *name)
-        prompt = max(rates.prompt, rates.written) if _writes_cache(call.request) else rates.prompt
-        return _up(demand.prompt * prompt + demand.reserved * rates.answer)
-
-    def _begin(self, policy: Policy) -> None:
-        if self._policy is not policy:
-            self._policy, self._rates, self._unpriced = policy, {}, {}
+    def answers_for(self, nanodollars: int, prompt: int, *, written: bool = False) -> float:
+        """Tokens of an answer that ``nanodollars`` pay for beside the prompt; negative where not even for that."""
+        left = nanodollars * _PICO_PER_NANO - prompt * (self.written if written else self.prompt)
+        if left < 0:
+            return -1
+        return left // self.answer if self.answer else math.inf
 
 
-def _writes_cache(request: ChatRequest) -> bool:
+def writes_cache(request: ChatRequest) -> bool:
     """Whether the caller marks what the provider is to keep; that costs more than to read it once."""
     asked = [request.native.body] if request.native is not None else [request.messages, request.params]
     try:
@@ -90,59 +70,20 @@ def _writes_cache(request: ChatRequest) -> bool:
 _MARK = b'"cache_control":{'
 
 
-def _unpriced(policy: Policy, model: str, tier: str) -> str | None:
-    on_saturation = policy.tier(tier).on_saturation
-    waiting = [model, *([on_saturation.to] if on_saturation is not None and on_saturation.to else [])]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        found = policy.models.get(name)
-        if found is None or name in seen:
-            continue
-        seen.add(name)
-        for target in found.targets:
-            if is_unpriced(policy, target):
-                return f"{target.backend}/{target.model}"
-        waiting += [*found.fallbacks, *(step.model for step in found.cascade)]
-        waiting += [found.larger_context] if found.larger_context else []
-    return None
-
-
-def _of_call(policy: Policy, model: str, tier: str) -> Rates:
-    on_saturation = policy.tier(tier).on_saturation
-    downgraded = on_saturation.to if on_saturation is not None else None
-    return _dearest(_in_reach(policy, name, frozenset()) for name in (model, downgraded) if name)
-
-
-def _in_reach(policy: Policy, name: str, above: frozenset[str]) -> Rates:
-    """Of the model's own targets or steps, and of all that may stand in for it."""
-    model = policy.models.get(name)
-    if model is None or name in above:
-        return Rates(0, 0)
-    above |= {name}
-    others = [*model.fallbacks, *([model.larger_context] if model.larger_context else ())]
-    prices = (price_of(policy, target) for target in model.targets)
-    steps = [_in_reach(policy, step.model, above) for step in model.cascade]
-    return _dearest(
-        (
-            *(_most(price) for price in prices if price is not None),
-            Rates(*(sum(kind) for kind in zip(Rates(0, 0), *steps, strict=True))),
-            *(_in_reach(policy, other, above) for other in others),
-        )
-    )
-
-
-def _dearest(rates: Iterable[Rates]) -> Rates:
+def dearest(rates: Iterable[Rates]) -> Rates:
     """A bound on all of them: one may have the dearer prompts and another the dearer answers."""
     known = [*rates] or [Rates(0, 0)]
     return Rates(*(max(kind) for kind in zip(*known, strict=True)))
 
 
-def _most(price: Price) -> Rates:
+def at_most(price: Price | None) -> Rates:
+    """The dearest that its tokens can be; nothing where no price is known."""
+    if price is None:
+        return Rates(0, 0)
     return Rates(
         _rate(max(price.input, _cached(price))),
         _rate(max(price.output, _reasoning(price))),
-        _rate(max(_written(price), _written_1h(price))),
+        _rate(max(price.input, _cached(price), _written(price), _written_1h(price))),
     )
 
 

@@ -11,12 +11,15 @@ from typing import Self
 
 from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited
 from gateway.policy.schema import Policy
-from gateway.quota.counters import Counters, Verdict
+from gateway.quota.ask import Ask, ask
+from gateway.quota.counters import Counters, Elastic, Verdict
 from gateway.quota.estimate import Estimate, Estimator
 from gateway.quota.guarded import GuardedCounters
 from gateway.quota.limits import Amounts, Limit, LimitBook, Limits, Spent, counted
 from gateway.quota.memory import MemoryCounters
-from gateway.quota.price import NANO, PriceBook
+from gateway.quota.price import NANO
+from gateway.quota.purse import Books, Purse, Reservation
+from gateway.quota.reach import Reach, ReachBook
 from gateway.quota.redis import RedisCounters
 from gateway.types import Call, Demand, Principal
 
@@ -26,17 +29,6 @@ FIRST_DURATION = 1.0
 LONGEST_WAIT = 59.0
 """Seconds told to those who meet a limit per minute, which slides in steps and may take a little longer: OpenAI's SDKs
 heed no retry-after of a minute or more, and would try again at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What an admitted request holds."""
-
-    request_id: str
-    limits: Limits
-    amounts: Amounts
-    since: float
-    """``time.monotonic()``."""
 
 
 class Quotas:
@@ -51,7 +43,7 @@ class Quotas:
             memory if store == "memory" else GuardedCounters(RedisCounters(store), clock=clock)
         )
         self._book = LimitBook()
-        self._prices = PriceBook()
+        self._books = Books(self._counters, self.estimator, ReachBook(), self._refuse)
         self._duration = FIRST_DURATION
         """Seconds that requests under limits take, on average."""
 
@@ -63,36 +55,57 @@ class Quotas:
     async def reserve(self, call: Call) -> Reservation | None:
         """Set ``call.demand``, and hold it against every limit of the caller; None where there is no limit.
 
-        Sets the ``x-ratelimit`` headers of the reply. Raises ``RateLimited``, ``BudgetSpent`` for dollars that are
-        spent, ``BadRequest`` for what can never fit, ``Forbidden`` for a model without a price
-        under a budget, ``Overloaded`` where the policy closes while the store is away.
+        Sets ``call.purse`` where tokens or dollars are limited, and the ``x-ratelimit`` headers of the reply. Raises
+        ``RateLimited``, ``BudgetSpent`` for dollars that are spent, ``BadRequest`` for what can never fit,
+        ``Forbidden`` for a model without a price under a budget, ``Overloaded`` where the policy closes while
+        the store is away.
         """
         asked = self._asked(call)
         if asked is None:
             return None
-        return self._admitted(call, *asked, await self._counters.reserve(call.request_id, *asked))
+        limits, wanted = asked.limits, asked.wanted
+        verdict = await self._counters.reserve(call.request_id, limits, wanted.amounts, wanted.elastic)
+        return self._admitted(call, asked, verdict)
 
     def reserve_now(self, call: Call) -> Reservation | None:
         """``reserve`` where the counters are kept in memory: without waiting. A refusal changes nothing."""
         asked = self._asked(call)
         if asked is None:
             return None
-        return self._admitted(call, *asked, self._memory.reserve_now(call.request_id, *asked))
+        limits, wanted = asked.limits, asked.wanted
+        verdict = self._memory.reserve_now(call.request_id, limits, wanted.amounts, wanted.elastic)
+        return self._admitted(call, asked, verdict)
 
-    def _asked(self, call: Call) -> tuple[Limits, Amounts] | None:
+    def _asked(self, call: Call) -> _Asked | None:
         demand = self.estimator.demand(call)
         call.demand = demand
         limits = self._book.limits(call.policy, call.principal)
-        return (limits, self._amounts(call, demand, limits)) if limits else None
+        if not limits:
+            return None
+        if limits.dollars is not None:
+            self._check_priced(call, limits.dollars)
+        reach = self._books.reaches.first(call)
+        wanted = ask(call, demand, reach, limits)
+        self._refuse_for_ever(limits, wanted)
+        return _Asked(limits, demand, reach, wanted)
 
-    def _admitted(self, call: Call, limits: Limits, amounts: Amounts, verdict: Verdict) -> Reservation:
+    def _admitted(self, call: Call, asked: _Asked, verdict: Verdict) -> Reservation:
+        limits, wanted = asked.limits, asked.wanted
         if not verdict.used:
             call.receipt.note("quota", unmetered="the store is away")
         headers = headers_of(limits, verdict)
         call.reply_headers.update(headers)
         if not verdict.admitted:
-            raise self._refusal(call, limits, verdict, amounts, headers)
-        return Reservation(call.request_id, limits, amounts, time.monotonic())
+            raise self._refuse(call, limits, verdict, wanted.elastic)
+        held = wanted.amounts if verdict.granted is None else verdict.granted
+        reservation = Reservation(call.request_id, limits, held)
+        demand = asked.demand
+        if limits.tokens is not None or limits.dollars is not None:
+            reserved = held.tokens - wanted.prompt if limits.tokens is not None else demand.reserved
+            expected = min(demand.expected, max(1, reserved))
+            call.demand = replace(demand, prompt=wanted.prompt, reserved=reserved, expected=expected)
+            call.purse = Purse(self._books, reservation, call, demand, asked.reach, wanted)
+        return reservation
 
     def limited(self, policy: Policy, principal: Principal) -> bool:
         """Whether there is any limit on what ``principal`` sends."""
@@ -101,7 +114,7 @@ class Quotas:
     def settle(self, reservation: Reservation, *, tokens: int, nanodollars: int) -> None:
         """Once the request has ended, however it did. Does not wait; a second time changes nothing."""
         self._duration += 0.1 * (time.monotonic() - reservation.since - self._duration)
-        used = Amounts(reservation.amounts.requests, tokens, nanodollars)
+        used = Amounts(reservation.held.requests, tokens, nanodollars)
         self._counters.settle(reservation.request_id, reservation.limits, used)
 
     def watch(self) -> None:
@@ -121,46 +134,9 @@ class Quotas:
         """Settlements that are on their way have 3 s to get through."""
         await self._counters.aclose()
 
-    def _amounts(self, call: Call, demand: Estimate, limits: Limits) -> Amounts:
-        """What to reserve. What is only estimated never takes more than the smallest bucket holds."""
-        if (bucket := limits.tokens) is not None:
-            if bucket.maximum - demand.least < (demand.cap or 0):
-                asked = f" and an answer of up to {demand.cap:,}" if demand.cap else ""
-                raise BadRequest(
-                    f"This request can never be admitted: its prompt of about {demand.least:,} tokens{asked} is more "
-                    f"than the limit of {bucket} allows at once. Make the prompt shorter or max_tokens smaller.",
-                    param="max_tokens" if demand.cap else "messages",
-                    code="tokens_exceed_limit",
-                    headers=NO_RETRY,
-                )
-            if tokens_of(demand) > bucket.maximum:
-                prompt = min(demand.prompt, bucket.maximum - (demand.cap or 0))
-                room = bucket.maximum - prompt
-                demand = replace(
-                    demand,
-                    prompt=prompt,
-                    reserved=min(demand.reserved, room),
-                    expected=min(demand.expected, room),
-                )
-                call.demand = demand
-        nanodollars = 0
-        if (budget := limits.dollars) is not None:
-            self._check_priced(call, budget)
-            nanodollars = self._prices.worst_case(call, demand)
-            if nanodollars > budget.maximum:
-                least = demand if demand.cap is not None else replace(demand, reserved=0)
-                if (needed := self._prices.worst_case(call, least)) > budget.maximum:
-                    raise BudgetSpent(
-                        f"This request can never be admitted: it may cost {_figure(budget, needed)}, and the limit is "
-                        f"{budget}. Make the prompt shorter or max_tokens smaller, or choose a cheaper model.",
-                        headers=NO_RETRY,
-                    )
-                nanodollars = budget.maximum
-        return Amounts(1, tokens_of(demand), nanodollars)
-
     def _check_priced(self, call: Call, budget: Limit) -> None:
         """A budget is a promise only about what has a price."""
-        if call.policy.on_unpriced == "refuse" and (target := self._prices.unpriced(call)) is not None:
+        if call.policy.on_unpriced == "refuse" and (target := self._books.reaches.unpriced(call)) is not None:
             raise Forbidden(
                 f"The model `{call.request.model}` may be answered by {target}, which has no price, and the budget "
                 f"({budget}) cannot hold what nobody can count. Ask whoever runs the gateway to add a price for it, "
@@ -168,9 +144,31 @@ class Quotas:
                 code="model_has_no_price",
             )
 
-    def _refusal(
-        self, call: Call, limits: Limits, verdict: Verdict, amounts: Amounts, headers: dict[str, str]
-    ) -> RateLimited:
+    def _refuse_for_ever(self, limits: Limits, wanted: Ask) -> None:
+        """Raises for what has no room where nothing else is."""
+        shortest = wanted.at(wanted.enough)
+        if (bucket := limits.tokens) is not None and shortest.tokens > bucket.maximum:
+            raise BadRequest(
+                f"This request can never be admitted: its prompt of {'up to' if limits.strict else 'about'} "
+                f"{wanted.prompt:,} tokens is more than the limit of {bucket} allows at once. Make the prompt shorter.",
+                param="messages",
+                code="tokens_exceed_limit",
+                headers=NO_RETRY,
+            )
+        if (budget := limits.dollars) is not None and shortest.nanodollars > budget.maximum:
+            cost = _figure(budget, shortest.nanodollars)
+            raise BudgetSpent(
+                f"This request can never be admitted: it may cost {cost}, and the limit is {budget}. Make the "
+                "prompt shorter, or choose a cheaper model.",
+                headers=NO_RETRY,
+            )
+
+    def _refuse(self, call: Call, limits: Limits, verdict: Verdict, elastic: Elastic) -> RateLimited:
+        headers = headers_of(limits, verdict)
+        if verdict.refused < 0:
+            error = RateLimited("This request is over, and nothing more is sent for it.", headers=headers)
+            error.limit = "over"
+            return error
         limit = limits.each[verdict.refused]
         wait = verdict.wait
         if wait is None:
@@ -181,13 +179,26 @@ class Quotas:
         spent = limit.quantity == "dollars" and verdict.wait is not None
         call.receipt.note("quota", refused=str(limit), retry_after=round(wait, 3))
         held = " by it and by requests under way" if verdict.wait is None and limit.window != "now" else ""
+        needed = limit.amount(elastic.usual if verdict.wait is None else elastic.least)
         message = (
             f"{'You exceeded your current quota, the budget' if spent else 'Rate limit reached'} for {limit}. "
             f"{_figure(limit, verdict.used[verdict.refused])} used{held}, this request needs "
-            f"{_figure(limit, limit.amount(amounts))}. Try again in {duration(wait)}."
+            f"{_figure(limit, needed)}. Try again in {duration(wait)}."
         )
         kind = BudgetSpent if spent else RateLimited
-        return kind(message, retry_after=wait, headers=headers | NO_RETRY if spent else headers)
+        error = kind(message, retry_after=wait, headers=headers | NO_RETRY if spent else headers)
+        error.limit = str(limit)
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked of a caller's limits for one request."""
+
+    limits: Limits
+    demand: Estimate
+    reach: Reach
+    wanted: Ask
 
 
 def tokens_of(demand: Demand) -> int:

@@ -99,6 +99,8 @@ def copy_of(call: Call, model: str) -> Call:
         deadline=None,
         shadow=True,
         purpose="shadow",
+        purse=None,
+        cap=None,
         candidates=(),
         candidate=None,
         hints={},

@@ -62,6 +62,8 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                     async with aclosing(stand(call, entry)) as news:
                         async for comment in news:
                             yield comment
+                if call.purse is not None:
+                    call.cap = await call.purse.hold(call)
                 sent = clock()
                 call.hints = gate.hints(call, sent)
                 metrics.queue.labels(call.model).observe(sent - call.started)

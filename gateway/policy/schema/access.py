@@ -29,6 +29,9 @@ class Quotas(Frozen):
     tokens_per_minute: Count | None = None
     tokens_per_day: Count | None = None
     concurrent_requests: Count | None = None
+    strict: bool = Field(default=False, strict=True)
+    """Hold all that a request may come to, so that tokens never go beyond their limits; else half of it, or what is
+    usual."""
 
 
 class Budget(Frozen):

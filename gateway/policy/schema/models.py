@@ -91,6 +91,9 @@ class Model(Frozen):
     """Ask a fallback, rather than wait, when every target's backend is full."""
     context: Count | None = None
     """Tokens of prompt and answer that the model takes."""
+    max_output: Count | None = None
+    """Tokens that an answer of it has at most. A higher cap is lowered to that, and where a budget or quota affords as
+    much, a request without a cap is sent without."""
     larger_context: Name | None = None
     """The model for what does not fit."""
     over_context: Literal["clip", "refuse"] = "clip"

@@ -11,9 +11,10 @@
 --       is room, -1 when only reservations are in the way; what is held, as in 8; for each counter: what counts,
 --       milliseconds until reset.
 --
--- A counter's fields: minute: slot -> amount. day, month: 'period', 'used', and 'p:'..instance -> what it has reserved.
--- now: 'p:'..instance. Of an instance that is silent the places are free; what it has reserved of a day or month counts
--- on, and as used once it is forgotten: what was sent upstream may have been billed.
+-- A counter's fields: minute: slot -> amount; of tokens also 'p:'..instance -> how much of that is only reserved. day,
+-- month: 'period', 'used', and 'p:'..instance -> what it has reserved. now: 'p:'..instance. Of an instance that is silent
+-- the places are free; what it has reserved of a day or month counts on, and as used once it is forgotten: what was sent
+-- upstream may have been billed.
 local id, instance, at, mode = ARGV[1], ARGV[2], clock(ARGV[3]), ARGV[4]
 local windows, places, maxima = words(ARGV[5]), words(ARGV[6]), words(ARGV[7])
 local function figures(text)
@@ -62,10 +63,12 @@ end
 -- What counts, milliseconds until it no longer does, what of it will come free as requests end, and a function that
 -- tells in how many milliseconds there will be room for an amount.
 local function minute(key, held, maximum)
-  local count, newest, slots = 0, nil, {}
+  local count, newest, slots, waiting = 0, nil, {}, false
   for i = 1, #held, 2 do
     local number, value = tonumber(held[i]), tonumber(held[i + 1])
-    if number < slot - SLOTS then
+    if not number then
+      waiting = true
+    elseif number < slot - SLOTS then
       redis.call('HDEL', key, held[i])
     elseif value > 0 then
       count = count + value
@@ -73,7 +76,9 @@ local function minute(key, held, maximum)
       slots[#slots + 1] = {number, value}
     end
   end
+  local coming = waiting and math.min(pending(key, held), count) or 0
   local function wait(amount)
+    if count - coming + amount <= maximum then return -1 end
     table.sort(slots, function(a, b) return a[1] < b[1] end)
     local left, found = count, 0
     for _, one in ipairs(slots) do
@@ -83,7 +88,7 @@ local function minute(key, held, maximum)
     end
     return found
   end
-  return count, newest and leaves(newest) - at or 0, 0, wait
+  return count, newest and leaves(newest) - at or 0, coming, wait
 end
 
 local function calendar(key, held, maximum, window)
@@ -115,7 +120,10 @@ local function change(held, by)
   for i = 3, #KEYS do
     local key, window, amount = KEYS[i], windows[i - 2], held[place_of(i)]
     local field = 'p:' .. instance
-    if window == 'minute' then field = slot_of(held.at) end
+    if window == 'minute' then
+      if amount > 0 then by(key, field, amount) end
+      field = slot_of(held.at)
+    end
     local live = window == 'now' or window == 'minute' and field >= slot - SLOTS
     if window == 'day' or window == 'month' then
       live = tonumber(redis.call('HGET', key, 'period') or '-1') == period_of(window, held.at)
@@ -148,8 +156,8 @@ for i = 3, #KEYS do
     local free = maximum - count
     local most_here, need = math.min(most, free), math.min(least[place], most)
     if share > 1 then most_here = math.min(most_here, math.max(usual[place], math.floor(free / share))) end
-    if free < usual[place] and usual[place] <= free + coming and window ~= 'minute' and window ~= 'now' then
-      need = usual[place]
+    if free < usual[place] and usual[place] <= free + coming and window ~= 'now' then
+      need = math.min(usual[place], most)
     end
     if most_here < need then
       local seconds = wait(need)
@@ -183,6 +191,7 @@ for i = 3, #KEYS do
     reply[2 * i + 1] = reply[2 * i + 1] + amount
     if window == 'minute' then
       add(key, slot, amount)
+      if place_of(i) > 1 then add(key, 'p:' .. instance, amount) end
       redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), (SLOTS + 2) * SLOT))
       -- A debt, or a clock that was set back, may have left slots ahead of this one.
       reply[2 * i + 2] = math.max(reply[2 * i + 2], leaves(slot) - at)

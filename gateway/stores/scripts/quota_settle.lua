@@ -22,8 +22,8 @@ local since = held.at
 local function charge(key, slot, amount, maximum)
   local count, slots = 0, redis.call('HGETALL', key)
   for i = 1, #slots, 2 do
-    local value = tonumber(slots[i + 1])
-    if tonumber(slots[i]) >= slot_of(at) - SLOTS and value > 0 then count = count + value end
+    local number, value = tonumber(slots[i]), tonumber(slots[i + 1])
+    if number and number >= slot_of(at) - SLOTS and value > 0 then count = count + value end
   end
   local owed = math.min(amount, math.max(0, count + amount - maximum))
   local last = slot
@@ -42,13 +42,15 @@ local function charge(key, slot, amount, maximum)
   redis.call('PEXPIRE', key, string.format('%.0f', math.max(redis.call('PTTL', key), leaves(last) + SLOT - at)))
 end
 
+-- A count of requests is final.
 local windows, places, maxima, taken = words(ARGV[6]), words(ARGV[7]), words(ARGV[8]), words(ARGV[9])
 for i = 2, #KEYS do
   local key, window, place = KEYS[i], windows[i - 1], tonumber(places[i - 1]) + 1
   local reserved, used = held[place], tonumber(taken[place])
   if window == 'now' then
     take(key, 'p:' .. instance, reserved)
-  elseif window == 'minute' then
+  elseif window == 'minute' and place > 1 then
+    take(key, 'p:' .. instance, reserved)
     local slot = slot_of(since)
     local live = slot >= slot_of(at) - SLOTS
     if used > reserved then
@@ -56,7 +58,7 @@ for i = 2, #KEYS do
     elseif live then
       take(key, slot, reserved - used)
     end
-  else
+  elseif window ~= 'minute' then
     local period = period_of(window, since)
     if period == period_of(window, at) then
       take(key, 'p:' .. instance, reserved)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway import errors
-from gateway.backends.openai import OpenAIBackend
+from gateway.backends import fitting
+from gateway.backends.openai import OpenAIBackend, cap_name
 from gateway.types import Call, Candidate, Demand
 from tests.fakes import TARGET, FakeUpstream, a_call, completion, policy, reply
 
@@ -204,3 +205,76 @@ async def test_what_ended_an_answer_is_read(upstream: FakeUpstream) -> None:
         [chunk] = [chunk async for chunk in chunks]
     assert chunk.stop == "###"
     await backend.aclose()
+
+
+# Caps that the caller's limits have room for.
+
+
+def caps_of(body: dict[str, Any]) -> dict[str, int]:
+    return {name: body[name] for name in fitting.CAPS if name in body}
+
+
+@pytest.mark.parametrize("hints", [False, True], ids=["server", "engine"])
+@pytest.mark.parametrize(
+    ("params", "sent", "told"),
+    [
+        ({}, {"max_tokens": 40}, "40"),
+        ({"max_tokens": 90}, {"max_tokens": 40}, "40"),
+        ({"max_completion_tokens": 90}, {"max_completion_tokens": 40}, "40"),
+        ({"max_tokens": 30}, {"max_tokens": 30}, None),
+        ({"max_tokens": None}, {"max_tokens": 40}, "40"),
+    ],
+)
+async def test_a_cap_that_is_paid_for_is_kept_to(
+    upstream: FakeUpstream, params: dict[str, Any], sent: dict[str, int], told: str | None, hints: bool
+) -> None:
+    upstream.scripts = [reply(completion())]
+    call = calling(params)
+    call.cap = 40
+    (body,) = await ask(upstream, call, hints=hints)
+    assert caps_of(body) == sent
+    assert call.reply_headers.get(fitting.MAX_TOKENS) == told
+
+
+async def test_the_most_that_a_model_gives_is_kept_to(upstream: FakeUpstream) -> None:
+    upstream.scripts = [reply(completion())]
+    (body,) = await ask(upstream, calling({"max_tokens": 9000}, max_output=500))
+    assert caps_of(body) == {"max_tokens": 500}
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "params", "bodies"),
+    [
+        (
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens'.",
+            "unsupported_parameter",
+            {},
+            [{"max_tokens": 400}, {"max_completion_tokens": 400}],
+        ),
+        (
+            "max_completion_tokens: Extra inputs are not permitted",
+            None,
+            {"max_completion_tokens": 400},
+            [{"max_completion_tokens": 400}, {"max_tokens": 400}],
+        ),
+        ("max_tokens: out of range", None, {}, [{"max_tokens": 400}, {"max_tokens": 100}]),
+    ],
+    ids=["reasoning models", "older servers", "too high for the model"],
+)
+async def test_our_own_cap_makes_no_request_fail(
+    upstream: FakeUpstream,
+    message: str,
+    code: str | None,
+    params: dict[str, int],
+    bodies: list[dict[str, int]],
+) -> None:
+    upstream.scripts = [refusal(message, code=code), reply(completion())]
+    call = calling(params, over_context="refuse")
+    call.cap = 400
+    assert [caps_of(body) for body in await ask(upstream, call)] == bodies
+
+
+def test_openais_own_servers_know_the_new_name() -> None:
+    assert cap_name("https://api.openai.com/v1") == "max_completion_tokens"
+    assert cap_name("https://x.openai.azure.com/openai/v1") == "max_completion_tokens"
+    assert cap_name("http://127.0.0.1:8000/v1") == "max_tokens"

@@ -87,13 +87,26 @@ async def test_the_wait_is_until_enough_has_left(make: Make) -> None:
     clock = Clock()
     counters, on = make(clock), limits(limit("tokens", "minute", 100))
     for amount in 30, 30, 40:
-        assert (await take(counters, secrets.token_hex(4), on, amount)).admitted
+        assert (await take(counters, str(amount), on, amount)).admitted
+        counters.settle(str(amount), on, Amounts(1, amount, 0))
         clock.ms += 10_000
     refused = await take(counters, "x", on, 60)
     assert refused.wait == 44.0  # the second of them leaves 65 s after its slot began
     assert refused.reset == (54.0,)
     clock.ms += 44_000
     assert (await take(counters, "x", on, 60)).used == (100,)
+
+
+async def test_what_requests_under_way_hold_may_be_free_any_moment(make: Make) -> None:
+    counters, on = make(Clock()), limits(limit("tokens", "minute", 100))
+    await take(counters, "a", on, 30)
+    await take(counters, "b", on, 70)
+    assert (await take(counters, "c", on, 60)).wait is None
+    counters.settle("a", on, Amounts(1, 30, 0))
+    assert (await take(counters, "c", on, 60)).wait is None
+    assert (await take(counters, "c", on, 71)).wait == 64.0
+    counters.settle("b", on, Amounts(1, 70, 0))
+    assert (await take(counters, "c", on, 60)).wait == 64.0
 
 
 async def test_settling_corrects_the_slot_of_admission(make: Make) -> None:

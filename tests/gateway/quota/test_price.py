@@ -2,15 +2,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.schema import Price, Target
-from gateway.quota.price import PriceBook, cost, price_of, priced
-from gateway.types import Demand, Principal, Usage
+from gateway.quota.price import Rates, at_most, cost, dearest, price_of, priced, writes_cache
+from gateway.types import Usage
 from tests.fakes import TARGET, a_call, policy
 
 
@@ -50,12 +49,12 @@ def test_what_is_put_into_a_prompt_cache_has_a_price_of_its_own(price: Price, na
 
 
 def test_who_marks_what_is_to_be_kept_may_pay_for_keeping_all_of_it() -> None:
-    prices = {"upstream-model": {"input": 1.0, "output": 1.0}}
     marked = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
     quoted = 'as in "cache_control":{"type":"ephemeral"}'
-    for content, nanodollars in (("Hi", 1000), (quoted, 1000), ([marked], 2000)):
-        call = a_call(policy_=policy(prices=prices), messages=({"role": "user", "content": content},))
-        assert PriceBook().worst_case(call, Demand(1, 0, 0)) == nanodollars
+    for content, writes in (("Hi", False), (quoted, False), ([marked], True)):
+        assert writes_cache(a_call(messages=({"role": "user", "content": content},)).request) == writes
+    rates = at_most(Price(input=1.0, output=1.0))
+    assert (rates.cost(1, 0), rates.cost(1, 0, written=True)) == (1000, 2000)
 
 
 def test_rounded_up() -> None:
@@ -80,53 +79,25 @@ def test_a_backends_own_price_goes_first() -> None:
     assert price_of(priced, Target(backend="up", model="x")) is None
 
 
-def model(*names: str, **more: Any) -> dict[str, Any]:
-    return {"targets": [{"backend": "up", "model": name} for name in names], **more}
+def test_at_most() -> None:
+    dear = Price(input=1.0, cached_input=2.0, output=1.0, reasoning=3.0, cache_write=1.5)
+    assert at_most(dear) == Rates(2_000_000, 3_000_000, 2_000_000)
+    assert at_most(Price(input=1.0, output=2.0)) == Rates(1_000_000, 2_000_000, 2_000_000)
+    assert at_most(None) == dearest([]) == Rates(0, 0)
+    assert dearest([Rates(1, 5), Rates(3, 2)]) == Rates(3, 5)
 
 
-PRICES = {f"p{n}": {"input": float(n), "output": float(n)} for n in (1, 2, 3, 5, 8)}
-
-
-@pytest.mark.parametrize(
-    ("models", "dearest"),
-    [
-        ({"m": model("p1")}, 1),
-        ({"m": model("p1", "p3", "free")}, 3),
-        ({"m": model("free")}, 0),
-        ({"m": model("p1", fallbacks=["f"]), "f": model("p5")}, 5),
-        ({"m": model("p1", larger_context="f"), "f": model("p5", "p8")}, 8),
-        ({"m": model("p8", fallbacks=["f"]), "f": model("p5")}, 8),
-        ({"m": {"cascade": [{"model": "a"}, {"model": "b"}]}, "a": model("p1"), "b": model("p5", "p3")}, 6),
-        (
-            {
-                "m": {"cascade": [{"model": "a"}, {"model": "b"}]},
-                "a": model("p1", fallbacks=["c"]),
-                "b": model("p2"),
-                "c": model("p3"),
-            },
-            5,
-        ),
-        ({"m": {"cascade": [{"model": "m"}, {"model": "a"}]}, "a": model("p2")}, 2),
-        ({"m": model("p1", fallbacks=["m", "gone"])}, 1),
-    ],
-)
-def test_worst_case(models: dict[str, Any], dearest: int) -> None:
-    call = a_call(policy_=policy(models=models, prices=PRICES))
-    assert PriceBook().worst_case(call, Demand(7, 1, 3)) == dearest * 10 * 1000
-
-
-def test_worst_case_with_a_dear_discount() -> None:
-    prices = {"upstream-model": {"input": 1.0, "cached_input": 2.0, "output": 1.0, "reasoning": 3.0}}
-    assert PriceBook().worst_case(a_call(policy_=policy(prices=prices)), Demand(1, 1, 1)) == 5000
-
-
-def test_worst_case_of_a_tier_that_is_downgraded() -> None:
-    tiers = {"free": {"on_saturation": {"action": "downgrade", "to": "d"}}}
-    made = policy(models={"m": model("p1"), "d": model("p2")}, prices=PRICES, tiers=tiers)
-    assert (
-        PriceBook().worst_case(
-            a_call(policy_=made, principal=Principal("k", "t", tier="free")), Demand(1, 1, 0)
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**9), st.integers(0, 10**4))
+def test_answers_for_is_the_most_that_the_money_pays_for(
+    prompt_rate: int, answer_rate: int, nanodollars: int, prompt: int
+) -> None:
+    rates = Rates(prompt_rate, answer_rate)
+    most = rates.answers_for(nanodollars, prompt)
+    if most < 0:
+        assert rates.cost(prompt, 0) > nanodollars
+    elif not answer_rate:
+        assert rates.cost(prompt, 10**12) <= nanodollars
+    else:
+        assert rates.cost(prompt, int(most)) <= nanodollars < rates.cost(prompt, int(most) + 1) or (
+            rates.cost(prompt, int(most) + 1) == nanodollars
         )
-        == 2000
-    )
-    assert PriceBook().worst_case(a_call(policy_=made), Demand(1, 1, 0)) == 1000

@@ -76,7 +76,7 @@ async def test_headers(quotas: Quotas) -> None:
         "x-ratelimit-remaining-requests": "59",
         "x-ratelimit-reset-requests": "1m5s",
         "x-ratelimit-limit-tokens": "1000",
-        "x-ratelimit-remaining-tokens": str(1000 - 90 - made.demand.prompt),
+        "x-ratelimit-remaining-tokens": str(1000 - 45 - made.demand.prompt),
         "x-ratelimit-reset-tokens": "1m5s",
     }
 
@@ -115,7 +115,8 @@ async def test_refused_by_requests(quotas: Quotas, clock: Clock) -> None:
 async def test_no_wait_for_a_minutes_window_is_as_long_as_a_minute(quotas: Quotas, kind: str) -> None:
     """OpenAI's SDKs take a longer one for none."""
     allowed = {kind: 100 if kind.startswith("tokens") else 1}
-    await quotas.reserve(call("a", allowed=allowed, params={"max_tokens": 80}))
+    first = await reserve(quotas, call("a", allowed=allowed, params={"max_tokens": 80}))
+    quotas.settle(first, tokens=92, nanodollars=0)
     with pytest.raises(RateLimited) as refused:
         await quotas.reserve(call("b", allowed=allowed, params={"max_tokens": 80}))
     assert refused.value.retry_after == 59
@@ -131,8 +132,9 @@ async def test_the_budget_is_spent_until_the_day_ends(quotas: Quotas) -> None:
     assert held.value.retry_after is not None
     assert held.value.retry_after < 5
     quotas.settle(first, tokens=900, nanodollars=900_000)
+    long = ({"role": "user", "content": "x" * 50},)
     with pytest.raises(BudgetSpent) as spent:
-        await quotas.reserve(call("b", budget=budget, params={"max_tokens": 900}))
+        await quotas.reserve(call("b", budget=budget, messages=long, params={"max_tokens": 900}))
     assert spent.value.retry_after == 43_200
     assert spent.value.headers == {"x-should-retry": "false"}
     assert "key 'k': $0.001 per day. $0.0009 used" in spent.value.message
@@ -143,7 +145,7 @@ async def test_a_first_call_is_not_refused_for_its_estimate_alone(quotas: Quotas
     made = call(allowed={"tokens_per_minute": 50, "tokens_per_day": 40}, budget={"usd_per_day": 0.0001})
     await quotas.reserve(made)
     assert made.demand is not None
-    assert made.demand.prompt + made.demand.reserved == 40
+    assert made.demand.prompt + made.demand.reserved <= 40
     assert made.demand.expected <= made.demand.reserved
 
 
@@ -158,26 +160,30 @@ async def test_no_call_is_refused_for_what_earlier_prompts_came_to(
     await quotas.reserve(made)
     assert made.demand is not None
     assert made.demand.prompt + made.demand.reserved == 100
-    assert made.demand.reserved == params.get("max_tokens", made.demand.reserved)
+    assert made.purse is not None
+    assert await made.purse.hold(made) == 16
 
 
-@pytest.mark.parametrize(
-    ("request_", "param"),
-    [
-        ({"params": {"max_tokens": 100}}, "max_tokens"),
-        ({"messages": ({"role": "user", "content": "x" * 500},)}, "messages"),
-    ],
-)
-async def test_what_can_never_fit_is_said_so(quotas: Quotas, request_: dict[str, Any], param: str) -> None:
+async def test_what_can_never_fit_is_said_so(quotas: Quotas) -> None:
+    long = ({"role": "user", "content": "x" * 500},)
     with pytest.raises(BadRequest, match=r"never be admitted.*key 'k': 100 tokens per minute") as refused:
-        await quotas.reserve(call(allowed={"tokens_per_minute": 100}, **request_))
-    assert refused.value.param == param
+        await quotas.reserve(call(allowed={"tokens_per_minute": 100}, messages=long))
+    assert refused.value.param == "messages"
     assert refused.value.code == "tokens_exceed_limit"
 
 
+async def test_a_cap_above_the_quota_is_lowered_to_it(quotas: Quotas) -> None:
+    made = call(allowed={"tokens_per_minute": 100}, params={"max_tokens": 5000})
+    await quotas.reserve(made)
+    assert made.purse is not None
+    assert made.demand is not None
+    assert await made.purse.hold(made) == 100 - made.demand.prompt
+
+
 async def test_dollars_that_can_never_fit(quotas: Quotas) -> None:
+    long = ({"role": "user", "content": "x" * 5000},)
     with pytest.raises(BudgetSpent, match=r"never be admitted: it may cost \$0\.00.*\$0\.001 per month"):
-        await quotas.reserve(call(budget={"usd_per_month": 0.001}, params={"max_tokens": 5000}))
+        await quotas.reserve(call(budget={"usd_per_month": 0.001}, messages=long))
     with pytest.raises(BudgetSpent, match="never be admitted"):
         await quotas.reserve(call(budget={"usd_per_month": 0.0}))
 
@@ -209,8 +215,9 @@ async def test_what_has_no_price_is_refused_under_a_budget(quotas: Quotas, named
     await quotas.reserve(call("c", more=more, model=named))  # who has no budget may
     await quotas.reserve(call("d", more={**more, "on_unpriced": "free"}, **asked))
     dear = {**more, "default_price": {"input": 1.0, "output": 10**6}}
-    with pytest.raises(BudgetSpent, match="may cost"):
-        await quotas.reserve(call("e", more=dear, params={"max_tokens": 100}, **asked))
+    if named in ("m", "step"):  # what stands in for the first is paid for when it is asked
+        with pytest.raises(BudgetSpent, match="may cost"):
+            await quotas.reserve(call("e", more=dear, params={"max_tokens": 100}, **asked))
 
 
 async def test_concurrent_requests_wait_for_a_place(quotas: Quotas) -> None:
@@ -232,7 +239,7 @@ async def test_what_was_not_used_is_given_back(quotas: Quotas) -> None:
     made = call("b", allowed=allowed, params={"max_tokens": 850})
     await quotas.reserve(made)
     assert made.demand is not None
-    assert int(made.reply_headers["x-ratelimit-remaining-tokens"]) == 50 - made.demand.prompt
+    assert int(made.reply_headers["x-ratelimit-remaining-tokens"]) == 900 - 425 - made.demand.prompt
 
 
 async def test_what_is_learned_outlives_a_policy() -> None:

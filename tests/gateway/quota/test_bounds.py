@@ -1,0 +1,79 @@
+"""No prompt comes to more tokens than its bound, with tokenizers and templates that are at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.quota.bounds import AUDIO_CHARACTERS_PER_TOKEN, FILE, IMAGE, IMAGES, TOOLS, most_tokens
+from gateway.types import ChatRequest, Native
+
+
+def bound(content: Any = "Hi", kind: str = "", **params: Any) -> int:
+    return most_tokens(ChatRequest("m", ({"role": "user", "content": content},), params=params), kind)
+
+
+@given(st.text(), st.text())
+def test_a_text_has_no_more_tokens_than_bytes(one: str, other: str) -> None:
+    messages = ({"role": "system", "content": one}, {"role": "user", "content": other})
+    rendered = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+    # Each of the template's marks is one token; whatever the merges, a token has a byte.
+    rendered = rendered.replace("<|im_start|>", "\0").replace("<|im_end|>", "\0") + "\0assistant\n"
+    assert most_tokens(ChatRequest("m", messages)) >= len(rendered.encode("utf-8", "surrogatepass"))
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none() | st.booleans(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    )
+)
+def test_tools_are_written_out_in_any_of_the_usual_ways(schema: Any) -> None:
+    import json
+
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    try:
+        orjson.dumps(tools)
+    except orjson.JSONEncodeError:
+        return  # no request of ours holds that
+    compact = json.dumps(tools, separators=(",", ":"))
+    # Where it is indented, a break with the spaces after it is a token; compact, each token has a character.
+    breaks = json.dumps(tools, indent=1).count("\n") * 2
+    assert bound(tools=tools) - bound() >= len(compact.encode()) + min(breaks, len(compact))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [([1, 2, 3], 3), ([[1, 2], [3, 4, 5]], 5), ("añb", 4), (["a", "bc"], 3), ([], 0)],
+)
+def test_raw_prompts(prompt: Any, tokens: int) -> None:
+    assert tokens <= most_tokens(ChatRequest("m", prompt=prompt)) <= tokens + 6
+
+
+def test_media_have_bounds_of_their_own() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "x" * 10**6}}
+    assert IMAGE <= bound([picture]) < IMAGE + 200
+    assert IMAGES["anthropic"] <= bound([picture], "anthropic") < IMAGES["anthropic"] + 200
+    sound = {"type": "input_audio", "input_audio": {"data": "x" * 32_000, "format": "mp3"}}
+    assert 32_000 // AUDIO_CHARACTERS_PER_TOKEN <= bound([sound]) < 1_200
+    assert bound([{"type": "file", "file": {"file_id": "f"}}]) >= FILE
+    assert bound([{"type": "file", "file": {"file_data": "x" * 70_000}}]) >= 70_000
+    nested = {"type": "tool_result", "content": [{"type": "image", "source": {"data": "x" * 10**6}}]}
+    assert IMAGE <= bound([nested]) < IMAGE + 300
+    assert bound([{"type": {"odd": 1}, "text": "x" * 1000}]) >= 1000
+
+
+def test_what_a_caller_says_in_another_dialect_counts_by_his_own_words() -> None:
+    body = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "system": "x" * 5000,
+        "tools": [{"name": "y" * 900}],
+    }
+    native = Native("anthropic", body, lambda _: ChatRequest("m"))
+    request = ChatRequest("m", ({"role": "user", "content": "Hi"},), native=native)
+    assert most_tokens(request) >= 5000 + 900 + TOOLS
