@@ -17,7 +17,7 @@ from gateway.errors import (
 )
 from gateway.fallback.breaker import Trial
 from gateway.fallback.continuation import Deviated, Joint, joined_usage
-from gateway.quota.estimate import guess, unheard
+from gateway.quota.estimate import answers_wanted, guess, unheard
 from gateway.quota.tally import Tally
 from gateway.types import Call, Candidate, Chunk, Purpose, Spending
 
@@ -87,6 +87,8 @@ class Attempt:
         demand = call.demand or guess(call.request)
         left = isinstance(error, DeadlineExceeded) or not isinstance(error, GatewayError | Deviated)
         unseen = unheard(call, demand) if left and not call.request.stream else demand.expected
+        if call.cap is not None:
+            unseen = min(unseen, call.cap * answers_wanted(call.request))
         usage, estimated = tally.of(demand.prompt + self.before, unseen, whole=error is None)
         candidate = self.turn.candidate
         return Spending(candidate.target, usage, estimated, self._purpose(error), candidate.model)
