@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.admission.pool import Pools
 from gateway.caching.caches import Caches
@@ -16,6 +16,7 @@ from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
+from gateway.quota.tally import Bill
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
 from gateway.stages.cache import cache
@@ -67,6 +68,31 @@ class Entrance:
         return fold(stages, inner)
 
 
+class Beside:
+    """What is sent to models beside a request, as copies for shadow models and questions to judges are: it is held
+    against its payer's limits on tokens and dollars, and entered in the books as no request.
+    """
+
+    def __init__(self, quotas: Quotas, books: Books) -> None:
+        self._quotas = quotas
+        self._books = books
+
+    def stage(self, following: Handler) -> Handler:
+        def behind(call: Call) -> Chunks:
+            return following(_swapped(call))
+
+        account = quota(self._quotas, self)(behind)
+        return lambda call: account(_swapped(call)) if call.payer is not None else following(call)
+
+    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
+        self._books.spend(call, bill.charges)
+
+
+def _swapped(call: Call) -> Call:
+    """Who pays is known to quotas and books only; to all others it is its caller's."""
+    return replace(call, principal=call.payer or call.principal, payer=call.principal)
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """What looks at questions and answers. Caches see masked questions, and keep only what the guards let through."""
@@ -76,6 +102,7 @@ class Content:
     caches: Caches
     judge: Judge
     shadows: Shadows
+    beside: Beside
     metrics: Metrics
 
     def handler(self, inner: Handler) -> Handler:
@@ -84,7 +111,7 @@ class Content:
             cache(self.caches, self.metrics),
             guard_output(self.guards, self.flags, self.metrics),
             cascade(self.judge),
-            shadow(self.shadows, self.metrics),
+            shadow(self.shadows, self.metrics, self.beside.stage),
         ]
         return fold(stages, inner)
 

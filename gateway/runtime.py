@@ -41,7 +41,7 @@ from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.spent import read_spent
-from gateway.pipeline import Answering, Content, Counting, Entrance
+from gateway.pipeline import Answering, Beside, Content, Counting, Entrance
 from gateway.policy import schema
 from gateway.policy.advice import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
@@ -204,16 +204,17 @@ class Generations:
             pools=self._pools,
             metrics=self._metrics,
         ).handler()
+        books = Books(self._metrics, ledger)
+        beside = Beside(quotas, books)
         judges = {
             name: LlamaGuard(
-                guard.judge, policy, answering, self._metrics, local_only=_serves_local(policy, guard)
+                guard.judge, policy, beside.stage(answering), local_only=_serves_local(policy, guard)
             )
             for name, guard in policy.guards.items()
             if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
         }
         guards = Guards(policy, build_scanners(policy, self._sidecar, judges))
         flags = Flags(self._metrics, receipts.keep)
-        books = Books(self._metrics, ledger)
         content = Content(
             guards=guards,
             flags=flags,
@@ -221,6 +222,7 @@ class Generations:
             # The embedding is free where something else wants it, too; for a route alone it is not worth a process.
             judge=self._embedded if has_heads(policy) else self._words,
             shadows=self._shadows,
+            beside=beside,
             metrics=self._metrics,
         )
         entrance = Entrance(metrics=self._metrics, receipts=receipts, books=books, quotas=quotas)

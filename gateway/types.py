@@ -33,6 +33,10 @@ class Principal:
         return "*" in self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
+HOUSE = "tollgate"
+"""The tenant that pays for what the gateway asks for itself; a policy may set it limits like any other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Native:
     """A request as its caller wrote it, for backends that speak the caller's own dialect.
@@ -262,6 +266,8 @@ class Call:
     """A copy, whose answer nobody waits for: it gets only what room there is to spare."""
     purpose: Purpose = "answer"
     """Under which its attempts are entered in ``spent``."""
+    payer: Principal | None = None
+    """Whose limits and account it falls on, where it is sent beside a request: a copy, or a question to a judge."""
     demand: Demand | None = None
     """Set by ``quota``."""
     purse: Purse | None = None

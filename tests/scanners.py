@@ -11,6 +11,7 @@ from gateway.guards.finding import Finding, Origin, Scanner, Unscanned, Verdict
 from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
 from gateway.observe.metrics import Metrics
+from gateway.types import Call
 from tests.fakes import policy
 
 ALL: frozenset[Origin] = frozenset(("system", "user", "assistant", "tool", "answer"))
@@ -38,7 +39,7 @@ class Words:
         found = self.find(text)
         return Verdict(found, 0.9 if found else 0.0)
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         raise AssertionError("nothing was left open")
 
 
@@ -69,7 +70,7 @@ class Slow(Words):
     def quick(self, text: str, origin: Origin) -> Verdict | None:
         return None
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         self.asked.append(list(texts))
         self.running += 1
         try:

@@ -76,7 +76,7 @@ class Answer:
         self._wake = wake
         self._clock = clock
         self._streams = call.request.stream
-        self._inspections = [Inspection(guard, "output", metrics) for guard in guards]
+        self._inspections = [Inspection(guard, "output", metrics, call) for guard in guards]
         self._limits = [one for one in self._inspections if one.guard.limit is not None]
         self._exceeded: set[tuple[str, int]] = set()
         self._watched = [(one, self._mode(one)) for one in self._inspections if one.guard.limit is None]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from gateway.types import Call
+
 Origin = Literal["system", "user", "assistant", "tool", "answer"]
 """Whose words a text is: the developer's, the caller's, an earlier answer's, a tool's or document's, the answer's."""
 
@@ -50,6 +52,9 @@ class Scanner(Protocol):
         """The fast tier, in this very process: at most 2 ms for 1,000 characters. None where it cannot decide."""
         ...
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
-        """Judges the texts that ``quick`` left open. Raises ``Unscanned``. The caller bounds the time."""
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        """Judges the texts that ``quick`` left open. Raises ``Unscanned``. The caller bounds the time.
+
+        ``call`` is whose they are: it is told what a judge costs.
+        """
         ...

@@ -63,7 +63,7 @@ class Flags:
     def of(self, call: Call, guards: Sequence[Guard], direction: Literal["input", "output"]) -> Flagging:
         """For one request, or one answer."""
         return Flagging(
-            self, call, [Inspection(guard, direction, self._metrics) for guard in guards], direction
+            self, call, [Inspection(guard, direction, self._metrics, call) for guard in guards], direction
         )
 
     async def settled(self) -> None:

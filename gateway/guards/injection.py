@@ -13,6 +13,7 @@ from gateway.guards.tiers import Judge, Tiered, unsafe
 from gateway.guards.wording import Wording
 from gateway.policy.schema.guards import Classifier, InjectionGuard
 from gateway.sidecar.api import Scored, Sidecar
+from gateway.types import Call
 
 ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
 """Not ``system``: the developer's own words may instruct."""
@@ -65,8 +66,8 @@ class _ByOrigin:
     def quick(self, text: str, origin: Origin) -> Verdict | None:
         return self._scanners[origin].quick(text, origin)
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
-        return await self._scanners[origin].thorough(texts, origin)
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        return await self._scanners[origin].thorough(texts, origin, call)
 
 
 class _Reading(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
 from gateway.guards.guards import Guard
 from gateway.observe.metrics import Metrics
-from gateway.types import Json
+from gateway.types import Call, Json
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,16 @@ _TIERS = ("none", "fast", "model", "judge")
 class Inspection:
     """``direction`` is ``input`` or ``output``."""
 
-    def __init__(self, guard: Guard, direction: Literal["input", "output"], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        direction: Literal["input", "output"],
+        metrics: Metrics,
+        call: Call | None = None,
+    ) -> None:
+        """``call`` is the request that is inspected."""
         self.guard = guard
+        self._call = call
         self.unscanned = ""
         """Why a text could not be judged; empty where all were."""
         self._direction = direction
@@ -66,7 +74,7 @@ class Inspection:
         began = time.perf_counter()
         try:
             async with asyncio.timeout(self.guard.config.timeout):
-                verdicts = await self.guard.scanner.thorough(texts, origin)
+                verdicts = await self.guard.scanner.thorough(texts, origin, self._call)
             if len(verdicts) != len(texts):
                 raise Unscanned("not every text has a verdict")
         except Exception as error:

@@ -16,10 +16,8 @@ from itertools import count
 
 from gateway.errors import GatewayError
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
-from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy
-from gateway.quota.price import NANO, cost
-from gateway.types import Call, ChatRequest, Handler, Json, Principal, Receipt
+from gateway.types import HOUSE, Call, ChatRequest, Handler, Json, Principal, Receipt
 
 HAZARDS: Mapping[str, str] = {
     "S1": "violent_crimes",
@@ -39,8 +37,6 @@ HAZARDS: Mapping[str, str] = {
 }
 """Llama Guard 3's, by code; others go by their code."""
 
-TENANT = "tollgate"
-"""On whose account the judge is asked."""
 CONCURRENCY = 8
 """Texts that one judge looks at side by side."""
 _PARAMS = {"temperature": 0, "max_tokens": 64}  # enough for all codes
@@ -49,10 +45,10 @@ _ANSWER = re.compile(r"\s*(?:(safe)|unsafe(?:\s+(S\d{1,2})(?:\s*,\s*S\d{1,2})*)?
 
 
 class LlamaGuard:
-    """A ``Judge``. ``handler`` begins past quotas, guards and caches; ``model`` is a public model of ``policy``.
+    """A ``Judge``. ``handler`` begins past guards and caches, and books what is asked on account of ``call.payer``;
+    ``model`` is a public model of ``policy``.
 
-    With ``local_only`` texts go to local backends only. What it costs is in the metrics, under ``TENANT``, and on no
-    caller's bill.
+    With ``local_only`` texts go to local backends only.
     """
 
     def __init__(
@@ -60,7 +56,6 @@ class LlamaGuard:
         model: str,
         policy: Policy,
         handler: Handler,
-        metrics: Metrics,
         *,
         local_only: bool = False,
         concurrency: int = CONCURRENCY,
@@ -68,16 +63,18 @@ class LlamaGuard:
         self._model = policy.resolve(model) or model
         self._policy = policy
         self._handler = handler
-        self._metrics = metrics
         self._local_only = local_only
         self._places = asyncio.Semaphore(concurrency)
         self._numbers = count(1)
 
-    async def judge(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
-        """One verdict a text, whose finding spans the whole of it. Raises ``Unscanned``."""
+    async def judge(self, texts: Sequence[str], origin: Origin, asker: Call | None = None) -> list[Verdict]:
+        """One verdict a text, whose finding spans the whole of it. Raises ``Unscanned``.
+
+        The request of ``asker`` is told what it took, and its tenant pays where the policy's ``billing`` says so.
+        """
         if len(texts) == 1:
-            return [await self._verdict(texts[0], origin)]
-        tasks = [asyncio.create_task(self._verdict(text, origin)) for text in texts]
+            return [await self._verdict(texts[0], origin, asker)]
+        tasks = [asyncio.create_task(self._verdict(text, origin, asker)) for text in texts]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -85,9 +82,9 @@ class LlamaGuard:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _verdict(self, text: str, origin: Origin) -> Verdict:
+    async def _verdict(self, text: str, origin: Origin, asker: Call | None) -> Verdict:
         async with self._places:
-            said = await self._ask(text, origin)
+            said = await self._ask(text, origin, asker)
         match = _ANSWER.fullmatch(said)
         if match is None:
             raise Unscanned(f"the judge '{self._model}' said neither 'safe' nor 'unsafe'")
@@ -96,8 +93,8 @@ class LlamaGuard:
         code = (match[2] or "").upper()
         return Verdict((Finding(HAZARDS.get(code, code or "unsafe"), 0, len(text)),), 1.0, "judge")
 
-    async def _ask(self, text: str, origin: Origin) -> str:
-        call = self._call(text, origin)
+    async def _ask(self, text: str, origin: Origin, asker: Call | None) -> str:
+        call = self._call(text, origin, asker)
         said: list[str] = []
         try:
             async with aclosing(self._handler(call)) as chunks:
@@ -109,20 +106,36 @@ class LlamaGuard:
             # Its message may repeat what was asked.
             raise Unscanned(f"the judge '{self._model}' failed: {error.code}") from None
         finally:
-            nanodollars = sum(cost(self._policy, one.target, one.usage) for one in call.spent)
-            if nanodollars:
-                self._metrics.cost.labels(TENANT, self._model, "judge").inc(nanodollars / NANO)
+            if asker is not None:
+                self._tell(asker.receipt, call)
         return "".join(said)
 
-    def _call(self, text: str, origin: Origin) -> Call:
+    def _tell(self, receipt: Receipt, call: Call) -> None:
+        before = receipt.notes.get("judge", {})
+        cost = call.receipt.notes.get("quota", {}).get("cost_usd", 0.0)
+        receipt.note(
+            "judge",
+            model=self._model,
+            asked=before.get("asked", 0) + 1,
+            cost_usd=before.get("cost_usd", 0.0) + cost,
+            paid_by=self._policy.billing.judge,
+        )
+
+    def _call(self, text: str, origin: Origin, asker: Call | None) -> Call:
         request_id = f"judge_{time.time_ns():x}_{next(self._numbers):x}"
+        if asker is not None:
+            request_id = f"{asker.request_id}-{request_id}"
+        payer = Principal("judge", HOUSE, tier=HOUSE)
+        if asker is not None and self._policy.billing.judge == "tenant":
+            payer = asker.principal
         messages: tuple[Mapping[str, Json], ...] = ({"role": "user", "content": text},)
         if origin in _MODELS_OWN:
             # The conversation's last turn is the one that is judged.
             messages = ({"role": "user", "content": ""}, {"role": "assistant", "content": text})
         return Call(
             request_id=request_id,
-            principal=Principal("judge", TENANT),
+            principal=Principal("judge", HOUSE),
+            payer=payer,
             request=ChatRequest(self._model, messages=messages, params=_PARAMS),
             policy=self._policy,
             receipt=Receipt(request_id, time.time()),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.policy.schema.guards import LengthGuard
+from gateway.types import Call
 
 
 class Length:
@@ -24,5 +25,5 @@ class Length:
     def quick(self, text: str, origin: Origin) -> Verdict:
         return Verdict()
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         return [Verdict() for _ in texts]

@@ -112,7 +112,7 @@ class Moderator:
         """
         name, guard = self._guard_of(call.principal.tenant)
         texts: Sequence[str] = call.request.params["input"]
-        opinions = await self._judged(texts, guard, self._judges.get(name or ""))
+        opinions = await self._judged(texts, guard, self._judges.get(name or ""), call)
         flagged = sum(1 for one in opinions if one.unsafe)
         tiers = sorted({one.tier for one in opinions})
         call.receipt.note("moderation", guard=name, texts=len(texts), flagged=flagged, tiers=tiers)
@@ -133,13 +133,13 @@ class Moderator:
         return None, _DEFAULT
 
     async def _judged(
-        self, texts: Sequence[str], guard: ToxicityGuard, judge: Judge | None
+        self, texts: Sequence[str], guard: ToxicityGuard, judge: Judge | None, call: Call
     ) -> list[_Opinion]:
         try:
             scores, tier = await self._scored(texts, guard)
             opinions = [_opinion(one, guard, tier) for one in scores]
             if judge is not None:
-                await self._ask(judge, texts, guard, opinions)
+                await self._ask(judge, texts, guard, opinions, call)
         except (SidecarError, Unscanned, TimeoutError) as error:
             if guard.refuses_unjudged or "fast" not in guard.checks:
                 raise GuardUnavailable(
@@ -170,14 +170,19 @@ class Moderator:
         return scores
 
     async def _ask(
-        self, judge: Judge, texts: Sequence[str], guard: ToxicityGuard, opinions: list[_Opinion]
+        self,
+        judge: Judge,
+        texts: Sequence[str],
+        guard: ToxicityGuard,
+        opinions: list[_Opinion],
+        call: Call,
     ) -> None:
         """Put the judge's opinion in the place of those that are not clear."""
         asked = [i for i, one in enumerate(opinions) if abs(_margin(one.scores, guard)) < _UNCLEAR]
         if not asked:
             return
         async with asyncio.timeout(guard.timeout):
-            verdicts = await judge.judge([texts[i] for i in asked], "user")
+            verdicts = await judge.judge([texts[i] for i in asked], "user", call)
         for i, verdict in zip(asked, verdicts, strict=True):
             unsafe = frozenset(finding.label for finding in verdict.findings)
             scores = {**opinions[i].scores}

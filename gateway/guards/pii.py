@@ -15,6 +15,7 @@ from gateway.guards.recognizers import NAMES, RECOGNIZERS
 from gateway.policy.schema.guards import PiiGuard
 from gateway.policy.schema.guards import Sidecar as SidecarPolicy
 from gateway.sidecar.api import Sidecar, SidecarError
+from gateway.types import Call
 
 _LONGEST_NAME = 128
 """Characters of a name, or of a number, with the words around it by which Presidio knows it."""
@@ -44,7 +45,7 @@ class Pii:
             return None
         return self._verdict(self._matches(text), "fast")
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         if self._sidecar is None:
             raise Unscanned("there is no sidecar to look for " + ", ".join(self._asked))
         first, *others = self._languages

@@ -26,7 +26,7 @@ class Screening:
     def __init__(self, call: Call, guards: Sequence[Guard], metrics: Metrics) -> None:
         self._call = call
         self._texts = Texts.of(call.request)
-        self._inspections = [Inspection(guard, "input", metrics) for guard in guards]
+        self._inspections = [Inspection(guard, "input", metrics, call) for guard in guards]
         self._judgements: list[tuple[Judgement, list[int]]] = []
         """With the numbers of the texts that each is about."""
 

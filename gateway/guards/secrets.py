@@ -17,6 +17,7 @@ from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.guards.folding import through
 from gateway.guards.pii import apart
 from gateway.policy.schema.guards import SecretsGuard
+from gateway.types import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Secrets:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), max(finding.score for finding in findings))
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         return [self.quick(text, origin) for text in texts]
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
 from gateway.policy.schema.guards import Classifier
 from gateway.sidecar.api import Scored, SidecarError
+from gateway.types import Call
 
 Fast = Callable[[str], Mapping[str, float]]
 """Probability by label, in this process: at most 2 ms for 1,000 characters."""
@@ -25,8 +26,8 @@ _NARROWED = 64
 class Judge(Protocol):
     """A larger model that is asked where the others are not sure."""
 
-    async def judge(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
-        """One verdict a text. Raises ``Unscanned``."""
+    async def judge(self, texts: Sequence[str], origin: Origin, asker: Call | None = None) -> list[Verdict]:
+        """One verdict a text; ``asker`` is whose they are. Raises ``Unscanned``."""
         ...
 
 
@@ -77,11 +78,11 @@ class Tiered:
             first, last = unsafe[0][0], unsafe[-1][1]
         return Verdict((Finding(label, first, last, score),), score, "fast")
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         if self._model is None:
             if self._judge is None:
                 raise Unscanned("neither a model nor a judge is there for what the fast check leaves open")
-            return await self._judge.judge(texts, origin)
+            return await self._judge.judge(texts, origin, call)
         try:
             windows = await self._model(texts)
             verdicts = await self._verdicts(self._model, texts, windows)
@@ -92,7 +93,7 @@ class Tiered:
             best = [max((self._best(part.scores)[2] for part in parts), default=low) for parts in windows]
             asked = [index for index, margin in enumerate(best) if low < margin < high]
             if asked:
-                judged = await self._judge.judge([texts[index] for index in asked], origin)
+                judged = await self._judge.judge([texts[index] for index in asked], origin, call)
                 for index, verdict in zip(asked, judged, strict=True):
                     verdicts[index] = verdict
         return verdicts

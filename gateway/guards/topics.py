@@ -11,6 +11,7 @@ from gateway.guards.escapes import unglued
 from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.guards.pii import apart
 from gateway.policy.schema.guards import TopicsGuard
+from gateway.types import Call
 
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff"
@@ -57,7 +58,7 @@ class Topics:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), 1.0)
 
-    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         return [self.quick(text, origin) for text in texts]
 
     def _said(self, text: str) -> Iterator[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.quota.price import NANO
@@ -20,6 +22,13 @@ class Books:
             self._count(call.principal, charge)
         if self._ledger is not None:
             self._ledger.record(call, bill, status, error)
+
+    def spend(self, call: Call, charges: Sequence[Charge]) -> None:
+        """What was sent beside a request, on account of ``call.principal``."""
+        for charge in charges:
+            self._count(call.principal, charge)
+        if self._ledger is not None and charges:
+            self._ledger.spend(call.request_id, call.receipt.created, call.principal, charges)
 
     def refuse(
         self, request_id: str, principal: Principal | None, status: int, reason: str, *, is_question: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -118,6 +118,12 @@ class Limits:
                 )
                 found.append(((limit, remaining, reset), places))
         return tuple(found)
+
+    @cached_property
+    def of_spending(self) -> Limits:
+        """Those on tokens and dollars: what is sent beside a request is no request of its caller's."""
+        each = tuple(limit for limit in self.each if limit.quantity in ("tokens", "dollars"))
+        return replace(self, each=each)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

@@ -80,6 +80,8 @@ class Quotas:
         demand = self.estimator.demand(call)
         call.demand = demand
         limits = self._book.limits(call.policy, call.principal)
+        if call.payer is not None:
+            limits = limits.of_spending
         if not limits:
             return None
         if limits.dollars is not None:

@@ -13,7 +13,7 @@ from random import Random
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.observe.outcome import outcome_of
 from gateway.policy.schema import Policy, Shadow
-from gateway.types import Call, Handler, Receipt
+from gateway.types import HOUSE, Call, Handler, Principal, Receipt
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class Shadows:
             seconds = round(time.perf_counter() - copy.started, 6)
             # The receipt may have been written by now; then the metrics alone tell.
             receipt.note("shadow", outcome=str(status), seconds=seconds)
+            if (cost := copy.receipt.notes.get("quota", {}).get("cost_usd")) is not None:
+                receipt.note("shadow", cost_usd=cost, paid_by=copy.policy.billing.shadow)
             count(copy.model, str(status))
 
 
@@ -99,6 +101,10 @@ def copy_of(call: Call, model: str) -> Call:
         deadline=None,
         shadow=True,
         purpose="shadow",
+        payer=call.principal
+        if call.policy.billing.shadow == "tenant"
+        else Principal("shadow", HOUSE, tier=HOUSE),
+        demand=None,
         purse=None,
         cap=None,
         candidates=(),

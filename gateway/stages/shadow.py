@@ -7,15 +7,19 @@ from gateway.routing.shadow import Shadows
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def shadow(shadows: Shadows, metrics: Metrics) -> Stage:
+def shadow(shadows: Shadows, metrics: Metrics, account: Stage = lambda following: following) -> Stage:
+    """``account`` holds copies against their payer's limits, and books them."""
+
     def count(model: str, status: str) -> None:
         metrics.shadow.labels(model, status).inc()
 
     def stage(following: Handler) -> Handler:
+        accounted = account(following)
+
         def handle(call: Call) -> Chunks:
             rule = call.policy.models[call.model].shadow
             if rule is not None:
-                shadows.send(call, rule, following, count)
+                shadows.send(call, rule, accounted, count)
             return following(call)
 
         return handle

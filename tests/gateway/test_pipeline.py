@@ -29,7 +29,7 @@ async def test_a_call_passes_all_stages_in_order() -> None:
         "up", schema.FakeBackend.model_validate({"kind": "fake", "script": [{"reply": "Hi"}]})
     )
     metrics, receipts, quotas, pools = Metrics(), Receipts(MemoryStore()), Quotas("memory"), Pools()
-    call = a_call()
+    books, call = Books(metrics, None), a_call()
     answering = pipeline.Answering(
         backends={"up": backend},
         router=Router(call.policy, {"up"}, pools),
@@ -43,11 +43,10 @@ async def test_a_call_passes_all_stages_in_order() -> None:
         caches=Caches.open(call.policy, is_time_sensitive=lambda question: False),
         judge=Classifier.load(),
         shadows=Shadows(),
+        beside=pipeline.Beside(quotas, books),
         metrics=metrics,
     )
-    entrance = pipeline.Entrance(
-        metrics=metrics, receipts=receipts, books=Books(metrics, None), quotas=quotas
-    )
+    entrance = pipeline.Entrance(metrics=metrics, receipts=receipts, books=books, quotas=quotas)
     handler = entrance.handler(content.handler(answering.handler()))
     chunks = [chunk async for chunk in handler(call)]
     assert [chunk.delta for chunk in chunks] == [{"role": "assistant", "content": "Hi"}, {}]

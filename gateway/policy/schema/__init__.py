@@ -61,6 +61,7 @@ __all__ = [
     "AnyBackend",
     "AnyGuard",
     "Backend",
+    "Billing",
     "Breaker",
     "Budget",
     "Caches",
@@ -138,6 +139,13 @@ class Ledger(Frozen):
     """An SQLite file; a relative path begins at the state folder."""
 
 
+class Billing(Frozen):
+    """Who pays for what is sent to models on account of a request and is no part of its answer."""
+
+    shadow: Literal["house", "tenant"] = "house"
+    judge: Literal["house", "tenant"] = "house"
+
+
 class Policy(Frozen):
     """A whole policy folder, parsed."""
 
@@ -166,6 +174,7 @@ class Policy(Frozen):
     """How much structure a request may have."""
     sidecar: Sidecar = Sidecar()
     ledger: Ledger = Ledger()
+    billing: Billing = Billing()
     store: Annotated[str, AfterValidator(_store)] = "memory"
     """Where workers and replicas share state: ``memory`` is this process alone."""
     cache_store: Annotated[str, AfterValidator(_cache_store)] = "same"

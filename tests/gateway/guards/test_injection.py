@@ -179,7 +179,7 @@ async def test_a_classifier_of_the_operators_takes_the_heads_place() -> None:
 
 async def test_the_judge_is_asked_where_the_others_are_not_sure() -> None:
     class Judge:
-        async def judge(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+        async def judge(self, texts: Sequence[str], origin: Origin, asker: object = None) -> list[Verdict]:
             return [Verdict((), 0.0, "judge") for _ in texts]
 
     named = Classifier(model="a/classifier", unsafe=("INJECTION", "JAILBREAK"))

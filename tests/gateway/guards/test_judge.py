@@ -17,9 +17,11 @@ from gateway.errors import Internal
 from gateway.fallback.switchboard import Switchboard
 from gateway.guards.finding import Finding, Unscanned, Verdict
 from gateway.guards.judge import LlamaGuard
+from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
-from gateway.pipeline import dispatch
+from gateway.pipeline import Beside, dispatch
 from gateway.policy.schema import Policy
+from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.stages.fallback import fallback
 from gateway.stages.queue import queue
@@ -54,7 +56,7 @@ async def bench(upstream: FakeUpstream) -> AsyncIterator[Bench]:
         prices={"llama-guard3": {"input": 1.0, "output": 10.0}},
     )
     backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
-    pools, metrics = Pools(), Metrics()
+    pools, metrics = Pools(), Metrics(tenants=True)
     pools.update(rules)
     handler = dispatch({"up": backend})
     for stage in (
@@ -63,7 +65,10 @@ async def bench(upstream: FakeUpstream) -> AsyncIterator[Bench]:
         route(Router(rules, {"up"}, pools)),
     ):
         handler = stage(handler)
-    yield Bench(LlamaGuard("watch", rules, handler, metrics), upstream, metrics, rules)
+    books = Books(metrics, None)
+    yield Bench(
+        LlamaGuard("watch", rules, Beside(Quotas("memory"), books).stage(handler)), upstream, metrics, rules
+    )
     await backend.aclose()
 
 
@@ -112,7 +117,7 @@ def test_only_the_two_words_are_understood(said: str) -> None:
         yield Chunk(delta={"content": said}, finish_reason="stop")
 
     async def ask() -> Verdict:
-        return (await LlamaGuard("m", policy(), handler, Metrics()).judge(["x"], "user"))[0]
+        return (await LlamaGuard("m", policy(), handler).judge(["x"], "user"))[0]
 
     try:
         verdict = asyncio.run(ask())
@@ -155,7 +160,7 @@ async def test_no_more_than_a_few_at_once(bench: Bench) -> None:
         under_way -= 1
         yield Chunk(delta={"content": "safe"}, finish_reason="stop")
 
-    judge = LlamaGuard("guard", bench.policy, handler, bench.metrics, concurrency=3)
+    judge = LlamaGuard("guard", bench.policy, handler, concurrency=3)
     assert len(await judge.judge(["x"] * 20, "user")) == 20
     assert most == 3
 
@@ -187,7 +192,7 @@ async def test_a_bug_is_not_taken_for_a_judgement(bench: Bench) -> None:
         yield
 
     with pytest.raises(Unscanned, match="internal_error"):
-        await LlamaGuard("guard", bench.policy, handler, bench.metrics).judge(["x"], "user")
+        await LlamaGuard("guard", bench.policy, handler).judge(["x"], "user")
 
 
 async def test_its_cost_is_on_nobodys_bill_but_told(bench: Bench) -> None:
@@ -206,7 +211,7 @@ async def test_texts_that_must_stay_go_to_local_backends_only(bench: Bench) -> N
         yield Chunk(delta={"content": "safe"}, finish_reason="stop")
 
     for local in (False, True):
-        judge: Any = LlamaGuard("guard", bench.policy, handler, bench.metrics, local_only=local)
+        judge: Any = LlamaGuard("guard", bench.policy, handler, local_only=local)
         await judge.judge(["x", "y"], "user")
     assert [call.local_only for call in calls] == [False, False, True, True]
     assert len({call.request_id for call in calls}) == 4

@@ -73,7 +73,7 @@ class Saying:
         self._labels = labels
         self._error = error
 
-    async def judge(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def judge(self, texts: Sequence[str], origin: Origin, asker: object = None) -> list[Verdict]:
         self.asked += texts
         if self._error is not None:
             raise self._error

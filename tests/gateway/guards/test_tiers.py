@@ -46,7 +46,7 @@ class Says:
         self.verdict = verdict
         self.asked: list[str] = []
 
-    async def judge(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+    async def judge(self, texts: Sequence[str], origin: Origin, asker: object = None) -> list[Verdict]:
         self.asked += texts
         return [self.verdict] * len(texts)
 

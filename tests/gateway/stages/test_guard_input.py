@@ -442,7 +442,9 @@ async def test_figures() -> None:
 
 async def test_a_long_text_is_judged_share_by_share_each_within_the_timeout() -> None:
     class Patient(Slow):
-        async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+        async def thorough(
+            self, texts: Sequence[str], origin: Origin, call: Call | None = None
+        ) -> list[Verdict]:
             await asyncio.sleep(0.06)
             return await super().thorough(texts, origin)
 

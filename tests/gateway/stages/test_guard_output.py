@@ -589,7 +589,7 @@ async def test_one_optimistic_scan_at_a_time() -> None:
     most = 0
 
     class Counting(Slow):
-        async def thorough(self, texts: Any, origin: Any) -> Any:
+        async def thorough(self, texts: Any, origin: Any, call: Any = None) -> Any:
             nonlocal most
             most = max(most, self.running + 1)
             return await super().thorough(texts, origin)
