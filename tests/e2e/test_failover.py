@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.conftest import Stack
-from tests.e2e.gateways import OPERATOR, serving
+from tests.e2e.conftest import OPERATOR, Stack
+from tests.e2e.gateways import serving
 from tests.fakes import Do, FakeUpstream, delta, sse, stream
 from tests.serving import key
 

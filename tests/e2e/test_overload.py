@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.gateways import OPERATOR, serving
+from tests.e2e.conftest import OPERATOR
+from tests.e2e.gateways import serving
 from tests.serving import chat, key
 
 pytestmark = pytest.mark.anyio

@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import children
-from tests.e2e.gateways import OPERATOR, serving
+from tests.e2e.conftest import OPERATOR, children
+from tests.e2e.gateways import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,7 @@ import httpx
 import pytest
 
 from tests.conftest import RedisServer
-from tests.e2e.conftest import children, free_port
-from tests.e2e.gateways import METRICS_TOKEN, OPERATOR
+from tests.e2e.conftest import METRICS_TOKEN, OPERATOR, children, free_port
 
 POLICY = """
 version: 1
