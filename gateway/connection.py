@@ -1,8 +1,9 @@
 """uvicorn's HTTP/1.1 connection, with bounds on what a client may make us wait for and remember.
 
 uvicorn limits neither the size of a request's head nor the time a client takes to send one, so that a few slow or
-talkative connections could hold every file descriptor and all memory. It also tells of a client that hangs up by a
-plain call (``HANGUP`` in the scope), where ASGI would need a task for each request just to wait for it.
+talkative connections could hold every file descriptor and all memory; nor the time in which one takes its answer. It
+also tells of a client that hangs up by a plain call (``HANGUP`` in the scope), where ASGI would need a task for each
+request just to wait for it.
 
 Two things that uvicorn does not put up with are accepted here: the offer to change the protocol, which a server may
 ignore (RFC 9110, section 7.8), and the end of a client's sending while it still waits for its answer.
@@ -11,112 +12,19 @@ ignore (RFC 9110, section 7.8), and the end of a client's sending while it still
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.errors import BadRequest
+from gateway.crowd import Crowd
+from gateway.cycle import HANGUP, Cycle, Hangup
+from gateway.errors import BadRequest, GatewayError, Overloaded
 from gateway.half_close import HalfClosed
 
-HANGUP = "tollgate.hangup"
-"""In the scope: the ``Hangup`` of the request's connection."""
-
-
-class Hangup:
-    """Calls whoever serves the connection's present request when its client has gone."""
-
-    __slots__ = ("call", "gone")
-
-    def __init__(self) -> None:
-        self.gone = False
-        self.call: Callable[[], object] | None = None
-
-    def happened(self) -> None:
-        self.gone = True
-        if self.call is not None:
-            self.call()
-
-
-class _Cycle(RequestResponseCycle):
-    """Sends an answer's head together with the first of its body.
-
-    uvicorn writes them one after the other, each with a system call, and looks at every header with two regular
-    expressions: a tenth of all that a request cost.
-    """
-
-    head = b""
-    events = False
-    """Whether the answer is a stream of events."""
-
-    async def send(self, message: Any) -> None:
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
-        if message["type"] == "http.response.start":
-            if self.response_started:
-                raise RuntimeError("an answer can begin only once")
-            self.response_started = True
-            if self.waiting_for_100_continue and self.more_body:
-                # The body may come now or not: what follows could be it, or another request (RFC 9110, 10.1.1).
-                self.keep_alive = False
-            self.waiting_for_100_continue = False
-            self.head = self._head(message["status"], message["headers"])
-            return
-        if not self.response_started or self.response_complete:
-            raise RuntimeError(f"{message['type']} out of turn")
-        body, more = message.get("body", b""), message.get("more_body", False)
-        head, self.head = self.head, b""
-        if self.chunked_encoding:
-            framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            self.transport.write(head + framed if more else head + framed + b"0\r\n\r\n")
-        else:
-            self.expected_content_length -= len(body)
-            if self.scope["method"] == "HEAD":
-                body, self.expected_content_length = b"", 0
-            if self.expected_content_length < 0 or (self.expected_content_length and not more):
-                raise RuntimeError("the body is not as long as its content-length says")
-            self.transport.write(head + body)
-        if not more:
-            self.response_complete = True
-            self.message_event.set()
-            if not self.keep_alive:
-                self.transport.close()
-            self.on_response()
-
-    def sign_of_life(self) -> bytes:
-        """What may be sent at this moment and changes nothing for a client that reads; empty where there is no such
-        thing.
-
-        Before the answer it is an interim one, which any client of HTTP/1.1 can discard (RFC 9110, section 15.2.1),
-        and within a stream of events a comment.
-        """
-        if not self.response_started or self.head:
-            return b"" if self.scope["http_version"] == "1.0" else b"HTTP/1.1 100 Continue\r\n\r\n"
-        return b"3\r\n:\n\n\r\n" if self.events and self.chunked_encoding else b""
-
-    def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
-        whole = STATUS_LINE[status]
-        length = None
-        for name, value in (*self.default_headers, *headers):
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"connection" and value == b"close":
-                self.keep_alive = False
-            elif name == b"content-type":
-                self.events = value.startswith(b"text/event-stream")
-            whole += name + b": " + value + b"\r\n"
-        lines = 1 + len(self.default_headers) + len(headers)
-        if whole.count(b"\n") != lines or whole.count(b"\r") != lines:
-            raise RuntimeError("a header holds a line break")
-        if not self.keep_alive and b"\r\nconnection: close\r\n" not in whole:
-            whole += b"connection: close\r\n"
-        self.chunked_encoding = length is None and self.scope["method"] != "HEAD" and status not in (204, 304)
-        self.expected_content_length = length or 0
-        return whole + (b"transfer-encoding: chunked\r\n\r\n" if self.chunked_encoding else b"\r\n")
+SLOW = 10.0
+"""Seconds after which a request that is still coming in makes room, where there is none, for others."""
 
 
 class Connection(HttpToolsProtocol):
@@ -126,8 +34,14 @@ class Connection(HttpToolsProtocol):
     patience: ClassVar[float] = 30.0
     """Seconds in which nothing of a request's body comes, or a head does not end. Between requests, keep-alive rules.
     As long a body may go on that was answered before its end."""
-    stall: ClassVar[float] = 60.0
-    """Seconds in which a client takes nothing of an answer that waits for it, all buffers being full."""
+    stall: ClassVar[float] = 30.0
+    """Seconds in which a client must take a tenth of what waits for it, all buffers being full."""
+    max_rest: ClassVar[int] = 32 * 2**20
+    """Bytes of a body that are passed over when its answer has been given before its end."""
+    max_pipeline: ClassVar[int] = 100
+    """Requests that may wait for the answer to the one before."""
+    crowd: ClassVar[Crowd | None] = None
+    """Bounds the number of connections."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -136,15 +50,30 @@ class Connection(HttpToolsProtocol):
         """Bytes read since the request was last got on with."""
         self._went_on = False
         self._whole = False
-        self._heard = self.loop.time()
+        self._heard = self._began = self.loop.time()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._lingers = False
+        self._passed_over = 0
         self._stalled: asyncio.TimerHandle | None = None
-        self._hangup = Hangup()
+        self._hangup = Hangup(self._proven)
         self._half_closed: HalfClosed | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._sweeper = self.loop.call_later(self.patience, self._sweep)
+        if self.crowd is None:
+            self._hangup.proven = True
+        elif self.crowd.enter(self):
+            self.timeout_keep_alive = min(self.timeout_keep_alive, self.patience)  # type: ignore[assignment]
+        else:
+            self._tell(
+                Overloaded(
+                    "This gateway has as many connections as it can. Try again in a moment.",
+                    code="too_many_connections",
+                    retry_after=1.0,
+                )
+            )
+            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sweeper is not None:
@@ -153,25 +82,51 @@ class Connection(HttpToolsProtocol):
             self._stalled.cancel()
         if self._half_closed is not None:
             self._half_closed.cancel()
+        if self.crowd is not None:
+            self.crowd.left(self)
         super().connection_lost(exc)
         self._hangup.happened()
 
+    # what the crowd asks
+
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    @property
+    def rests(self) -> bool:
+        slow = not self._whole and self.loop.time() - self._began > SLOW
+        return slow or self.timeout_keep_alive_task is not None
+
+    def leave(self) -> None:
+        self.transport.abort()
+
+    def _proven(self) -> None:
+        self.timeout_keep_alive = self.config.timeout_keep_alive
+        if self.crowd is not None:
+            self.crowd.know(self)
+
+    # a client that does not read
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_writing()
+        waiting = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(self.stall, self._watch_writing, waiting, waiting // 10)
 
     def resume_writing(self) -> None:
         if self._stalled is not None:
             self._stalled.cancel()
         super().resume_writing()
 
-    def _watch_writing(self, before: float = float("inf")) -> None:
+    def _watch_writing(self, before: int, least: int) -> None:
         """A client that takes nothing of its answer would hold its place at a backend for ever."""
         waiting = self.transport.get_write_buffer_size()
-        if waiting < before:
-            self._stalled = self.loop.call_later(self.stall, self._watch_writing, waiting)
+        if before - waiting > least:
+            self._stalled = self.loop.call_later(self.stall, self._watch_writing, waiting, least)
         else:
             self.transport.abort()
+
+    # what a client sends
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that has said all it will still gets its answer, if it is there to read it."""
@@ -184,7 +139,7 @@ class Connection(HttpToolsProtocol):
     def _sign_of_life(self) -> bytes:
         # With requests in the queue the answer under way is another's than the last one's.
         cycle = self.cycle
-        if self.pipeline or self.flow.write_paused or not isinstance(cycle, _Cycle):
+        if self.pipeline or self.flow.write_paused or not isinstance(cycle, Cycle):
             return b""
         return cycle.sign_of_life()
 
@@ -234,7 +189,8 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = self._went_on = True
         self._whole = False
-        self._heard = self.loop.time()
+        self._passed_over = 0
+        self._heard = self._began = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers are passed over (RFC 9110, section 6.5.1): among the headers they could name another caller.
@@ -249,12 +205,18 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         if isinstance(self.cycle, RequestResponseCycle):
             # uvicorn has no other place to say which class it is to be; nothing of it has run yet.
-            self.cycle.__class__ = _Cycle
+            self.cycle.__class__ = Cycle
+        if len(self.pipeline) > self.max_pipeline:
+            raise ValueError("too many requests that wait")
 
     def on_body(self, body: bytes) -> None:
         self._went_on = True
         if not self.cycle.response_complete:
             self._heard = self.loop.time()
+        else:
+            self._passed_over += len(body)
+            if self._passed_over > self.max_rest:
+                self.transport.close()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -274,21 +236,32 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = free = True
         self._in_head = False
         if free:  # else it would land amid another's answer
-            body = orjson.dumps(BadRequest(message, code=code).body())
-            head = (
-                b"content-type: application/json",
-                b"content-length: %d" % len(body),
-                b"connection: close",
-            )
-            self.transport.write(STATUS_LINE[status] + b"\r\n".join((*head, b"", body)))
+            error = BadRequest(message, code=code)
+            error.status = status
+            self._tell(error)
         self.transport.close()
+
+    def _tell(self, error: GatewayError) -> None:
+        body = orjson.dumps(error.body())
+        lines = [
+            b"content-type: application/json",
+            b"content-length: %d" % len(body),
+            *((b"retry-after: %d" % error.retry_after,) if error.retry_after else ()),
+            b"connection: close",
+        ]
+        self.transport.write(STATUS_LINE[error.status] + b"\r\n".join((*lines, b"", body)))
 
     def _sweep(self) -> None:
         answering = self._whole and self.cycle is not None and not self.cycle.response_complete
-        resting = self.timeout_keep_alive_task is not None
         silence = self.loop.time() - self._heard
-        if silence >= self.patience and not (answering or resting or self.flow.read_paused):
+        wait = self.patience
+        if self.transport.is_closing():
+            # What is still to be written keeps it open, until somebody takes it.
+            if self._lingers:
+                self.transport.abort()
+            self._lingers = True
+        elif silence < self.patience:
+            wait -= silence
+        elif not (answering or self.timeout_keep_alive_task or self.flow.read_paused):
             self.transport.close()
-            return
-        wait = self.patience - silence if silence < self.patience else self.patience
         self._sweeper = self.loop.call_later(wait, self._sweep)

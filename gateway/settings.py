@@ -41,6 +41,16 @@ class Settings:
     heartbeat: float = 10.0
     """Seconds after which a streaming caller that waits is sent a comment, so that nothing on the way cuts the
     connection; 0 is never."""
+    read_timeout: float = 30.0
+    """Seconds in which a client must send something of a request that it has begun, or all of its head."""
+    write_timeout: float = 30.0
+    """Seconds in which a client must take a tenth of what waits for it."""
+    max_connections: int = 0
+    """Of clients, at each worker; 0 is as many as the limit of file descriptors has room for."""
+    max_unauthenticated: int = 0
+    """Of these, connections on which no key was proven yet; 0 is half of them."""
+    max_unauthenticated_per_address: int = 0
+    """Of those, connections from one address; 0 is half of them."""
     watchdog: float = 10.0
     """Seconds of its processor time in which a worker's event loop makes no progress before the worker is replaced;
     0 is never."""
@@ -87,6 +97,19 @@ class Settings:
             drain_timeout=_seconds(env, "TOLLGATE_DRAIN_TIMEOUT", default.drain_timeout),
             max_body_bytes=_integer(env, "TOLLGATE_MAX_BODY_BYTES", default.max_body_bytes, 1, 2**40),
             heartbeat=_seconds(env, "TOLLGATE_HEARTBEAT", default.heartbeat),
+            read_timeout=_seconds(env, "TOLLGATE_READ_TIMEOUT", default.read_timeout, least=1),
+            write_timeout=_seconds(env, "TOLLGATE_WRITE_TIMEOUT", default.write_timeout, least=1),
+            max_connections=_integer(env, "TOLLGATE_MAX_CONNECTIONS", default.max_connections, 0, 2**20),
+            max_unauthenticated=_integer(
+                env, "TOLLGATE_MAX_UNAUTHENTICATED", default.max_unauthenticated, 0, 2**20
+            ),
+            max_unauthenticated_per_address=_integer(
+                env,
+                "TOLLGATE_MAX_UNAUTHENTICATED_PER_ADDRESS",
+                default.max_unauthenticated_per_address,
+                0,
+                2**20,
+            ),
             watchdog=_seconds(env, "TOLLGATE_WATCHDOG", default.watchdog),
             metrics_token=env.get("TOLLGATE_METRICS_TOKEN") or None,
             metrics_age=_seconds(env, "TOLLGATE_METRICS_AGE", default.metrics_age),
@@ -116,6 +139,11 @@ class Settings:
             "TOLLGATE_DRAIN_TIMEOUT": str(self.drain_timeout),
             "TOLLGATE_MAX_BODY_BYTES": str(self.max_body_bytes),
             "TOLLGATE_HEARTBEAT": str(self.heartbeat),
+            "TOLLGATE_READ_TIMEOUT": str(self.read_timeout),
+            "TOLLGATE_WRITE_TIMEOUT": str(self.write_timeout),
+            "TOLLGATE_MAX_CONNECTIONS": str(self.max_connections),
+            "TOLLGATE_MAX_UNAUTHENTICATED": str(self.max_unauthenticated),
+            "TOLLGATE_MAX_UNAUTHENTICATED_PER_ADDRESS": str(self.max_unauthenticated_per_address),
             "TOLLGATE_WATCHDOG": str(self.watchdog),
             "TOLLGATE_METRICS_TOKEN": self.metrics_token or "",
             "TOLLGATE_METRICS_AGE": str(self.metrics_age),
@@ -137,14 +165,14 @@ def _integer(env: Mapping[str, str], name: str, default: int, low: int, high: in
     return int(text)
 
 
-def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(env: Mapping[str, str], name: str, default: float, *, least: float = 0) -> float:
     text = env.get(name) or str(default)
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds <= 86400:
-        raise SettingsError(f"{name} must be a number of seconds from 0 to 86400, not '{text}'")
+    if not least <= seconds <= 86400:
+        raise SettingsError(f"{name} must be a number of seconds from {least:g} to 86400, not '{text}'")
     return seconds
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import logging
 import math
 import os
 import signal
@@ -20,9 +21,14 @@ import uvicorn
 from gateway import watchdog
 from gateway.cli import logs
 from gateway.connection import Connection
+from gateway.crowd import Crowd, Room, descriptors
 from gateway.observe import room
 from gateway.settings import SOCKET_FD, Settings, SettingsError
 
+log = logging.getLogger(__name__)
+
+FEW = 256
+"""Connections, below which an operator should know."""
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than the pools of common clients and proxies, which must be the ones
 to close, or a request could meet a connection just being closed."""
@@ -46,7 +52,7 @@ def main() -> int:
     config = uvicorn.Config(
         build_app(settings, pulse=int(pulse) if pulse else None),
         loop="uvloop",
-        http=Connection,
+        http=_connections(settings),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -60,6 +66,30 @@ def main() -> int:
     _settle_heap()
     server.run(sockets=[socket.socket(fileno=fd)])
     return 0 if server.started else 3
+
+
+def _connections(settings: Settings) -> type[Connection]:
+    """Connections within bounds of number, bytes and time."""
+    limit = descriptors()
+    room = Room.of(
+        settings.max_connections,
+        settings.max_unauthenticated,
+        settings.max_unauthenticated_per_address,
+        descriptors=limit,
+    )
+    log.log(
+        logging.WARNING if room.most < FEW else logging.INFO,
+        "room for %d connections of clients, %d of them unauthenticated (of %d file descriptors; ulimit -n)",
+        *(room.most, room.strangers, limit),
+    )
+
+    class Bounded(Connection):
+        patience = settings.read_timeout
+        stall = settings.write_timeout
+        max_rest = settings.max_body_bytes
+        crowd = Crowd(room)
+
+    return Bounded
 
 
 def _settle_heap() -> None:

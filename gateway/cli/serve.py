@@ -40,7 +40,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="Every option can be given by an environment variable: TOLLGATE_POLICIES, TOLLGATE_HOST, TOLLGATE_PORT, "
         "TOLLGATE_WORKERS, TOLLGATE_LOG_LEVEL, TOLLGATE_SHUTDOWN_DELAY, "
         "TOLLGATE_DRAIN_TIMEOUT. By environment only: TOLLGATE_LOG_FORMAT=json, "
-        "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES, TOLLGATE_HEARTBEAT, "
+        "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES, TOLLGATE_HEARTBEAT, TOLLGATE_READ_TIMEOUT, "
+        "TOLLGATE_WRITE_TIMEOUT, TOLLGATE_MAX_CONNECTIONS, TOLLGATE_MAX_UNAUTHENTICATED, "
+        "TOLLGATE_MAX_UNAUTHENTICATED_PER_ADDRESS, "
         "TOLLGATE_WATCHDOG, TOLLGATE_METRICS_TOKEN, TOLLGATE_METRICS_TENANTS=true.",
     )
     parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")

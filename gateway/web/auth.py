@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.cycle import HANGUP, Hangup
 from gateway.web.context import Context
 
 
@@ -20,4 +21,7 @@ class Auth:
         if scope["type"] == "http" and scope["path"] not in self._public:
             context = Context.of(scope)
             context.principal = await context.runtime.authenticator.principal(scope)
+            peer: Hangup | None = scope.get(HANGUP)
+            if peer is not None and not peer.proven:
+                peer.prove()
         await self._app(scope, receive, send)

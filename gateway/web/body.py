@@ -7,7 +7,7 @@ from types import TracebackType
 
 from starlette.types import Receive, Scope
 
-from gateway.connection import HANGUP, Hangup
+from gateway.cycle import HANGUP, Hangup
 from gateway.errors import BodyTooLarge
 from gateway.web.coding import Inflater, coding_of
 

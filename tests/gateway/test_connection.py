@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from gateway.connection import HANGUP, Connection
+from gateway.connection import Connection
+from gateway.crowd import Crowd, Room
+from gateway.cycle import HANGUP, TAKE_BY
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE = 0.2
+LARGE = 30_000_000
 left = asyncio.Event()
-"""Set when a client of ``/endless`` is seen to have gone."""
+"""Set when a client of ``/endless`` is seen to have gone; each test has one of its own."""
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "left", asyncio.Event())
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -26,12 +36,22 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         length += len(message.get("body", b""))
         more = message.get("more_body", False)
-    if scope["path"] == "/endless":
+    if scope["path"] == "/proven":
+        scope[HANGUP].prove()
+    if scope["path"] == "/timed":
+        scope[TAKE_BY] = asyncio.get_running_loop().time() + PATIENCE
+    if scope["path"] in ("/endless", "/timed"):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while not scope[HANGUP].gone:
             await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
             await asyncio.sleep(0)
         left.set()
+        return
+    if scope["path"] == "/large":
+        size = b"%d" % LARGE
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", size)]})
+        scope[HANGUP].call = left.set
+        await send({"type": "http.response.body", "body": b"x" * LARGE})
         return
     if scope["path"] == "/slow":
         await asyncio.sleep(PATIENCE * 2.5)
@@ -48,19 +68,26 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def connected(patience: float) -> AsyncIterator[Streams]:
-    kind = type("Measured", (Connection,), {"patience": patience, "stall": patience})
+async def running(**bounds: Any) -> AsyncIterator[tuple[str, int]]:
+    """A server whose connections have these bounds; its address."""
+    kind = type("Measured", (Connection,), bounds)
     server = uvicorn.Server(
         uvicorn.Config(app, port=0, http=kind, lifespan="off", log_config=None, timeout_keep_alive=60)
     )
     serving = asyncio.create_task(server._serve())
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
-    reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
-    yield reader, writer
-    writer.close()
+    yield server.servers[0].sockets[0].getsockname()
     server.should_exit = True
     await serving
+
+
+@asynccontextmanager
+async def connected(patience: float, **bounds: Any) -> AsyncIterator[Streams]:
+    async with running(patience=patience, **{"stall": patience, **bounds}) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        yield reader, writer
+        writer.close()
 
 
 @pytest.fixture
@@ -122,6 +149,16 @@ async def test_what_is_no_http_is_refused_in_openais_words(streams: Streams) -> 
 async def test_a_body_that_cannot_be_told_apart_is_refused_too(streams: Streams, coding: str) -> None:
     reader, writer = streams
     writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: %b\r\n\r\nno size\r\n" % coding.encode())
+    status, body = await answer(reader)
+    assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_http")
+    assert await closed(reader)
+
+
+async def test_a_body_that_goes_wrong_later_is_refused_too(streams: Streams) -> None:
+    reader, writer = streams
+    writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
+    await asyncio.sleep(0.02)
+    writer.write(b"-1\r\nx\r\n")
     status, body = await answer(reader)
     assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_http")
     assert await closed(reader)
@@ -214,10 +251,103 @@ async def test_trailers_without_end_are_refused(streams: Streams, more: bytes) -
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_let_go(impatient: Streams) -> None:
     _, writer = impatient
-    left.clear()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(b"GET /endless HTTP/1.1\r\n\r\n")
     await asyncio.wait_for(left.wait(), 30)
+
+
+@pytest.mark.parametrize("path", [b"/endless", b"/timed"])
+async def test_a_client_that_takes_a_little_now_and_then_is_let_go_as_well(path: bytes) -> None:
+    """After some windows in which it took less than a tenth; or, however much it takes, at the answer's own end."""
+    stall = {b"/endless": PATIENCE, b"/timed": 300.0}[path]
+    async with running(stall=stall) as address:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, address)
+            await loop.sock_sendall(sock, b"GET " + path + b" HTTP/1.1\r\n\r\n")
+
+            async def sip() -> None:
+                while await loop.sock_recv(sock, 10):  # noqa: ASYNC110
+                    await asyncio.sleep(PATIENCE / 10)
+
+            sipping = asyncio.create_task(sip())
+            await asyncio.wait_for(left.wait(), 300)
+            sipping.cancel()
+            await asyncio.gather(sipping, return_exceptions=True)
+
+
+async def test_what_is_not_taken_of_a_connection_that_is_closed_does_not_keep_it_open() -> None:
+    async with running(patience=PATIENCE, stall=300.0) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /large HTTP/1.1\r\nconnection: close\r\n\r\n")
+        await asyncio.wait_for(left.wait(), 300)
+        writer.close()
+
+
+async def test_a_body_is_passed_over_only_so_far() -> None:
+    async with connected(patience=300, max_rest=100_000) as (reader, writer):
+        writer.write(b"POST /refused HTTP/1.1\r\ncontent-length: 100000000\r\n\r\n")
+        assert await answer(reader) == (200, b"0")
+        writer.write(b"x" * 99_000)
+        await writer.drain()
+        writer.write(b"x" * 2_000)
+        assert await closed(reader)
+
+
+async def test_only_so_many_requests_may_wait() -> None:
+    async with connected(patience=300, max_pipeline=5) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\n\r\n" * 5)
+        assert [await answer(reader) for _ in range(5)] == [(200, b"0")] * 5
+        writer.write(b"GET / HTTP/1.1\r\n\r\n" * 1000)
+        assert await closed(reader)
+
+
+# How many there may be
+
+
+async def test_strangers_make_room_for_strangers_but_not_who_proved_a_key() -> None:
+    async with running(crowd=Crowd(Room(100, 3, 3))) as address:
+        known_reader, known_writer = await asyncio.open_connection(*address)
+        known_writer.write(b"GET /proven HTTP/1.1\r\n\r\n")
+        assert await answer(known_reader) == (200, b"0")
+        strangers = []
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await answer(reader) == (200, b"0")
+            strangers.append((reader, writer))
+        assert all([await closed(reader) for reader, _ in strangers[:2]])
+        for reader, writer in (*strangers[2:], (known_reader, known_writer)):
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await answer(reader) == (200, b"0")
+        for _, writer in (*strangers, (known_reader, known_writer)):
+            writer.close()
+
+
+async def test_one_too_many_is_told_so() -> None:
+    async with running(crowd=Crowd(Room(1, 1, 1))) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /proven HTTP/1.1\r\n\r\nGET /slow HTTP/1.1\r\n\r\n")
+        assert await answer(reader) == (200, b"0")
+        other, other_writer = await asyncio.open_connection(*address)
+        head = await asyncio.wait_for(other.readuntil(b"\r\n\r\n"), 300)
+        assert head.startswith(b"HTTP/1.1 503") and b"\r\nretry-after: 1\r\n" in head
+        assert json.loads(await other.read())["error"]["code"] == "too_many_connections"
+        assert await answer(reader) == (200, b"0")
+        other_writer.close()
+        writer.close()
+
+
+async def test_a_stranger_rests_no_longer_than_a_request_may_take() -> None:
+    async with running(crowd=Crowd(Room(9, 9, 9)), patience=PATIENCE) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await answer(reader) == (200, b"0")
+        assert await closed(reader)
+        writer.close()
 
 
 async def test_trailers_are_no_headers(streams: Streams) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.cycle import TAKE_BY
 from gateway.errors import (
     TOO_LATE,
     BadRequest,
@@ -66,7 +67,7 @@ class Generate:
                     aclosing(context.runtime.handler(call)) as chunks,
                 ):
                     if request.stream:
-                        await self._stream(call, chunks, send)
+                        await self._stream(call, chunks, scope, send)
                     else:
                         await self._whole(call, chunks, send)
             except GatewayError as error:
@@ -103,7 +104,7 @@ class Generate:
             whole.add(chunk)
         await send_body(send, whole.body(), headers=_headers(call))
 
-    async def _stream(self, call: Call, chunks: AsyncIterator[Chunk], send: Send) -> None:
+    async def _stream(self, call: Call, chunks: AsyncIterator[Chunk], scope: Scope, send: Send) -> None:
         """Raises what goes wrong before anything was sent."""
         events = self._front.events(call)
         stream = EventStream(
@@ -112,6 +113,7 @@ class Generate:
         with stream:
             try:
                 first = await _first(chunks)
+                scope[TAKE_BY] = asyncio.get_running_loop().time() + _time_left(call)
                 end = await _write_all(events, first, chunks, stream)
             except GatewayError as error:
                 if not stream.begun:
@@ -133,6 +135,12 @@ class Generate:
                     await stream.end(events.error(fault))
                 raise
             await stream.end(end)
+
+
+def _time_left(call: Call) -> float:
+    """Seconds that the rest of an answer may take, at either end."""
+    total = call.timeouts.total
+    return total if call.deadline is None else min(total, call.deadline - time.perf_counter())
 
 
 async def _first(chunks: AsyncIterator[Chunk]) -> Chunk:

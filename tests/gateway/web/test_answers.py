@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import orjson
 import pytest
 from openai import APIError, AsyncOpenAI, OpenAI
 
+from gateway.connection import Connection
 from tests.fakes import (
     DONE,
     USAGE,
@@ -25,7 +27,7 @@ from tests.fakes import (
     usage_event,
     within,
 )
-from tests.serving import KEY, Gateway, Wire, chat, request
+from tests.serving import KEY, Gateway, Wire, a_policy, chat, request, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -349,6 +351,24 @@ async def test_a_slow_reader_that_leaves_stops_the_upstream(gateway: Gateway, up
     async with within(0.5):
         await asyncio.wait_for(received.left.wait(), 300)
     assert (await gateway.metrics())['tollgate_requests_total{backend="up",model="up",status="499"}'] == 1
+
+
+@pytest.mark.parametrize("by", ["total", "deadline"])
+async def test_the_whole_time_counts_for_a_client_that_does_not_read(
+    upstream: FakeUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Nobody waits for the model's server meanwhile, whose limits so mean nothing."""
+    monkeypatch.setattr(Connection, "stall", 3600.0)
+    upstream.scripts = [stream(*said(*["x" * 2**18] * 160, usage=False))]
+    policy = a_policy(upstream.base_url)
+    policy["models"]["up"]["timeouts"] = {"total": "500ms" if by == "total" else "1h"}
+    async with (
+        serving(tmp_path / "policies", policy) as gateway,
+        Wire(gateway.port, receive_buffer=2**12) as wire,
+    ):
+        wire.post(chat("up", stream=True), **({"x_tollgate_deadline": "500ms"} if by == "deadline" else {}))
+        received = await upstream.arrived()
+        await asyncio.wait_for(received.left.wait(), 300)
 
 
 async def test_many_at_once(gateway: Gateway, upstream: FakeUpstream) -> None:

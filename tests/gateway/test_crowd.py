@@ -1,0 +1,140 @@
+"""Who makes room for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from gateway import crowd
+from gateway.crowd import Crowd, Room
+
+pytestmark = pytest.mark.anyio
+
+
+class Someone:
+    def __init__(self, crowd: Crowd, address: str = "10.0.0.1", *, rests: bool = False) -> None:
+        self.address = address
+        self.rests = rests
+        self.has_left = False
+        self.entered = crowd.enter(self)
+
+    def leave(self) -> None:
+        self.has_left = True
+
+
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowd, "GRACE", 0)
+
+
+async def settled() -> None:
+    await asyncio.sleep(0.02)
+
+
+async def test_strangers_make_room_for_strangers_the_oldest_first() -> None:
+    full = Crowd(Room(10, 4, 4))
+    some = [Someone(full, f"10.0.0.{i}") for i in range(7)]
+    assert all(one.entered for one in some)
+    assert not any(one.has_left for one in some), "what they sent may not have been read yet"
+    await settled()
+    assert [one.has_left for one in some] == [True] * 3 + [False] * 4
+    assert len(full) == 4
+
+
+async def test_one_address_takes_no_more_than_its_share() -> None:
+    full = Crowd(Room(100, 50, 3))
+    other = Someone(full, "10.0.0.9")
+    some = [Someone(full) for _ in range(5)]
+    await settled()
+    assert [one.has_left for one in some] == [True, True, False, False, False]
+    assert not other.has_left
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("", "", True),
+    ],
+)
+async def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
+    full = Crowd(Room(100, 50, 1))
+    first = Someone(full, one)
+    Someone(full, other)
+    await settled()
+    assert first.has_left == same
+
+
+async def test_who_has_proven_a_key_is_no_stranger() -> None:
+    full = Crowd(Room(10, 2, 2))
+    known = [Someone(full) for _ in range(2)]
+    for one in known:
+        full.know(one)
+    strangers = [Someone(full) for _ in range(2)]
+    await settled()
+    assert not any(one.has_left for one in (*known, *strangers))
+    assert len(full) == 4
+
+
+async def test_in_a_full_room_who_rests_goes_first_then_strangers_then_newcomers() -> None:
+    full = Crowd(Room(3, 3, 3))
+    busy, resting = Someone(full), Someone(full, rests=True)
+    full.know(busy)
+    full.know(resting)
+    stranger = Someone(full)
+    assert Someone(full).entered
+    assert (busy.has_left, resting.has_left, stranger.has_left) == (False, True, False)
+    last = Someone(full)
+    assert last.entered
+    assert stranger.has_left
+    some = [one for one in full._strangers if isinstance(one, Someone)]
+    for one in some:
+        full.know(one)
+    assert not Someone(full).entered
+    assert not any(one.has_left for one in (busy, *some))
+
+
+async def test_nobody_is_remembered() -> None:
+    full = Crowd(Room(1000, 10, 10))
+    for _ in range(1000):
+        one = Someone(full)
+        full.know(one)
+        full.left(one)
+        full.left(Someone(full))
+    assert len(full) == len(full._of) == 0
+    assert len(full._order) < 100
+
+
+@pytest.mark.parametrize(
+    ("given", "descriptors", "room"),
+    [
+        ((0, 0, 0), 1024, Room(480, 240, 120)),
+        ((0, 0, 0), 256, Room(96, 48, 24)),
+        ((0, 0, 0), 30, Room(8, 4, 2)),
+        ((100, 0, 7), 1024, Room(100, 50, 7)),
+        ((10_000, 10_000, 10_000), 1024, Room(480, 480, 480)),
+        ((1, 0, 0), 1024, Room(1, 1, 1)),
+    ],
+)
+async def test_how_much_room_there_is(given: tuple[int, int, int], descriptors: int, room: Room) -> None:
+    assert Room.of(*given, descriptors=descriptors) == room
+
+
+async def test_as_many_descriptors_as_the_system_lets_us_have() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < 300:
+        pytest.skip("the system gives too few to tell")
+    code = "from gateway.crowd import descriptors; print(descriptors())"
+    shell = f'ulimit -Sn 100 && ulimit -Hn 300 && exec "{sys.executable}" -c "{code}"'
+    done = await asyncio.to_thread(
+        subprocess.run, ["sh", "-c", shell], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "300\n"
