@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from hashlib import sha256
 from pathlib import Path
@@ -85,8 +86,10 @@ class Rig:
             "model": "demo",
         }
 
-    async def gateway(self, policy: dict[str, Any], *arguments: str, **env: str) -> Gateway:
-        """A gateway of its own with this policy, ready; ``arguments`` and ``env`` are for ``tollgate serve``."""
+    async def gateway(
+        self, policy: dict[str, Any], *arguments: str, wrapped: Sequence[str] = (), **env: str
+    ) -> Gateway:
+        """A gateway of its own with this policy, ready; the rest is as in ``Gateway.start``."""
         folder = Path(tempfile.mkdtemp(prefix="gateway-", dir=self.folder))
         port = free_port()
         http = await self._stack.enter_async_context(
@@ -101,7 +104,7 @@ class Rig:
         gateway.policies.mkdir()
         (gateway.policies / "gateway.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
         self._stack.push_async_callback(gateway.stop)
-        await gateway.start(*arguments, **env)
+        await gateway.start(*arguments, wrapped=wrapped, **env)
         return gateway
 
 
