@@ -148,6 +148,12 @@ def parser() -> argparse.ArgumentParser:
         help="seconds without a step, though requests are open, after which the engine ends with an error, to be "
         "started anew; 0: never (default: 300)",
     )
+    add(
+        "--write-timeout",
+        type=float,
+        help="seconds that a client may take next to nothing of its answer before it is let go; 0: for ever "
+        "(default: 30)",
+    )
     add("--log-level", choices=["debug", "info", "warning", "error"], help="(default: info)")
     serve.set_defaults(run=run_serve)
     add_evaluation(commands.add_parser("eval", help="what weights and caches in fewer bits cost"))
@@ -234,6 +240,7 @@ def read_options(options: dict[str, object]) -> ServerConfig:
             "max_body_bytes",
             "drain_timeout",
             "step_timeout",
+            "write_timeout",
             "over_context",
             "max_string_length",
         )

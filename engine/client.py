@@ -37,17 +37,27 @@ from engine.messages import (
     Failed,
     LoadAdapter,
     Outputs,
+    Park,
     Ready,
     Refusal,
     Start,
     Step,
     Submit,
     UnloadAdapter,
+    Unpark,
 )
 
 # The loop's tensors are large and short-lived. Left alone, malloc maps and unmaps memory for each of them, and the
 # page faults cost a tenth of its speed. 32 MiB is the most that glibc takes everywhere.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+
+_AHEAD = 2048
+"""Tokens that a generation's reader may be behind, for all its sequences together, before nothing more is computed for
+it: some seconds' worth, so that no reader who keeps up is ever waited for."""
+
+_BITE = 256
+"""Deltas that a reader gets at a time: those who come back after a while must not hold up all others while their
+tokens are turned into text."""
 
 _LEAVE = 2.0
 """Seconds that the loop process gets to leave by itself when it is closed."""
@@ -74,7 +84,8 @@ class Delta:
 class Generation:
     """The sequences that one caller asked for together. Iterate until all have finished, and close it in any case.
 
-    Iterating yields everything that came since the last time: a slow reader gets larger pieces, not a queue.
+    Iterating yields what came since the last time: a slow reader gets larger pieces, not a queue. One who is
+    ``_AHEAD`` tokens behind is parked: its sequences give up their seats and blocks until it has caught up.
     """
 
     _client: EngineClient
@@ -83,6 +94,9 @@ class Generation:
     _deltas: list[Delta] = field(default_factory=list)
     _error: EngineError | None = None
     _waiter: asyncio.Future[None] | None = None
+    _behind: int = 0
+    """Tokens that have come and were not taken."""
+    _parked: bool = False
 
     def __aiter__(self) -> Generation:
         return self
@@ -96,7 +110,14 @@ class Generation:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        deltas, self._deltas = self._deltas, []
+        deltas, self._deltas = self._deltas[:_BITE], self._deltas[_BITE:]
+        self._behind -= sum(len(delta.tokens) for delta in deltas)
+        if self._parked and self._behind < _AHEAD // 2:
+            self._parked = False
+            self._client._send(Unpark(list(self._open)))
+        if self._deltas:
+            # Whatever else is to be done comes first.
+            await asyncio.sleep(0)
         return deltas
 
     def stop(self, index: int) -> None:
@@ -117,8 +138,13 @@ class Generation:
         self._deltas.append(
             Delta(index, gain.tokens, gain.finish, at, gain.logprobs, gain.cached, gain.prompt_logprobs)
         )
+        self._behind += len(gain.tokens)
         if gain.finish is not None:
             del self._open[gain.request_id]
+        if self._behind > _AHEAD and self._open:
+            # Each time: a sequence that had no token yet when the others were parked is so now.
+            self._parked = True
+            self._client._send(Park(list(self._open)))
         self._wake()
 
     def _fail(self, error: EngineError) -> None:
@@ -185,6 +211,11 @@ class EngineClient(asyncio.Protocol):
         """Generations that have not ended."""
         return len(set(self._generations.values()))
 
+    @property
+    def computing(self) -> bool:
+        """Whether there is a generation for which steps are due: not if all readers are behind."""
+        return any(not generation._parked for generation in set(self._generations.values()))
+
     def submit(
         self,
         sequences: Sequence[tuple[list[int], SamplingParams]],
@@ -193,8 +224,13 @@ class EngineClient(asyncio.Protocol):
         weight: float = 1.0,
         deadline: float | None = None,
         adapter: str | None = None,
+        tenant: str = "",
+        salt: bytes = b"",
+        shared: int = 0,
     ) -> Generation:
         """Higher ``priority`` goes first, ``weight`` keeps its prefix longer; ``deadline`` is a ``time.monotonic()``.
+        Tenants share by weight. Blocks are found again by those of the same ``salt`` alone, but for those of the first
+        ``shared`` tokens.
 
         Neighbours with the same prompt are computed once, and share its KV blocks.
         Raises ``EngineError`` if the loop process is gone.
@@ -209,7 +245,22 @@ class EngineClient(asyncio.Protocol):
         for _, choices in groupby(numbered, key=lambda choice: id(choice[1][0])):
             (first, (prompt, params)), *others = choices
             siblings = [Sibling(other, its) for other, (_, its) in others]
-            self._send(Submit(first, prompt, params, now, priority, deadline, weight, adapter, siblings))
+            self._send(
+                Submit(
+                    first,
+                    prompt,
+                    params,
+                    now,
+                    priority,
+                    deadline,
+                    weight,
+                    adapter,
+                    siblings,
+                    tenant,
+                    salt,
+                    shared,
+                )
+            )
         return generation
 
     async def load_adapter(self, key: str, folder: Path) -> None:

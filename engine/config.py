@@ -119,6 +119,8 @@ class ServerConfig:
     """Seconds that running requests get to finish after SIGTERM."""
     step_timeout: float = 300.0
     """Seconds without a step, though requests are open, after which the loop process is given up; 0: never."""
+    write_timeout: float = 30.0
+    """Seconds that a client may take next to nothing of its answer before it is let go; 0: for ever."""
     over_context: str = "clip"
     """What becomes of a ``max_tokens`` beyond what the prompt leaves of the context: ``clip`` or ``refuse``."""
     max_string_length: int | None = None
@@ -134,6 +136,8 @@ class ServerConfig:
             raise StartupError(f"--drain-timeout must be 0 or more, not {self.drain_timeout}.")
         if self.max_string_length is not None and self.max_string_length < 0:
             raise StartupError(f"--max-string-length must be 0 or more, not {self.max_string_length}.")
+        if not 0 <= self.write_timeout < float("inf"):
+            raise StartupError(f"--write-timeout must be 0 or more, not {self.write_timeout}.")
         if not self.step_timeout >= 0:
             raise StartupError(f"--step-timeout must be 0 or more, not {self.step_timeout}.")
 

@@ -36,10 +36,28 @@ class Submit:
     adapter: str | None = None
     siblings: list[Sibling] = field(default_factory=list)
     """Further choices of the same prompt."""
+    tenant: str = ""
+    """Who asks: tenants get equal shares, by weight."""
+    salt: bytes = b""
+    """Only requests of the same salt find each other's blocks,"""
+    shared: int = 0
+    """but for those that the first so many tokens of the prompt fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
+    request_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Nobody takes these requests' tokens: nothing more is to be computed for them until they are unparked."""
+
+    request_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Unpark:
     request_ids: list[int]
 
 
@@ -56,7 +74,7 @@ class UnloadAdapter:
     """No request asks for it any more. It goes when those that run have ended."""
 
 
-ToLoop = Start | Submit | Abort | LoadAdapter | UnloadAdapter
+ToLoop = Start | Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter
 
 # Loop process → HTTP process
 
@@ -121,6 +139,8 @@ class Step:
     blocks_cached: int
     queued: list[float]
     """Seconds that each request scheduled for the first time had waited."""
+    parked: int = 0
+    """Sequences that wait for their readers."""
     hit_tokens: int = 0
     """Tokens that requests of this step need not compute: the prefix cache had them."""
     proposed: int = 0

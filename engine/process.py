@@ -29,12 +29,14 @@ from engine.messages import (
     Failed,
     LoadAdapter,
     Outputs,
+    Park,
     Ready,
     Refusal,
     Start,
     Step,
     Submit,
     UnloadAdapter,
+    Unpark,
 )
 from engine.startup import Stopwatch, describe
 
@@ -136,7 +138,7 @@ class Loop:
                 for message in self._channel.receive(None):
                     self._take(message)
 
-    def _take(self, message: Submit | Abort | LoadAdapter | UnloadAdapter) -> None:
+    def _take(self, message: Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter) -> None:
         self._news = True
         match message:
             case Submit():
@@ -146,6 +148,12 @@ class Loop:
                     self._compiling.pop(request_id, None)
                     self._scheduler.abort(request_id)
                     self._submitted.pop(request_id, None)
+            case Park(request_ids):
+                for request_id in request_ids:
+                    self._scheduler.park(request_id)
+            case Unpark(request_ids):
+                for request_id in request_ids:
+                    self._scheduler.unpark(request_id)
             case LoadAdapter(key, folder):
                 self._load_adapter(key, folder)
             case UnloadAdapter(key):
@@ -184,6 +192,9 @@ class Loop:
             deadline=message.deadline,
             weight=message.weight,
             adapter=message.adapter,
+            tenant=message.tenant,
+            salt=message.salt,
+            shared=message.shared,
             siblings=message.siblings,
         )
         try:
@@ -247,7 +258,8 @@ class Loop:
 
     def _unload_adapters(self) -> None:
         scheduler = self._scheduler
-        in_use = {request.adapter for request in (*scheduler.running, *scheduler.waiting)}
+        users = (*scheduler.running, *scheduler.waiting, *scheduler.parked.values())
+        in_use = {request.adapter for request in users}
         bank = self._runner.adapters
         for key in self._leaving - in_use:
             self._leaving.remove(key)
@@ -279,6 +291,7 @@ class Loop:
             preempted=len(plan.preempted),
             running=len(scheduler.running),
             waiting=scheduler.places,
+            parked=len(scheduler.parked),
             waiting_by_priority=dict(scheduler.waiting_by_priority),
             blocks_free=scheduler.pool.free,
             blocks_cached=scheduler.pool.cached,

@@ -33,7 +33,7 @@ class BlockTables:
             request.chain = self.prefixes.root(request.adapter)
             return 0
         known = request.chain or self.prefixes.root(request.adapter)
-        request.chain = self.prefixes.match(known, request.tokens)
+        request.chain = self.prefixes.match(known, request.tokens, request.salt, request.shared)
         return request.chain.depth * self.block_size
 
     def fits(self, request: Request, available: int) -> bool:
@@ -86,7 +86,9 @@ class BlockTables:
         """Full blocks can be found from now on. To be called once ``computed`` has reached ``boundary``."""
         if self.prefixes is None or request.chain is None:
             return
-        chain = self.prefixes.extend(request.chain, request.tokens, request.blocks, request.computed)
+        chain = self.prefixes.extend(
+            request.chain, request.tokens, request.blocks, request.computed, request.salt, request.shared
+        )
         request.chain = chain
         known = chain.depth == request.computed // self.block_size
         request.boundary = (chain.depth + 1) * self.block_size if known else _NEVER

@@ -47,6 +47,9 @@ class Forks:
                 deadline=leader.deadline,
                 weight=leader.weight,
                 adapter=leader.adapter,
+                tenant=leader.tenant,
+                salt=leader.salt,
+                shared=leader.shared,
             )
             fork.rank = (leader.rank[0], leader.rank[1] + position)
             fork.started = True

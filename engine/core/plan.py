@@ -76,6 +76,8 @@ class Drawn:
     """Guesses for the next step, at most ``Work.room`` of them."""
     scores: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     """Of the prompts' tokens behind those of works that ask for it."""
+    late: set[int] = field(default_factory=set)
+    """Requests for which nothing could be drawn in time: they go without, and their last token is computed again."""
     failed: dict[int, str] = field(default_factory=dict)
     """Requests whose answers cannot go on, and why."""
 

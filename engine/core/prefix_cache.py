@@ -9,6 +9,9 @@ The recipe, for those who want to know from outside what an engine holds (``dige
     key of nothing   = blake2b-64(adapter's name in UTF-8, or nothing at all for the base model)
     key of a block   = blake2b-64(key of the blocks before it + its token ids as uint32, little-endian)
 
+The first block that is not everybody's has its request's salt between the key before it and its tokens: so blocks of
+different salts have different keys from there on, and whoever has another salt learns nothing of them.
+
 where blake2b-64 is BLAKE2b with ``digest_size=8`` (RFC 7693) and a key is told as an integer, little-endian. It costs
 about a microsecond a block, and is computed once for each block that fills up or is looked for.
 """
@@ -42,7 +45,7 @@ class Node:
     parent: Node | None
     key: bytes
     tokens: bytes
-    """The block's own, uint32."""
+    """The block's own, uint32, behind the salt if it begins here."""
     depth: int
     """Blocks from the start up to and including this one."""
     block: int
@@ -79,11 +82,12 @@ class PrefixCache:
             root = self._roots[adapter] = Node(None, key, b"", 0, -1, adapter)
         return root
 
-    def match(self, known: Node, tokens: Sequence[int]) -> Node:
+    def match(self, known: Node, tokens: Sequence[int], salt: bytes = b"", shared: int = 0) -> Node:
         """The deepest block of ``tokens`` that is there, short of the last token: that one is computed always.
 
         ``known``: a block of these tokens that was found before, or the root. Blocks that have gone since are
         passed over, so that asking again and again costs what has changed and no more.
+        ``salt`` begins at the first block that the first ``shared`` tokens do not fill.
         """
         size, limit = self.block_size, (len(tokens) - 1) // self.block_size
         node: Node | None = known
@@ -95,6 +99,8 @@ class PrefixCache:
             packed = _pack(tokens[first * size : min(first + _STRIDE, limit) * size])
             for start in range(0, len(packed), 4 * size):
                 own = packed[start : start + 4 * size]
+                if salt and node.depth == shared // size:
+                    own = salt + own
                 found = self._nodes.get(block_key(node.key, own))
                 if found is None or found.parent is not node or found.tokens != own:
                     return node
@@ -120,7 +126,15 @@ class PrefixCache:
         self._pool.share(blocks)
         return blocks
 
-    def extend(self, node: Node, tokens: Sequence[int], blocks: list[int], computed: int) -> Node:
+    def extend(
+        self,
+        node: Node,
+        tokens: Sequence[int],
+        blocks: list[int],
+        computed: int,
+        salt: bytes = b"",
+        shared: int = 0,
+    ) -> Node:
         """Registers the blocks after ``node`` that the first ``computed`` of ``tokens`` fill; gives the last one.
 
         ``blocks`` is the holder's table; where a block is there already, it is put in the place of the holder's own.
@@ -129,6 +143,8 @@ class PrefixCache:
         size = self.block_size
         for index in range(node.depth, computed // size if node.alive else 0):
             packed = _pack(tokens[index * size : (index + 1) * size])
+            if salt and index == shared // size:
+                packed = salt + packed
             key = block_key(node.key, packed)
             found = self._nodes.get(key)
             own = blocks[index]

@@ -44,9 +44,12 @@ class Request:
         "prompt_length",
         "prompt_logprobs",
         "rank",
+        "salt",
+        "shared",
         "siblings",
         "started",
         "submitted",
+        "tenant",
         "tokens",
         "weight",
     )
@@ -62,6 +65,9 @@ class Request:
         deadline: float | None = None,
         weight: float = 1.0,
         adapter: str | None = None,
+        tenant: str = "",
+        salt: bytes = b"",
+        shared: int = 0,
         siblings: Sequence[Sibling] = (),
     ) -> None:
         """``submitted`` and ``deadline`` are seconds of the scheduler's clock."""
@@ -71,6 +77,12 @@ class Request:
         self.weight = weight
         """How much longer than one of weight 1 its prefix is kept."""
         self.adapter = adapter
+        self.tenant = tenant
+        """Who shares seats, blocks and the tokens of a step with others of other names."""
+        self.salt = salt
+        """Only requests of the same salt find each other's blocks,"""
+        self.shared = shared
+        """but for those that the first so many tokens of the prompt fill: they are everybody's."""
         self.siblings = list(siblings)
         """Choices of the same prompt that begin when it is computed."""
         self.drafts: list[int] = []

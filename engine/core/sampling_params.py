@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Kind = Literal["json_schema", "regex", "lark", "own"]
+
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """What an answer must look like; ``engine/grammar.py`` reads it."""
 
-    kind: Literal["json_schema", "regex", "lark"]
-    """``json_schema``: a schema as JSON; ``regex``: Rust's syntax; ``lark``: llguidance's variant of Lark."""
+    kind: Kind
+    """``json_schema``: a schema as JSON; ``regex``: Rust's syntax; ``lark``: a caller's grammar in llguidance's variant
+    of Lark; ``own``: one of ours, made of texts and JSON schemas."""
     source: str
     prefix: str = ""
     """The beginning of the answer, where the prompt already holds it."""

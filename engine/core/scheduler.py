@@ -8,6 +8,10 @@ else can use the room; a preempted request starts again from what the prefix cac
 All requests stand in one order that never changes: by the time of submission, with a head start of ``ageing`` seconds
 for each point of priority. So a request's priority grows by one for every ``ageing`` seconds that it waits, equals go
 first come first served, and whoever is here long enough becomes the first of all: nobody starves.
+
+Tenants share by ``Shares``. Where several want something, one that has less than its share goes before whoever has
+more, takes over places of his, and gets its part of the tokens of prompts in each step. So the order above holds
+among the requests of one tenant, and where there is only one.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from engine.core.plan import Drawn, Plan, Progress, Work
 from engine.core.prefix_cache import PrefixCache
 from engine.core.queue import RANK, Queue
 from engine.core.request import FinishReason, Request
+from engine.core.shares import Shares, divide
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
 
 
@@ -76,10 +81,14 @@ class Scheduler:
         self.prefixes = PrefixCache(pool, block_size) if prefix_caching else None
         self.waiting = Queue()
         self.running: list[Request] = []
+        self.parked: dict[int, Request] = {}
+        """Those whose tokens nobody takes: they hold nothing, and go on when they are taken up again."""
         self._tables = BlockTables(pool, self.prefixes, block_size)
         self._guesses = Guesses(self._tables, lookahead)
         self._forks = Forks()
         self._requests: dict[int, Request] = {}
+        self._tenants: Counter[str] = Counter()
+        """How many requests each has here, parked ones aside."""
         self._clock = clock
         self._arrivals = itertools.count()
         self._deadlines = Deadlines()
@@ -87,7 +96,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not self._requests
+        """Nothing is to be computed."""
+        return len(self._requests) == len(self.parked)
 
     @property
     def waiting_by_priority(self) -> Counter[int]:
@@ -119,7 +129,11 @@ class Scheduler:
         seats = self.max_sequences - len(self.running)
         group = 1 + len(request.siblings)
         # Where there is nobody else, even a group beyond the bound only waits for itself.
-        if self._requests and self.places + group > seats + self.max_waiting:
+        room = seats + self.max_waiting
+        if request.tenant and self._tenants[request.tenant]:
+            # An eighth is left to those who have nothing here yet.
+            room -= self.max_waiting // 8
+        if self._requests and self.places + group > room:
             raise QueueFull(self.places)
         request.rank = (request.submitted - self.ageing * request.priority, next(self._arrivals))
         for _ in request.siblings:
@@ -129,7 +143,7 @@ class Scheduler:
             if needed > allowed or allowed <= 0:
                 raise DeadlineUnreachable(needed, allowed)
             self._remember(request.deadline, request.id)
-        self._requests[request.id] = request
+        self._enter(request)
         self._forks.add(request)
         self.waiting.add(request)
 
@@ -141,14 +155,37 @@ class Scheduler:
         self._ended.append(request_id)
         if request is None:
             return True
-        del self._requests[request_id]
+        self._depart(request)
         if request.siblings:
             self._forks.hand_over(request)
-            self._requests[request.id] = request
+            self._enter(request)
             if request.deadline is not None and not request.started:
                 self._remember(request.deadline, request.id)
-        else:
+        elif self.parked.pop(request_id, None) is None:
             self._leave(request)
+        return True
+
+    def park(self, request_id: int) -> bool:
+        """Nothing more is computed for it until ``unpark``; False if it is not here, or has nothing to be taken yet.
+
+        It loses its seat and its blocks like one that is preempted: what the prefix cache keeps of it, it finds again.
+        """
+        request = self._requests.get(request_id)
+        if request is None or request.siblings or not request.generated or request_id in self.parked:
+            return False
+        self._leave(request)
+        request.drafts = []
+        self.parked[request_id] = request
+        self._tenants -= Counter((request.tenant,))
+        return True
+
+    def unpark(self, request_id: int) -> bool:
+        """False if it is not parked."""
+        request = self.parked.pop(request_id, None)
+        if request is None:
+            return False
+        self._tenants[request.tenant] += 1
+        self.waiting.add(request)
         return True
 
     def forget_adapter(self, name: str) -> None:
@@ -191,6 +228,9 @@ class Scheduler:
                 # One that had to give way computes some of its prompt once more.
                 known = len(request.prompt_logprobs) - work.start
                 request.prompt_logprobs += drawn.scores[request.id][known:]
+            if drawn.late and not drawn.late.isdisjoint((request.id, *(one.id for one in request.siblings))):
+                request.computed -= 1
+                continue
             if work.sampling is None:
                 if request.computed >= request.boundary:
                     self._tables.learn(request)
@@ -212,7 +252,7 @@ class Scheduler:
             if finish is not None:
                 self._end(request)
             for fork in forks:
-                self._requests[fork.id] = fork
+                self._enter(fork)
                 gains.append(self._gain(fork, drawn))
                 self._seat(fork, gains[-1].finish)
         return gains
@@ -223,9 +263,13 @@ class Scheduler:
         self._forks.check_integrity(self._requests)
         if any(request.blocks or request.computed for request in self.waiting):
             raise AssertionError("a waiting request holds blocks")
-        ids = sorted(request.id for queue in (self.running, self.waiting) for request in queue)
-        if ids != sorted(self._requests):
-            raise AssertionError("a request is not in exactly one of running and waiting")
+        if any(request.blocks or request.computed for request in self.parked.values()):
+            raise AssertionError("a parked request holds blocks")
+        active = [*self.running, *self.waiting]
+        if sorted([*(request.id for request in active), *self.parked]) != sorted(self._requests):
+            raise AssertionError("a request is not in exactly one of running, waiting and parked")
+        if +self._tenants != Counter(request.tenant for request in active):
+            raise AssertionError("the count of tenants' requests is wrong")
         if len(self.running) > self.max_sequences:
             raise AssertionError("more requests run than there are seats")
         for queue in (self.running, self.waiting):
@@ -237,6 +281,7 @@ class Scheduler:
     def _advance(self, plan: Plan, budget: int, prompts: int) -> tuple[int, int]:
         """Work for those that run, ``prompts`` tokens of prompts at most. Gives what is left of both."""
         running, block_size = self.running, self.block_size
+        parts = self._divide(prompts)
         position = 0
         while position < len(running):
             request = running[position]
@@ -245,22 +290,91 @@ class Scheduler:
             if count > 1:
                 # One token is left for each request behind this one: a long prompt must not stall those that decode.
                 count = min(count, budget - (len(running) - position), prompts)
+                if parts is not None:
+                    count = min(count, parts[request.tenant])
+                    parts[request.tenant] -= count
                 if count == 0:
                     continue
                 prompts -= count
             length = request.computed + count
             if (length > len(request.blocks) * block_size or request.forked) and not self._grow(
-                request, length, plan
+                request, length, plan, position - 1
             ):
-                break
+                position -= 1
+                continue
             plan.work.append(self._work(request, count))
             budget -= count
         return budget, prompts
 
+    def _divide(self, prompts: int) -> dict[str, int] | None:
+        """What each tenant may have of so many tokens of prompts; None: all is one tenant's."""
+        if len(self._tenants) < 2:
+            return None
+        wanted: Counter[str] = Counter()
+        for one in self.running:
+            if one.missing > 1:
+                wanted[one.tenant] += one.missing
+        if self.waiting and len(self.running) < self.max_sequences:
+            head = self._next()
+            wanted[head.tenant] += head.missing
+        return Counter(divide(prompts, wanted))
+
+    def _shares(self) -> Shares:
+        return Shares(self.running, self.waiting, seats=self.max_sequences, blocks=self.pool.total)
+
+    def _next(self) -> Request:
+        """Whose turn it is of those that wait: the first, or the first of a tenant that has less and is of no lower
+        priority."""
+        head = self.waiting[0]
+        if len(self._tenants) < 2:
+            return head
+        shares, firsts = self._shares(), dict[str, Request]()
+        for one in self.waiting:
+            if one.priority >= head.priority:
+                firsts.setdefault(one.tenant, one)
+        least = min(firsts.values(), key=lambda one: shares.excess(one.tenant))
+        return least if shares.owed(least) else head
+
     def _make_way(self, plan: Plan) -> None:
-        """Whoever waits and is ahead by a whole class takes the seat or the blocks of those that run last."""
         if not self.waiting or not self.running:
             return
+        if len(self._tenants) > 1:
+            self._share_out(plan)
+        else:
+            self._give_way(plan)
+
+    def _share_out(self, plan: Plan) -> None:
+        """Whoever has less than its share takes over places from those that have more; and a whole class ahead, from
+        those that have more than theirs too, last first."""
+        head = self._next()
+        if self._can_seat(head):
+            return
+        victims: list[Request] = []
+        shares, left = self._shares(), list(self.running)
+        if shares.owed(head):
+            while (victim := shares.yielding(left, head)) is not None:
+                shares.take(victim)
+                left.remove(victim)
+                victims.append(victim)
+        bound = head.rank[0] + self.ageing
+        for one in reversed(self.running):
+            kept = one.priority >= head.priority and not shares.owed(head) and shares.excess(one.tenant) <= 0
+            if one.rank[0] >= bound and one in left and not kept:
+                shares.take(one)
+                left.remove(one)
+                victims.append(one)
+        within_reach = self.pool.available + sum(len(one.blocks) for one in victims)
+        if not victims or not self._tables.fits(head, within_reach - len(left)):
+            return
+        for victim in victims:
+            self._unseat(victim)
+            plan.preempted.append(victim.id)
+            if self._can_seat(head):
+                self._begin(head, plan)
+                return
+
+    def _give_way(self, plan: Plan) -> None:
+        """Whoever waits and is ahead by a whole class takes the seat or the blocks of those that run last."""
         head = self.waiting[0]
         bound = head.rank[0] + self.ageing
         if self.running[-1].rank[0] < bound or self._can_seat(head):
@@ -292,7 +406,7 @@ class Scheduler:
         left = min(budget, prompts)
         before = left
         while left > 0 and self.waiting:
-            request = self.waiting[0]
+            request = self._next()
             if not self._can_seat(request):
                 break
             self._begin(request, plan)
@@ -331,12 +445,12 @@ class Scheduler:
             work.siblings = list(request.siblings)
         return work
 
-    def _grow(self, request: Request, length: int, plan: Plan) -> bool:
-        """Blocks for ``length`` tokens; False if ``request`` itself had to give way."""
+    def _grow(self, request: Request, length: int, plan: Plan, position: int) -> bool:
+        """Blocks for ``length`` tokens; False if ``request``, at ``position`` of those that run, had to give way."""
         while not self._tables.grow(request, length, plan.copies):
             if self.lookahead and self._tables.trim(self.running):
                 continue
-            if self._preempt(plan) is request:
+            if self._preempt(plan, position) is request:
                 return False
         return True
 
@@ -357,8 +471,13 @@ class Scheduler:
         elif len(self.running) > self.max_sequences:
             self._unseat(fork)
 
-    def _preempt(self, plan: Plan) -> Request:
+    def _preempt(self, plan: Plan, position: int = 0) -> Request:
+        """The last gives way, or the last of the tenant that has most beyond its share. Those before ``position`` have
+        their work already."""
         victim = self.running[-1]
+        if len(self._tenants) > 1:
+            shares = self._shares()
+            victim = shares.yielding(self.running[position:], victim) or victim
         self._unseat(victim)
         plan.preempted.append(victim.id)
         return victim
@@ -372,8 +491,18 @@ class Scheduler:
         self.pace.end(request.generated)
         self._tables.mark(request)
         self._ended.append(request.id)
-        del self._requests[request.id]
+        self._depart(request)
         self._leave(request)
+
+    def _enter(self, request: Request) -> None:
+        self._requests[request.id] = request
+        self._tenants[request.tenant] += 1
+
+    def _depart(self, request: Request) -> None:
+        """To be called while it has its id, and before it is unparked."""
+        del self._requests[request.id]
+        if request.id not in self.parked:
+            self._tenants -= Counter((request.tenant,))
 
     def _leave(self, request: Request) -> None:
         position = bisect_left(self.running, request.rank, key=RANK)

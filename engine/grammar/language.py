@@ -13,7 +13,7 @@ from functools import cache
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
-from engine.core.sampling_params import Grammar
+from engine.core.sampling_params import Grammar, Kind
 
 MAX_SOURCE = 128 * 1024
 """Characters of the longest grammar: as many as OpenAI takes in a schema
@@ -31,13 +31,24 @@ _SPELLING = '%llguidance {"no_forcing": true}'
 is meant as text, by that token, and then refuse it."""
 
 
-def limits() -> LLParserLimits:
-    """What a grammar may cost to compile and at each token, so that no request stalls the others."""
+_WIDEST = 2000
+"""Alternatives that may be open at once: an object has four for each of its optional properties."""
+
+_WIDEST_FREE = 500
+"""The same in a grammar of the caller's own: an ambiguous one has them all at each token, and what they take grows with
+their cube (500: 3 ms, 2,000: 200 ms)."""
+
+
+def limits(kind: Kind) -> LLParserLimits:
+    """What a grammar may cost to compile and at each token, so that no request stalls the others. What it takes all in
+    all, ``engine/grammar/follower.py`` bounds."""
     return LLParserLimits(
+        max_items_in_row=_WIDEST_FREE if kind == "lark" else _WIDEST,
         initial_lexer_fuel=500_000,
         step_lexer_fuel=100_000,
         step_max_items=20_000,
-        max_lexer_states=50_000,
+        # Half a kilobyte each. A string with a `maxLength` takes about nine for each of its characters.
+        max_lexer_states=250_000,
         max_grammar_size=200_000,
         verbose_errors=False,
     )
@@ -61,9 +72,9 @@ def check(grammar: Grammar) -> str | None:
     It may take a second, and lets other threads run meanwhile.
     """
     if len(grammar.source) > MAX_SOURCE:
-        return f"it has {len(grammar.source)} characters, and {MAX_SOURCE} is the most"
+        return too_long(len(grammar.source))
     try:
-        matcher = LLMatcher(_bytes(), definition(grammar), log_level=0, limits=limits())
+        matcher = LLMatcher(_bytes(), definition(grammar), log_level=0, limits=limits(grammar.kind))
     except RecursionError:
         return "it is nested too deeply"
     except ValueError as error:
@@ -80,9 +91,11 @@ def check(grammar: Grammar) -> str | None:
 
 
 def choice(texts: Sequence[str]) -> Grammar:
-    """Exactly one of the texts."""
+    """Exactly one of the texts. Raises ``ValueError`` if they are too long to be worth the trouble."""
+    if (length := sum(map(len, texts))) > MAX_SOURCE:
+        raise ValueError(too_long(length))
     # A terminal, not a rule of alternatives: however many they are, a mask takes 50 us, and no limit is met.
-    return Grammar("lark", "start: CHOICE\nCHOICE: " + " | ".join(map(quoted, texts)))
+    return Grammar("own", "start: CHOICE\nCHOICE: " + " | ".join(map(quoted, texts)))
 
 
 def lark(source: str) -> Grammar:
@@ -94,6 +107,10 @@ def lark(source: str) -> Grammar:
         return Grammar("lark", any_to_lark(source))
     except Exception as error:  # it raises Exception itself, and IndexError on texts that break off
         raise ValueError(str(error) or "it breaks off") from error
+
+
+def too_long(length: int) -> str:
+    return f"it has {length} characters, and {MAX_SOURCE} is the most"
 
 
 def quoted(text: str) -> str:

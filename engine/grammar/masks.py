@@ -2,59 +2,110 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 import torch
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmask_par_with_draft_tokens
-from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as RustTokenizer
 from torch import Tensor
 
 from engine.core.sampling_params import Grammar
-from engine.grammar.language import definition, limits, plain
+from engine.grammar.compiled import Compiled, Entry
+from engine.grammar.follower import SLOW, Bits, Follower
 from engine.worker.batch import Draw
 
 _END = "<|end of grammar|>"
 """A token of our own that llguidance takes for the end: which tokens really end an answer, each request says."""
 
-_KEPT = 64
-"""Grammars that stay compiled."""
-
-Bits = NDArray[np.int32]
+PATIENCE = 0.002
+"""Seconds that a step waits for slow masks, if there are others whom it keeps waiting."""
 
 
 @dataclass(slots=True)
+class _Task:
+    """The masks of one request in one step."""
+
+    request_id: int
+    follower: Follower
+    answer: list[int]
+    """All that was generated."""
+    stops: frozenset[int]
+    rows: list[int] = field(default_factory=list)
+    """Which of the step's draws they are."""
+    guesses: list[int] = field(default_factory=list)
+
+
 class Pending:
     """Masks on their way."""
 
-    draws: list[int]
-    bits: Future[Bits]
+    def __init__(
+        self,
+        grammars: Grammars,
+        together: list[_Task],
+        bits: Future[Bits] | None,
+        apart: list[_Task],
+        alone: bool,
+    ) -> None:
+        """``bits``: of ``together``, one after the other. ``alone``: no draw of the step is without a grammar."""
+        self.late: set[int] = set()
+        """Requests whose masks were not waited for, so that nothing can be drawn for them in this step."""
+        self._grammars = grammars
+        self._together = together
+        self._bits = bits
+        self._apart = apart
+        self._alone = alone
 
-    def wait(self) -> tuple[list[int], Tensor]:
-        return self.draws, torch.from_numpy(self.bits.result())
+    def wait(self, patience: float | None = None) -> tuple[list[int], Tensor]:
+        """(rows, int32 [len(rows), words]): which draws have masks, and these.
 
-
-@dataclass(slots=True)
-class _State:
-    matcher: LLMatcher
-    consumed: int = 0
-    """Generated tokens that the matcher has seen."""
+        ``patience``: seconds after which slow masks are late, but for the first of them where nobody else is in the
+        step; None: all are waited for.
+        """
+        found: list[tuple[int, Bits]] = []
+        if self._bits is not None:
+            every, row = self._bits.result(), 0
+            for task in self._together:
+                if task.follower.exhausted:
+                    self._grammars.start_apart(task)
+                    self._apart.append(task)
+                else:
+                    found += zip(task.rows, every[row:], strict=False)
+                row += len(task.rows)
+        futures = [task.follower.pending[2] for task in self._apart if task.follower.pending]
+        if futures and patience is None:
+            wait(futures)
+        elif futures:
+            if self._alone and not found:
+                wait(futures, return_when=FIRST_COMPLETED)
+            wait(futures, patience)
+        for task in self._apart:
+            follower = task.follower
+            if follower.pending is not None and follower.pending[2].done():
+                found += zip(task.rows, follower.pending[2].result(), strict=True)
+                follower.pending = None
+            else:
+                self.late.add(task.request_id)
+        for task in (*self._together, *self._apart):
+            if task.follower.failed is not None:
+                self._grammars.failed[task.request_id] = task.follower.failed
+        found.sort(key=lambda one: one[0])
+        rows = [row for row, _ in found]
+        return rows, torch.from_numpy(np.stack([bits for _, bits in found])) if found else torch.empty(0, 0)
 
 
 class Grammars:
-    """One matcher a request, which follows the request's own list of tokens: preemption costs it nothing.
+    """Masks are computed in threads: those that are quick for all requests in one go, those that were slow the last
+    time (and the first of each request) one by one in another thread, so that nobody waits for them but who asked.
 
-    All work is done in one thread of its own, which shares it out to others outside of Python. Where a grammar is
-    complete, the request's stop tokens are allowed; where nothing else may follow, they alone are.
+    Where a grammar is complete, the request's stop tokens are allowed; where nothing else may follow, they alone are.
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
@@ -62,104 +113,131 @@ class Grammars:
 
         Returns at once; the vocabulary's trie (half a second for 150,000 tokens) is built in the thread.
         """
+        self.failed: dict[int, str] = {}
+        """Requests whose answers cannot go on, and why: see ``take_failed``."""
         self._words = -(-vocab_size // 32)
-        self._vocab_size = vocab_size
         self._thread = ThreadPoolExecutor(1, "grammar")
+        self._slow = ThreadPoolExecutor(1, "slow-grammar")
+        self._compiler = ThreadPoolExecutor(1, "compiler")
         self._vocabulary = self._thread.submit(_read, folder)
         self._executor = LLExecutor()
-        self._compiler = ThreadPoolExecutor(1, "compiler")
-        self._compiled: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
-        self._lock = Lock()
-        """Of the dictionary, which both threads change."""
-        self._states: dict[int, _State] = {}
-        self._failed: dict[int, str] = {}
+        self._compiled = Compiled()
+        self._followers: dict[int, Follower] = {}
 
-    def prepare(self, grammar: Grammar) -> Future[LLMatcher] | None:
+    def prepare(self, grammar: Grammar) -> Future[Entry] | None:
         """Starts to compile it, in a thread of its own: a large one takes seconds, for which no step should wait.
 
         ``None`` if it is compiled.
         """
-        if (grammar.kind, grammar.source) in self._compiled:
+        if grammar in self._compiled:
             return None
-        return self._compiler.submit(self._compile, grammar)
+        return self._compiler.submit(lambda: self._compiled.get(grammar, self._vocabulary.result()[0]))
 
     def begin(self, draws: Sequence[Draw]) -> Pending | None:
         """Starts to compute the masks of the draws that have a grammar; ``None`` if none has."""
-        bound = [i for i, draw in enumerate(draws) if draw.sampling.grammar is not None]
-        if not bound:
+        tasks = self._tasks(draws)
+        if not tasks:
             return None
-        return Pending(bound, self._thread.submit(self._fill, [draws[i] for i in bound]))
+        together, apart = [], []
+        for task in tasks:
+            follower = task.follower
+            if follower.pending is not None or follower.apart:
+                # One that came late is as good now: its request has gained nothing since.
+                if follower.pending is None or follower.pending[:2] != (len(task.answer), task.guesses):
+                    self.start_apart(task)
+                apart.append(task)
+            else:
+                together.append(task)
+        bits = self._thread.submit(self._fill_all, together) if together else None
+        alone = sum(len(task.rows) for task in tasks) == len(draws)
+        return Pending(self, together, bits, apart, alone)
+
+    def start_apart(self, task: _Task) -> None:
+        bits = self._slow.submit(self._fill_one, task)
+        task.follower.pending = len(task.answer), task.guesses, bits
 
     def take_failed(self) -> dict[int, str]:
-        """Requests whose grammar ran into llguidance's limits since the last call, and why."""
-        failed, self._failed = self._failed, {}
+        """Requests whose grammar took too much since the last call, and why."""
+        failed, self.failed = self.failed, {}
         return failed
 
     def forget(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
-            self._states.pop(request_id, None)
+            self._followers.pop(request_id, None)
 
-    def _fill(self, draws: list[Draw]) -> Bits:
+    def _tasks(self, draws: Sequence[Draw]) -> list[_Task]:
+        """What is to be done for each request, with the guesses up to one that is none of the tokenizer's tokens.
+
+        A model may have more logits than its tokenizer has tokens, and whoever guesses may guess any of them.
+        """
+        tasks: list[_Task] = []
+        for row, draw in enumerate(draws):
+            grammar = draw.sampling.grammar
+            if grammar is None:
+                continue
+            if not draw.guesses:
+                follower = self._followers.get(draw.request_id)
+                if follower is None:
+                    follower = self._followers[draw.request_id] = Follower(grammar, self._compiled)
+                answer = draw.history[draw.prompt_length :]
+                tasks.append(_Task(draw.request_id, follower, answer, draw.sampling.stop_token_ids))
+            tasks[-1].rows.append(row)
+            tasks[-1].guesses = draw.guesses
+        return tasks
+
+    def _fill_all(self, tasks: list[_Task]) -> Bits:
         tokenizer, end = self._vocabulary.result()
-        # Draws after a guess that the grammar forbids stay as they are: nobody will want them.
-        bits = np.full((len(draws), -(-tokenizer.vocab_size // 32)), -1, dtype=np.int32)
-        alone: list[tuple[LLMatcher, int]] = []
-        guessed: list[tuple[LLMatcher, int, list[int]]] = []
-        for row, guesses in _rows(draws, end):
-            state = self._follow(draws[row], tokenizer)
+        bits, row = self._blank(sum(len(task.rows) for task in tasks), tokenizer), 0
+        alone, guessed, places = [], [], []
+        for task in tasks:
+            task.follower.follow(task.answer, tokenizer)
+            matcher, guesses = task.follower.matcher, _known(task.guesses, end)
             if guesses:
-                guessed.append((state.matcher, row, guesses))
+                guessed.append((matcher, row, guesses))
             else:
-                alone.append((state.matcher, row))
+                alone.append((matcher, row))
+            places.append(row)
+            row += len(task.rows)
+        began = time.perf_counter()
         if alone:
             fill_next_token_bitmask_par(self._executor, alone, bits)
         if guessed:
             fill_next_token_bitmask_par_with_draft_tokens(self._executor, guessed, bits)
-        for request_id in {draw.request_id for draw in draws}:
-            matcher = self._states[request_id].matcher
-            if matcher.is_error():
-                self._failed[request_id] = plain(matcher.get_error())
-        self._let_end(draws, bits, end)
+        seconds = time.perf_counter() - began
+        for task, row in zip(tasks, places, strict=True):
+            # Whose fault it was, they find out one by one.
+            task.follower.apart = task.follower.apart or seconds > SLOW
+            task.follower.worked(seconds / len(tasks))
+            task.follower.look()
+            self._let_end(task.stops, bits[row : row + len(task.rows)], end)
         return self._fit(bits)
 
-    def _follow(self, draw: Draw, tokenizer: LLTokenizer) -> _State:
-        """The request's matcher, which has seen all that was generated."""
-        state = self._states.get(draw.request_id)
-        if state is None:
-            assert draw.sampling.grammar is not None
-            grammar = draw.sampling.grammar
-            state = _State(self._compile(grammar).deep_copy())
-            if grammar.prefix:
-                state.matcher.consume_tokens(tokenizer.tokenize_str(grammar.prefix))
-            self._states[draw.request_id] = state
-        new = draw.history[draw.prompt_length + state.consumed :]
-        if new:
-            state.matcher.consume_tokens(new)
-            state.consumed += len(new)
-        return state
+    def _fill_one(self, task: _Task) -> Bits:
+        tokenizer, end = self._vocabulary.result()
+        bits, follower = self._blank(len(task.rows), tokenizer), task.follower
+        follower.follow(task.answer, tokenizer)
+        for _ in range(2):
+            if follower.exhausted:
+                follower.revive(task.answer, tokenizer)
+            follower.fill(bits, _known(task.guesses, end))
+            if not follower.exhausted:
+                break
+        self._let_end(task.stops, bits, end)
+        return self._fit(bits)
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
-        key = grammar.kind, grammar.source
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            tokenizer, _ = self._vocabulary.result()
-            compiled = LLMatcher(tokenizer, definition(grammar), log_level=0, limits=limits())
-        with self._lock:
-            self._compiled[key] = compiled
-            self._compiled.move_to_end(key)
-            if len(self._compiled) > _KEPT:
-                self._compiled.popitem(last=False)
-        return compiled
+    def _blank(self, rows: int, tokenizer: LLTokenizer) -> Bits:
+        # Draws after a guess that the grammar forbids stay as they are: nobody will want them.
+        return np.full((rows, -(-tokenizer.vocab_size // 32)), -1, dtype=np.int32)
 
-    def _let_end(self, draws: list[Draw], bits: Bits, end: int) -> None:
-        """Puts each request's stop tokens in the place of ours."""
+    def _let_end(self, stop_token_ids: frozenset[int], bits: Bits, end: int) -> None:
+        """Puts the request's stop tokens in the place of ours."""
         word, bit = divmod(end, 32)
         mine = np.uint32(1 << bit)
         unsigned = bits.view(np.uint32)
         over = np.flatnonzero(unsigned[:, word] & mine)
         unsigned[:, word] &= ~mine
+        stops = [token for token in stop_token_ids if token < end]
         for row in over.tolist():
-            stops = [token for token in draws[row].sampling.stop_token_ids if token < end]
             for token in stops:
                 unsigned[row, token // 32] |= np.uint32(1 << token % 32)
             if not stops and not unsigned[row].any():
@@ -176,18 +254,8 @@ class Grammars:
         return fitted
 
 
-def _rows(draws: list[Draw], known: int) -> list[tuple[int, list[int]]]:
-    """Where each request's draws begin, and the guesses between them up to one that is none of the ``known`` tokens.
-
-    A model may have more logits than its tokenizer has tokens, and whoever guesses may guess any of them.
-    """
-    found: list[tuple[int, list[int]]] = []
-    for row, draw in enumerate(draws):
-        if draw.guesses:
-            found[-1] = found[-1][0], list(takewhile(lambda guess: guess < known, draw.guesses))
-        else:
-            found.append((row, []))
-    return found
+def _known(guesses: list[int], end: int) -> list[int]:
+    return list(takewhile(lambda guess: guess < end, guesses))
 
 
 def _read(folder: Path) -> tuple[LLTokenizer, int]:

@@ -76,7 +76,7 @@ def create_app(
     generator = Generator(client, tokenizer, metrics)
     about = About(name, models, ready, client, health, metrics, state)
 
-    def text(path: str, prepare: Callable[[bytes, Room], Awaitable[Job]]) -> Route:
+    def text(path: str, prepare: Callable[[bytes, Room, bool], Awaitable[Job]]) -> Route:
         endpoint = TextEndpoint(path, prepare, ready, generator, metrics, max_body_bytes, refuse_over_context)
         return Route(path, endpoint, methods=["POST"])
 
@@ -113,7 +113,7 @@ class TextEndpoint:
     """Chat and plain completions: a raw ASGI application, since it must notice at any time that the client is gone."""
 
     path: str
-    prepare: Callable[[bytes, Room], Awaitable[Job]]
+    prepare: Callable[[bytes, Room, bool], Awaitable[Job]]
     ready: Ready
     generator: Generator
     metrics: Metrics
@@ -143,10 +143,13 @@ class TextEndpoint:
         arrived = time.monotonic()
         limit = context_limit(self.ready.longest, self.ready.context_caps, hints.priority)
         refuse = self.refuse_over_context or hints.refuse_over_context
-        job = await self.prepare(body, Room(limit, refuse))
+        job = await self.prepare(body, Room(limit, refuse), hints.sharing == "system")
         reply.headers = job.headers
         self.metrics.prompt_tokens.inc(job.usage.prompt_tokens)
-        pieces = self.generator.run(job.sequences, job.stops, job.usage, arrived, hints, job.adapter)
+        salt = hints.salt(job.cache_salt)
+        pieces = self.generator.run(
+            job.sequences, job.stops, job.usage, arrived, hints, job.adapter, salt, job.shared
+        )
         try:
             if job.stream:
                 await self._stream(job, pieces, reply)

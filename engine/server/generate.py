@@ -52,8 +52,10 @@ class Generator:
         arrived: float,
         hints: Hints,
         adapter: str | None = None,
+        salt: bytes = b"",
+        shared: int = 0,
     ) -> AsyncGenerator[list[Piece], None]:
-        """Yields what has come, as it comes; ``usage`` counts along.
+        """Yields what has come, as it comes; ``usage`` counts along. ``salt`` and ``shared``: as in ``submit``.
 
         Whatever ends the iteration early also ends the work in the engine. Raises ``EngineError``.
         """
@@ -63,6 +65,9 @@ class Generator:
             weight=hints.weight,
             deadline=hints.deadline,
             adapter=adapter,
+            tenant=hints.tenant,
+            salt=salt,
+            shared=shared,
         )
         choices = [_Choice(self.tokenizer, s, stops, arrived, self.metrics) for s in sequences]
         prompts: dict[int, list[Said]] = {}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 
 _HIGHEST = 1000
 _HEAVIEST = 100.0
+_LONGEST = 64
+_SHARING = ("system", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +21,27 @@ class Hints:
     """How much longer than one of weight 1 its prefix is kept."""
     deadline: float | None = None
     """A ``time.monotonic()``."""
+    tenant: str = ""
+    """Who asks, by a name that means nothing here: tenants share the engine, and do not see each other's prefixes."""
+    sharing: str = "none"
+    """What of its prefixes is everybody's: ``none``, the ``system`` prompt, or ``all``."""
     refuse_over_context: bool = False
     """Rather no answer than one of fewer tokens than ``max_tokens`` for want of context."""
+
+    def salt(self, own: str | None) -> bytes:
+        """What blocks of this request are told apart by; ``own``: the body's ``cache_salt``. Empty: by nothing."""
+        tenant = "" if self.sharing == "all" else self.tenant
+        if not tenant and not own:
+            return b""
+        # Nobody gets at another's by a salt of his choice: the gateway's word for who he is always goes in first.
+        said = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+        return blake2b(said + (own or "").encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def read_hints(headers: Mapping[bytes, bytes], now: float) -> Hints:
     """``x-tollgate-priority`` (a whole number, held within ±1000), ``x-tollgate-weight`` (held within 0.01 and 100),
-    ``x-tollgate-deadline`` (seconds from ``now``) and ``x-tollgate-over-context`` (``refuse``).
+    ``x-tollgate-deadline`` (seconds from ``now``), ``x-tollgate-over-context`` (``refuse``), ``x-tollgate-tenant`` (a
+    name, of 64 characters at most) and ``x-tollgate-prefix-sharing`` (``system`` or ``all``).
 
     They are hints, not orders: a value that cannot be read is as good as none.
     """
@@ -37,8 +54,14 @@ def read_hints(headers: Mapping[bytes, bytes], now: float) -> Hints:
         priority=max(-_HIGHEST, min(_HIGHEST, int(priority))),
         weight=1.0 if weight is None or weight <= 0 else min(_HEAVIEST, max(1 / _HEAVIEST, weight)),
         deadline=None if seconds is None else now + seconds,
+        tenant=headers.get(b"x-tollgate-tenant", b"")[:_LONGEST].decode("latin-1"),
+        sharing=sharing if (sharing := _text(headers, b"x-tollgate-prefix-sharing")) in _SHARING else "none",
         refuse_over_context=headers.get(b"x-tollgate-over-context") == b"refuse",
     )
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
 
 
 def _number(value: bytes | None) -> float | None:

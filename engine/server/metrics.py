@@ -46,6 +46,9 @@ class Metrics:
         self._guesses = (0, 0)
         self._running = gauge("running_requests", "Sequences in the batch.")
         self._waiting = gauge("waiting_requests", "Sequences that wait for a place in the batch.")
+        self._parked = gauge(
+            "parked_requests", "Sequences whose reader is behind: nothing is computed for them."
+        )
         self._by_priority = Gauge(
             "tollgate_engine_waiting_requests_by_priority",
             "Requests that wait, by priority.",
@@ -69,6 +72,7 @@ class Metrics:
     def observe(self, step: Step, blocks: int) -> None:
         self._running.set(step.running)
         self._waiting.set(step.waiting)
+        self._parked.set(step.parked)
         if step.waiting_by_priority or self._priorities:
             # One that waited once is told to be 0, not left out.
             self._priorities |= step.waiting_by_priority.keys()

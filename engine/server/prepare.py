@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection
+from collections.abc import Sequence as Sized
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import ContextLengthExceeded, InvalidRequest, UnsupportedParameter
@@ -42,6 +44,10 @@ class Job:
     usage: Usage
     adapter: str | None = None
     """The key of the one that was asked for."""
+    cache_salt: str | None = None
+    """The caller's own: only requests with the same one find what it leaves in the prefix cache,"""
+    shared: int = 0
+    """but for so many tokens at its beginning."""
     headers: dict[str, str] = field(default_factory=dict)
     """What was changed about the request, for whoever made it."""
 
@@ -85,8 +91,8 @@ class Preparer:
     def __post_init__(self) -> None:
         self.format = detect(self.template.source if self.template else "")
 
-    async def chat(self, data: bytes, room: Room) -> Job:
-        """Raises ``InvalidRequest``."""
+    async def chat(self, data: bytes, room: Room, shares_system: bool = False) -> Job:
+        """``shares_system``: the blocks of the system prompt are everybody's. Raises ``InvalidRequest``."""
         body = read(ChatBody, data)
         self._check_model(body)
         if self.template is None:
@@ -111,10 +117,13 @@ class Preparer:
         for sequence in sequences if tools else ():
             sequence.parser = self._parser(body)
         answer = ChatAnswer(body.model, include_usage=body.include_usage)
-        return self._job(body, sequences, answer, len(prompt), wanted)
+        job = self._job(body, sequences, answer, len(prompt), wanted)
+        if shares_system:
+            job.shared = self._system_tokens(messages, text, prompt)
+        return job
 
-    async def completion(self, data: bytes, room: Room) -> Job:
-        """Raises ``InvalidRequest``."""
+    async def completion(self, data: bytes, room: Room, shares_system: bool = False) -> Job:
+        """There is no system prompt to be shared. Raises ``InvalidRequest``."""
         body = read(CompletionBody, data)
         self._check_model(body)
         prompts, echoes = [], []
@@ -158,12 +167,27 @@ class Preparer:
     ) -> Job:
         usage, adapter = Usage(prompt_tokens), self.models.key(body.model)
         job = Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, usage, adapter)
+        job.cache_salt = body.cache_salt
         granted = min(sequence.params.max_tokens for sequence in sequences)
         if wanted and granted < wanted:
             job.headers[MAX_TOKENS] = str(granted)
         if names := listed(body.ignored):
             job.headers[IGNORED] = names
         return job
+
+    def _system_tokens(self, messages: list[dict[str, Any]], text: str, prompt: list[int]) -> int:
+        """Tokens of ``prompt``, which is ``text``, up to where its first message ends, if that is a system prompt.
+
+        As far as the message alone is written the same way: what a template puts before it, tools say, is not shared.
+        """
+        if self.template is None or messages[0]["role"] != "system":
+            return 0
+        try:
+            alone = self.template.render(messages[:1], generation_prompt=False)
+        except InvalidRequest:
+            return 0
+        ids = self.tokenizer.encode(alone[: _common(alone, text)], special=False)
+        return _common(ids, prompt)
 
     def _sequences(
         self,
@@ -259,3 +283,10 @@ class Preparer:
     def _check_ids(self, ids: Collection[int], param: str) -> None:
         if ids and (min(ids) < 0 or max(ids) >= self.engine.vocab_size):
             raise InvalidRequest(f"Token ids must be from 0 to {self.engine.vocab_size - 1}.", param=param)
+
+
+def _common(one: Sized[Any], other: Sized[Any]) -> int:
+    """How long they are alike from the start."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )

@@ -1,17 +1,69 @@
-"""uvicorn's HTTP protocol, which also answers requests that offer another one.
+"""uvicorn's HTTP protocol, which also answers requests that offer another one, and lets go who does not read.
 
 A server may ignore an offer such as ``Upgrade: h2c`` (RFC 9110, section 7.8), with which the JDK's HTTP client begins.
 uvicorn would answer as if the request had no body: its parser stops behind the head.
+
+uvicorn waits for ever for a client that takes nothing of its answer. Here such a connection is broken off: its request
+is aborted, and what it holds of the engine falls free.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from typing import Any
+
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+log = logging.getLogger("engine.server")
+
+_SLOWEST = 1024
+"""Bytes a second that a client has to take of what waits for it: a model writes ten times as many."""
 
 
 class Protocol(HttpToolsProtocol):
     """Reads the head of such a request once more, without the offer. Nothing here speaks WebSocket either."""
+
+    def __init__(self, *args: Any, write_timeout: float, **options: Any) -> None:
+        """``write_timeout``: seconds that a client may take too little of its answer; 0: for ever."""
+        super().__init__(*args, **options)
+        self._write_timeout = write_timeout
+        self._waiting: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timeout:
+            self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unwatch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._waiting = self.loop.call_later(self._write_timeout, self._look, left)
+
+    def _unwatch(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _look(self, before: int) -> None:
+        taken = before - self.transport.get_write_buffer_size()
+        if taken >= _SLOWEST * self._write_timeout:
+            self._watch()
+            return
+        log.warning(
+            "a client took %d bytes of its answer in %g s: letting it go (--write-timeout)",
+            taken,
+            self._write_timeout,
+        )
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()

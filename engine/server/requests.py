@@ -3,7 +3,7 @@
 The fields are those of https://platform.openai.com/docs/api-reference/chat/create and
 https://platform.openai.com/docs/api-reference/completions/create, and those of
 open-weight servers, as vLLM has them: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``ignore_eos``,
-``stop_token_ids``, ``guided_json`` and its kin, ``structured_outputs``, ``add_generation_prompt`` and
+``stop_token_ids``, ``guided_json`` and its kin, ``structured_outputs``, ``cache_salt``, ``add_generation_prompt`` and
 ``continue_final_message``
 (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html).
 """
@@ -23,6 +23,15 @@ from engine.server.fields import ignored
 MAX_CHOICES = 128
 MAX_BIASES = 1024
 MAX_STOP_TOKENS = 128
+MAX_MESSAGES = 8192
+MAX_PARTS = 1024
+"""Of a message's content, and calls of a message."""
+MAX_TOOLS = 256
+"""Twice as many as OpenAI takes."""
+MAX_TEXTS = 16_384
+"""To choose from in ``guided_choice``."""
+MAX_FIELDS = 256
+"""Of a body, ignored ones included."""
 
 
 class StrictBody(BaseModel):
@@ -52,7 +61,11 @@ class ResponseFormat(StrictBody):
     json_schema: JsonSchema | None = None
 
 
-Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+# Lists stop at the first mistake, and have a bound: of each mistake pydantic makes an object, and a body has room for a
+# million.
+Choices = Annotated[
+    list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, min_length=1, max_length=MAX_TEXTS)
+]
 
 
 class StructuredOutputs(StrictBody):
@@ -81,12 +94,12 @@ class Sampling(StrictBody):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: (
         Annotated[str, Field(min_length=1)]
-        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
+        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, max_length=16)]
         | None
     ) = None
-    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKENS)] | None = (
-        None
-    )
+    stop_token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, max_length=MAX_STOP_TOKENS)] | None
+    ) = None
     ignore_eos: bool | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -101,6 +114,8 @@ class Sampling(StrictBody):
     guided_grammar: str | None = None
     guided_choice: Choices | None = None
     structured_outputs: StructuredOutputs | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """vLLM's: keeps what the request leaves in the prefix cache from all that have not the same."""
 
     @property
     def ignored(self) -> list[str]:
@@ -135,20 +150,23 @@ class Sampling(StrictBody):
                 )
 
 
+Parts = Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_PARTS)]
+
+
 class Message(BaseModel):
     """Fields beyond these go to the chat template as they are."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    content: str | Parts | None = None
+    tool_calls: Parts | None = None
 
 
 class ChatBody(Sampling):
-    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
@@ -322,6 +340,14 @@ def read(kind: type[Body], data: bytes) -> Body:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
     if not isinstance(raw, dict):
         raise InvalidRequest("The body must be a JSON object.")
+    if len(raw) > MAX_FIELDS:
+        raise InvalidRequest(f"The body has {len(raw)} fields, and {MAX_FIELDS} is the most.")
+    biases = raw.get("logit_bias")
+    if isinstance(biases, dict) and len(biases) > MAX_BIASES:
+        # Here, as objects are looked through to their end.
+        raise InvalidRequest(
+            f"'logit_bias' has {len(biases)} tokens, and {MAX_BIASES} is the most.", param="logit_bias"
+        )
     try:
         body = kind.model_validate(raw)
     except ValidationError as error:

@@ -9,7 +9,8 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 import uvloop
@@ -26,6 +27,9 @@ log = logging.getLogger("engine.server")
 
 _FAREWELL = 2.0
 """Seconds that connections get to read their error when the loop process has died or the drain is over."""
+
+_SEND_BUFFER = 2**18
+"""Bytes that the kernel keeps of an answer, about (Linux doubles it): 600 tokens and more."""
 
 _KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than a gateway's pool keeps it, so that it is the pool that
@@ -83,7 +87,7 @@ async def _run(
         server = _Server(
             uvicorn.Config(
                 app,
-                http=Protocol,
+                http=cast(Any, partial(Protocol, write_timeout=config.write_timeout)),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -128,7 +132,7 @@ async def _give_up_on_stuck(client: EngineClient, timeout: float) -> None:
     while timeout:
         await asyncio.sleep(min(1.0, timeout / 4))
         now = time.monotonic()
-        if client.last is not last or not client.open_requests:
+        if client.last is not last or not client.computing:
             last, since = client.last, now
         elif now - since >= timeout:
             log.error("no step in %.0f s: giving up the loop process (--step-timeout)", now - since)
@@ -158,6 +162,8 @@ def _bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Connections inherit it. Left alone, the kernel keeps megabytes for a client that does not read.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             listener.bind(address)
         except OSError:
             listener.close()

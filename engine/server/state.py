@@ -45,6 +45,7 @@ class State:
             "waiting_by_priority": {
                 str(priority): count for priority, count in sorted(waiting, reverse=True)
             },
+            "parked": last.parked if last else 0,
             "preemptions": self._preemptions,
             "kv_cache": {
                 "block_size": ready.block_size,

@@ -52,6 +52,7 @@ async def chat_grammar_of(
     if asked is not None and of_text:
         raise _excluded("tool_choice", asked[0])
     start = "start: calls"
+    _check_length([tool["function"].get("parameters") for tool in body.callable_tools], "tools")
     if demand is None:
         assert asked is not None
         await _bound(asked, prefix)
@@ -67,8 +68,8 @@ async def chat_grammar_of(
         if tool in demand.tools:
             param = f"tools[{i}].function.parameters"
             await _tried(Grammar("json_schema", _written(demand.schema(tool), param)), param)
-    await _tried(Grammar("lark", f"{start}\n{call_rules(format, demand)}"), "tools")
-    return Grammar("lark", f"{start}\n{call_rules(format, demand, marker)}", prefix)
+    await _tried(Grammar("own", f"{start}\n{call_rules(format, demand)}"), "tools")
+    return Grammar("own", f"{start}\n{call_rules(format, demand, marker)}", prefix)
 
 
 async def _compilable(tool: dict[str, Any]) -> dict[str, Any]:
@@ -149,11 +150,15 @@ def _named(
         except ValueError as error:
             raise _unusable(f"{place}grammar", str(error)) from None
     if choice is not None:
-        yield f"{place}choice", language.choice(choice)
+        try:
+            yield f"{place}choice", language.choice(choice)
+        except ValueError as error:
+            raise _unusable(f"{place}choice", str(error)) from None
 
 
 def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
     if isinstance(schema, str):
+        _check_length(schema, param)
         try:
             schema = orjson.loads(schema)
         except orjson.JSONDecodeError as error:
@@ -165,9 +170,21 @@ def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
 
 def _written(schema: Any, param: str) -> str:
     try:
+        # What is too long is found out before every part of it is looked at.
+        _check_length(schema, param)
         return orjson.dumps(prepared(schema)).decode()
     except (orjson.JSONEncodeError, RecursionError):
         raise _unusable(param, "it is nested too deeply") from None
+
+
+def _check_length(given: Any, param: str) -> None:
+    """Raises ``InvalidRequest`` for what would be too long as a grammar."""
+    try:
+        length = len(given if isinstance(given, str) else orjson.dumps(given))
+    except (orjson.JSONEncodeError, RecursionError):
+        raise _unusable(param, "it is nested too deeply") from None
+    if length > language.MAX_SOURCE:
+        raise _unusable(param, language.too_long(length))
 
 
 async def _tried(grammar: Grammar, param: str) -> Grammar:

@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.core.plan import Drawn, Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
-from engine.grammar.masks import Grammars
+from engine.grammar.masks import PATIENCE, Grammars
 from engine.models.registry import load_model, read_config
 from engine.worker.batch import BatchBuilder
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
@@ -142,12 +142,19 @@ class Runner:
             drawn.scores = score(self.model.logits, hidden, batch.scored)
         if batch.draws:
             logits = self.model.logits(hidden[batch.drawn_rows])
-            tokens = self._sampler.draw(logits, batch.draws, masks.wait() if masks else None)
+            # Guesses follow from what is drawn: where there are any, all is waited for.
+            allowed = masks.wait(None if self.speculation else PATIENCE) if masks else None
+            tokens = self._sampler.draw(logits, batch.draws, allowed)
             kept = verify(batch.draws, tokens)
             drawn.tokens = gather(batch.draws, tokens, kept)
+            drawn.logprobs = measure(logits, batch.draws, tokens, kept)
             if masks:
                 drawn.failed = self.grammars.take_failed()
-            drawn.logprobs = measure(logits, batch.draws, tokens, kept)
+                drawn.late = masks.late
+                for request_id in masks.late:
+                    # Without its mask it could be anything.
+                    del drawn.tokens[request_id]
+                    drawn.logprobs.pop(request_id, None)
         if self.speculation:
             drawn.drafts = self.speculation.propose(plan, drawn.tokens)
         return drawn

@@ -10,6 +10,7 @@ from gateway.admission.predictor import Forecast, check_in_time
 from gateway.admission.shedding import saturation_action, shed, spare, terms
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
+from gateway.prefixes import alias, sharing
 from gateway.types import Call, Chunk, Chunks
 
 ALWAYS = Terms()
@@ -139,7 +140,14 @@ def hints(call: Call, now: float) -> dict[str, str]:
     if call.target is None or not isinstance(call.policy.backends.get(call.target.backend), EngineBackend):
         return {}
     tier = call.policy.tier(call.principal.tier)
-    told = {"x-tollgate-priority": str(tier.priority), "x-tollgate-weight": f"{tier.weight:g}"}
+    told = {
+        "x-tollgate-priority": str(tier.priority),
+        "x-tollgate-weight": f"{tier.weight:g}",
+        "x-tollgate-tenant": alias(call.principal.tenant),
+    }
+    model = call.candidate.model if call.candidate is not None else call.model
+    if (shared := sharing(call.policy, model, call.request)) != "none":
+        told["x-tollgate-prefix-sharing"] = shared
     due = due_at(call, tier)
     if due is not None:
         told["x-tollgate-deadline"] = f"{max(0.0, due - now):.3f}"

@@ -52,6 +52,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.Model: frozenset(
         # How often each target answers, and what else is asked: answers of fallbacks and the like are never kept.
         {"aliases", "select", "regions", "fallbacks", "spill_over", "shadow", "timeouts", "retry"}
+        | {"prefix_sharing"}
     ),
     schema.Target: frozenset({"weight", "timeouts"}),
     schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env"},
@@ -78,6 +79,7 @@ BESIDE_POLICY = frozenset(
             "cors",
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
+        "shared_prompts",
     }
 )
 """Parts of a policy that shape none: who may ask, how much, what it costs, where things are kept."""

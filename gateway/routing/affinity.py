@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
+from gateway.policy.schema import Sharing
 from gateway.types import Candidate, ChatRequest, Json
 
 BLOCK = 256
@@ -116,26 +117,36 @@ def rendezvous(key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=distance)
 
 
-def prefix_of(request: ChatRequest, tenant: str) -> Prefix:
+def prefix_of(request: ChatRequest, tenant: str, sharing: Sharing = "none") -> Prefix:
     """What ``request``'s prompt begins with. Each tenant has prefixes of its own.
 
     A replica answers sooner what it has seen before: with prefixes shared, one tenant could find out by timing what
-    another has asked.
+    another has asked. ``sharing``: what is everybody's all the same, as ``gateway/prefixes.py`` finds it.
     """
     written = bytearray()
     # Chat templates put the tools before the conversation.
     for given in (request.params.get("tools"), request.params.get("functions")):
         if given:
             _write(given, written, DEPTH)
+    common = 0
+    if sharing == "system" and request.messages and not written:
+        _write(request.messages[0], written, DEPTH)
+        common = len(written) + 1
+        written.clear()
     _write(request.prompt if request.messages is None else request.messages, written, DEPTH)
     data = bytes(written)
-    owner = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    key = blake2b(owner + data[:BLOCK], digest_size=8).digest()
+    owner = (
+        b"" if sharing == "all" else blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    )
+    mine = common < BLOCK
+    key = blake2b((owner if mine else b"") + data[:BLOCK], digest_size=8).digest()
     # Python's hash is quick, and keyed anew for each process: nobody can make two prefixes meet.
     block = hash(key)
     blocks = [block]
     # A last block that is not full would be another one as soon as the conversation goes on.
     for start in range(BLOCK, min(len(data), MOST) - BLOCK + 1, BLOCK):
+        if not mine and start + BLOCK > common:
+            block, mine = hash((block, owner)), True
         block = hash((block, data[start : start + BLOCK]))
         blocks.append(block)
     return Prefix(key, blocks)

@@ -9,6 +9,7 @@ from random import Random
 
 from gateway.errors import ContextTooLong, Forbidden, GatewayError, UnknownModel
 from gateway.policy.schema import Policy, Target
+from gateway.prefixes import sharing
 from gateway.quota.estimate import declared_cap
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.selector import Leg, Loads, Selector
@@ -90,7 +91,7 @@ class Router:
             return route.plan
         if not route.usable:
             raise self._refusal(call, local)
-        prefix = prefix_of(call.request, call.principal.tenant) if route.affine else None
+        prefix = self._prefix(call) if route.affine else None
         order = self._selector.order
         own = order(route.own, prefix) if route.own is not None else []
         fallbacks = [candidate for leg in route.fallbacks for candidate in order(leg, prefix)]
@@ -107,7 +108,10 @@ class Router:
         """Tell that another than the plan's first candidate answered ``call``: it has the prefix now."""
         server = call.candidate
         if server is not None and self._policy.models[server.model].select == "prefix_affinity":
-            self._remember(prefix_of(call.request, call.principal.tenant), server)
+            self._remember(self._prefix(call), server)
+
+    def _prefix(self, call: Call) -> Prefix:
+        return prefix_of(call.request, call.principal.tenant, sharing(self._policy, call.model, call.request))
 
     def _remember(self, prefix: Prefix, candidate: Candidate) -> None:
         if self._policy.models[candidate.model].select == "prefix_affinity":

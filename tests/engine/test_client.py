@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import client as engine_client
 from engine.client import EngineClient, Generation
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
@@ -134,6 +135,41 @@ async def test_nothing_is_lost_or_mixed_up_when_callers_come_and_go(
         assert client.last.blocks_free + client.last.blocks_cached == 14
     finally:
         await client.close()
+
+
+async def test_a_reader_who_is_behind_is_parked_and_loses_nothing(
+    tiny_model: Path, tiny_runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "_AHEAD", 60)
+    monkeypatch.setattr(engine_client, "_BITE", 8)
+    prompts = [([5, 6, 7], ENDLESS), ([90] * 40, ENDLESS)]
+    expected = run(tiny_runner, prompts).tokens
+    async with started(tiny_model) as client:
+        parked, free = asyncio.Event(), asyncio.Event()
+
+        def watch(step: Step) -> None:
+            if step.parked == 2:
+                parked.set()
+            if parked.is_set() and step.blocks_free + step.blocks_cached == 64:
+                free.set()
+
+        client.on_step = watch
+        slow = client.submit(prompts)
+        async with asyncio.timeout(300):
+            await parked.wait()
+            assert not client.computing and client.open_requests == 1
+            # Both seats are others'.
+            assert await collect(client.submit(prompts)) == expected
+            await free.wait()
+        assert slow._behind < 60 + 4 * 2, "what had been computed before it was parked, and no more"
+        tokens: dict[int, list[int]] = {0: [], 1: []}
+        async with asyncio.timeout(300):
+            async for deltas in slow:
+                assert len(deltas) <= 8
+                for delta in deltas:
+                    tokens[delta.index] += delta.tokens
+        assert tokens == expected
+        assert client.open_requests == 0
 
 
 async def test_health_is_a_token_decoded_in_time(tiny_model: Path) -> None:

@@ -48,6 +48,7 @@ from gateway.policy.schema.models import (
     Retry,
     Select,
     Shadow,
+    Sharing,
     Step,
     Target,
     Timeouts,
@@ -92,6 +93,7 @@ __all__ = [
     "Select",
     "SemanticCache",
     "Shadow",
+    "Sharing",
     "Sidecar",
     "SidecarBackend",
     "Step",
@@ -170,6 +172,8 @@ class Policy(Frozen):
     """Which web pages may call the gateway from a browser."""
     guards: Guards = Field(default={})
     caches: Caches = Caches()
+    shared_prompts: dict[Name, Text] = Field(default={})
+    """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""
     limits: Limits = Limits()
     """How much structure a request may have."""
     sidecar: Sidecar = Sidecar()

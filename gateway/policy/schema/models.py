@@ -76,6 +76,9 @@ class Step(Frozen):
 Select = Literal["weighted", "least_loaded", "prefix_affinity"]
 
 
+Sharing = Literal["none", "system", "all"]
+
+
 class Model(Frozen):
     """A public model name: ``targets`` that serve it, or a ``cascade`` of other models."""
 
@@ -98,6 +101,8 @@ class Model(Frozen):
     """The model for what does not fit."""
     over_context: Literal["clip", "refuse"] = "clip"
     """What becomes of a ``max_tokens`` beyond what the prompt leaves of the context, where no larger one is left."""
+    prefix_sharing: Sharing = "none"
+    """What of their prompts' beginnings tenants may find computed by another: see ``gateway/prefixes.py``."""
     shadow: Shadow | None = None
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()

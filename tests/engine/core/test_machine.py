@@ -28,11 +28,12 @@ ACTIONS: dict[str, Callable[[World], None]] = {
     "abort": World.abort,
     "abort midway": lambda world: world.step(midway=True),
     "forget": World.forget,
+    "park": World.park,
 }
-CHOICES = ["step"] * 9 + ["submit"] * 5 + ["abort", "abort midway", "forget"]
+CHOICES = ["step"] * 9 + ["submit"] * 5 + ["abort", "abort midway", "forget", "park"]
 
 
-def machine(tally: Counter[str], **options: bool) -> type[RuleBasedStateMachine]:
+def machine(tally: Counter[str], **options: int) -> type[RuleBasedStateMachine]:
     class Machine(RuleBasedStateMachine):
         """What happens is Hypothesis's to choose and to shrink; how, a seed says."""
 
@@ -57,12 +58,12 @@ def machine(tally: Counter[str], **options: bool) -> type[RuleBasedStateMachine]
 
 
 ALWAYS = {"finished", "aborted", "refused", "queue full", "unreachable", "expired", "preempted", "chunks"}
-ALWAYS |= {"siblings", "copies", "siblings aborted", "leaders aborted"}
+ALWAYS |= {"siblings", "copies", "siblings aborted", "leaders aborted", "parked", "late"}
 HITS = {"hits"}
 GUESSES = {"guesses right", "guesses wrong", "stops guessed"}
 
 
-def drive(options: dict[str, bool], expected: set[str], steps: int) -> None:
+def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
     tally: Counter[str] = Counter()
     run_state_machine_as_test(
         machine(tally, **options),
@@ -85,9 +86,11 @@ def drive(options: dict[str, bool], expected: set[str], steps: int) -> None:
         ({"caching": False, "guessing": True, "crowd": True}, ALWAYS | GUESSES),
         ({"caching": True, "guessing": True, "crowd": True}, ALWAYS | HITS | GUESSES),
         ({"caching": True, "guessing": True, "crowd": False}, ALWAYS | HITS | GUESSES),
+        ({"caching": True, "guessing": False, "crowd": True, "tenants": 2}, ALWAYS | HITS),
+        ({"caching": True, "guessing": True, "crowd": False, "tenants": 3}, ALWAYS | HITS | GUESSES),
     ],
 )
-def test_every_answer_is_as_if_alone(options: dict[str, bool], expected: set[str]) -> None:
+def test_every_answer_is_as_if_alone(options: dict[str, int], expected: set[str]) -> None:
     drive(options, expected, STEPS // 5)
 
 

@@ -296,3 +296,47 @@ class CacheMachine(RuleBasedStateMachine):
 
 CacheMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestCache = CacheMachine.TestCase
+
+
+def salted(pool: BlockPool, cache: PrefixCache, tokens: list[int], salt: bytes, shared: int = 0) -> int:
+    """Blocks that were found of what is then computed, and let go."""
+    chain = cache.match(cache.root(None), tokens, salt, shared)
+    hits, blocks = chain.depth, cache.take(chain)
+    blocks += pool.allocate(-(-len(tokens) // BLOCK) - len(blocks))
+    cache.release(cache.extend(chain, tokens, blocks, len(tokens), salt, shared), blocks, 1.0)
+    cache.check_integrity()
+    return hits
+
+
+def test_salts_tell_equal_prompts_apart() -> None:
+    pool, cache = make(20)
+    prompt = [1, 2, 3, 4, 5, 6, 7]
+    assert salted(pool, cache, prompt, b"a") == 0
+    assert salted(pool, cache, prompt, b"b") == 0
+    assert salted(pool, cache, prompt, b"") == 0
+    assert [salted(pool, cache, prompt, salt) for salt in (b"a", b"b", b"")] == [3, 3, 3]
+    assert len(cache) == 9
+
+
+@pytest.mark.parametrize(("shared", "blocks"), [(0, 0), (1, 0), (2, 1), (5, 2), (6, 3), (100, 3)])
+def test_what_is_everybodys_is_found_by_everybody_up_to_the_block_that_it_does_not_fill(
+    shared: int, blocks: int
+) -> None:
+    pool, cache = make(20)
+    prompt = [1, 2, 3, 4, 5, 6, 7]
+    assert salted(pool, cache, prompt, b"a", shared) == 0
+    assert salted(pool, cache, prompt, b"b", shared) == blocks
+    assert salted(pool, cache, prompt, b"b", shared) == 3
+    # Where one shares more than another, they part where the first of them begins to be himself.
+    assert salted(pool, cache, prompt, b"c", 4) == min(blocks, 2)
+
+
+def test_a_salt_is_put_before_the_tokens_of_the_first_block_alone() -> None:
+    """The recipe that the documentation tells."""
+    pool, cache = make()
+    salted(pool, cache, [1, 2, 3, 4, 5], b"salt", 0)
+    cache.mark(cache.match(cache.root(None), [1, 2, 3, 4, 5], b"salt"))
+    root = blake2b(b"", digest_size=8).digest()
+    first = blake2b(root + b"salt" + pack("<2I", 1, 2), digest_size=8).digest()
+    second = blake2b(first + pack("<2I", 3, 4), digest_size=8).digest()
+    assert cache.digest(1) == [(int.from_bytes(second, "little"), 4)]

@@ -37,6 +37,7 @@ class Choice:
     adapter: str | None
     deadline: float | None
     wanted: list[int]
+    tenant: str
     states: list[int]
     """After each token of prompt and answer."""
     group: list[Choice] = field(default_factory=list)
@@ -49,11 +50,19 @@ class World:
     """``tally`` counts what happened, to show that all of it does."""
 
     def __init__(
-        self, rng: Random, tally: Counter[str], *, caching: bool, guessing: bool, crowd: bool
+        self,
+        rng: Random,
+        tally: Counter[str],
+        *,
+        caching: bool,
+        guessing: bool,
+        crowd: bool,
+        tenants: int = 1,
     ) -> None:
         self.rng = rng
         self.tally = tally
         self.now = 0.0
+        self.tenants = [chr(ord("a") + i) for i in range(tenants)]
         self.block_size = rng.choice((1, 2, 4, 4))
         sequences = rng.randint(1, 6)
         self.budget = sequences + rng.randint(0, 16)
@@ -81,6 +90,7 @@ class World:
         self.cache: list[list[int]] = [[0] * self.block_size for _ in range(self.scheduler.pool.total)]
         self.nodes: dict[Node, list[int]] = {}
         """What each block that the prefix cache knows must hold."""
+        self.late = True
         self.generations = dict.fromkeys((None, *ADAPTERS), 0)
         """Of adapters' weights."""
         self.texts = [rng.choices(range(VOCAB), k=CONTEXT) for _ in range(3)]
@@ -91,15 +101,21 @@ class World:
 
     # What a request alone would get
 
-    def root(self, adapter: str | None) -> int:
-        return hash((1 + ADAPTERS.index(adapter) if adapter else 0, self.generations[adapter], 0))
+    def root(self, adapter: str | None, salt: bytes) -> int:
+        return hash((1 + ADAPTERS.index(adapter) if adapter else 0, self.generations[adapter], len(salt), 0))
+
+    def salt(self, tenant: str) -> bytes:
+        """Of another length for each: what one has computed is wrong for all others."""
+        return b"s" * self.tenants.index(tenant)
 
     def draw(self, state: int, params: SamplingParams) -> int:
         return hash((state, params.seed)) % 1009 % VOCAB
 
-    def choice(self, prompt: list[int], params: SamplingParams, adapter: str | None) -> Choice:
+    def choice(
+        self, prompt: list[int], params: SamplingParams, adapter: str | None, tenant: str = "a"
+    ) -> Choice:
         self.number += 1
-        state, states, wanted = self.root(adapter), [], []
+        state, states, wanted = self.root(adapter, self.salt(tenant)), [], []
         for token in prompt:
             state = hash((state, token))
             states.append(state)
@@ -108,7 +124,7 @@ class World:
             state = hash((state, wanted[-1]))
             states.append(state)
             if wanted[-1] in params.stop_token_ids or len(wanted) == params.max_tokens:
-                return Choice(self.number, prompt, params, adapter, None, wanted, states)
+                return Choice(self.number, prompt, params, adapter, None, wanted, tenant, states)
 
     # What may happen
 
@@ -129,10 +145,14 @@ class World:
         if rng.random() < 0.05:
             prompt = prompt * (1 + CONTEXT // len(prompt))
         adapter = rng.choice((None, None, None, *ADAPTERS))
+        tenant = rng.choice(self.tenants)
         stops = frozenset({STOP}) if rng.random() < 0.4 else frozenset()
         group = [
             self.choice(
-                prompt, SamplingParams(rng.choice((1, 2, 5, 9, 17)), seed=seed, stop_token_ids=stops), adapter
+                prompt,
+                SamplingParams(rng.choice((1, 2, 5, 9, 17)), seed=seed, stop_token_ids=stops),
+                adapter,
+                tenant,
             )
             for seed in rng.choices(range(3), k=rng.choice((1, 1, 1, 2, 3, 5)))
         ]
@@ -148,6 +168,8 @@ class World:
             deadline=deadline,
             weight=rng.choice((0.25, 1.0, 1.0, 4.0)),
             adapter=adapter,
+            tenant=tenant,
+            salt=self.salt(tenant),
             siblings=[Sibling(one.id, one.params) for one in group[1:]],
         )
         most = max(one.params.max_tokens for one in group)
@@ -155,7 +177,9 @@ class World:
         blocks = -(-(len(prompt) + most - 1) // self.block_size)
         fits = len(prompt) + most <= cap and blocks <= scheduler.pool.total
         seats = scheduler.max_sequences - len(scheduler.running)
-        full = bool(self.alive) and scheduler.places + len(group) > seats + scheduler.max_waiting
+        here = any(one.tenant == tenant and one.id not in scheduler.parked for one in self.alive.values())
+        room = seats + scheduler.max_waiting - (scheduler.max_waiting // 8 if here else 0)
+        full = bool(self.alive) and scheduler.places + len(group) > room
         before = (scheduler.places, scheduler.idle)
         try:
             scheduler.submit(request)
@@ -194,6 +218,19 @@ class World:
         else:
             number = self.rng.choice([self.number + 1, *self.gone[-5:]])
         assert not self.scheduler.abort(number)
+
+    def park(self) -> None:
+        """One that was parked goes on, or another is parked."""
+        rng, scheduler = self.rng, self.scheduler
+        if scheduler.parked and rng.random() < 0.5:
+            assert scheduler.unpark(rng.choice(list(scheduler.parked)))
+        elif self.alive:
+            number = rng.choice(list(self.alive))
+            fits = bool(self.alive[number].gained) and number not in scheduler.parked
+            assert scheduler.park(number) == fits
+            self.tally["parked"] += fits
+        else:
+            assert not scheduler.park(self.number + 1) and not scheduler.unpark(self.number + 1)
 
     def forget(self) -> None:
         name = self.rng.choice(ADAPTERS)
@@ -237,7 +274,7 @@ class World:
                 one.scheduled = True
         for one in self.alive.values():
             assert one.scheduled or one.deadline is None or one.deadline > self.now
-        assert plan.work or not self.alive, "requests, but no work"
+        assert plan.work or len(self.alive) == len(scheduler.parked), "requests, but no work"
         assert len(worked) == len(plan.work) <= scheduler.max_sequences
         assert plan.tokens <= self.budget
         # Whoever decodes gains a token in every step, unless it gives way.
@@ -246,6 +283,13 @@ class World:
             # One that lacks a single token is as good as one that decodes.
             prompts = [work for work in plan.work if work.start + 1 < len(work.history)]
             assert sum(len(work.tokens) for work in prompts) <= scheduler.chunk
+        tally["preempted"] += len(plan.preempted)
+        tally["copies"] += len(plan.copies)
+        tally["hits"] += plan.hit_tokens > 0
+        tally["chunks"] += sum(work.sampling is None for work in plan.work)
+        assert scheduler.prefixes is not None or not plan.hit_tokens
+        if len(self.tenants) > 1:
+            return
         # The last in rank give way, and the very last first; nobody is let in past one who waits ahead of him.
         gave_way = [running[number] for number in plan.preempted if number in running]
         stayed = [rank for number, rank in running.items() if number not in plan.preempted]
@@ -255,11 +299,6 @@ class World:
         let_in = [rank for number, rank in waiting.items() if number in seated]
         kept_out = [rank for number, rank in waiting.items() if number not in seated | set(plan.preempted)]
         assert not let_in or not kept_out or max(let_in) < min(kept_out)
-        tally["preempted"] += len(plan.preempted)
-        tally["copies"] += len(plan.copies)
-        tally["hits"] += plan.hit_tokens > 0
-        tally["chunks"] += sum(work.sampling is None for work in plan.work)
-        assert scheduler.prefixes is not None or not plan.hit_tokens
 
     def take(self, gains: list[Progress]) -> None:
         for gain in gains:
@@ -281,7 +320,7 @@ class World:
     # The worker
 
     def execute(self, plan: Plan) -> Drawn:
-        cache, pool, size = self.cache, self.scheduler.pool, self.block_size
+        cache, pool, size, rng = self.cache, self.scheduler.pool, self.block_size, self.rng
         for source, target in plan.copies:
             cache[target] = list(cache[source])
         written: set[int] = set()
@@ -316,6 +355,11 @@ class World:
             assert all(cache[table[i // size]][i % size] == own[i] for i in range(work.start, work.end))
             if work.sampling is not None:
                 self.answer(work, own, work.sampling, drawn)
+                if self.late and rng.random() < 0.1:
+                    number = rng.choice([work.request_id, *(one.id for one in work.siblings)])
+                    drawn.late.add(number)
+                    del drawn.tokens[number]
+                    self.tally["late"] += 1
         return drawn
 
     def answer(self, work: Work, states: list[int], params: SamplingParams, drawn: Drawn) -> None:
@@ -357,8 +401,8 @@ class World:
         scheduler.check_integrity()
         pool = scheduler.pool
         assert pool.free + pool.cached + pool.used == pool.total
-        assert scheduler.idle == (not self.alive)
-        known = [*scheduler.running, *scheduler.waiting]
+        assert scheduler.idle == (len(self.alive) == len(scheduler.parked))
+        known = [*scheduler.running, *scheduler.waiting, *scheduler.parked.values()]
         begun = [one.id for one in known]
         assert sorted([*begun, *(other.id for one in known for other in one.siblings)]) == sorted(self.alive)
         for request in scheduler.running:
@@ -372,16 +416,20 @@ class World:
         found = self.nodes.get(node)
         if found is None:
             assert node.parent is not None
-            state = self.content(node.parent)[-1] if node.parent.parent else self.root(node.adapter)
+            salt = len(node.tokens) - 4 * self.block_size
+            first = self.root(node.adapter, node.tokens[:salt])
+            state = self.content(node.parent)[-1] if node.parent.parent else first
             found = self.nodes[node] = []
-            for start in range(0, len(node.tokens), 4):
+            for start in range(salt, len(node.tokens), 4):
                 state = hash((state, int.from_bytes(node.tokens[start : start + 4], "little")))
                 found.append(state)
         return found
 
     def drain(self) -> None:
         """Whatever is left ends within a bounded number of steps, and each end was told exactly once."""
-        scheduler = self.scheduler
+        scheduler, self.late = self.scheduler, False
+        for number in list(scheduler.parked):
+            assert scheduler.unpark(number)
         left = sum(len(one.prompt) + len(one.wanted) for one in self.alive.values())
         # Each may have to be computed again for each other that comes before it; and chunks of 0 take their time.
         for _ in range(50 + 6 * left * math.isqrt(1 + len(self.alive))):
@@ -394,7 +442,7 @@ class World:
         assert scheduler.places == 0 and not scheduler.waiting_by_priority
         last = self.choice([0], SamplingParams(1), None)
         self.alive[last.id] = last
-        scheduler.submit(Request(last.id, [0], last.params, submitted=self.now))
+        scheduler.submit(Request(last.id, [0], last.params, submitted=self.now, tenant="a"))
         self.step()
         self.check()
         assert sorted(self.ended) == sorted(set(self.gone) - {last.id})

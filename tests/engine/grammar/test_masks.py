@@ -6,14 +6,17 @@ import json
 import random
 import string
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from engine.core.sampling_params import Grammar, SamplingParams
+from engine.grammar import compiled
 from engine.grammar.masks import Grammars
 from engine.worker.batch import Draw
 from tests.engine.tiny import make_tokenizer
@@ -223,6 +226,59 @@ def test_a_grammar_that_fails_ends_its_answer_and_harms_no_other(
     answer = [tokenizer.token_to_id(sign) for sign in "zz"]  # what no grammar above allows
     both = draws_of(number, sampling, answer) + draws_of(new_id(), params(regex("b")), [])
     assert allowed(grammars, both) == [{EOS}, {tokenizer.token_to_id("b")}]
+
+
+def test_nobody_waits_for_a_mask_that_is_slow(
+    folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars, b, c = Grammars(folder, VOCAB), tokenizer.token_to_id("b"), tokenizer.token_to_id("c")
+    quick, slow, sampling = new_id(), new_id(), params(regex("bc"))
+    # The first mask of each is computed apart; from then on this one's is not.
+    assert allowed(grammars, draws_of(quick, sampling, [])) == [{b}]
+    go_on, compute = Event(), Grammars._fill_one
+    monkeypatch.setattr(Grammars, "_fill_one", lambda *args: (go_on.wait(60), compute(*args))[1])
+
+    both = draws_of(quick, sampling, [b]) + draws_of(slow, sampling, [])
+    masks = grammars.begin(both)
+    assert masks is not None
+    rows, found = masks.wait(0.0)
+    assert (rows, masks.late) == ([0], {slow}) and bits(found[0]) == {c}
+
+    free = draws_of(new_id(), params(None), [])
+    masks = grammars.begin(free + draws_of(slow, sampling, []))
+    assert masks is not None
+    assert masks.wait(0.0)[0] == [] and masks.late == {slow}
+
+    go_on.set()
+    masks = grammars.begin(draws_of(slow, sampling, []))
+    assert masks is not None
+    rows, found = masks.wait(0.0)
+    assert (rows, masks.late) == ([0], set()), "it is waited for where there is nobody else"
+    assert bits(found[0]) == {b}
+    # What was computed late is not mistaken for what comes after it.
+    assert allowed(grammars, draws_of(slow, sampling, [b])) == [{c}]
+
+
+def test_a_lexer_that_is_full_fails_no_answer(
+    folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its mask is computed apart or with the others'."""
+    monkeypatch.setattr(
+        compiled, "limits", lambda kind: LLParserLimits(max_lexer_states=1000, verbose_errors=False)
+    )
+    grammars, sampling = Grammars(folder, VOCAB), params(regex("(a|b)*a(a|b){12}"))
+    letters = [tokenizer.token_to_id(sign) for sign in "ab"]
+    answers = {new_id(): list[int]() for _ in range(12)}
+    chance, full = random.Random(1), set()
+    for _ in range(60):
+        draws = [draw for number, answer in answers.items() for draw in draws_of(number, sampling, answer)]
+        for mask in allowed(grammars, draws):
+            assert mask >= set(letters)
+        assert not grammars.take_failed()
+        full |= {number for number in answers if grammars._followers[number]._entry is None}
+        for answer in answers.values():
+            answer.append(chance.choice(letters))
+    assert full, "no lexer was full: this tests nothing"
 
 
 class Writer:

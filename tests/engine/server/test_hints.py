@@ -51,3 +51,26 @@ def test_without_headers_there_are_no_hints() -> None:
 def test_nothing_in_a_header_can_fail(priority: bytes, deadline: bytes) -> None:
     found = read_hints({b"x-tollgate-priority": priority, b"x-tollgate-deadline": deadline}, 0.0)
     assert -1000 <= found.priority <= 1000
+
+
+def test_a_salt_is_the_tenants_and_the_callers_together() -> None:
+    def salt(own: str | None = None, **headers: bytes) -> bytes:
+        named = {f"x-tollgate-{name.replace('_', '-')}".encode(): value for name, value in headers.items()}
+        return read_hints(named, 0.0).salt(own)
+
+    assert salt() == salt(tenant=b"") == b"", "nobody is told apart where nobody says who he is"
+    found = {
+        salt(tenant=b"acme"),
+        salt(tenant=b"globex"),
+        salt("mine"),
+        salt("mine", tenant=b"acme"),
+        salt("mine", tenant=b"globex"),
+        salt("acme"),
+        salt("globexmine", tenant=b""),
+    }
+    assert len(found) == 7, "no caller's own salt makes him another tenant"
+    assert salt("mine", tenant=b"acme", prefix_sharing=b"all") == salt("mine")
+    assert salt(tenant=b"acme", prefix_sharing=b"all") == b""
+    assert salt(tenant=b"acme", prefix_sharing=b"system") == salt(tenant=b"acme")
+    assert salt(tenant=b"acme", prefix_sharing=b"whatever") == salt(tenant=b"acme")
+    assert salt(tenant=b"\xff" * 1000)

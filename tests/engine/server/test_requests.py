@@ -5,8 +5,10 @@ from typing import Any
 
 import orjson
 import pytest
+from pydantic import ValidationError
 
 from engine.errors import InvalidRequest, UnsupportedParameter
+from engine.server import requests
 from engine.server.fields import listed
 from engine.server.requests import ChatBody, CompletionBody, read
 
@@ -338,3 +340,46 @@ def test_a_body_full_of_mistakes_is_refused_at_the_first(kind: Any, field: str, 
 def test_nesting_without_end_is_not_json() -> None:
     with pytest.raises(InvalidRequest, match="JSON"):
         read(ChatBody, b'{"model": ' + b"[" * 100_000)
+
+
+MANY = 100_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [USER] * MANY}, "messages"),
+        ({"messages": [{}] * MANY}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [1] * MANY}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * MANY}]},
+            "messages[0].content",
+        ),
+        ({"messages": [{"role": "assistant", "tool_calls": [1] * MANY}]}, "messages[0].tool_calls[0]"),
+        ({"tools": [1] * MANY}, "tools[0]"),
+        ({"tools": [TOOL] * MANY}, "tools"),
+        ({"guided_choice": [1] * MANY}, "guided_choice[0]"),
+        ({"guided_choice": ["a"] * MANY}, "guided_choice"),
+        ({"structured_outputs": {"choice": [1] * MANY}}, "structured_outputs.choice[0]"),
+        ({"stop": [1] * MANY}, "stop[0]"),
+        ({"stop_token_ids": ["a"] * MANY}, "stop_token_ids[0]"),
+        ({"logit_bias": {str(i): "a" for i in range(MANY)}}, "logit_bias"),
+        ({f"x{i}": 1 for i in range(MANY)}, None),
+    ],
+)
+def test_many_mistakes_are_as_cheap_as_one(
+    fields: dict[str, Any], param: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pydantic makes an object of each that it finds: no more than a few are to be found."""
+    found: list[int] = []
+    told = requests._from_pydantic
+
+    def count(error: ValidationError) -> InvalidRequest:
+        found.append(error.error_count())
+        return told(error)
+
+    monkeypatch.setattr(requests, "_from_pydantic", count)
+    with pytest.raises(InvalidRequest) as refused:
+        chat(**fields)
+    assert refused.value.param == param
+    assert sum(found) <= 4

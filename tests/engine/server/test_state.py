@@ -95,6 +95,35 @@ def test_usage_tells_what_was_cached(tiny_model: Path, tmp_path: Path) -> None:
         ]
 
 
+def test_one_tenant_learns_nothing_of_what_another_asked(tiny_model: Path, tmp_path: Path) -> None:
+    with EngineServer(tiny_model, "--block-size", "4", log=tmp_path / "log") as server:
+        system = {"role": "system", "content": "ba be bi bo bu " * 4}
+
+        def cached(text: str, salt: str | None = None, **headers: str) -> int:
+            """Tokens that were found of a prompt that is then there for others."""
+            body = {"model": "tiny", "messages": [system, {"role": "user", "content": text}], "max_tokens": 1}
+            named = {f"x-tollgate-{name.replace('_', '-')}": value for name, value in headers.items()}
+            body |= {"cache_salt": salt} if salt else {}
+            answer = server.http.post("/v1/chat/completions", json=body, headers=named)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        secret = "the secret of acme is 42 " * 4
+        assert cached(secret, tenant="acme") == 0
+        own = cached(secret, tenant="acme")
+        assert own > 40
+        assert cached(secret, tenant="globex") == 0
+        assert cached(secret) == 0
+        assert cached(secret, "acme") == 0 == cached(secret, "own", tenant="acme")
+        assert cached(secret, "own", tenant="acme") == own
+        # With a system prompt that is shared, that and no more is found.
+        shared = cached(secret, tenant="acme", prefix_sharing="system")
+        assert 0 < shared < own, "whoever named no tenant left it to everybody"
+        assert cached(secret, tenant="globex", prefix_sharing="system") == shared
+        assert cached("other " * 9, tenant="initech", prefix_sharing="system") == shared
+        assert cached(secret, tenant="initech", prefix_sharing="all") >= own
+
+
 def test_more_prompts_than_there_is_room_for_are_refused_for_good(tiny_model: Path, tmp_path: Path) -> None:
     with EngineServer(
         tiny_model, "--max-num-seqs", "2", "--max-waiting", "1", log=tmp_path / "log"

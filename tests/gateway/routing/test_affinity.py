@@ -207,3 +207,28 @@ def test_models_that_are_gone_are_forgotten() -> None:
     assert first(affinity, of) == other.target.backend
     affinity.keep({"n"})
     assert first(affinity, of) != other.target.backend
+
+
+def shared(first: str, *rest: str, tenant: str, sharing: Any) -> list[int]:
+    return list(prefix_of(chat(first, *rest), tenant, sharing).blocks)
+
+
+def test_what_the_policy_shares_has_one_replica_for_all_tenants_and_nothing_else_has() -> None:
+    system, question = words(200), words(200, "q")
+    one, other = (shared(system, question, tenant=name, sharing="system") for name in ("acme", "globex"))
+    common = len(system) // BLOCK
+    assert one[: common - 1] == other[: common - 1], "what both begin with"
+    assert not set(one[common + 1 :]) & set(other[common + 1 :]), "not what each of them asks"
+    assert len(set(one)) == len(one)
+    one, other = (shared("short", question, tenant=name, sharing="system") for name in ("acme", "globex"))
+    assert not set(one) & set(other)
+    one, other = (shared(system, question, tenant=name, sharing="all") for name in ("acme", "globex"))
+    assert one == other
+    one, other = (shared(system, question, tenant=name, sharing="none") for name in ("acme", "globex"))
+    assert not set(one) & set(other)
+
+
+def test_tools_before_a_shared_system_prompt_are_the_tenants_own() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": words(100)}}]
+    found = [prefix_of(chat(words(200), tools=tools), name, "system").blocks for name in ("acme", "globex")]
+    assert not set(found[0]) & set(found[1])

@@ -17,6 +17,7 @@ from gateway.errors import Internal, Overloaded, UpstreamFailed
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
 from gateway.policy import schema
+from gateway.prefixes import alias
 from gateway.stages.queue import queue
 from gateway.types import Call, Chunk, Chunks, Demand, Handler, Principal, Usage
 from tests.fakes import CANDIDATE, a_call, policy
@@ -318,10 +319,11 @@ async def test_the_engine_is_told_of_priority_weight_and_deadline() -> None:
     gate = Gate(kind="engine", tiers={"pro": {"priority": 1, "weight": 3.0, "sla": "9s"}})
     calls = [gate.call("pro", allowed=5.0), gate.call("pro"), gate.call("other")]
     await asyncio.gather(*(gate.answer(call) for call in calls))
-    told = {"x-tollgate-priority": "1", "x-tollgate-weight": "3"}
+    same = {"x-tollgate-tenant": alias(calls[0].principal.tenant)}
+    told = {"x-tollgate-priority": "1", "x-tollgate-weight": "3", **same}
     assert calls[0].hints == {**told, "x-tollgate-deadline": "5.000"}
     assert calls[1].hints == {**told, "x-tollgate-deadline": "8.810"}
-    assert calls[2].hints == {"x-tollgate-priority": "0", "x-tollgate-weight": "1"}
+    assert calls[2].hints == {"x-tollgate-priority": "0", "x-tollgate-weight": "1", **same}
 
 
 @in_virtual_time
