@@ -10,14 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from gateway.sidecar.api import SidecarBusy, SidecarDown, SidecarError
+from gateway.sidecar.api import ACCOUNT, SidecarBusy, SidecarDown, SidecarError
+from gateway.sidecar.fair_line import FairLine
 
 V = TypeVar("V")
+_Key = tuple[str, str]
+"""A tenant and a text: nobody waits for another's turn, or learns from the time it takes what another asked."""
 
 
 @dataclass(eq=False, slots=True)
 class _Work(Generic[V]):
-    text: str
+    key: _Key
     waiting: set[asyncio.Future[V]] = field(default_factory=set)
     taken: bool = False
 
@@ -25,7 +28,8 @@ class _Work(Generic[V]):
 class Batcher(Generic[V]):
     """``compute`` gives a value for each text; it runs in ``executor``, one batch at a time.
 
-    Equal texts under way share one computation. What nobody waits for any more is not computed, unless it was taken
+    Tenants (``ACCOUNT``) have their turns. Equal texts of one that are under way share one computation.
+    What nobody waits for any more is not computed, unless it was taken
     up already.
     """
 
@@ -46,10 +50,10 @@ class Batcher(Generic[V]):
         self._max_queue = max_queue
         self._max_characters = max_characters
         self._remembered = remembered
-        self._recent: OrderedDict[str, V] = OrderedDict()
-        self._works: dict[str, _Work[V]] = {}
+        self._recent: OrderedDict[_Key, V] = OrderedDict()
+        self._works: dict[_Key, _Work[V]] = {}
         """Those that wait and those being computed."""
-        self._queue: OrderedDict[str, _Work[V]] = OrderedDict()
+        self._queue: FairLine[_Key] = FairLine()
         self._runner: asyncio.Task[None] | None = None
         self.batches = 0
         """How many were computed."""
@@ -61,44 +65,56 @@ class Batcher(Generic[V]):
         return len(self._queue)
 
     async def get(self, texts: Iterable[str]) -> list[V]:
-        """Raises ``SidecarBusy`` if not all of them find a place in the queue, and what ``compute`` raises."""
-        wanted = list(texts)
-        fresh = {text for text in wanted if text not in self._recent and text not in self._works}
-        if len(self._queue) + len(fresh) > self._max_queue:
-            raise SidecarBusy(f"{len(self._queue)} texts wait already, and {self._max_queue} are the most")
-        pending = [self._one(text) for text in wanted]
+        """Raises ``SidecarBusy`` if not all of them find a place in the queue, and what ``compute`` raises.
+
+        Where it is full, whoever has the most waiting makes room for those who have less.
+        """
+        account = ACCOUNT.get()
+        wanted = [(account, text) for text in texts]
+        fresh = {key for key in wanted if key not in self._recent and key not in self._works}
+        busy = SidecarBusy(f"{len(self._queue)} texts wait already, and {self._max_queue} are the most")
+        if len(fresh) > self._max_queue:
+            raise busy
+        while len(self._queue) + len(fresh) > self._max_queue:
+            crowded_out = self._queue.crowd_out(account, len(fresh))
+            if crowded_out is None:
+                raise busy
+            self._settle([self._works[crowded_out]], busy)
+        pending = [self._one(key) for key in wanted]
         try:
             return [one if not isinstance(one, asyncio.Future) else await one for one in pending]
         finally:
-            for text, one in zip(wanted, pending, strict=True):
+            for key, one in zip(wanted, pending, strict=True):
                 if isinstance(one, asyncio.Future):
-                    self._leave(text, one)
+                    self._leave(key, one)
 
-    def _one(self, text: str) -> V | asyncio.Future[V]:
-        if text in self._recent:
-            self._recent.move_to_end(text)
-            return self._recent[text]
-        work = self._works.get(text)
+    def _one(self, key: _Key) -> V | asyncio.Future[V]:
+        if key in self._recent:
+            self._recent.move_to_end(key)
+            return self._recent[key]
+        work = self._works.get(key)
         if work is None:
-            work = self._works[text] = self._queue[text] = _Work(text)
+            work = self._works[key] = _Work(key)
+            self._queue.push(key[0], key, len(key[1]))
             if self._runner is None or self._runner.done():
                 self._runner = asyncio.create_task(self._run(), name="batches")
         answered: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         work.waiting.add(answered)
         return answered
 
-    def _leave(self, text: str, answered: asyncio.Future[V]) -> None:
+    def _leave(self, key: _Key, answered: asyncio.Future[V]) -> None:
         if answered.done():
             if not answered.cancelled():
                 answered.exception()  # a second text of the same caller may have failed unseen
         else:
             answered.cancel()
-        work = self._works.get(text)
+        work = self._works.get(key)
         if work is None or answered not in work.waiting:
             return
         work.waiting.discard(answered)
         if not work.waiting and not work.taken:
-            del self._works[text], self._queue[text]
+            del self._works[key]
+            self._queue.remove(key[0], key)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,7 +124,7 @@ class Batcher(Generic[V]):
                 batch = self._take()
                 if not batch:
                     continue
-                texts = [work.text for work in batch]
+                texts = [work.key[1] for work in batch]
                 try:
                     values = await loop.run_in_executor(self._executor, self._compute, texts)
                 except Exception as error:  # whatever a foreign model raises is its callers' to hear
@@ -118,8 +134,8 @@ class Batcher(Generic[V]):
                 self.batches += 1
                 self.computed += len(batch)
                 for work, value in zip(batch, values, strict=True):
-                    self._remember(work.text, value)
-                    del self._works[work.text]
+                    self._remember(work.key, value)
+                    del self._works[work.key]
                     for answered in work.waiting:
                         if not answered.done():
                             answered.set_result(value)
@@ -128,27 +144,26 @@ class Batcher(Generic[V]):
             self._queue.clear()
 
     def _take(self) -> list[_Work[V]]:
-        """The longest waiting, and as many more as are to be computed with it, in the order of their lengths."""
+        """Whoever is next, and as many more as are to be computed with it, in the order of their lengths."""
         batch: list[_Work[V]] = []
         characters = 0
         while self._queue and len(batch) < self._max_batch:
-            text = next(iter(self._queue))
-            characters += len(text)
+            characters += len(self._queue.head()[1])
             if batch and characters > self._max_characters:
                 break
-            work = self._queue.pop(text)
+            work = self._works[self._queue.pop()]
             work.taken = True
             batch.append(work)
-        return sorted(batch, key=lambda work: len(work.text))
+        return sorted(batch, key=lambda work: len(work.key[1]))
 
-    def _remember(self, text: str, value: V) -> None:
-        self._recent[text] = value
+    def _remember(self, key: _Key, value: V) -> None:
+        self._recent[key] = value
         if len(self._recent) > self._remembered:
             self._recent.popitem(last=False)
 
     def _settle(self, works: Sequence[_Work[V]], error: SidecarError) -> None:
         for work in works:
-            del self._works[work.text]
+            del self._works[work.key]
             for answered in work.waiting:
                 if not answered.done():
                     answered.set_exception(error)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.guards.finding import Finding
-from gateway.sidecar.api import Hit, Look, Scored, SidecarBusy, SidecarDown, SidecarError
+from gateway.sidecar.api import ACCOUNT, Hit, Look, Scored, SidecarBusy, SidecarDown, SidecarError
 from gateway.sidecar.protocol import (
     HELLO,
     MAX_FRAME,
@@ -182,7 +182,7 @@ class _Link(asyncio.Protocol):
         if self.ended or transport is None:
             raise SidecarDown("the sidecar went away")
         self._asked = number = self._asked + 1
-        frame = encode({"id": number, "op": op, **arguments}, payload)
+        frame = encode({"id": number, "op": op, "account": ACCOUNT.get(), **arguments}, payload)
         if transport.get_write_buffer_size() + len(frame) > 2 * MAX_FRAME:
             raise SidecarBusy("the sidecar does not read what it is sent")
         answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()

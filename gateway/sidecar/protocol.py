@@ -1,8 +1,9 @@
 """What goes over the socket between a gateway worker and the sidecar.
 
 A frame is two little-endian uint32 (bytes of the header, bytes of the payload), the header as JSON, the payload as it
-is. Both sides greet first with ``HELLO``. After that the gateway sends ``{"id", "op", …}`` or ``{"cancel": id}``, and
-the sidecar answers each ``id`` once, in any order: ``{"id", …}`` or ``{"id", "error", "message"}``.
+is. Both sides greet first with ``HELLO``. After that the gateway sends ``{"id", "op", "account", …}`` or
+``{"cancel": id}``, and the sidecar answers each ``id`` once, in any order: ``{"id", …}`` or
+``{"id", "error", "message"}``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import orjson
 
 from gateway.sidecar.api import SidecarBusy, SidecarDown, SidecarError, SidecarLoading
 
-VERSION = 1
+VERSION = 2
 HELLO: Mapping[str, Any] = {"tollgate-sidecar": VERSION}
 MAX_FRAME = 64 * 2**20
 """Bytes of a header and its payload together."""

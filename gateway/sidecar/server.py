@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.sidecar.api import SidecarBusy, SidecarError
+from gateway.sidecar.api import ACCOUNT, SidecarBusy, SidecarError
 from gateway.sidecar.protocol import (
     HELLO,
     MAX_FRAME,
@@ -84,6 +84,7 @@ class _Connection(asyncio.Protocol):
             self._under_way[number] = asyncio.create_task(self._answer(number, op, frame))
 
     async def _answer(self, number: int, op: str, frame: Frame) -> None:
+        ACCOUNT.set(str(frame.header.pop("account", "")))  # this task's own
         try:
             header, payload = await self._handler(op, frame.header, frame.payload)
             self._say(number, header, payload)

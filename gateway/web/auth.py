@@ -7,6 +7,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.cycle import HANGUP, Hangup
+from gateway.sidecar.api import ACCOUNT
 from gateway.web.context import Context
 
 
@@ -24,4 +25,5 @@ class Auth:
             peer: Hangup | None = scope.get(HANGUP)
             if peer is not None and not peer.proven:
                 peer.prove()
+            ACCOUNT.set(context.principal.tenant)  # for whatever this request's task does
         await self._app(scope, receive, send)

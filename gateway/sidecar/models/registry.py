@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from gateway.guards.finding import Finding
 from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
 from gateway.sidecar.batcher import Batcher
 from gateway.sidecar.config import SidecarConfig
+from gateway.sidecar.lane import Lane
 from gateway.sidecar.server import Answer
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 _LOOK_AGAIN = 2.0
 """Seconds between looks for packages that someone else is to install."""
@@ -57,25 +56,6 @@ class Slot(Generic[T]):
             what = "is still being loaded" if self.state == "loading" else self.state
             raise SidecarLoading(f"'{self.name}' {what}")
         return self._value
-
-
-class Lane:
-    """A thread for blocking work, with a bound on how much of it may wait."""
-
-    def __init__(self, name: str, most: int) -> None:
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self.waiting = 0
-        self._most = most
-
-    async def run(self, weight: int, work: Callable[..., V], *arguments: Any) -> V:
-        """Raises ``SidecarBusy``, and what ``work`` raises. What is cancelled before its turn is not done."""
-        if self.waiting + weight > self._most:
-            raise SidecarBusy(f"{self.waiting} texts wait already, and {self._most} are the most")
-        self.waiting += weight
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
-        finally:
-            self.waiting -= weight
 
 
 class Registry:
@@ -284,7 +264,7 @@ class Registry:
             return finder.find(text, language, entities)
 
         try:
-            found = [await self._presidio.run(1, find, text) for text in texts]
+            found = [await self._presidio.run(1, find, text, cost=len(text)) for text in texts]
         except ValueError as error:  # an entity that cannot be found
             raise SidecarError(str(error)) from None
         return {"found": [[(f.label, f.start, f.end, f.score) for f in of_text] for of_text in found]}, b""
