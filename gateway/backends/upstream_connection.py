@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """Back to the pool, if the answer was read to its end and the server keeps the connection."""
         self._busy = False
-        if not (self._done and self._keep and not self._parts) or not self.usable or self._is_sending():
+        if not (self._done and self._keep and not self._parts) or not self.usable:
             self.drop()
         self._home.back(self)
 
