@@ -90,7 +90,7 @@ async def gateway(
             }
             for name in servers
         },
-        prices={"main-model": {"input": 1.0, "output": 1.0}, "spare-model": {"input": 1.0, "output": 1.0}},
+        prices={f"{name}-model": {"input": 1.0, "output": 1.0} for name in servers},
     )
     async with serving(folder / "policies", policy) as running:
         yield running

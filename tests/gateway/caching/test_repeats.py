@@ -23,6 +23,7 @@ from gateway.caching.exact import MemoryAnswers
 from gateway.caching.repeats import Repeats
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
+from gateway.policy.revocation import Withdrawn
 from gateway.policy.schema import Policy
 from gateway.runtime import Generations
 from gateway.web import routes
@@ -314,7 +315,7 @@ async def live(world: World, steps: list[Any]) -> None:
                     for name in list(answers._entries):
                         answers.evict(name)
             case "revoke":
-                world.generations.revoke(frozenset({"acme-1"}))
+                world.generations.withdraw(Withdrawn(gone=frozenset({"acme-1"})))
             case str():
                 await world.take_up(POLICIES[step])
             case ((path, body), token, headers, times):
