@@ -98,7 +98,8 @@ class Pending:
                 self._grammars.failed[task.request_id] = task.follower.failed
         found.sort(key=lambda one: one[0])
         rows = [row for row, _ in found]
-        return rows, torch.from_numpy(np.stack([bits for _, bits in found])) if found else torch.empty(0, 0)
+        bits = np.array([bits for _, bits in found], dtype=np.int32).reshape(len(rows), self._grammars.words)
+        return rows, torch.from_numpy(bits)
 
 
 class Grammars:
@@ -115,7 +116,7 @@ class Grammars:
         """
         self.failed: dict[int, str] = {}
         """Requests whose answers cannot go on, and why: see ``take_failed``."""
-        self._words = -(-vocab_size // 32)
+        self.words = -(-vocab_size // 32)
         self._thread = ThreadPoolExecutor(1, "grammar")
         self._slow = ThreadPoolExecutor(1, "slow-grammar")
         self._compiler = ThreadPoolExecutor(1, "compiler")
@@ -246,10 +247,10 @@ class Grammars:
 
     def _fit(self, bits: Bits) -> Bits:
         """As many words as the logits have: ids that the tokenizer has not are never allowed."""
-        if bits.shape[1] == self._words:
+        if bits.shape[1] == self.words:
             return bits
-        fitted = np.zeros((len(bits), self._words), dtype=np.int32)
-        width = min(self._words, bits.shape[1])
+        fitted = np.zeros((len(bits), self.words), dtype=np.int32)
+        width = min(self.words, bits.shape[1])
         fitted[:, :width] = bits[:, :width]
         return fitted
 

@@ -144,6 +144,8 @@ class Runner:
             logits = self.model.logits(hidden[batch.drawn_rows])
             # Guesses follow from what is drawn: where there are any, all is waited for.
             allowed = masks.wait(None if self.speculation else PATIENCE) if masks else None
+            if allowed is not None and not allowed[0]:
+                allowed = None  # all of them are late
             tokens = self._sampler.draw(logits, batch.draws, allowed)
             kept = verify(batch.draws, tokens)
             drawn.tokens = gather(batch.draws, tokens, kept)

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from engine.config import EngineConfig
-from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import StartupError
+from engine.grammar.masks import Grammars
 from engine.worker.runner import Runner, check_kernels, pick_device, pick_dtype
 from kernels.launch import path
 from tests.engine import dense
@@ -225,3 +228,44 @@ def test_kernels_that_cannot_be_had_are_refused_by_name(monkeypatch: pytest.Monk
         check_kernels(torch.device("cpu"))
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     check_kernels(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_slow_mask_changes_no_token_of_anyone(
+    tiny_runner: Runner, monkeypatch: pytest.MonkeyPatch, choices: int
+) -> None:
+    """Steps go on without those whose masks are late, and what they say is the same."""
+    bound = SamplingParams(
+        max_tokens=24,
+        temperature=1.0,
+        seed=3,
+        logprobs=1,
+        stop_token_ids=frozenset({1}),
+        grammar=Grammar("regex", "[a-z]{20}"),
+    )
+    free = SamplingParams(max_tokens=60, temperature=0, logprobs=1)
+    asked = [([5, 6, 7], bound), ([8, 9], free), ([5, 6, 7, 8], bound), ([90] * 20, free)]
+    usual = run(tiny_runner, asked, choices=choices)
+    compute, late = Grammars._fill_one, []
+
+    def slowly(self: Grammars, task: Any) -> Any:
+        task.follower.apart = True
+        time.sleep(0.01)
+        bits = compute(self, task)
+        task.follower.apart = True
+        return bits
+
+    begin = Grammars.begin
+
+    def watched(self: Grammars, draws: Any) -> Any:
+        pending = begin(self, draws)
+        if pending is not None:
+            late.append(pending.late)
+        return pending
+
+    monkeypatch.setattr(Grammars, "_fill_one", slowly)
+    monkeypatch.setattr(Grammars, "begin", watched)
+    slow = run(tiny_runner, asked, choices=choices)
+    assert any(late), "no mask was late: this tests nothing"
+    assert slow.tokens == usual.tokens
+    assert slow.logprobs == usual.logprobs
