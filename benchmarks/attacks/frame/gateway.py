@@ -46,7 +46,7 @@ class Gateway:
     @property
     def workers(self) -> list[int]:
         """Process ids of the processes that serve."""
-        commands = {pid: _command(pid).split(b"\0") for pid in _descendants(self.pid)}
+        commands = {pid: _command(pid).split(b"\0") for pid in descendants(self.pid)}
         # Each has a guard beside it, with the same words in its command (gateway/leash.py).
         return [
             pid
@@ -132,12 +132,12 @@ class Gateway:
             del self.lines[:-KEEP]
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [one for child in map(int, children) for one in (child, *_descendants(child))]
+    return [one for child in map(int, children) for one in (child, *descendants(child))]
 
 
 def _command(pid: int) -> bytes:
