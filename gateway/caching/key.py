@@ -79,7 +79,7 @@ BESIDE_POLICY = frozenset(
             "cors",
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
-        "shared_prompts",
+        *("billing", "shared_prompts"),
     }
 )
 """Parts of a policy that shape none: who may ask, how much, what it costs, where things are kept."""
@@ -102,6 +102,7 @@ BESIDE_CALL = frozenset(
             "cached",
             "shadow",
             "purpose",
+            "payer",
         ),
         # Found out on the way; an answer that had to be shorter for want of money or room is not kept.
         *("demand", "purse", "cap", "candidates", "candidate", "sent", "hints", "reply_headers", "spent"),

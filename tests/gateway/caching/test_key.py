@@ -311,6 +311,7 @@ ALL_BACKENDS: dict[str, dict[str, Any]] = {
 """One of each kind."""
 OTHER: dict[str, Any] = {
     "aliases": ["z"],
+    "max_output": 77,
     "api_key": "k",
     "args": ["--seed", "1"],
     "backend": "big",
