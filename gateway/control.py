@@ -140,10 +140,23 @@ class Control:
 
 
 def tell(taken_up: Path, worker: int, keys_in_force: str) -> None:
-    """Say which keys a worker lets in, for ``Control`` to see."""
-    draft = taken_up / f".{worker}"
-    draft.write_text(keys_in_force)
-    draft.replace(taken_up / str(worker))
+    """Say which keys a worker lets in, for ``Control`` to see.
+
+    In place, as all that may be said is of one length: a full disk has the room that ``make_room`` took.
+    Raises ``OSError``.
+    """
+    descriptor = os.open(taken_up / str(worker), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(descriptor, keys_in_force.encode(), 0)
+    finally:
+        os.close(descriptor)
+
+
+def make_room(taken_up: Path, workers: int) -> None:
+    """Take the room for what workers will ``tell``, as far as there is any."""
+    with suppress(OSError):
+        for number in range(1, workers + 1):
+            tell(taken_up, number, "-" * 64)
 
 
 def ask(state_dir: Path, question: Mapping[str, Any]) -> dict[str, Any] | None:

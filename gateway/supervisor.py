@@ -25,7 +25,7 @@ from pathlib import Path
 
 from gateway.backends.launcher import Launch, launches
 from gateway.child import Child, OnLine
-from gateway.control import Control
+from gateway.control import Control, make_room
 from gateway.inheritance import INSTALLERS, inherited
 from gateway.policy.advice import has_limits
 from gateway.policy.keybook import ISSUED
@@ -294,6 +294,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
         try:
             taken_up = Path(scratch) / "keys"
             taken_up.mkdir(mode=0o700)
+            make_room(taken_up, settings.workers)
             also = (settings.state_dir / ISSUED,)
             async with (
                 PolicyWatcher(settings.policies, take_up, env=env, also=also) as watcher,

@@ -69,6 +69,8 @@ class PolicyWatcher:
         self._on_error = on_error
         self._on_withdrawn = on_withdrawn
         self._on_keys = on_keys
+        self._keys_told: str | None = ""
+        """The last of ``keys_in_force`` that was told; None while one could not be."""
         self._also = also
         self._fallback = fallback
         self._env = env
@@ -127,6 +129,8 @@ class PolicyWatcher:
 
     async def _poll(self) -> None:
         changed = await asyncio.to_thread(self._files.look)
+        if self._keys_told is None:
+            self._tell_keys()
         if changed or self._files.unsettled or self._withdrawn != _NOBODY:
             await self._withdraw()
         if not changed and time.monotonic() < self._retry_at:
@@ -195,11 +199,18 @@ class PolicyWatcher:
             )
 
     def _tell_keys(self) -> None:
-        digest = sha256(" ".join(sorted(self._hashes())).encode()).hexdigest()
-        if digest != self.keys_in_force:
-            self.keys_in_force = digest
-            if self._on_keys is not None:
-                self._on_keys(digest)
+        """What is not told, on a full disk say, is in force all the same, and told later."""
+        self.keys_in_force = sha256(" ".join(sorted(self._hashes())).encode()).hexdigest()
+        if self._on_keys is None or self._keys_told == self.keys_in_force:
+            return
+        try:
+            self._on_keys(self.keys_in_force)
+        except OSError as error:
+            if self._keys_told is not None:
+                log.error("'tollgate keys' cannot be told what this worker has taken up: %s", error)
+            self._keys_told = None
+        else:
+            self._keys_told = self.keys_in_force
 
     def _hashes(self) -> set[str]:
         if self.current is None:

@@ -213,6 +213,28 @@ def gone(*ids: str) -> Withdrawn:
     return Withdrawn(gone=frozenset(ids))
 
 
+async def test_keys_that_cannot_be_told_are_in_force_and_told_later(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys, told, full = folder / "keys.yaml", list[str](), True
+
+    def tell(digest: str) -> None:
+        if full:
+            raise OSError(28, "No space left on device")
+        told.append(digest)
+
+    keys.write_text(with_keys("a", "b"))
+    async with PolicyWatcher(folder, Taker(), on_keys=tell, interval=POLL) as watcher:
+        keys.write_text(with_keys("a"))
+        await until(lambda: watcher.generation == 2)
+        assert watcher.last_error is None and not told
+        assert sum("No space left" in line for line in caplog.messages) == 1
+        full = False
+        await until(lambda: told == [watcher.keys_in_force])
+        await several_polls()
+        assert len(told) == 1
+
+
 async def test_a_key_taken_out_of_a_broken_folder_is_told(folder: Path) -> None:
     keys, told = folder / "keys.yaml", list[Withdrawn]()
     keys.write_text(with_keys("a", "b", "c"))
