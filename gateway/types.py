@@ -223,6 +223,10 @@ class Purse(Protocol):
         """
         ...
 
+    def most(self, call: Call) -> int | None:
+        """Tokens of all answers to ``call`` that dollars are held for; None where none are."""
+        ...
+
     def release(self, call: Call, spent: Spending | None = None) -> None:
         """What ``call`` used in the place of what ``hold`` held for it; None for what was never computed.
 

@@ -10,6 +10,9 @@ import orjson
 
 from gateway.types import Candidate, ChatRequest, Chunk, Json, Usage
 
+CLIPPED = "x-tollgate-max-tokens"
+"""The header that tells of fewer tokens than were asked for: another time there may be room for all of them."""
+
 LONGEST_PIECE = 4096
 """Characters of text in one event: some clients bound an event's length."""
 

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 import orjson
 
-from gateway.caching.answers import Answer, Recording, unpack
+from gateway.caching.answers import CLIPPED, Answer, Recording, unpack
 from gateway.caching.exact import Answers, MemoryAnswers, RedisAnswers
 from gateway.caching.flight import Flights
 from gateway.caching.key import Fingerprints, Partition, cache_key, partition
@@ -19,9 +19,6 @@ from gateway.types import Call, Candidate
 
 DEGRADED = frozenset({"fallback", "downgrade"})
 """Why somebody else answered than the one who was asked."""
-
-CLIPPED = "x-tollgate-max-tokens"
-"""The header that tells of fewer tokens than were asked for: another time there may be room for all of them."""
 
 READY_SHARE = 8
 """One part in so many of an exact cache in memory."""

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
-from gateway.caching.answers import Recording
+from gateway.caching.answers import CLIPPED, Recording
 from gateway.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -227,8 +227,11 @@ class Reader:
             while True:
                 while chunks:
                     chunk = chunks.popleft()
+                    first = not heard and chunk.comment is None
+                    if first and self._is_cut_for_another():
+                        raise AskYourself
                     call.candidate = flight.call.candidate
-                    if not heard and chunk.comment is None:
+                    if first:
                         heard = True
                         call.reply_headers.update(flight.call.reply_headers)
                     yield chunk
@@ -244,6 +247,12 @@ class Reader:
                 self._fail(flight.error, heard)
         finally:
             await flight.leave(self)
+
+    def _is_cut_for_another(self) -> bool:
+        """The limits of another key allowed for no longer answer, which says nothing of what this caller's do."""
+        call = self.flight.call
+        own = call.principal.key_id == self.call.principal.key_id
+        return not own and call.purse is not None and CLIPPED in call.reply_headers
 
     def _fail(self, error: BaseException, heard: bool) -> None:
         if isinstance(error, asyncio.CancelledError):

@@ -17,7 +17,7 @@ from gateway.errors import (
 )
 from gateway.fallback.breaker import Trial
 from gateway.fallback.continuation import Deviated, Joint, joined_usage
-from gateway.quota.estimate import answers_wanted, guess, unheard
+from gateway.quota.estimate import Estimate, answers_wanted, guess, unheard
 from gateway.quota.tally import Tally
 from gateway.types import Call, Candidate, Chunk, Purpose, Spending
 
@@ -89,7 +89,10 @@ class Attempt:
         unseen = unheard(call, demand) if left and not call.request.stream else demand.expected
         if call.cap is not None:
             unseen = min(unseen, call.cap * answers_wanted(call.request))
-        usage, estimated = tally.of(demand.prompt + self.before, unseen, whole=error is None)
+        thoughts = min(demand.thoughts, unheard(call, demand)) if isinstance(demand, Estimate) else 0
+        usage, estimated = tally.of(
+            demand.prompt + self.before, unseen, whole=error is None, thoughts=thoughts
+        )
         candidate = self.turn.candidate
         return Spending(candidate.target, usage, estimated, self._purpose(error), candidate.model)
 

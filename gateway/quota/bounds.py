@@ -27,36 +27,73 @@ IMAGES: Mapping[str, int] = {"anthropic": 5_000}
 AUDIO_CHARACTERS_PER_TOKEN = 32
 """Of base64: ten tokens a second, of which the thinnest MP3 has 1,333 characters."""
 FILE = 200_000
-"""A file that is only named: no more than the contexts of most models hold."""
+"""A file that is only named, or packed as a PDF is, whose bytes say nothing of its pages: no more than the contexts of
+most models hold."""
 
 _MEDIA = frozenset({"image_url", "input_image", "image"})
 _AUDIO = frozenset({"input_audio", "audio"})
 _FILES = frozenset({"file", "input_file", "document"})
 _SAID = frozenset({"role", "content"})
+_PAYLOAD = frozenset({"data", "file_data", "image_url", "url"})
+"""Fields of a medium that hold the medium itself."""
+_SETTINGS = frozenset(
+    {
+        *(
+            "stop",
+            "user",
+            "metadata",
+            "logit_bias",
+            "tool_choice",
+            "stream_options",
+            "thinking",
+            "modalities",
+        ),
+        *(
+            "service_tier",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "reasoning_effort",
+        ),
+        *("verbosity", "encoding_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+        *("structured_outputs", "bad_words", "stop_token_ids", "allowed_token_ids"),
+    }
+)
+"""Parameters that no model reads. All others may be written into the prompt, as ``suffix`` is, and ``documents``."""
+_INSTRUCTED = frozenset({"tools", "functions", "response_format"})
 
 
 def most_tokens(request: ChatRequest, kind: str = "") -> int:
     """Tokens of all prompts of ``request`` together, for a backend of this ``kind``."""
     if request.messages is None:
-        return _prompts(request.prompt)
+        return _prompts(request.prompt) + _count(request.prompt) * _parameters(request.params)
     image = IMAGES.get(kind, IMAGE)
-    tokens = TEMPLATE
+    tokens = TEMPLATE + _parameters(request.params)
     for message in request.messages:
         content = message.get("content")
         tokens += MESSAGE + (_bytes(content) if isinstance(content, str) else _value(content, image))
         if len(message) > 2 or not message.keys() <= _SAID:
             tokens += sum(_written(value) for name, value in message.items() if name not in _SAID and value)
-    for name in ("tools", "functions"):
-        if given := request.params.get(name):
-            tokens += TOOLS + _written(given)
-    if given := request.params.get("response_format"):
-        tokens += TOOLS + _written(given)
     if request.native is not None:
         # The canonical form may say less than the caller's own words, which are what a server of his dialect gets.
         own = {name: value for name, value in request.native.body.items() if name != "tools"}
         tools = request.native.body.get("tools") or ()
         tokens = max(tokens, TEMPLATE + TOOLS + _value(own, image) + (_written(tools) if tools else 0))
     return tokens
+
+
+def _parameters(params: Mapping[str, Json]) -> int:
+    tokens = 0
+    for name, given in params.items():
+        if not given or name in _SETTINGS or not isinstance(given, str | list | tuple | Mapping):
+            continue
+        tokens += _written(given) + (TOOLS if name in _INSTRUCTED else 0)
+    return tokens
+
+
+def _count(prompt: Json) -> int:
+    many = isinstance(prompt, list | tuple) and prompt and not isinstance(prompt[0], int)
+    return len(prompt) if many else 1
 
 
 def _prompts(prompt: Json) -> int:
@@ -82,26 +119,47 @@ def _value(value: Json, image: int) -> int:
         if not isinstance(kind, str):
             kind = ""
         if kind in _MEDIA:
-            return image
+            return image + _beside(value, image)
         if kind in _AUDIO:
-            return FILE if (size := _data(value)) is None else size // AUDIO_CHARACTERS_PER_TOKEN + MESSAGE
+            size = _data(value)
+            sound = FILE if size is None else size // AUDIO_CHARACTERS_PER_TOKEN + MESSAGE
+            return sound + _beside(value, image)
         if kind in _FILES:
-            return FILE if (size := _data(value)) is None else size + image
+            size = _data(value)
+            if size is None or not _is_plain(value.get("source")):
+                size = max(FILE, size or 0)
+            return size + image + _beside(value, image)
         return sum(_bytes(name) + 4 + _value(one, image) for name, one in value.items())
     if isinstance(value, list | tuple):
         return sum(MESSAGE + _value(one, image) for one in value)
     return 0 if value is None else 24
 
 
+def _beside(part: Mapping[str, Json], image: int) -> int:
+    """What stands beside the medium itself, as a document's title and context do."""
+    return sum(
+        _beside(value, image) if isinstance(value, Mapping) else _value(value, image)
+        for name, value in part.items()
+        if name not in _PAYLOAD or not isinstance(value, str)
+    )
+
+
+def _is_plain(source: Json) -> bool:
+    """Whether a document is given as text, or as parts of a content, and not packed."""
+    return isinstance(source, Mapping) and source.get("type") in ("text", "content")
+
+
 def _data(part: Mapping[str, Json]) -> int | None:
     """The characters of a part's data or text; None where it only names some."""
-    for value in part.values():
-        if isinstance(value, Mapping):
-            for name in ("data", "file_data", "text", "content"):
-                if name in value:
-                    given = value[name]
-                    return _bytes(given) if isinstance(given, str) else _written(given)
-    return None
+    given = [
+        value[name]
+        for value in part.values()
+        if isinstance(value, Mapping)
+        for name in ("data", "file_data", "text", "content")
+        if name in value
+    ]
+    sizes = [_bytes(one) if isinstance(one, str) else _written(one) for one in given]
+    return sum(sizes) if sizes else None
 
 
 def _written(value: Json) -> int:

@@ -51,6 +51,8 @@ class Estimate(Demand):
     """Tokens that one answer seldom goes beyond."""
     known: bool = False
     """Whether that, and ``expected``, is experience."""
+    thoughts: int = 0
+    """Tokens that the answers' thoughts seldom go beyond, as far as the model's server tells of them."""
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ class Estimator:
     def __init__(self) -> None:
         self._prompts: OrderedDict[tuple[str, str], _Prompts] = OrderedDict()
         self._answers: OrderedDict[tuple[str, str], _Figure] = OrderedDict()
+        self._thoughts: OrderedDict[tuple[str, str], _Figure] = OrderedDict()
         self._turn = 0
 
     def demand(self, call: Call) -> Estimate:
@@ -134,10 +137,12 @@ class Estimator:
             )
         if cap is not None:
             expected, reserved = min(expected, cap), cap
+        thoughts = self._thoughts.get(name) or self._thoughts.get(("", call.model))
         return Estimate(
             *(prompt, max(1, expected), max(1, reserved), call.model, text, answers, cap, least),
             usual=max(1, usual),
             known=figure is not None,
+            thoughts=0 if thoughts is None else round(thoughts.upper * answers),
         )
 
     def learn(self, call: Call, usage: Usage) -> None:
@@ -154,6 +159,9 @@ class Estimator:
         if demand.text and usage.prompt and _is_text(call.request):
             for name in names:
                 _entry(self._prompts, name, _Prompts()).learn(demand.text, usage.prompt)
+        for name in names:
+            if usage.completion and (usage.reasoning or name in self._thoughts):
+                _entry(self._thoughts, name, _Figure(0.0, 0.0)).add(usage.reasoning / demand.answers)
         # An answer that was cut off by its cap does not tell how long it would have been.
         if usage.completion and (demand.cap is None or usage.completion < demand.cap):
             each = usage.completion / demand.answers
@@ -176,11 +184,14 @@ def guess(request: ChatRequest) -> Demand:
 def unheard(call: Call, demand: Demand) -> int:
     """Tokens of an answer that its caller did not wait for, while the provider may have gone on with it.
 
-    The cap that the caller declared; else what is usual, and no less than is thought of an unknown answer.
+    What a budget holds for it; else the cap that the caller declared, or what is usual, and no less than is thought of
+    an unknown answer.
     """
     request = call.request
     if request.embeds:
         return 0
+    if call.purse is not None and (held := call.purse.most(call)) is not None:
+        return held
     if isinstance(demand, Estimate):
         answers, cap = demand.answers, demand.cap
     else:

@@ -62,8 +62,8 @@ class Purse:
         self._cap = first.affords(reservation.held, reservation.limits)
         """The cap that what is held was enough for, when it was asked for last."""
         self._used = NOTHING
-        self._under_way: dict[int, tuple[Call, Amounts]] = {}
-        """By the identity of the call, which is kept so that nobody else gets it."""
+        self._under_way: dict[int, tuple[Call, Amounts, int]] = {}
+        """With the tokens of all answers, by the identity of the call, which is kept so that nobody else gets it."""
         self._lock: asyncio.Lock | None = None
 
     async def hold(self, call: Call) -> int | None:
@@ -74,9 +74,13 @@ class Purse:
                 self._lock = asyncio.Lock()
             async with self._lock:
                 cap = await self._extend(call, wanted)
-        self._under_way[id(call)] = call, wanted.at(cap)
+        self._under_way[id(call)] = call, wanted.at(cap), cap * wanted.answers
         needless = wanted.longest if wanted.declared is None else wanted.declared
         return None if needless is not None and cap >= needless else cap
+
+    def most(self, call: Call) -> int | None:
+        held = self._under_way.get(id(call))
+        return None if held is None or self._reservation.limits.dollars is None else held[2]
 
     def release(self, call: Call, spent: Spending | None = None) -> None:
         self._under_way.pop(id(call), None)
@@ -101,7 +105,7 @@ class Purse:
     def _taken(self, call: Call) -> Amounts:
         """What is spent, and what others hold that are under way."""
         taken = self._used
-        for name, (_, amounts) in self._under_way.items():
+        for name, (_, amounts, _) in self._under_way.items():
             if name != id(call):
                 taken = _sum(taken, amounts)
         return taken

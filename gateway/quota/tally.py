@@ -13,6 +13,7 @@ from gateway.types import Chunk, Json, Spending, Usage
 
 NOTHING = Usage(0, 0)
 
+_THOUGHTS = frozenset({"reasoning", "reasoning_content", "redacted_thinking"})
 _UNSAID = frozenset({"role", "id", "type", "index", "embedding", "signature", "data", "reasoning_details"})
 """Fields of a delta whose text no model was paid to write, or that repeat another's."""
 
@@ -20,7 +21,7 @@ _UNSAID = frozenset({"role", "id", "type", "index", "embedding", "signature", "d
 class Tally:
     """Counts an attempt's answer as it goes by, all of its choices together."""
 
-    __slots__ = ("_pieces", "_quarters", "usage")
+    __slots__ = ("_pieces", "_quarters", "_thinks", "usage")
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
@@ -28,13 +29,19 @@ class Tally:
         self._pieces = 0
         """Chunks that held a part of the answer; a token each, if not more."""
         self._quarters = 0
+        self._thinks = False
+        """Thoughts were among what was said."""
 
     def add(self, chunk: Chunk) -> None:
         if chunk.usage is not None:
             self.usage = chunk.usage
         if delta := chunk.delta:
             content = delta.get("content")
-            size = _weight(content) if len(delta) == 1 and type(content) is str else _said(delta)
+            if len(delta) == 1 and type(content) is str:
+                size = _weight(content)
+            else:
+                size = _said(delta)
+                self._thinks = self._thinks or not _THOUGHTS.isdisjoint(delta)
             if size:
                 self._pieces += 1
                 self._quarters += size
@@ -44,18 +51,23 @@ class Tally:
         """Tokens of the answer by its text; for streams at least one a piece."""
         return max(self._pieces, -int(-self._quarters // CHARACTERS_PER_TOKEN))
 
-    def of(self, prompt: int, unseen: int, *, whole: bool) -> tuple[Usage, bool]:
+    def of(self, prompt: int, unseen: int, *, whole: bool, thoughts: int = 0) -> tuple[Usage, bool]:
         """What it used, and whether that is estimated. ``whole``: the answer came to its own end.
 
-        ``prompt`` is the estimate of its tokens; ``unseen`` that of an answer of which nothing came.
+        ``prompt`` is the estimate of its tokens; ``unseen`` that of an answer of which nothing came, ``thoughts`` that
+        of what is thought before anything is said. Where no thoughts came they may have been kept back.
         """
         counted, told = self.counted, self.usage
+        hidden = thoughts if counted and not self._thinks else 0
         if told is None or (counted and not told.prompt and not told.completion):
-            return Usage(prompt, counted if counted or whole else unseen), True
+            return Usage(prompt, counted + hidden if counted or whole else unseen), True
+        if not told.prompt or (counted and not told.completion):
+            # No prompt is nothing, and nothing is said with no tokens: what the server leaves out is counted.
+            return replace(told, prompt=told.prompt or prompt, completion=told.completion or counted), True
         if whole or counted <= told.completion:
             return told, False
         # A server may tell the usage as it goes along, and be cut before the last of it.
-        return replace(told, completion=counted), True
+        return replace(told, completion=counted + hidden), True
 
 
 class Charge(NamedTuple):

@@ -16,6 +16,7 @@ from gateway.errors import GatewayError
 from gateway.policy.schema.limits import Limits
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Usage
 from gateway.wire import sse
+from gateway.wire.counts import count, is_count
 from gateway.wire.openai_errors import error_body
 from gateway.wire.thoughts import Thoughts
 
@@ -128,25 +129,22 @@ def _stop(choice: Mapping[str, Json]) -> str | int | None:
 
 
 def read_usage(raw: Json) -> Usage | None:
-    """The usage in an upstream's words; a figure that is no count of tokens is taken for 0.
+    """The usage in an upstream's words; a detail that is no count of tokens is taken for 0.
 
     None where there is none, or none that can be believed: the gateway then counts by itself.
     """
     if not isinstance(raw, dict) or not raw:
         return None
+    if not (is_count(raw, "prompt_tokens") and is_count(raw, "completion_tokens")):
+        return None
     usage = Usage(
-        prompt=_count(raw, "prompt_tokens"),
-        completion=_count(raw, "completion_tokens"),
-        cached=_count(raw.get("prompt_tokens_details"), "cached_tokens"),
-        cache_write=_count(raw.get("prompt_tokens_details"), "cache_write_tokens"),
-        reasoning=_count(raw.get("completion_tokens_details"), "reasoning_tokens"),
+        prompt=count(raw, "prompt_tokens"),
+        completion=count(raw, "completion_tokens"),
+        cached=count(raw.get("prompt_tokens_details"), "cached_tokens"),
+        cache_write=count(raw.get("prompt_tokens_details"), "cache_write_tokens"),
+        reasoning=count(raw.get("completion_tokens_details"), "reasoning_tokens"),
     )
     return usage if usage.believable else None
-
-
-def _count(raw: Json, name: str) -> int:
-    value = raw.get(name) if isinstance(raw, dict) else None
-    return value if type(value) is int and value > 0 else 0
 
 
 def write_usage(usage: Usage) -> dict[str, Json]:

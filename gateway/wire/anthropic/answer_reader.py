@@ -16,6 +16,7 @@ import orjson
 
 from gateway.types import Chunk, Json, Usage
 from gateway.wire.anthropic import ids, stop_reasons
+from gateway.wire.counts import count, is_count
 
 _FIELDS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text"}),
@@ -251,23 +252,20 @@ def _usage(counts: Mapping[str, Json]) -> Usage | None:
 
     None where there is none, or none that can be believed: the gateway then counts by itself.
     """
-    if "output_tokens" not in counts:
+    if "output_tokens" not in counts or not (
+        is_count(counts, "input_tokens") and is_count(counts, "output_tokens")
+    ):
         return None
-    cached = _count(counts, "cache_read_input_tokens")
-    hour = _count(counts.get("cache_creation"), "ephemeral_1h_input_tokens")
-    minutes = _count(counts.get("cache_creation"), "ephemeral_5m_input_tokens")
-    written = max(_count(counts, "cache_creation_input_tokens"), hour + minutes)
+    cached = count(counts, "cache_read_input_tokens")
+    hour = count(counts.get("cache_creation"), "ephemeral_1h_input_tokens")
+    minutes = count(counts.get("cache_creation"), "ephemeral_5m_input_tokens")
+    written = max(count(counts, "cache_creation_input_tokens"), hour + minutes)
     usage = Usage(
-        prompt=_count(counts, "input_tokens") + cached + written,
-        completion=_count(counts, "output_tokens"),
+        prompt=count(counts, "input_tokens") + cached + written,
+        completion=count(counts, "output_tokens"),
         cached=cached,
-        reasoning=_count(counts.get("output_tokens_details"), "thinking_tokens"),
+        reasoning=count(counts.get("output_tokens_details"), "thinking_tokens"),
         cache_write=written,
         cache_write_1h=hour,
     )
     return usage if usage.believable else None
-
-
-def _count(counts: Json, name: str) -> int:
-    value = counts.get(name) if isinstance(counts, dict) else None
-    return value if type(value) is int and value > 0 else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -364,3 +366,17 @@ async def test_the_end_of_the_gateway() -> None:
     await asyncio.wait([client.task])
     assert upstream.closed
     assert isinstance(client.task.exception(), errors.ShuttingDown)
+
+
+async def test_an_answer_cut_by_one_keys_budget_is_no_answer_for_another_key() -> None:
+    upstream = Upstream()
+    flight = started(upstream)
+    flight.call.purse = cast(Any, object())
+    flight.call.reply_headers["x-tollgate-max-tokens"] = "16"
+    first, own, other = Client(flight, "a"), Client(flight, "b"), Client(flight, "c")
+    other.call.principal = replace(other.call.principal, key_id="other")
+    upstream.go()
+    await asyncio.gather(first.task, own.task)
+    assert first.text == own.text == "0123"
+    with pytest.raises(AskYourself):
+        await other.task

@@ -77,3 +77,25 @@ def test_what_a_caller_says_in_another_dialect_counts_by_his_own_words() -> None
     native = Native("anthropic", body, lambda _: ChatRequest("m"))
     request = ChatRequest("m", ({"role": "user", "content": "Hi"},), native=native)
     assert most_tokens(request) >= 5000 + 900 + TOOLS
+
+
+def test_other_parameters_may_be_written_into_the_prompt() -> None:
+    assert bound(documents=[{"text": "x" * 5000}]) >= 5000
+    assert bound(chat_template_kwargs={"more": "x" * 5000}) >= 5000
+    prompts = ["a", "b"]
+    assert most_tokens(ChatRequest("m", prompt=prompts, params={"suffix": "x" * 5000})) >= 2 * 5000
+    assert bound(stop=["x" * 50], user="x" * 50, temperature=1, metadata={"a": "b" * 50}) == bound()
+
+
+def test_what_stands_beside_a_medium_counts() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "x"}
+    assert bound([{"type": "document", "source": source, "context": "y" * 300_000}]) >= 300_000
+    other = {"type": "document", "a": {"data": ""}, "source": {**source, "data": "y" * 300_000}}
+    assert bound([other]) >= 300_000
+    assert bound([{"type": "image", "source": {"data": "x"}, "text": "y" * 300_000}]) >= 300_000
+
+
+def test_a_packed_file_may_have_many_pages() -> None:
+    pages = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x"}
+    assert bound([{"type": "document", "source": pages}], "anthropic") >= FILE
+    assert bound([{"type": "document", "source": {**pages, "type": "text"}}], "anthropic") < 10_000

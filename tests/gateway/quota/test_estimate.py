@@ -208,3 +208,13 @@ def test_no_more_is_reserved_than_contexts_leave(more: dict[str, Any], reserved:
     assert found.reserved == reserved
     twice = demand(prompt=[[5, 6, 7], [5, 6, 7]], params={"max_tokens": 32_000}, policy_=rules)
     assert twice.reserved == 2 * reserved
+
+
+def test_thoughts_are_learned_from_what_servers_tell() -> None:
+    estimator = Estimator()
+    made = a_call()
+    made.demand = estimator.demand(made)
+    assert made.demand.thoughts == 0
+    for _ in range(30):
+        estimator.learn(made, Usage(10, 1010, reasoning=1000))
+    assert 1000 <= estimator.demand(made).thoughts < 1100

@@ -16,10 +16,11 @@ from gateway.policy.schema import Budget
 from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.ask import COMPLETION, FEWEST, LARGEST, OVERSHOOT
 from gateway.quota.bounds import most_tokens
+from gateway.quota.estimate import unheard
 from gateway.quota.price import NANO, cost
 from gateway.quota.purse import Reservation
 from gateway.quota.quotas import Quotas
-from gateway.types import Call, Candidate, Principal, Spending, Timeouts, Usage
+from gateway.types import Call, Candidate, Demand, Principal, Spending, Timeouts, Usage
 from tests.conftest import RedisServer
 from tests.fakes import TARGET, a_call, policy
 
@@ -393,3 +394,20 @@ def test_what_is_promised_is_kept_in_redis(
             await quotas.aclose()
 
     asyncio.run(tell())
+
+
+async def test_who_leaves_an_answer_that_nobody_hears_pays_what_was_held() -> None:
+    """The attack: learned to be short, then long, and left before the end."""
+    quotas = Quotas("memory")
+    for _ in range(60):
+        made = call(budget=1.0)
+        await quotas.reserve(made)
+        quotas.estimator.learn(made, Usage(8, 1))
+    for model, most in (("m", 4_096), ("known", 500)):
+        made = call(model, budget=10.0, model=model)
+        await quotas.reserve(made)
+        assert made.purse is not None
+        sent = attempt(made)
+        assert unheard(sent, sent.demand or Demand(0, 0, 0)) < most
+        sent.cap = await made.purse.hold(sent)
+        assert unheard(sent, sent.demand or Demand(0, 0, 0)) == most

@@ -63,11 +63,16 @@ def test_each_piece_of_a_stream_is_a_token_at_least() -> None:
 
 def test_what_the_server_says_counts() -> None:
     assert of(said(Usage(8, 1), content="a"), said(Usage(8, 3), content="a")) == (Usage(8, 3), False)
-    assert of(said(content="a"), said(Usage(8, 0), content="")) == (Usage(8, 0), False)
+    assert of(said(content=""), said(Usage(8, 0), content="")) == (Usage(8, 0), False)
 
 
 def test_a_usage_of_nothing_at_all_for_an_answer_that_says_something_is_none() -> None:
     assert of(said(content="a" * 40), Chunk(usage=Usage(0, 0))) == (Usage(7, 10), True)
+
+
+def test_what_the_server_leaves_out_of_its_usage_is_counted() -> None:
+    assert of(said(content="a" * 40), Chunk(usage=Usage(8, 0))) == (Usage(8, 10), True)
+    assert of(said(content="a" * 40), Chunk(usage=Usage(0, 12))) == (Usage(7, 12), True)
 
 
 def test_an_answer_that_was_cut() -> None:
@@ -93,3 +98,16 @@ def test_a_bill_adds_up_each_spending_at_its_own_price() -> None:
     assert bill.answer == (spent[1], 120_000)
     assert [charge.spending.purpose for charge in bill.others] == ["step", "attempt"]
     assert bill_of(rules, []) == Bill() and not Bill().others
+
+
+def test_thoughts_that_are_kept_back_count_in_an_answer_that_was_cut() -> None:
+    def cut(*chunks: Chunk) -> tuple[Usage, bool]:
+        tally = Tally()
+        for chunk in chunks:
+            tally.add(chunk)
+        return tally.of(7, 50, whole=False, thoughts=1000)
+
+    assert cut(said(content="a" * 40)) == (Usage(7, 1010), True)
+    assert cut(said(reasoning_content="a" * 40)) == (Usage(7, 10), True)
+    assert cut(said(content="a" * 40), Chunk(usage=Usage(8, 30))) == (Usage(8, 30), False)
+    assert cut() == (Usage(7, 50), True)
