@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 import socket
 import struct
 import sys
@@ -37,6 +38,10 @@ _ENVIRONMENT = (
 )
 """All that such a process is told: the keys of providers are none of its business."""
 _NICE = 5
+_STUCK = 6
+"""Times as long as it may work a call may wait for the processor, or whatever else it waits for."""
+_START = 30.0
+"""Seconds for a process to start, and to load what a call needs."""
 
 
 class Died(Exception):
@@ -57,14 +62,15 @@ class Aside:
     ) -> _T:
         """What ``function``, which is of some module's top level, returns or raises.
 
-        Raises ``TimeoutError`` when it has worked for ``timeout`` seconds, and ``Died``. Waiting for a free process
-        does not count: how long others take is nobody's fault.
+        Raises ``TimeoutError`` when it has worked for ``timeout`` seconds of processor time, or got nothing done in
+        many times as many; and ``Died``. Waiting for a free process does not count, nor does its start, nor a machine
+        that is busy with something else: how long others take is nobody's fault.
         """
-        call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        call = pickle.dumps((timeout, pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)))
         async with self._turn(owner), self._free:
             process = self._idle.pop() if self._idle else await _Process.start()
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(timeout * _STUCK + _START):
                     answer = await process.ask(call)
             except BaseException:  # whatever it is busy with now, it is not to go on with it
                 await process.end()
@@ -127,14 +133,17 @@ class _Process:
         return cls(process, ours)
 
     async def ask(self, call: bytes) -> bytearray:
-        """Raises ``Died``."""
+        """Raises ``Died``, and ``TimeoutError`` if its time is up."""
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_sendall(self._pipe, _LENGTH.pack(len(call)))
             await loop.sock_sendall(self._pipe, call)
             (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
             return await self._read(length)
-        except OSError as error:
+        except (OSError, Died) as error:
+            await self.end()
+            if self._process.returncode == -signal.SIGPROF:
+                raise TimeoutError from None
             raise Died(str(error)) from None
 
     async def _read(self, length: int) -> bytearray:
@@ -159,8 +168,12 @@ class _Process:
 def _serve(pipe: socket.socket) -> None:
     with pipe, pipe.makefile("rb") as calls:
         while head := calls.read(_LENGTH.size):
-            function, args, kwargs = pickle.loads(calls.read(*_LENGTH.unpack(head)))
+            timeout, call = pickle.loads(calls.read(*_LENGTH.unpack(head)))
+            function, args, kwargs = pickle.loads(call)
+            # Nothing handles its signal: it ends the process, whatever holds the interpreter up (setitimer(2)).
+            signal.setitimer(signal.ITIMER_PROF, timeout)
             answer = pickle.dumps(_outcome(function, args, kwargs), pickle.HIGHEST_PROTOCOL)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             pipe.sendall(_LENGTH.pack(len(answer)))
             pipe.sendall(answer)
 

@@ -78,12 +78,13 @@ class Crowd:
 
     def enter(self, newcomer: Member) -> bool:
         """Whether there is room, which others may have to make."""
+        network = _network(newcomer.address)
         if len(self) >= self.room.most:
-            leaving = self._resting() or next(iter(self._strangers), None)
+            leaving = self._leaving(network)
             if leaving is None:
                 return False
             self._show_out(leaving)
-        network = self._strangers[newcomer] = _network(newcomer.address)
+        self._strangers[newcomer] = network
         same = self._of.setdefault(network, {})
         same[newcomer] = None
         crowded = len(same) > self.room.per_address or len(self._strangers) > self.room.strangers
@@ -124,6 +125,15 @@ class Crowd:
         if not same:
             del self._of[network]
         return True
+
+    def _leaving(self, network: str) -> Member | None:
+        """Who makes room for a newcomer of ``network``. Strangers beyond their part cost nobody else his place, not
+        even before they are shown out."""
+        same = self._of.get(network, {})
+        if len(same) >= self.room.per_address:
+            return next(iter(same))
+        oldest = next(iter(self._strangers), None)
+        return oldest if len(self._strangers) >= self.room.strangers else self._resting() or oldest
 
     def _resting(self) -> Member | None:
         for _ in range(min(_TRIES, len(self._order))):

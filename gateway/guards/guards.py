@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gateway.guards.finding import Scanner
+from gateway.guards.turns import Turns
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, LengthGuard
 
@@ -17,12 +18,14 @@ _REMEMBERED = 10_000
 class Guard:
     """One guard: what its operator wants, and who looks."""
 
-    __slots__ = ("config", "limit", "name", "scanner", "window")
+    __slots__ = ("config", "limit", "name", "scanner", "turns", "window")
 
-    def __init__(self, name: str, config: AnyGuard, scanner: Scanner) -> None:
+    def __init__(self, name: str, config: AnyGuard, scanner: Scanner, turns: Turns | None = None) -> None:
+        """``turns`` is shared by all guards."""
         self.name = name
         self.config = config
         self.scanner = scanner
+        self.turns = turns or Turns()
         self.window = max(config.window, scanner.longest)
         self.limit = config.max_characters if isinstance(config, LengthGuard) else None
         """Characters that all texts may have together: counted, not scanned."""
@@ -57,7 +60,8 @@ class Guards:
     """``scanners`` has one for each guard of ``policy``, by the guard's name."""
 
     def __init__(self, policy: Policy, scanners: Mapping[str, Scanner]) -> None:
-        self._all = [Guard(name, config, scanners[name]) for name, config in policy.guards.items()]
+        turns = Turns()
+        self._all = [Guard(name, config, scanners[name], turns) for name, config in policy.guards.items()]
         self._known: dict[str, Applicable] = {}
 
     def of(self, tenant: str) -> Applicable:

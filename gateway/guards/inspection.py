@@ -53,6 +53,10 @@ class Inspection:
         self._misses = 0
         self._seconds = 0.0
 
+    async def turn(self) -> None:
+        """Wait until a piece may be scanned."""
+        await self.guard.turns.take(self._call.principal.tenant if self._call is not None else "")
+
     def quick(self, text: str, origin: Origin) -> Verdict | None:
         """The fast tier's verdict. None where it has none. Raises ``Unscanned``."""
         began = time.perf_counter()
@@ -173,7 +177,7 @@ class Judgement:
 
     async def look(self) -> bool:
         """Whether the fast tier found something. Raises ``Unscanned``."""
-        budget = PIECE
+        budget = 0
         for number, (text, origin) in enumerate(self._texts):
             start = behind = end = 0
             while end < len(text):
@@ -182,7 +186,9 @@ class Judgement:
                 border = end - self._overlap if end < len(text) else end + 1
                 piece = _Piece(number, start, behind, border, text[start:end])
                 if budget < len(piece.words):
-                    await asyncio.sleep(self._rest)
+                    if self._rest:
+                        await asyncio.sleep(self._rest)
+                    await self.inspection.turn()
                     budget = PIECE
                 budget -= len(piece.words)
                 verdict = self.inspection.quick(piece.words, origin)
@@ -220,6 +226,7 @@ class Judgement:
 
     async def _ask(self, origin: Origin, pieces: list[_Piece]) -> None:
         for share in _shares(pieces):
+            await self.inspection.turn()  # much is computed before a model is asked
             verdicts = await self.inspection.thorough([piece.words for piece in share], origin)
             for piece, verdict in zip(share, verdicts, strict=True):
                 self._take(piece, verdict)

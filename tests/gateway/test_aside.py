@@ -58,6 +58,20 @@ async def test_what_holds_the_interpreter_ends_with_its_time_and_the_loop_goes_o
     assert await aside.run("a", LONG, os.getpid) > 0
 
 
+async def test_time_in_which_it_cannot_compute_does_not_count(aside: Aside) -> None:
+    """A machine may be busy with something else, and a process that has just begun has its modules to load."""
+    await aside.run("a", 0.2, time.sleep, 0.5)
+
+
+async def test_one_that_gets_nothing_done_is_ended_all_the_same(
+    aside: Aside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.aside._STUCK", 1)
+    monkeypatch.setattr("gateway.aside._START", 0)
+    with pytest.raises(TimeoutError):
+        await aside.run("a", 0.1, time.sleep, LONG)
+
+
 async def test_one_that_dies_is_told_and_replaced(aside: Aside) -> None:
     with pytest.raises(Died):
         await aside.run("a", LONG, _die)

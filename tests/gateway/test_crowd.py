@@ -102,6 +102,27 @@ async def test_in_a_full_room_who_rests_goes_first_then_strangers_then_newcomers
     assert not any(one.has_left for one in (busy, *some))
 
 
+async def test_strangers_beyond_their_part_cost_nobody_who_is_known_a_place() -> None:
+    """Before the grace has passed there may be any number of them."""
+    full = Crowd(Room(10, 4, 4))
+    resting = [Someone(full, rests=True) for _ in range(5)]
+    for one in resting:
+        full.know(one)
+    strangers = [Someone(full, f"10.0.1.{i}") for i in range(100)]
+    assert all(one.entered for one in strangers)
+    assert not any(one.has_left for one in resting)
+    assert len(full) == 10
+
+
+async def test_one_address_beyond_its_part_costs_no_other_a_place() -> None:
+    full = Crowd(Room(10, 8, 4))
+    others = [Someone(full, f"10.0.1.{i}") for i in range(4)]
+    crowd = [Someone(full) for _ in range(100)]
+    assert all(one.entered for one in crowd)
+    assert not any(one.has_left for one in others)
+    assert len(full) == 10
+
+
 async def test_nobody_is_remembered() -> None:
     full = Crowd(Room(1000, 10, 10))
     for _ in range(1000):
