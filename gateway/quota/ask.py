@@ -31,7 +31,7 @@ OVERSHOOT = 2
 never comes to more than twice the limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """A request, as the limits of its caller see it. ``cap`` is of one answer, everywhere."""
 
@@ -51,9 +51,12 @@ class Ask:
     enough: int
     """Of dollars, which do not come back with the next minute, an answer of this length will do."""
     rates: Rates
+    priced: bool
     writes: bool
     """The prompt may go into the provider's prompt cache."""
     overshoot: int
+    shares: bool
+    """Takes only a part of the room, beyond what is usual."""
 
     @property
     def amounts(self) -> Amounts:
@@ -62,13 +65,11 @@ class Ask:
 
     @property
     def elastic(self) -> Elastic:
-        usual = min(self.usual, self.cap)
-        least = Amounts(1, self._tokens(self.least), self._nanodollars(self.enough))
-        return Elastic(
-            least,
-            Amounts(1, max(least.tokens, self._tokens(usual)), self._nanodollars(max(self.enough, usual))),
-            1 if self.declared is not None else SHARE,
-        )
+        usual, enough = min(self.usual, self.cap), self.enough
+        least = Amounts(1, self._tokens(self.least), self._nanodollars(enough))
+        dollars = least.nanodollars if usual <= enough else self._nanodollars(usual)
+        tokens = self._tokens(usual) if usual > self.least else least.tokens
+        return Elastic(least, Amounts(1, tokens, dollars), SHARE if self.shares else 1)
 
     def at(self, cap: int) -> Amounts:
         """What is held for answers of up to ``cap`` tokens."""
@@ -89,6 +90,8 @@ class Ask:
         return self.prompt + max(-(-cap * self.answers // self.overshoot), 0)
 
     def _nanodollars(self, cap: int) -> int:
+        if not self.priced:
+            return 0
         return self.rates.cost(self.bound, cap * self.answers, written=self.writes)
 
 
@@ -127,8 +130,10 @@ def ask(call: Call, demand: Estimate, reach: Reach, limits: Limits) -> Ask:
         least=min(wanted, least),
         enough=min(wanted, floor),
         rates=reach.rates,
+        priced=priced,
         writes=priced and writes_cache(request),
         overshoot=overshoot,
+        shares=cap is None or (demand.known and wanted > ROOMY * usual),
     )
 
 

@@ -54,6 +54,13 @@ class Estimate(Demand):
     thoughts: int = 0
     """Tokens that the answers' thoughts seldom go beyond, as far as the model's server tells of them."""
 
+    def holding(self, prompt: int, expected: int, reserved: int) -> Estimate:
+        """The same with these figures; ``dataclasses.replace`` takes three times as long."""
+        return Estimate(
+            *(prompt, expected, reserved, self.model, self.text, self.answers, self.cap, self.least),
+            *(self.usual, self.known),
+        )
+
 
 @dataclass(slots=True)
 class _Figure:

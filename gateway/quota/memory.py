@@ -126,24 +126,27 @@ class MemoryCounters:
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
     ) -> Verdict:
         at = int(self._clock() * 1000)
+        slot = at // SLOT_MS
         again = self._held.get(request_id)
+        share = 1 if elastic is None else elastic.share
         counters: list[_Counter] = []
         used: list[int] = []
-        granted = [*amounts]
+        granted = amounts
         refused, longest = -1, -2
         known = self._counters
         for i, (window, key, place, maximum) in enumerate(limits.rules):
             counter = known.get(key)
             if counter is None:
                 counter = known[key] = _Counter()
-            self._move_to(counter, window, at)
+            if window != "minute" or counter.period != slot:
+                self._move_to(counter, window, at)
             count = counter.count
             counters.append(counter)
             used.append(count)
             most = amounts[place]
-            if again is not None or not most:
-                continue
             free = maximum - count
+            if again is not None or not most or most * share <= free:
+                continue
             if elastic is None:
                 take, need = min(most, free), most
             else:
@@ -155,11 +158,11 @@ class MemoryCounters:
                 wait = self._wait(counter, window, maximum, need, at)
                 if wait > longest:
                     refused, longest = i, wait
-            granted[place] = min(granted[place], take)
+            if take < granted[place]:
+                granted = Amounts(*(*granted[:place], take, *granted[place + 1 :]))
         if again is not None:
-            granted = [*again.amounts]
+            granted = again.amounts
         elif refused < 0:
-            slot = at // SLOT_MS
             for i, (window, _, place, _) in enumerate(limits.rules):
                 amount = granted[place]
                 if amount:
@@ -172,18 +175,13 @@ class MemoryCounters:
                     if place or window == "now":
                         counter.pending += amount
             if limits.settles:
-                self._held[request_id] = _Held(at, Amounts(*granted))
+                self._held[request_id] = _Held(at, granted)
             if len(known) > self._sweep_at:
                 self._sweep(at)
-        reset = tuple(
-            [
-                self._reset(counter, rule[0], at) / 1000
-                for counter, rule in zip(counters, limits.rules, strict=True)
-            ]
-        )
+        reset = tuple([self._reset(counters[i], rule[0], at) / 1000 for i, rule in enumerate(limits.rules)])
         if refused >= 0:
             return Verdict(False, tuple(used), reset, refused, longest / 1000 if longest >= 0 else None)
-        return Verdict(True, tuple(used), reset, granted=Amounts(*granted))
+        return Verdict(True, tuple(used), reset, -1, None, granted)
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
         held = self._held.pop(request_id, None)

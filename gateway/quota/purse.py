@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gateway.quota.ask import Ask, ask
 from gateway.quota.counters import Counters, Elastic, Verdict
@@ -28,7 +27,7 @@ class Reservation:
     request_id: str
     limits: Limits
     held: Amounts
-    since: float = field(default_factory=time.monotonic)
+    since: float
     """``time.monotonic()``."""
 
 
@@ -47,7 +46,7 @@ class Purse:
 
     __slots__ = (
         *("_books", "_cap", "_demand", "_first", "_lock", "_reach", "_request", "_reservation"),
-        *("_under_way", "_used"),
+        *("_fresh", "_spent", "_under_way", "_used"),
     )
 
     def __init__(
@@ -61,33 +60,40 @@ class Purse:
         self._first = first
         self._cap = first.affords(reservation.held, reservation.limits)
         """The cap that what is held was enough for, when it was asked for last."""
+        self._fresh = True
+        """Nobody else has ever held any of it."""
+        self._spent: list[tuple[Call, Spending]] = []
+        """Not yet in ``_used``: mostly nobody asks again."""
         self._used = NOTHING
-        self._under_way: dict[int, tuple[Call, Amounts, int]] = {}
-        """With the tokens of all answers, by the identity of the call, which is kept so that nobody else gets it."""
+        self._under_way: dict[int, tuple[Call, Ask, int]] = {}
+        """By the identity of the call, which is kept so that nobody else gets it."""
         self._lock: asyncio.Lock | None = None
 
     async def hold(self, call: Call) -> int | None:
         wanted = self._ask(call)
-        cap = wanted.affords(self._free(call), self._reservation.limits)
-        if cap < min(self._cap, wanted.cap):
-            if self._lock is None:
-                self._lock = asyncio.Lock()
-            async with self._lock:
-                cap = await self._extend(call, wanted)
-        self._under_way[id(call)] = call, wanted.at(cap), cap * wanted.answers
+        if self._fresh and wanted is self._first and self._cap >= 0:
+            cap = self._cap
+        else:
+            cap = wanted.affords(self._free(call), self._reservation.limits)
+            if cap < min(self._cap, wanted.cap):
+                if self._lock is None:
+                    self._lock = asyncio.Lock()
+                async with self._lock:
+                    cap = await self._extend(call, wanted)
+        self._fresh = False
+        self._under_way[id(call)] = call, wanted, cap
         needless = wanted.longest if wanted.declared is None else wanted.declared
         return None if needless is not None and cap >= needless else cap
 
     def most(self, call: Call) -> int | None:
         held = self._under_way.get(id(call))
-        return None if held is None or self._reservation.limits.dollars is None else held[2]
+        return None if held is None or self._reservation.limits.dollars is None else held[2] * held[1].answers
 
     def release(self, call: Call, spent: Spending | None = None) -> None:
         self._under_way.pop(id(call), None)
         if spent is not None:
-            usage = spent.usage
-            nanodollars = cost(call.policy, spent.target, usage)
-            self._used = _sum(self._used, Amounts(0, usage.prompt + usage.completion, nanodollars))
+            self._fresh = False
+            self._spent.append((call, spent))
 
     def _ask(self, call: Call) -> Ask:
         books, candidate = self._books, call.candidate
@@ -96,7 +102,7 @@ class Purse:
         else:
             reach = books.reaches.target(call.policy, candidate.model, candidate.target)
         own = call.request is self._request
-        if own and reach == self._reach:
+        if own and (reach is self._reach or reach == self._reach):
             return self._first
         # A continuation, or a judge's question, is another one than was asked for at first.
         demand = self._demand if own else books.estimator.demand(call)
@@ -104,10 +110,15 @@ class Purse:
 
     def _taken(self, call: Call) -> Amounts:
         """What is spent, and what others hold that are under way."""
+        for by, spent in self._spent:
+            usage = spent.usage
+            nanodollars = cost(by.policy, spent.target, usage)
+            self._used = _sum(self._used, Amounts(0, usage.prompt + usage.completion, nanodollars))
+        self._spent.clear()
         taken = self._used
-        for name, (_, amounts, _) in self._under_way.items():
+        for name, (_, wanted, cap) in self._under_way.items():
             if name != id(call):
-                taken = _sum(taken, amounts)
+                taken = _sum(taken, wanted.at(cap))
         return taken
 
     def _free(self, call: Call) -> Amounts:

@@ -27,13 +27,14 @@ class Reach:
 
 
 class ReachBook:
-    """Remembers them for the policy used last."""
+    """Remembers them for the policy used last; equal ones are one object."""
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
         self._first: dict[tuple[str, str], Reach] = {}
         self._targets: dict[tuple[str, str, str], Reach] = {}
         self._unpriced: dict[tuple[str, str], str | None] = {}
+        self._same: dict[Reach, Reach] = {}
 
     def first(self, call: Call) -> Reach:
         """Of all places where ``call`` may be sent first, or as a step of a cascade."""
@@ -41,7 +42,8 @@ class ReachBook:
         name = (call.model, call.principal.tier)
         found = self._first.get(name)
         if found is None:
-            found = self._first[name] = _first(call.policy, *name)
+            found = _first(call.policy, *name)
+            found = self._first[name] = self._same.setdefault(found, found)
         return found
 
     def target(self, policy: Policy, model: str, target: Target) -> Reach:
@@ -50,7 +52,8 @@ class ReachBook:
         name = (model, target.backend, target.model)
         found = self._targets.get(name)
         if found is None:
-            found = self._targets[name] = _place(policy, model, target)
+            found = _place(policy, model, target)
+            found = self._targets[name] = self._same.setdefault(found, found)
         return found
 
     def unpriced(self, call: Call) -> str | None:
@@ -63,7 +66,7 @@ class ReachBook:
 
     def _turn_to(self, policy: Policy) -> None:
         if self._policy is not policy:
-            self._policy, self._first, self._targets, self._unpriced = policy, {}, {}, {}
+            self._policy, self._first, self._targets, self._unpriced, self._same = policy, {}, {}, {}, {}
 
 
 def _place(policy: Policy, name: str, target: Target) -> Reach:
