@@ -433,8 +433,8 @@ def test_an_event_with_nothing_is_no_chunk() -> None:
         ("7", None),
         ({"prompt_tokens": 7}, Usage(7, 0)),
         ({"prompt_tokens": None, "completion_tokens": 3}, Usage(0, 3)),
-        ({"prompt_tokens": "7", "completion_tokens": -3}, Usage(0, 0)),
-        ({"prompt_tokens": 7, "completion_tokens": True}, Usage(7, 0)),
+        ({"prompt_tokens": "7", "completion_tokens": -3}, None),
+        ({"prompt_tokens": 7, "completion_tokens": True}, None),
         ({"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": None}, Usage(7, 3)),
         (
             {
