@@ -49,7 +49,10 @@ def texts(seed: int, count: int) -> Iterator[str]:
 def batches(
     encoder: tokens.Encoder, recipe: Recipe, source: Iterator[corpus.Conversation | str]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Token ids [rows, length + 1] and loss weights [rows, length]: conversations packed one after another."""
+    """Token ids [rows, length + 1] and loss weights [rows, length]: conversations packed one after another.
+
+    The end of one that began in another row weighs nothing: what it follows from is not to be seen.
+    """
     ids: list[int] = []
     weights: list[float] = []
     need = recipe.rows * (recipe.length + 1)
@@ -59,7 +62,9 @@ def batches(
             ids += more_ids
             weights += more_weights
         shape = (recipe.rows, recipe.length + 1)
-        yield torch.tensor(ids[:need]).view(shape), torch.tensor(weights[:need]).view(shape)[:, 1:]
+        rows = torch.tensor(ids[:need]).view(shape)
+        begun = (rows == encoder.ids[tokens.BOS]).cumsum(1) > 0
+        yield rows, (torch.tensor(weights[:need]).view(shape) * begun)[:, 1:]
         del ids[:need], weights[:need]
 
 

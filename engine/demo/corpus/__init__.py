@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.demo.corpus import calls, dialogue, questions, stories
+from engine.demo.corpus import calls, copies, dialogue, questions, stories
 from engine.demo.corpus.dialogue import Turns
 from engine.demo.corpus.questions import Item, Maker
 
@@ -142,11 +142,17 @@ def stream(seed: int) -> Iterator[Conversation | str]:
 
 
 def tool_stream(seed: int) -> Iterator[Conversation | str]:
-    """What the second stage of training sees: the same, and conversations with tools."""
+    """What the second stage of training sees: the same, conversations with tools, and drills in copying."""
     rng = random.Random(f"tools {seed}")
     plain = stream(seed)
     while True:
-        yield tool_conversation(rng) if rng.random() < 0.4 else next(plain)
+        roll = rng.random()
+        if roll < 0.4:
+            yield tool_conversation(rng)
+        elif roll < 0.65:
+            yield Conversation("copies", copies.drills(rng))
+        else:
+            yield next(plain)
 
 
 def tool_conversation(rng: random.Random, *, held: bool = False) -> Conversation:

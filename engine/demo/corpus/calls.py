@@ -128,11 +128,12 @@ def _result(rng: random.Random) -> tuple[str, str]:
         return text, text
     fields = {name: rng.choice(_FOUND)(rng) for name in rng.sample(_FIELDS, rng.choice([1, 1, 2, 2, 3]))}
     return json.dumps(fields, ensure_ascii=False), ", ".join(
-        f"{name} {_plain(fields[name])}" for name in fields
+        f"{name} {plain(fields[name])}" for name in fields
     )
 
 
-def _plain(value: Value) -> str:
+def plain(value: Value) -> str:
+    """As it stands in a question."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -193,6 +194,11 @@ def _date(rng: random.Random) -> str:
     return f"{rng.randrange(2020, 2030)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
 
 
+def value(rng: random.Random) -> Value:
+    """Any that an argument may have."""
+    return rng.choice(_SLOTS)[2](rng)
+
+
 @dataclass(frozen=True, slots=True)
 class _Usual:
     """A tool as many programs have it. Questions have values by position; ``?`` marks what may be left out."""
@@ -251,7 +257,7 @@ def _strange(rng: random.Random) -> Use:
         values[one.name] = draw(rng)
     about = rng.choice(["", "", f"{verb.capitalize()} a {noun}.", f"To {verb} the {noun}."])
     tool = Tool(name, tuple(parameters), about)
-    said = [_plain(value) for value in values.values()]
+    said = [plain(value) for value in values.values()]
     pairs = list(zip(values, said, strict=True))
     form = rng.randrange(5)
     if form == 0:
