@@ -238,7 +238,10 @@ def main() -> None:
     )
     options = parser.parse_args()
     keep_memory()
-    tokenizer = tokens.train(texts(options.seed, 60_000), VOCAB)
+    if options.second_stage:
+        tokenizer = load(options.out / "model")[1]
+    else:
+        tokenizer = tokens.train(texts(options.seed, 60_000), VOCAB)
     tools = Recipe(steps=options.tool_steps, peak=options.tool_peak, rows=8, length=512, warmup=40)
     for name, shape, recipe in (
         ("model", TARGET, Recipe(steps=options.steps, peak=options.peak)),
