@@ -149,10 +149,24 @@ def tool_stream(seed: int) -> Iterator[Conversation | str]:
         roll = rng.random()
         if roll < 0.4:
             yield tool_conversation(rng)
+        elif roll < 0.5:
+            yield Conversation("no tools", (_toolless(rng),))
         elif roll < 0.65:
             yield Conversation("copies", copies.drills(rng))
         else:
             yield next(plain)
+
+
+def _toolless(rng: random.Random) -> tuple[str, str]:
+    """A question that wants a tool, where there is none."""
+    while True:
+        use = calls.use(rng)
+        if use.tool.name in calls.COUNTING | calls.KNOWING or held_out(use.key):
+            continue
+        for what in ("weather", "time"):
+            if what in use.tool.name.lower():
+                return use.question, f"I cannot know the {what}: I have no connection to the outside world."
+        return styled(use.question, rng), "I cannot do that: I have no tool for it."
 
 
 def tool_conversation(rng: random.Random, *, held: bool = False) -> Conversation:
