@@ -238,11 +238,11 @@ async def test_who_waits_until_it_is_ready_is_served_at_once(tmp_path: Path) -> 
             (sidecar,) = sidecar_of(url)
             os.kill(sidecar, signal.SIGKILL)
             async with asyncio.timeout(300):
-                while (answer := await http.get("/readyz")).status_code == 200:  # noqa: ASYNC110
+                while (answer := await http.get("/readyz", headers=OPERATOR)).status_code == 200:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             assert answer.status_code == 503
             assert set(answer.json()["guards"]) == {"injection"}
             async with asyncio.timeout(300):
-                while (await http.get("/readyz")).status_code != 200:  # noqa: ASYNC110
+                while (await http.get("/readyz", headers=OPERATOR)).status_code != 200:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             assert (await traffic.chat(STRICT, stream=False)).status == 200

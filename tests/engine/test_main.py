@@ -30,6 +30,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "over_context": "refuse",
         "max_string_length": 77,
         "step_timeout": 9.5,
+        "write_timeout": 8.5,
         "served_model_name": "m",
         "device": "cpu",
         "dtype": "bfloat16",

@@ -83,10 +83,11 @@ def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_states")
 def test_a_lexer_that_others_have_filled_fails_nobody() -> None:
     compiled = Compiled()
-    lexers = set()
+    lexers = {}
     for seed in range(200):
         follower = Follower(SPREAD, compiled, clock=Clock(0.0))
-        lexers.add(id(compiled.get(SPREAD, BYTES)))
+        lexer = compiled.get(SPREAD, BYTES)
+        lexers[id(lexer)] = lexer  # kept, so that no other gets its id
         assert write(follower, signs(seed, 60), every=2) == 60
         assert follower.failed is None
     assert len(lexers) > 1, "no lexer was ever full: this tests nothing"

@@ -73,10 +73,10 @@ def test_json_has_one_object_a_line_with_the_extra_fields() -> None:
 def test_an_events_fields_stand_beside_the_message() -> None:
     stream = io.StringIO()
     logs.set_up("info", "json", stream)
-    tell(logging.getLogger("gateway.some"), logging.INFO, "breaker_closed", "fine again", "up")
+    tell(logging.getLogger("gateway.some"), logging.INFO, "credentials_accepted", "fine again", "up")
     told = json.loads(stream.getvalue())
     assert list(told) == ["time", "level", "logger", "message", "event", "backend"]
-    assert (told["message"], told["event"], told["backend"]) == ("fine again", "breaker_closed", "up")
+    assert (told["message"], told["event"], told["backend"]) == ("fine again", "credentials_accepted", "up")
 
 
 def test_below_the_level_nothing_is_written() -> None:
