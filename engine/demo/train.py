@@ -227,7 +227,7 @@ def main() -> None:
         "--tool-steps",
         type=int,
         default=0,
-        help="further steps that teach tool calls; the committed weights had none",
+        help="further steps that teach tool calls; the committed draft had none",
     )
     parser.add_argument("--tool-peak", type=float, default=1.5e-3, help="highest learning rate of those")
     parser.add_argument(
