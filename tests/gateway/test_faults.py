@@ -17,7 +17,7 @@ from tests.fakes import within
 from tests.faults import ANSWER, PROMPT_TOKENS, Fault, FaultServer, words
 from tests.serving import Gateway, a_policy, chat, serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.deadlines]
 
 TIMEOUTS = {"connect": "200ms", "first_token": "150ms", "idle": "150ms", "total": "300ms"}
 RETRY = {"attempts": 2, "backoff": "10ms"}

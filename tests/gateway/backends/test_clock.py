@@ -12,7 +12,7 @@ from gateway.backends.clock import AFTER_THE_END, Clock
 from gateway.policy.schema import Timeouts
 from tests.fakes import within
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.deadlines]
 
 
 def clock(*, at_once: bool = False, **limits: str) -> Clock:

@@ -39,7 +39,7 @@ from tests.fakes import (
     within,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.deadlines]
 
 
 def backend_at(base_url: str, **more: Any) -> OpenAIBackend:

@@ -24,7 +24,7 @@ from tests import faults
 from tests.fakes import FakeUpstream, a_call, policy, within
 from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.deadlines]
 
 TIMEOUTS = {"connect": "200ms", "first_token": "150ms", "idle": "150ms", "total": "1s"}
 

@@ -1,0 +1,39 @@
+"""Tests of deadlines below a second, on a machine that may stand still for longer: then they tell nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+STEP = 0.01
+TOO_LONG = 0.1
+"""Seconds late: less than the shortest deadline in such a test."""
+
+
+class Stalls:
+    """Watches from a thread of its own how much later it wakes than it asked for."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        """Seconds."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._ended.wait(STEP):
+            now = time.monotonic()
+            self.longest = max(self.longest, now - before - STEP)
+            before = now
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
