@@ -49,7 +49,7 @@ class Follower:
         self.apart = True
         """Whether its next mask may be slow. The first may."""
         self.pending: tuple[int, list[int], Future[Bits]] | None = None
-        """A mask on its way that is computed apart: after how many tokens, which guesses, and the mask."""
+        """The last mask that was computed apart, or is on its way: after how many tokens, which guesses, the mask."""
         self.exhausted = False
         """Whether the lexer that it shares has come to its limit: ``revive`` it."""
         self._grammar = grammar
@@ -59,6 +59,15 @@ class Follower:
         self._matcher: LLMatcher | None = None
         self._consumed = 0
         self._allowance = _FIRST
+
+    @property
+    def busy(self) -> bool:
+        """Whether a mask is on its way."""
+        return self.pending is not None and not self.pending[2].done()
+
+    def waits_for(self, answer: Sequence[int], guesses: list[int]) -> bool:
+        """Whether that mask is the one of this place."""
+        return self.pending is not None and self.pending[:2] == (len(answer), guesses)
 
     @property
     def matcher(self) -> LLMatcher:

@@ -90,7 +90,6 @@ class Pending:
             follower = task.follower
             if follower.pending is not None and follower.pending[2].done():
                 found += zip(task.rows, follower.pending[2].result(), strict=True)
-                follower.pending = None
             else:
                 self.late.add(task.request_id)
         for task in (*self._together, *self._apart):
@@ -142,12 +141,15 @@ class Grammars:
         together, apart = [], []
         for task in tasks:
             follower = task.follower
-            if follower.pending is not None or follower.apart:
-                # One that came late is as good now: its request has gained nothing since.
-                if follower.pending is None or follower.pending[:2] != (len(task.answer), task.guesses):
-                    self.start_apart(task)
+            # One that came late is as good now: its request has gained nothing since. Nor is one lost that was in
+            # time while a sibling's was late: they begin in the same step, and might else never all be there at once.
+            if follower.waits_for(task.answer, task.guesses):
+                apart.append(task)
+            elif follower.apart or follower.busy:
+                self.start_apart(task)
                 apart.append(task)
             else:
+                follower.pending = None
                 together.append(task)
         bits = self._thread.submit(self._fill_all, together) if together else None
         alone = sum(len(task.rows) for task in tasks) == len(draws)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
+from engine.core.plan import Plan
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -71,4 +72,6 @@ def run(
         outcome.copies += len(plan.copies)
         outcome.largest = max(outcome.largest, len(plan.work))
     scheduler.check_integrity()
+    # The next run has the same numbers for other requests.
+    runner.execute(Plan([], ended=list(outcome.tokens)))
     return outcome

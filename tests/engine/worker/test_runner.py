@@ -234,7 +234,8 @@ def test_kernels_that_cannot_be_had_are_refused_by_name(monkeypatch: pytest.Monk
 def test_a_slow_mask_changes_no_token_of_anyone(
     tiny_runner: Runner, monkeypatch: pytest.MonkeyPatch, choices: int
 ) -> None:
-    """Steps go on without those whose masks are late, and what they say is the same."""
+    """Steps go on without those whose masks are late, and what they say is the same; siblings, who begin in one step,
+    begin although a step waits for none of their masks as long as all of them take."""
     bound = SamplingParams(
         max_tokens=24,
         temperature=1.0,
@@ -250,7 +251,7 @@ def test_a_slow_mask_changes_no_token_of_anyone(
 
     def slowly(self: Grammars, task: Any) -> Any:
         task.follower.apart = True
-        time.sleep(0.01)
+        time.sleep(0.03)
         bits = compute(self, task)
         task.follower.apart = True
         return bits
