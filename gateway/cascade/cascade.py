@@ -85,16 +85,18 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
                 for chunk in attempt.released():
                     yield chunk
                 # What there is of it beyond the bound goes straight on.
-                async for chunk in chunks:
-                    call.candidate = attempt.call.candidate
-                    yield attempt.shown(chunk)
+                try:
+                    async for chunk in chunks:
+                        call.candidate = attempt.call.candidate
+                        yield attempt.shown(chunk)
+                finally:
+                    _note_answered(call, attempt.call)  # another may have gone on with it
                 return
         attempt.discard()
         if attempt.facts["verdict"] in ("refusal", "low_logprob"):
             spare = attempt
     last = replace(call, model=steps[-1].model, candidates=(), candidate=None)
     told.append({"model": last.model, "verdict": "last", "mean_logprob": None})
-    call.receipt.note("cascade", answered=last.model)
     begun = False
     try:
         async with aclosing(following(last)) as chunks:
@@ -109,6 +111,8 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
         told[-1].update(verdict="failed", error=error.code)
     finally:
         call.candidate = last.candidate
+        if begun:
+            _note_answered(call, last)
     call.candidate = spare.call.candidate
     spare.answers()
     for chunk in spare.released():
@@ -135,6 +139,11 @@ def _is_its_own(error: GatewayError) -> bool:
     if isinstance(error, BadRequest) and (error.status == 404 or error.code == "unsupported_parameter"):
         return True
     return isinstance(error, FAILURES)
+
+
+def _note_answered(caller: Call, asked: Call) -> None:
+    """The model whose answer it is: the step's own, or the fallback that answered in its place."""
+    caller.receipt.note("cascade", answered=asked.candidate.model if asked.candidate else asked.model)
 
 
 def _without_logprobs(step: Step) -> Step:
@@ -191,7 +200,7 @@ class _Attempt:
 
     def answers(self) -> None:
         """What it spent, it spent on the answer."""
-        self._caller.receipt.note("cascade", answered=self._step.model)
+        _note_answered(self._caller, self.call)
         self.call.purpose = self._caller.purpose
         spent = self._caller.spent
         for i, one in enumerate(spent[self._began : self._ended], self._began):

@@ -113,9 +113,11 @@ class Inspection:
 
     def facts(self) -> dict[str, Json]:
         """For the receipt: never a text."""
+        config = self.guard.config
+        refused = bool(self.unscanned) and config.refuses_unjudged
         facts: dict[str, Json] = {
             "direction": self._direction,
-            "action": self.guard.config.action if self._acted else "pass",
+            "action": "block" if refused else config.action if self._acted else "pass",
             "labels": dict(self._labels),
             "tier": self._tier,
             "score": round(self._score, 3),

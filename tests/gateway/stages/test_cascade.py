@@ -238,6 +238,30 @@ async def test_a_weak_answer_is_better_than_none(error: errors.GatewayError) -> 
     assert call.candidate.model == "small"
 
 
+@pytest.mark.parametrize("name", ["small", "large"])
+async def test_the_receipt_names_the_fallback_that_answered(name: str) -> None:
+    """As ``x-tollgate-model`` does."""
+
+    async def replaced(call: Call) -> Chunks:
+        call.candidate = Candidate("spare", call.policy.models[call.model].targets[0], schema.Timeouts())
+        for chunk in text("Hello"):
+            assert isinstance(chunk, Chunk)
+            yield chunk
+
+    call = a_cascade({"model": "small", "when": {"complexity": {"below": 0.5}}}, {"model": "large"})
+    await collect(cascade(Fixed(0 if name == "small" else 1))(replaced)(call))
+    assert [step for step, _ in steps_of(call)] == [name]
+    assert call.receipt.notes["cascade"]["answered"] == "spare"
+
+
+async def test_nobody_answered_where_the_last_step_fails() -> None:
+    call = a_cascade({"model": "small"}, {"model": "large"})
+    models = Models({"small": [errors.UpstreamFailed("1")], "large": [errors.UpstreamTimeout("2")]})
+    with pytest.raises(errors.UpstreamTimeout):
+        await collect(cascade(Fixed(0))(models)(call))
+    assert call.receipt.notes["cascade"]["answered"] is None
+
+
 async def test_half_an_answer_of_the_last_model_is_not_mixed_with_a_weak_one() -> None:
     small, large = text("I can't help."), [Chunk(delta={"content": "half"}), errors.UpstreamFailed("2")]
     with pytest.raises(errors.UpstreamFailed):

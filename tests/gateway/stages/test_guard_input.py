@@ -280,11 +280,13 @@ async def test_what_cannot_be_judged(late: bool) -> None:
         await ask(a_guard(scanner, timeout="20ms"), call)
     assert caught.value.status == 503
     assert caught.value.retry_after
-    assert call.receipt.notes["guard_input"]["guards"]["mail"]["unscanned"]
+    facts = call.receipt.notes["guard_input"]["guards"]["mail"]
+    assert facts["unscanned"] and facts["action"] == "block", "it refused, and the receipt says so"
     call = user(ANN)
     model, _ = await ask(a_guard(scanner, timeout="20ms", on_error="allow"), call)
     assert model.request.messages == ({"role": "user", "content": ANN},)
     assert call.receipt.notes["guard_input"]["scanned"] is False
+    assert call.receipt.notes["guard_input"]["guards"]["mail"]["action"] == "pass"
     assert scanner.running == 0
 
 

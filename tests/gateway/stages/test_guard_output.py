@@ -611,6 +611,7 @@ async def test_what_cannot_be_judged_is_cut(mode: str) -> None:
     assert (told["reason"], told["from"]) == ("guard_unavailable", 0)
     assert text_of(out) == "" or mode == "optimistic"
     assert call.receipt.notes["guard_output"]["scanned"] is False
+    assert call.receipt.notes["guard_output"]["guards"]["words"]["action"] == "block"
 
 
 @pytest.mark.parametrize("mode", MODES)
