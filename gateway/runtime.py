@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -22,6 +23,7 @@ from gateway.backends.engine_state import EngineState
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.readiness import Readiness
+from gateway.backends.standing import Standing
 from gateway.backends.transport import AiohttpTransport
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
@@ -235,6 +237,8 @@ class Generations:
             proven=lambda name: self._revived(name) if name in engines else None,
             trouble=self._switchboard.trouble,
             guards=unready(policy, self._sidecar),
+            standing=Standing(policy, backends.keys()),
+            store=partial(quotas.closed, policy),
         )
         owned: list[Closable | None] = [
             readiness,

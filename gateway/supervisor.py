@@ -412,6 +412,7 @@ async def _announce(listener: socket.socket, watcher: PolicyWatcher, events: Eve
                     for name in told.get("waits_for", ())
                 ),
                 *(f"guard '{name}': {reason}" for name, reason in guards.items()),
+                *([f"the store: {told['store']}"] if "store" in told else []),
             ]
             waiting = "; ".join(reasons) or "a backend that is enabled"
         if waiting != said:

@@ -2,7 +2,8 @@
 
 An engine that the gateway starts is part of it: while that cannot decode, another replica should have the traffic. A
 provider, or a server that all replicas share, is not: if readiness followed it, all would go out of service at once,
-with the models that work and the answers that say what is wrong.
+with the models that work and the answers that say what is wrong. Only where engines are all that there is to answer
+questions, and none of them can be reached, is there nothing left to serve.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from gateway.backends.standing import Standing
 from gateway.errors import GatewayError
 from gateway.types import Backend
 
@@ -31,12 +33,17 @@ class Verdict:
     guards: Mapping[str, str] = field(default_factory=dict)
     """Those that cannot judge, and so refuse everyone, with the reason."""
     waits_for: tuple[str, ...] = ()
-    """The backends that this gateway runs itself and that have not proven that they can serve."""
+    """The backends that this gateway runs itself and that have not proven that they can serve; and engines elsewhere,
+    where no model can be served without them."""
+    models: Mapping[str, str | None] = field(default_factory=dict)
+    """For each public model why it cannot be served, or None."""
+    store: str | None = None
+    """Why every request that is under limits is refused, or None."""
 
     @property
     def ready(self) -> bool:
         """False where no backend is enabled, too: such a policy serves nobody."""
-        return bool(self.reasons) and not self.guards and not self.waits_for
+        return bool(self.reasons) and not self.guards and not self.waits_for and self.store is None
 
 
 class Readiness:
@@ -53,9 +60,12 @@ class Readiness:
         proven: Callable[[str], object] = lambda name: None,
         trouble: Callable[[str], str | None] = lambda name: None,
         guards: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
+        standing: Standing | None = None,
+        store: Callable[[], str | None] = lambda: None,
     ) -> None:
         """``proven`` is told the name of each backend that has just given its proof. ``trouble`` tells of a backend
-        what requests have shown, whatever its proof says; ``guards`` which guards cannot judge, and why."""
+        what requests have shown, whatever its proof says; ``guards`` which guards cannot judge, and why; ``standing``
+        which models stand on which backends; ``store`` why requests are refused while the counters are away."""
         self._probes = {
             name: _Probe(backend, fresh, fresh if name in needed else seldom, partial(proven, name))
             for name, backend in backends.items()
@@ -63,6 +73,8 @@ class Readiness:
         self._needed = frozenset(needed) & backends.keys()
         self._trouble = trouble
         self._guards = guards
+        self._standing = standing
+        self._store = store
         self._fresh = fresh
         self._asked = float("-inf")
         self._answer: asyncio.Task[Verdict] | None = None
@@ -90,13 +102,19 @@ class Readiness:
         unknown = [asked[name] for name, probe in self._probes.items() if not probe.known]
         if unknown:
             await asyncio.wait(unknown, timeout=PATIENCE)
-        missing = [name for name in self._probes if name in self._needed and self._probes[name].reason]
+        proofs = {name: probe.reason for name, probe in self._probes.items()}
+        missing = [name for name in proofs if name in self._needed and proofs[name]]
+        if self._standing is not None:
+            missing += [name for name in self._standing.missing(proofs) if name not in missing]
         errors = [self._probes[name].error for name in missing]
+        reasons = {name: self._trouble(name) or reason for name, reason in proofs.items()}
         return Verdict(
-            {name: self._trouble(name) or probe.reason for name, probe in self._probes.items()},
+            reasons,
             min((error.retry_after for error in errors if error and error.retry_after), default=1.0),
             await self._guards() if self._guards is not None else {},
             tuple(missing),
+            self._standing.models(reasons) if self._standing is not None else {},
+            self._store(),
         )
 
 

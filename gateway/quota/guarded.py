@@ -108,6 +108,11 @@ class GuardedCounters:
             known = held.amounts if held.more != NOTHING else NOTHING
             self._share.settle(request_id, limits, _beyond(used, known))
 
+    @property
+    def away(self) -> bool:
+        """Whether the store failed when it was last asked."""
+        return self._store.down
+
     def watch(self) -> None:
         """Know what others spend, should the store be away before anybody asks here."""
         self._store.watch()

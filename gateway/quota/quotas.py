@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Self
 
 from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited
+from gateway.policy.advice import has_limits
 from gateway.policy.schema import Policy
 from gateway.quota.ask import Ask, ask
 from gateway.quota.counters import Counters, Elastic, Verdict
@@ -119,6 +120,13 @@ class Quotas:
         self._duration += 0.1 * (time.monotonic() - reservation.since - self._duration)
         used = Amounts(reservation.held.requests, tokens, nanodollars)
         self._counters.settle(reservation.request_id, reservation.limits, used)
+
+    def closed(self, policy: Policy) -> str | None:
+        """Why every request under limits is refused now, or None: the store is away, and ``policy`` closes then."""
+        away = isinstance(self._counters, GuardedCounters) and self._counters.away
+        if not away or policy.on_store_failure != "closed" or not has_limits(policy):
+            return None
+        return "Redis does not answer, and 'on_store_failure: closed' refuses all that is under limits"
 
     def watch(self) -> None:
         """Begin to hear of what is spent elsewhere. Does not wait, nor fail."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import yaml
 from starlette.types import Message
 
 from gateway.app import build_app
-from gateway.backends.readiness import Readiness
 from gateway.policy.problems import PolicyError
 from gateway.settings import Settings
 from tests.conftest import RedisServer
@@ -106,58 +104,6 @@ async def test_a_broken_edit_leaves_all_as_it_was(
     gateway.write(a_policy(upstream.base_url, keys=[key(KEY, "k", models=["up"])]))
     await gateway.generation(2)
     assert [model["id"] for model in (await gateway.http.get("/v1/models")).json()["data"]] == ["up"]
-
-
-async def test_it_stays_ready_when_its_only_provider_is_down(
-    tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.runtime.Readiness", partial(Readiness, fresh=0.0, seldom=0.0))
-    policy = a_policy(upstream.base_url)
-    policy["backends"] = {"up": policy["backends"]["up"]}
-    policy["models"] = {"up": policy["models"]["up"]}
-
-    async def told(gateway: Gateway, words: str) -> None:
-        async with asyncio.timeout(300):
-            while True:
-                response = await gateway.http.get("/readyz", headers=OPERATOR)
-                assert (response.status_code, response.json()["status"]) == (200, "ready")
-                if words in response.json()["backends"]["up"]:
-                    return
-
-    async with serving(tmp_path / "policies", policy) as gateway:
-        await told(gateway, "ready")
-        await upstream.stop()
-        await told(gateway, "cannot be reached")
-        await upstream.start()
-        await told(gateway, "ready")
-
-
-async def test_refused_credentials_are_told_by_readiness(gateway: Gateway, upstream: FakeUpstream) -> None:
-    """Seen by requests alone: many providers tell their models to anyone."""
-    upstream.scripts = [reply({"error": {"message": "who are you"}}, status=401)]
-    assert (await gateway.http.get("/readyz", headers=OPERATOR)).json()["backends"]["up"] == "ready"
-    assert (await gateway.http.post("/v1/chat/completions", json=chat(model="up"))).status_code == 502
-    await asyncio.sleep(1.1)  # what is told is a second old at most
-    response = await gateway.http.get("/readyz", headers=OPERATOR)
-    assert response.status_code == 200
-    assert "refuses the gateway's credentials" in response.json()["backends"]["up"]
-
-
-async def test_an_engine_of_ones_own_has_to_decode(tmp_path: Path, upstream: FakeUpstream) -> None:
-    policy = a_policy(upstream.base_url)
-    policy["backends"]["own"] = {"kind": "engine", "launch": True, "base_url": "http://127.0.0.1:1"}
-    policy["backends"]["shared"] = {"kind": "engine", "base_url": "http://127.0.0.1:1"}
-    async with serving(tmp_path / "policies", policy) as gateway:
-        response = await gateway.http.get("/readyz", headers=OPERATOR)
-        assert response.status_code == 503
-        assert response.json()["waits_for"] == ["own"]
-        assert (await gateway.http.get("/healthz")).status_code == 200, "alive all the same"
-        del policy["backends"]["own"]
-        gateway.write(policy)
-        await gateway.generation(2)
-        response = await gateway.http.get("/readyz", headers=OPERATOR)
-        assert response.status_code == 200
-        assert response.json()["backends"]["shared"] != "ready"
 
 
 async def test_it_is_not_ready_once_it_is_to_stop(tmp_path: Path, upstream: FakeUpstream) -> None:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.aside import Aside, Died
 from gateway.backends.readiness import Verdict
-from gateway.errors import Overloaded
+from gateway.errors import Overloaded, UnknownModel
 from gateway.observe.metrics import KIND, Metrics, render_shared
 from gateway.web.context import Context
 from gateway.web.operator import Operator
@@ -38,21 +38,35 @@ class ReadyPage:
 
     async def page(self, request: Request) -> Response:
         """200 when all that this gateway runs itself can serve: an engine by decoding a token, and no guard that would
-        refuse everyone while its model is not there waits for it. How providers are is told, and changes nothing."""
+        refuse everyone while its model is not there waits for it. How providers are is told, and changes nothing.
+
+        The operator may ask for one public model, ``?model=NAME``: whether that can be served, by whomever. Raises
+        ``UnknownModel``.
+        """
         if self._leaving is not None and self._leaving.exists():
             return _not_ready({"status": "stopping"}, 1.0)
-        verdict = await Context.of(request.scope).runtime.readiness.verdict()
-        body: dict[str, object] = {"status": "ready" if verdict.ready else "not ready"}
-        if self._operator.asks(request.scope):
+        runtime = Context.of(request.scope).runtime
+        verdict = await runtime.readiness.verdict()
+        told = self._operator.asks(request.scope)
+        ready = verdict.ready
+        if told and (name := request.query_params.get("model")) is not None:
+            model = runtime.policy.resolve(name)
+            if model is None:
+                raise UnknownModel(f"The model '{name}' does not exist.", param="model")
+            ready = ready and verdict.models[model] is None
+        body: dict[str, object] = {"status": "ready" if ready else "not ready"}
+        if told:
             body |= _details(verdict)
-        return JSONResponse(body) if verdict.ready else _not_ready(body, verdict.retry_after)
+        return JSONResponse(body) if ready else _not_ready(body, verdict.retry_after)
 
 
 def _details(verdict: Verdict) -> dict[str, object]:
     return {
         "backends": {name: reason or "ready" for name, reason in verdict.reasons.items()},
+        "models": {name: reason or "ready" for name, reason in verdict.models.items()},
         **({"waits_for": verdict.waits_for} if verdict.waits_for else {}),
         **({"guards": dict(verdict.guards)} if verdict.guards else {}),
+        **({"store": verdict.store} if verdict.store else {}),
     }
 
 
