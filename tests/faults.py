@@ -87,6 +87,24 @@ class FaultServer(FakeUpstream):
         return fault(Asked(bool(body.get("stream")), text, prompt))
 
 
+class ModelServer(FakeUpstream):
+    """Answers as each model that it serves does: ``faults`` are by the model's name."""
+
+    def __init__(self, **faults: Fault) -> None:
+        super().__init__()
+        self.faults = faults
+
+    def next_script(self) -> Script:
+        body = self.requests[-1].json()
+        model = body["model"]
+        return self.faults[model](Asked(bool(body.get("stream")), f"Here is {model}.", PROMPT_TOKENS))
+
+    @property
+    def asked(self) -> list[str]:
+        """The models that requests named, in their order."""
+        return [request.json()["model"] for request in self.requests]
+
+
 def sound(asked: Asked) -> Script:
     return stream(*asked.events()) if asked.stream else reply(asked.body())
 
