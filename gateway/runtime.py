@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
@@ -209,9 +208,7 @@ class Generations:
         books = Books(self._metrics, ledger)
         beside = Beside(quotas, books)
         judges = {
-            name: LlamaGuard(
-                guard.judge, policy, beside.stage(answering), local_only=_serves_local(policy, guard)
-            )
+            name: LlamaGuard(guard.judge, policy, beside.stage(answering), local_only=guard.action == "local")
             for name, guard in policy.guards.items()
             if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
         }
@@ -385,14 +382,6 @@ def _runs_here(backend: schema.Backend) -> bool:
         case schema.SidecarBackend():
             return True
     return False
-
-
-def _serves_local(policy: schema.Policy, guard: schema.AnyGuard) -> bool:
-    """Whether ``guard`` may see texts that must not leave."""
-    return any(one.action == "local" for one in policy.guards.values()) or any(
-        tenant.local_only and any(fnmatchcase(name, pattern) for pattern in guard.tenants)
-        for name, tenant in policy.tenants.items()
-    )
 
 
 def _secret(key: SecretStr | None) -> str | None:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from gateway.guards.finding import Scanner
 from gateway.guards.turns import Turns
 from gateway.policy.schema import Policy
-from gateway.policy.schema.guards import AnyGuard, LengthGuard
+from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, ToxicityGuard
 
 _REMEMBERED = 10_000
 """Tenants; those of tokens need not be in the policy."""
@@ -34,6 +34,11 @@ class Guard:
     def acts(self) -> bool:
         """Whether anything but notes may come of it: what only flags is not waited for."""
         return self.config.action != "flag"
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether texts may be sent to a model for a verdict."""
+        return isinstance(self.config, InjectionGuard | ToxicityGuard) and self.config.judge is not None
 
     @property
     def edits(self) -> bool:

@@ -48,7 +48,8 @@ class LlamaGuard:
     """A ``Judge``. ``handler`` begins past guards and caches, and books what is asked on account of ``call.payer``;
     ``model`` is a public model of ``policy``.
 
-    With ``local_only`` texts go to local backends only.
+    Texts go where those of the request may go that they are of. With ``local_only`` they go to local backends whoever
+    asks: that is for a guard that has yet to find out what must stay.
     """
 
     def __init__(
@@ -141,6 +142,12 @@ class LlamaGuard:
             receipt=Receipt(request_id, time.time()),
             started=time.perf_counter(),
             headers={"x-request-id": request_id},
-            local_only=self._local_only,
+            local_only=self._local_only or (asker is not None and _stays(asker)),
             purpose="judge",
         )
+
+
+def _stays(asker: Call) -> bool:
+    """Whether the texts of a request are for local backends only."""
+    tenant = asker.policy.tenants.get(asker.principal.tenant)
+    return asker.local_only or (tenant is not None and tenant.local_only)

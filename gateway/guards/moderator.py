@@ -85,6 +85,7 @@ class Moderator:
         judges: Mapping[str, Judge] | None = None,
     ) -> None:
         self._guards = [(name, one) for name, one in guards.items() if isinstance(one, ToxicityGuard)]
+        self._keepers = [one for one in guards.values() if one.action == "local"]
         self._fast = fast
         self._model = model
         self._judges = judges or {}
@@ -128,7 +129,7 @@ class Moderator:
 
     def _guard_of(self, tenant: str) -> tuple[str | None, ToxicityGuard]:
         for name, guard in self._guards:
-            if any(fnmatchcase(tenant, pattern) for pattern in guard.tenants):
+            if _looks_after(tenant, guard):
                 return name, guard
         return None, _DEFAULT
 
@@ -181,6 +182,8 @@ class Moderator:
         asked = [i for i, one in enumerate(opinions) if abs(_margin(one.scores, guard)) < _UNCLEAR]
         if not asked:
             return
+        if any(_looks_after(call.principal.tenant, keeper) for keeper in self._keepers):
+            call.local_only = True  # nobody looks here for what must stay
         async with asyncio.timeout(guard.timeout):
             verdicts = await judge.judge([texts[i] for i in asked], "user", call)
         for i, verdict in zip(asked, verdicts, strict=True):
@@ -188,6 +191,10 @@ class Moderator:
             scores = {**opinions[i].scores}
             _raise(scores, dict.fromkeys(unsafe, verdict.score))
             opinions[i] = _Opinion(scores, unsafe, verdict.tier)
+
+
+def _looks_after(tenant: str, guard: AnyGuard) -> bool:
+    return any(fnmatchcase(tenant, pattern) for pattern in guard.tenants)
 
 
 def _pieces(texts: Sequence[str]) -> tuple[list[int], list[str]]:

@@ -29,12 +29,17 @@ class Screening:
         self._inspections = [Inspection(guard, "input", metrics, call) for guard in guards]
         self._judgements: list[tuple[Judgement, list[int]]] = []
         """With the numbers of the texts that each is about."""
+        self._must_stay = call.local_only
+        self._is_kept = any(_keeps(guard) for guard in guards)
+        """A guard may find that it must stay."""
 
     async def run(self) -> dict[str, str]:
         """The originals of the placeholders that are in the request from now on.
 
         Raises ``Blocked``, ``GuardUnavailable``, and ``BadRequest`` for a prompt that cannot be read.
         """
+        if self._is_kept:
+            self._call.local_only = True  # until it is known to be free, whoever looks at it meanwhile
         try:
             self._readable()
             self._count()
@@ -42,9 +47,7 @@ class Screening:
                 if inspection.guard.limit is None:
                     await self._look(inspection)
             self._refuse()  # what the fast tier refuses needs no slower opinion
-            await at_once(
-                *(self._decide(judgement) for judgement, _ in self._judgements if judgement.is_open)
-            )
+            await self._settle()
             self._refuse()
             return await self._change()
         finally:
@@ -89,7 +92,19 @@ class Screening:
             self._missed(judgement, error)
         await asyncio.sleep(0)
 
-    async def _decide(self, judgement: Judgement) -> None:
+    async def _settle(self) -> None:
+        """Judges, who may be elsewhere, are asked when it is known whether the request must stay here."""
+        judgements = [judgement for judgement, _ in self._judgements]
+        keeping = [one for one in judgements if _keeps(one.inspection.guard)]
+        asking = [one for one in judgements if one.inspection.guard.asks_judge and one not in keeping]
+        await self._decide([one for one in judgements if not self._is_kept or one not in asking])
+        self._call.local_only = self._must_stay or any(any(one.findings) for one in keeping)
+        await self._decide(asking)
+
+    async def _decide(self, judgements: Sequence[Judgement]) -> None:
+        await at_once(*(self._judge(judgement) for judgement in judgements if judgement.is_open))
+
+    async def _judge(self, judgement: Judgement) -> None:
         try:
             await judgement.decide()
         except Unscanned as error:
@@ -122,9 +137,7 @@ class Screening:
             action = inspection.guard.config.action
             for number, findings in zip(numbers, judgement.findings, strict=True):
                 inspection.found(findings)
-                if findings and action == "local":
-                    self._call.local_only = True
-                elif findings and inspection.guard.edits:
+                if findings and inspection.guard.edits:
                     edits.setdefault(number, []).extend(
                         Edit(one.start, one.end, one.label, one.end - one.start, action == "mask")
                         for one in findings
@@ -149,6 +162,10 @@ class Screening:
             scanned=not any(inspection.unscanned for inspection in self._inspections),
             unread=list(dict.fromkeys(self._texts.unread))[:16],
         )
+
+
+def _keeps(guard: Guard) -> bool:
+    return guard.config.action == "local"
 
 
 def asked(request: ChatRequest) -> Said:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.policy.local_advice import far_judges
 from gateway.policy.prices import has_budgets, is_unpriced, owners
 from gateway.policy.problems import Finding
 from gateway.policy.schema import Policy, Quotas
@@ -12,6 +13,7 @@ from gateway.policy.schema import Policy, Quotas
 def advise(policy: Policy) -> Iterator[Finding]:
     if has_budgets(policy):
         yield from _unpriced(policy)
+    yield from far_judges(policy)
 
 
 def _unpriced(policy: Policy) -> Iterator[Finding]:

@@ -25,7 +25,9 @@ def a_model(name: str, **more: Any) -> dict[str, Any]:
     return {"targets": [{"backend": "up", "model": name}], "retry": {"attempts": 1}, **more}
 
 
-async def ask(gateway: Gateway, model: str, content: str = "Hi", *, rounds: int, at_once: int) -> Counter[int]:
+async def ask(
+    gateway: Gateway, model: str, content: str = "Hi", *, rounds: int, at_once: int
+) -> Counter[int]:
     """How many answers had which status."""
     statuses: Counter[int] = Counter()
     for _ in range(rounds):
@@ -71,9 +73,11 @@ async def test_the_next_model_on_the_same_backend_is_asked(tmp_path: Path, way: 
         "small": a_model("small"),
         "auto": {"cascade": [{"model": "primary"}, {"model": "small"}]},
     }
-    async with ModelServer(big=faults.broken, small=faults.sound) as up:
-        async with serving(tmp_path / "p", a_policy(up.base_url, models=models)) as gateway:
-            asked = "primary" if way == "fallback" else "auto"
-            assert await ask(gateway, asked, rounds=4, at_once=6) == {200: 24}
-    assert Counter(up.asked)["small"] == 24
-    assert Counter(up.asked)["big"] < 24, "the breaker leaves it alone"
+    async with (
+        ModelServer(big=faults.broken, small=faults.sound) as up,
+        serving(tmp_path / "p", a_policy(up.base_url, models=models)) as gateway,
+    ):
+        asked = "primary" if way == "fallback" else "auto"
+        assert await ask(gateway, asked, rounds=4, at_once=6) == {200: 24}
+        assert Counter(up.asked)["small"] == 24
+        assert Counter(up.asked)["big"] < 24, "the breaker leaves it alone"

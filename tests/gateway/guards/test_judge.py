@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,14 +19,14 @@ from gateway.guards.judge import LlamaGuard
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import Beside, dispatch
-from gateway.policy.schema import Policy
+from gateway.policy.schema import Policy, Tenant
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.stages.fallback import fallback
 from gateway.stages.queue import queue
 from gateway.stages.route import route
-from gateway.types import Call, Chunk, Chunks
-from tests.fakes import Do, FakeUpstream, completion, policy, reply, within
+from gateway.types import Call, Chunk, Chunks, Principal
+from tests.fakes import Do, FakeUpstream, a_call, completion, policy, reply, within
 
 pytestmark = pytest.mark.anyio
 
@@ -203,15 +202,26 @@ async def test_its_cost_is_on_nobodys_bill_but_told(bench: Bench) -> None:
     assert line in bench.metrics.render().replace(b"3.7000000000000005e-05", b"3.7e-05")
 
 
-async def test_texts_that_must_stay_go_to_local_backends_only(bench: Bench) -> None:
+async def test_texts_go_where_their_request_may_go(bench: Bench) -> None:
     calls: list[Call] = []
 
     async def handler(call: Call) -> Chunks:
         calls.append(call)
         yield Chunk(delta={"content": "safe"}, finish_reason="stop")
 
-    for local in (False, True):
-        judge: Any = LlamaGuard("guard", bench.policy, handler, local_only=local)
-        await judge.judge(["x", "y"], "user")
-    assert [call.local_only for call in calls] == [False, False, True, True]
-    assert len({call.request_id for call in calls}) == 4
+    rules = bench.policy.model_copy(update={"tenants": {"clinic": Tenant(local_only=True)}})
+    anyones, kept, clinics = (
+        a_call(policy_=rules, principal=Principal("k", of)) for of in ("a", "b", "clinic")
+    )
+    kept.local_only = True
+    for guard_keeps, asker in (
+        (False, None),
+        (False, anyones),
+        (False, kept),
+        (False, clinics),
+        (True, anyones),
+    ):
+        judge = LlamaGuard("guard", rules, handler, local_only=guard_keeps)
+        await judge.judge(["x", "y"], "user", asker)
+    assert [call.local_only for call in calls[::2]] == [False, False, True, True, True]
+    assert len({call.request_id for call in calls}) == len(calls)

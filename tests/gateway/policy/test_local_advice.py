@@ -1,0 +1,42 @@
+"""What is told, with its line, of judges that cannot see what must stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.policy.loader import load_policy
+
+POLICY = """\
+version: 1
+backends:
+  far: {{kind: openai, base_url: http://far.test/v1}}
+  near: {{kind: openai, base_url: http://near.test/v1, local: true}}
+models:
+  judge: {{targets: [{{backend: far, model: x}}]{more}}}
+  m: {{targets: [{{backend: near, model: x}}]}}
+tenants: {tenants}
+guards:
+  toxicity: {{judge: judge, on_error: allow, tenants: ["a*"]}}
+  {other}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tenants", "other", "more", "line", "said"),
+    [
+        ("{acme: {local_only: true}}", "", "", 10, "those of tenant 'acme' (local_only)"),
+        ("{}", "pii: {action: local}", "", 10, "those that guard 'pii' keeps local"),
+        ("{}", "injection: {action: local, judge: judge}", "", 11, "this guard's texts"),
+        ("{b: {local_only: true}}", "", "", 0, ""),
+        ("{acme: {}}", "", "", 0, ""),
+        ("{acme: {local_only: true}}", "", ", fallbacks: [m]", 0, ""),
+    ],
+)
+def test_far_judges(tmp_path: Path, tenants: str, other: str, more: str, line: int, said: str) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(POLICY.format(tenants=tenants, other=other, more=more))
+    told = [str(warning) for warning in load_policy(tmp_path, {}).warnings]
+    assert any(one.startswith(f"{file}:{line}: guards.") and said in one for one in told) == bool(line), told
+    assert bool(told) == bool(line)
