@@ -28,13 +28,13 @@ from engine.errors import (
 from engine.messages import Ready, Step
 from engine.server.adapters import Adapters, Served
 from engine.server.answers import DONE, Piece, event
-from engine.server.chat_template import ChatTemplate
 from engine.server.generate import Generator
 from engine.server.hangup import HungUp, read_body, until_hangup
 from engine.server.health import Health
 from engine.server.hints import Hints, read_hints
 from engine.server.metrics import Metrics, Throughput
 from engine.server.prepare import Job, Preparer, Room
+from engine.server.renderer import Renderer
 from engine.server.state import State
 from engine.server.tokenizer import Tokenizer
 
@@ -45,7 +45,7 @@ def create_app(
     client: EngineClient,
     ready: Ready,
     tokenizer: Tokenizer,
-    template: ChatTemplate | None,
+    template: Renderer | None,
     *,
     name: str,
     max_body_bytes: int,

@@ -2,18 +2,18 @@
 
 Templates come with checkpoints in the form that Hugging Face describes
 (https://huggingface.co/docs/transformers/chat_templating): they may loop, and call ``raise_exception`` and
-``strftime_now``.
+``strftime_now``. The sandbox keeps them from reaching out, not from taking all there is: ``renderer.py`` does.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import InvalidRequest, ModelUnavailable
@@ -28,15 +28,14 @@ _REFUSALS = (
     ArithmeticError,
     LookupError,
     AttributeError,
-    RecursionError,
+    RuntimeError,
 )
 """What a template may raise over messages that it was not made for."""
 
 
 class ChatTemplate:
-    """Raises ``ModelUnavailable`` if the model's template is not valid Jinja."""
-
-    def __init__(self, source: str, *, bos: str | None, eos: str | None) -> None:
+    def __init__(self, source: str, *, bos: str | None, eos: str | None, longest: int | None = None) -> None:
+        """``longest``: most characters of a prompt. Raises ``ModelUnavailable`` if the source is not valid Jinja."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -45,9 +44,10 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
             self._template = environment.from_string(source)
-        except TemplateSyntaxError as error:
+        except (*_REFUSALS, SyntaxError) as error:
+            # Python's own compiler has the last word: on blocks that nest too deeply, say.
             raise ModelUnavailable(f"The model's chat template does not parse: {error}.") from error
-        self.source = source
+        self._longest = longest
         self._tokens = {"bos_token": bos or "", "eos_token": eos or ""}
 
     def render(
@@ -59,8 +59,10 @@ class ChatTemplate:
     ) -> str:
         """Raises ``InvalidRequest`` when the template will not have these messages."""
         try:
-            return self._template.render(
-                messages=messages, tools=tools, add_generation_prompt=generation_prompt, **self._tokens
+            return self._joined(
+                self._template.generate(
+                    messages=messages, tools=tools, add_generation_prompt=generation_prompt, **self._tokens
+                )
             )
         except _REFUSALS as error:
             raise InvalidRequest(
@@ -91,6 +93,18 @@ class ChatTemplate:
                 # began where the generation prompt ends.
                 opening = asked
         return opening + str(last["content"])
+
+    def _joined(self, pieces: Iterator[str]) -> str:
+        found, length = [], 0
+        for piece in pieces:
+            found.append(piece)
+            length += len(piece)
+            if self._longest is not None and length > self._longest:
+                raise InvalidRequest(
+                    f"The model's chat template makes more than {self._longest} characters of these messages.",
+                    param="messages",
+                )
+        return "".join(found)
 
 
 def read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:

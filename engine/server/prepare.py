@@ -14,9 +14,9 @@ from engine.errors import ContextLengthExceeded, InvalidRequest, UnsupportedPara
 from engine.messages import Ready
 from engine.server.adapters import Adapters
 from engine.server.answers import Answer, ChatAnswer, CompletionAnswer, Usage
-from engine.server.chat_template import ChatTemplate
 from engine.server.fields import listed
 from engine.server.generate import Sequence
+from engine.server.renderer import Renderer
 from engine.server.requests import ChatBody, CompletionBody, Sampling, read
 from engine.server.structured import chat_grammar_of, grammar_of
 from engine.server.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ class Preparer:
     """What can be asked for."""
     engine: Ready
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    template: Renderer | None
     longest_string: int | None = None
     """Characters of a string in a forced call that nothing else bounds."""
     format: Format = field(init=False)
@@ -100,10 +100,10 @@ class Preparer:
         form = self.format
         messages, tools = template_messages(body.template_messages(), form), body.callable_tools or None
         if body.continue_final_message:
-            text = self.template.render_open(messages, tools)
+            text = await self.template.render_open(messages, tools)
         else:
             begin = body.add_generation_prompt is not False
-            text = self.template.render(messages, tools, generation_prompt=begin)
+            text = await self.template.render(messages, tools, generation_prompt=begin)
         prompt = await self._encode(text, special=False, param="messages", limit=room.limit)
         continued = body.continue_final_message and messages[-1]["content"]
         wanted = body.max_completion_tokens or body.max_tokens
@@ -119,7 +119,7 @@ class Preparer:
         answer = ChatAnswer(body.model, include_usage=body.include_usage)
         job = self._job(body, sequences, answer, len(prompt), wanted)
         if shares_system:
-            job.shared = self._system_tokens(messages, text, prompt)
+            job.shared = await self._system_tokens(messages, text, prompt)
         return job
 
     async def completion(self, data: bytes, room: Room, shares_system: bool = False) -> Job:
@@ -175,7 +175,7 @@ class Preparer:
             job.headers[IGNORED] = names
         return job
 
-    def _system_tokens(self, messages: list[dict[str, Any]], text: str, prompt: list[int]) -> int:
+    async def _system_tokens(self, messages: list[dict[str, Any]], text: str, prompt: list[int]) -> int:
         """Tokens of ``prompt``, which is ``text``, up to where its first message ends, if that is a system prompt.
 
         As far as the message alone is written the same way: what a template puts before it, tools say, is not shared.
@@ -183,7 +183,7 @@ class Preparer:
         if self.template is None or messages[0]["role"] != "system":
             return 0
         try:
-            alone = self.template.render(messages[:1], generation_prompt=False)
+            alone = await self.template.render(messages[:1], generation_prompt=False)
         except InvalidRequest:
             return 0
         ids = self.tokenizer.encode(alone[: _common(alone, text)], special=False)

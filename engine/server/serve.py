@@ -19,8 +19,9 @@ from engine.client import EngineClient
 from engine.config import ServerConfig
 from engine.errors import ShuttingDown, StartupError
 from engine.server.app import create_app
-from engine.server.chat_template import ChatTemplate, read_template
+from engine.server.chat_template import read_template
 from engine.server.protocol import Protocol
+from engine.server.renderer import Renderer
 from engine.server.tokenizer import Tokenizer
 
 log = logging.getLogger("engine.server")
@@ -64,11 +65,13 @@ async def _run(
 
     client = await EngineClient.start(config.engine)
     watching: asyncio.Task[None] | None = None
+    template: Renderer | None = None
     try:
         # The loop process takes its time to import torch; meanwhile the tokenizer loads here.
         tokenizer = await asyncio.to_thread(Tokenizer, config.engine.model)
         source = read_template(config.engine.model, tokenizer.settings)
-        template = ChatTemplate(source, bos=tokenizer.bos, eos=tokenizer.eos) if source else None
+        if source:
+            template = await Renderer.start(source, bos=tokenizer.bos, eos=tokenizer.eos)
         await _first(client.ready(), stop.wait())
         if stop.is_set():
             return 0
@@ -123,6 +126,8 @@ async def _run(
     finally:
         if watching is not None:
             watching.cancel()
+        if template is not None:
+            await template.close()
         await client.close()
 
 

@@ -33,6 +33,7 @@ class EngineServer:
         if found is None:
             self.process.kill()
             self.process.wait()
+            self.process.stdout.close()
             raise RuntimeError(f"the engine did not start: {line!r}\n{self.log}")
         self.url, self.port = found[1], int(found[2])
         self.http = httpx.Client(base_url=self.url, timeout=300, trust_env=False)
@@ -54,8 +55,12 @@ class EngineServer:
     @property
     def loop_pid(self) -> int:
         pid = self.process.pid
-        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return int(child)
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        # The chat template's processes are children, too.
+        (loop,) = (
+            child for child in children if "engine.process" in Path(f"/proc/{child}/cmdline").read_text()
+        )
+        return int(loop)
 
     def state(self) -> dict[str, Any]:
         return self.http.get("/v1/engine/state").json()

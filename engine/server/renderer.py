@@ -1,0 +1,179 @@
+"""Chat templates within bounds: the HTTP process's end of the processes in which they run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from engine import channel
+from engine.errors import EngineError, InternalError, InvalidRequest, ModelUnavailable
+from engine.server.rendering import (
+    DONE,
+    LENGTH,
+    OUT_OF_MEMORY,
+    REFUSED,
+    Bounds,
+    Job,
+    Start,
+)
+
+log = logging.getLogger("engine.server")
+
+_LARGE = 2**16
+"""Bytes from which messages go to the process for large ones: a template that takes long over much holds nobody up who
+has little to say."""
+
+_PATIENCE = 60.0
+"""Seconds after which a process is ended that neither answers nor takes processor time."""
+
+
+class Renderer:
+    """A model's chat template. Start it with ``Renderer.start``, and close it in any case."""
+
+    def __init__(self, start: Start) -> None:
+        self.source = start.source
+        self._small, self._large = _Lane(start), _Lane(start)
+
+    @classmethod
+    async def start(
+        cls, source: str, *, bos: str | None, eos: str | None, bounds: Bounds | None = None
+    ) -> Renderer:
+        """Raises ``ModelUnavailable`` if the template is not valid Jinja."""
+        renderer = cls(Start(source, bos, eos, bounds or Bounds()))
+        try:
+            await renderer._small.open()
+        except BaseException:
+            await renderer.close()
+            raise
+        return renderer
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        generation_prompt: bool = True,
+    ) -> str:
+        """As ``ChatTemplate.render``; also raises ``InvalidRequest`` when it takes too much time or memory."""
+        return await self._do(Job(messages, tools, generation_prompt))
+
+    async def render_open(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        """As ``ChatTemplate.render_open``, within the same bounds."""
+        return await self._do(Job(messages, tools, open=True))
+
+    async def close(self) -> None:
+        await self._small.close()
+        await self._large.close()
+
+    async def _do(self, job: Job) -> str:
+        try:
+            data = channel.encode(job)
+        except RecursionError:
+            raise InvalidRequest("The messages are nested too deeply.", param="messages") from None
+        return await (self._large if len(data) > _LARGE else self._small).ask(data)
+
+
+class _Lane:
+    """One process, and those who wait for it in a row. One that is gone is replaced for the next of them."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._lock = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def open(self) -> None:
+        """Raises ``ModelUnavailable``."""
+        async with self._lock:
+            await self._opened()
+
+    async def ask(self, job: bytes) -> str:
+        """The prompt. Raises ``InvalidRequest``, and ``InternalError`` if the process ended for no reason of ours."""
+        async with self._lock:
+            try:
+                await self._opened()
+            except ModelUnavailable as error:  # though it did start before
+                raise InternalError(error.message) from None
+            kind, text = await self._exchange(job)
+        if kind == REFUSED:
+            param, _, message = text.partition("\n")
+            raise InvalidRequest(message, param=param or None)
+        return text
+
+    async def close(self) -> int:
+        """Ends the process, if there is one. Returns its exit status."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+        if self._process is None:
+            return 0
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        return await self._process.wait()
+
+    async def _opened(self) -> None:
+        if self._streams is not None and self._process is not None and self._process.returncode is None:
+            return
+        await self.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            path = os.pathsep.join(entry for entry in sys.path if entry)
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "engine.server.template_process", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        self._streams = await asyncio.open_unix_connection(sock=ours)
+        try:
+            kind, text = await self._exchange(channel.encode(self._start))
+        except InvalidRequest as error:
+            raise ModelUnavailable(error.message) from None
+        if kind != DONE:
+            raise ModelUnavailable(text)
+
+    async def _exchange(self, data: bytes) -> tuple[bytes, str]:
+        """Kind and text of the reply. Whoever leaves before it has come takes the process along."""
+        assert self._streams is not None
+        reader, writer = self._streams
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                writer.write(data)
+                await writer.drain()
+                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                kind = await reader.readexactly(1)
+                text = (await reader.readexactly(length)).decode(errors="surrogatepass")
+        except (TimeoutError, EOFError, ConnectionError):
+            raise await self._ended() from None
+        except BaseException:
+            await self.close()
+            raise
+        if kind == OUT_OF_MEMORY:
+            await self.close()
+            raise self._too_much(f"{self._start.bounds.memory >> 20} MiB of memory")
+        return kind, text
+
+    async def _ended(self) -> EngineError:
+        """Why there is no reply."""
+        status = await self.close()
+        if status == -signal.SIGPROF:
+            return self._too_much(f"{self._start.bounds.seconds:g} s of processor time")
+        log.error("the process that runs the chat template ended with status %d", status)
+        return InternalError("The process that runs the model's chat template ended. Try again.")
+
+    def _too_much(self, what: str) -> InvalidRequest:
+        log.warning("the chat template took more than %s over one request: it was stopped", what)
+        return InvalidRequest(
+            f"The model's chat template takes more than {what} over these messages, and was stopped. Send fewer or "
+            "shorter ones.",
+            param="messages",
+        )

@@ -1,0 +1,45 @@
+"""What goes between the HTTP process and one in which a chat template runs.
+
+The first message is ``Start``, every other one a ``Job``, and each gets one reply: four bytes of length, one that says
+how it went, and text. Replies are not pickled, since what a template makes of its process is not to be trusted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LENGTH = struct.Struct("!I")
+DONE, REFUSED, UNUSABLE, OUT_OF_MEMORY = b"+", b"-", b"!", b"m"
+"""Kinds of replies. The text of the last is empty, and this process is of no more use after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one rendering may take."""
+
+    seconds: float = 2.0
+    """Of processor time. Real templates take 0.2 for 8,000 messages."""
+    memory: int = 2**30
+    """Bytes that the process may map."""
+    characters: int = 2**25
+    """Of the prompt: four times the longest body by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    source: str
+    bos: str | None
+    eos: str | None
+    bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    generation_prompt: bool = True
+    open: bool = False
+    """Up to the last message's last character, as ``ChatTemplate.render_open`` has it."""

@@ -1,0 +1,92 @@
+"""Where chat templates run: a process that may be ended at any time. ``python -m engine.server.template_process FD``
+
+A template is a program that came with a checkpoint, and callers choose what it runs on: it may loop for ever, or double
+a text forty times, in one operation that nothing in Python can break off. So the system bounds it: the kernel ends this
+process once a rendering has had its processor time, and gives it no more memory than it may have.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from engine.channel import Channel
+from engine.errors import InvalidRequest, ModelUnavailable
+from engine.server.chat_template import ChatTemplate
+from engine.server.rendering import DONE, LENGTH, OUT_OF_MEMORY, REFUSED, UNUSABLE, Job, Start
+
+_REASON = 2000
+"""Characters of a refusal: a template may have any text for one."""
+
+
+class Worker:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._channel = Channel(connection)
+        self._seconds = 0.0
+        self._template: ChatTemplate | None = None
+
+    def run(self) -> None:
+        """Until the memory is used up. Raises ``EOFError`` when the other process is gone."""
+        with suppress(MemoryError):
+            while True:
+                for message in self._channel.receive(None):
+                    kind, text = self._timed(message)
+                    self._send(kind, text)
+        # Out here, what the rendering had taken is free again.
+        self._send(OUT_OF_MEMORY)
+
+    def _timed(self, message: Start | Job) -> tuple[bytes, str]:
+        if isinstance(message, Start):
+            self._seconds = message.bounds.seconds
+            resource.setrlimit(resource.RLIMIT_AS, (message.bounds.memory, message.bounds.memory))
+        # Its signal has no handler, and so ends the process.
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)
+        try:
+            return self._start(message) if isinstance(message, Start) else self._render(message)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _start(self, start: Start) -> tuple[bytes, str]:
+        try:
+            self._template = ChatTemplate(
+                start.source, bos=start.bos, eos=start.eos, longest=start.bounds.characters
+            )
+        except ModelUnavailable as error:
+            return UNUSABLE, error.message
+        return DONE, ""
+
+    def _render(self, job: Job) -> tuple[bytes, str]:
+        if self._template is None:
+            raise TypeError("the first message must be Start")
+        try:
+            if job.open:
+                return DONE, self._template.render_open(job.messages, job.tools)
+            return DONE, self._template.render(
+                job.messages, job.tools, generation_prompt=job.generation_prompt
+            )
+        except InvalidRequest as error:
+            return REFUSED, f"{error.param or ''}\n{error.message[:_REASON]}"
+
+    def _send(self, kind: bytes, text: str = "") -> None:
+        payload = text.encode(errors="surrogatepass")
+        self._connection.sendall(LENGTH.pack(len(payload)) + kind + payload)
+
+
+def main(fd: int) -> int:
+    # When to leave is the HTTP process's to say, by closing its end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    try:
+        Worker(socket.socket(fileno=fd)).run()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
