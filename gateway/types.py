@@ -272,6 +272,9 @@ class Call:
     """Under which its attempts are entered in ``spent``."""
     payer: Principal | None = None
     """Whose limits and account it falls on, where it is sent beside a request: a copy, or a question to a judge."""
+    wishes: frozenset[str] = frozenset()
+    """Parameters of the request that the gateway added for itself: a server that does not know them is asked without.
+    Set by ``cascade``."""
     demand: Demand | None = None
     """Set by ``quota``."""
     purse: Purse | None = None

@@ -74,7 +74,8 @@ class AnthropicBackend:
                 code="unsupported_parameter",
             )
         fitting.forget(call)
-        asked = fitting.fitted(call, fitting.CAPS[1])
+        # All that the gateway wishes for itself is unknown here.
+        asked = fitting.without(fitting.fitted(call, fitting.CAPS[1]), call.wishes)
         form = None if asked.speaks(DIALECT) else (asked.params.get("response_format") or {}).get("type")
         heard = False
         try:

@@ -8,7 +8,7 @@ where a server refuses them by name. Both are told, in headers and in the receip
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gateway.errors import BadRequest, ContextTooLong
@@ -99,6 +99,8 @@ def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest |
             return None
         fewer = clipped(call, request, left)
         return None if fewer is request else fewer
+    if (fewer := _without_wishes(call, request, error)) is not None:
+        return fewer
     dropped = {
         name
         for name in HARMLESS & request.params.keys()
@@ -107,8 +109,23 @@ def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest |
     if not dropped or not (_UNKNOWN.search(error.message) or error.code == "unsupported_parameter"):
         return None
     tell_ignored(call, sorted(dropped))
-    kept = {name: value for name, value in request.params.items() if name not in dropped}
+    return without(request, dropped)
+
+
+def without(request: ChatRequest, names: Collection[str]) -> ChatRequest:
+    """``request`` without these of its parameters."""
+    if request.params.keys().isdisjoint(names):
+        return request
+    kept = {name: value for name, value in request.params.items() if name not in names}
     return replace(request, params=kept)
+
+
+def _without_wishes(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest | None:
+    """``request`` without what the gateway had added for itself, where a server complains of it: nobody is told, as
+    nobody asked."""
+    refused = {name for name in call.wishes if name in (error.param or "") or name in error.message}
+    fewer = without(request, refused)
+    return None if fewer is request else fewer
 
 
 def _renamed(request: ChatRequest, error: BadRequest) -> ChatRequest | None:

@@ -106,7 +106,7 @@ class OpenAIBackend:
         on_headers = partial(fitting.tell, call) if self._hints else None
         if dialect is _EMBEDDINGS:
             return _in_turns(send(asked))
-        may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED)
+        may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.wishes)
         return _refitted(call, asked, send) if may_misfit else send(asked)
 
     async def probe(self) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
 
 from gateway.cascade.confidence import judge as judge_answer
-from gateway.cascade.held import Held, asks_logprobs, with_logprobs
+from gateway.cascade.held import LOGPROBS, Held, asks_logprobs, with_logprobs
 from gateway.errors import (
     BadRequest,
     ContextTooLong,
@@ -17,7 +16,6 @@ from gateway.errors import (
     GatewayError,
     Overloaded,
     RateLimited,
-    Rejected,
     UnknownModel,
     Upstream,
 )
@@ -41,8 +39,7 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
     """The answer of exactly one of ``steps``: the first that is good enough, or else the last one's.
 
     Every answer but the last one's is held back until it has been judged; a client that streams gets it at once
-    then. A step whose server rejects the request for asking for log-probabilities is asked once more, without.
-    Where the last step cannot answer, a whole answer that was not good enough is better than none, unless it lacks
+    then. Where the last step cannot answer, a whole answer that was not good enough is better than none, unless it lacks
     the form that was asked for. Raises what the deciding step raised.
     """
     if call.request.embeds:
@@ -56,9 +53,7 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
     told: list[dict[str, Any]] = []
     spare: _Attempt | None = None
     call.receipt.note("cascade", complexity=complexity, steps=told, answered=None)
-    waiting = deque(steps[first:-1])
-    while waiting:
-        step = waiting.popleft()
+    for step in steps[first:-1]:
         attempt = _Attempt(call, step)
         told.append(attempt.facts)
         async with aclosing(following(attempt.call)) as chunks:
@@ -74,10 +69,7 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
             except GatewayError as error:
                 failed = _is_its_own(error)
                 attempt.facts.update(verdict="failed" if failed else "error", error=error.code)
-                if attempt.is_refused_logprobs(error):
-                    attempt.facts["verdict"] = "no_logprobs"
-                    waiting.appendleft(_without_logprobs(step))
-                elif not failed:
+                if not failed:
                     raise
             finally:
                 call.candidate = attempt.call.candidate
@@ -146,11 +138,6 @@ def _note_answered(caller: Call, asked: Call) -> None:
     caller.receipt.note("cascade", answered=asked.candidate.model if asked.candidate else asked.model)
 
 
-def _without_logprobs(step: Step) -> Step:
-    escalate = step.escalate.model_copy(update={"mean_logprob_below": None})
-    return step.model_copy(update={"escalate": escalate})
-
-
 class _Attempt:
     """One step that was asked, and what became of it."""
 
@@ -164,6 +151,7 @@ class _Attempt:
         self.call = replace(
             caller,
             request=request,
+            wishes=LOGPROBS if self._hides_logprobs else caller.wishes,
             model=step.model,
             candidates=(),
             candidate=None,
@@ -175,11 +163,6 @@ class _Attempt:
         self.facts: dict[str, Any] = {"model": step.model, "verdict": None, "mean_logprob": None}
         """For the receipt."""
         self.accepted = False
-
-    def is_refused_logprobs(self, error: GatewayError) -> bool:
-        """Whether a server that cannot tell log-probabilities rejected the request for our asking."""
-        asked = self._hides_logprobs and isinstance(error, Rejected)
-        return asked and ("logprobs" in (error.param or "") or "logprobs" in error.message)
 
     def judge(self) -> None:
         verdict = judge_answer(self.held.chunks, self._caller.request, self._step.escalate)

@@ -35,7 +35,10 @@ def asks_logprobs(request: ChatRequest) -> bool:
     return value is not None and value is not False
 
 
+LOGPROBS = frozenset({"logprobs"})
+
+
 def with_logprobs(request: ChatRequest) -> ChatRequest:
-    """``request``, asking for the log-probability of each token of the answer."""
+    """``request``, asking for the log-probability of each token of the answer: ``LOGPROBS`` is all that is added."""
     wanted: Mapping[str, Any] = {"logprobs": True if request.messages is not None else 1}
     return replace(request, params={**request.params, **wanted})

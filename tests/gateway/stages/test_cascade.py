@@ -526,7 +526,8 @@ async def test_a_server_that_rejects_logprobs_is_asked_without(
     async with over(upstream) as handler:
         assert joined(await collect(cascade(Fixed(0))(handler)(call))) == "fine"
     assert "logprobs" not in upstream.requests[1].json()
-    assert steps_of(call) == [("small", "no_logprobs"), ("small", "good")]
+    assert steps_of(call) == [("small", "good")]
+    assert call.reply_headers == {}, "what the caller did not ask for was not ignored"
 
 
 async def test_the_callers_own_logprobs_are_the_callers_own_mistake(upstream: FakeUpstream) -> None:
