@@ -39,8 +39,8 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
     """The answer of exactly one of ``steps``: the first that is good enough, or else the last one's.
 
     Every answer but the last one's is held back until it has been judged; a client that streams gets it at once
-    then. Where the last step cannot answer, a whole answer that was not good enough is better than none, unless it lacks
-    the form that was asked for. Raises what the deciding step raised.
+    then. Where the last step cannot answer, an answer that its model was not sure of is better than none; one that
+    declines, or lacks the form that was asked for, is no answer. Raises what the deciding step raised.
     """
     if call.request.embeds:
         raise BadRequest(
@@ -85,7 +85,7 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
                     _note_answered(call, attempt.call)  # another may have gone on with it
                 return
         attempt.discard()
-        if attempt.facts["verdict"] in ("refusal", "low_logprob"):
+        if attempt.facts["verdict"] == "low_logprob":
             spare = attempt
     last = replace(call, model=steps[-1].model, candidates=(), candidate=None)
     told.append({"model": last.model, "verdict": "last", "mean_logprob": None})

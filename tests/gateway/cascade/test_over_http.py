@@ -9,12 +9,13 @@ import httpx
 import pytest
 
 from tests import faults
-from tests.fakes import FakeUpstream, reply
+from tests.fakes import Do, FakeUpstream, reply
 from tests.faults import ModelServer
 from tests.serving import Gateway, a_policy, chat, serving
 
 pytestmark = pytest.mark.anyio
 
+PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 CLAUDE = {
     "type": "message",
     "id": "msg_1",
@@ -28,13 +29,13 @@ CLAUDE = {
 
 
 async def ask(gateway: Gateway, dialect: str, **more: Any) -> httpx.Response:
-    asked = chat("auto", max_tokens=20, **more)
-    path = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[dialect]
-    return await gateway.http.post(path, json=asked)
+    return await gateway.http.post(PATHS[dialect], json=chat("auto", max_tokens=20, **more))
 
 
 async def steps(gateway: Gateway, answer: httpx.Response) -> list[tuple[str, str, float | None]]:
-    told = (await gateway.http.get(f"/v1/requests/{answer.headers['x-request-id']}")).json()["stages"]["cascade"]
+    told = (await gateway.http.get(f"/v1/requests/{answer.headers['x-request-id']}")).json()["stages"][
+        "cascade"
+    ]
     return [(step["model"], step["verdict"], step["mean_logprob"]) for step in told["steps"]]
 
 
@@ -81,3 +82,41 @@ async def test_a_server_that_rejects_them_answers_before_its_fallback(tmp_path: 
             assert answer.headers["x-tollgate-model"] == "small"
             assert answer.json()["choices"][0]["logprobs"] is None
     assert up.asked == ["small", "small"]
+
+
+def declining(asked: faults.Asked) -> Any:
+    return faults.sound(faults.Asked(asked.stream, "I'm sorry, but I can't help with that.", 7))
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_a_refusal_is_no_answer_where_the_last_step_fails(
+    tmp_path: Path, dialect: str, streamed: bool
+) -> None:
+    async with FakeUpstream() as claude, ModelServer(small=declining, large=faults.broken) as up:
+        given = policy(claude, up, first=[{"backend": "up", "model": "small"}])
+        async with serving(tmp_path / "p", given) as gateway:
+            answer = await ask(gateway, dialect, stream=streamed)
+            assert answer.status_code == 502
+            assert "sorry" not in answer.text
+    assert up.asked == ["small", "large"]
+
+
+@pytest.mark.parametrize(("dialect", "sign"), [("openai", ": waiting"), ("anthropic", "event: ping")])
+async def test_a_client_is_shown_signs_of_life_while_a_step_is_held(
+    tmp_path: Path, dialect: str, sign: str
+) -> None:
+    def stalling(asked: faults.Asked) -> Any:
+        return (*faults.sound(asked)[:3], Do.HANG)
+
+    lines: list[str] = []
+    async with FakeUpstream() as claude, ModelServer(small=stalling, large=faults.sound) as up:
+        given = policy(claude, up, first=[{"backend": "up", "model": "small"}])
+        async with serving(tmp_path / "p", given, heartbeat=0.02) as gateway:
+            body = chat("auto", max_tokens=20, stream=True)
+            async with gateway.http.stream("POST", PATHS[dialect], json=body) as answer:
+                async for line in answer.aiter_lines():
+                    lines.append(line)
+                    if lines.count(sign) == 2:
+                        break
+    assert not any("Here" in line for line in lines)

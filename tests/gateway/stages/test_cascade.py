@@ -229,13 +229,23 @@ async def test_the_last_error_is_the_callers() -> None:
     ids=lambda error: type(error).__name__,
 )
 async def test_a_weak_answer_is_better_than_none(error: errors.GatewayError) -> None:
-    models = Models({"small": text("I can't help ", "with that."), "large": [Chunk(comment="queued"), error]})
-    call = a_cascade({"model": "small"}, {"model": "large"})
-    assert joined(await collect(cascade(Fixed(0))(models)(call))) == "I can't help with that."
-    assert steps_of(call) == [("small", "refusal"), ("large", "failed")]
+    weak = text("I ", "guess.", logprobs=[-2.0, -2.0])
+    models = Models({"small": weak, "large": [Chunk(comment="queued"), error]})
+    call = unsure()
+    assert joined(await collect(cascade(Fixed(0))(models)(call))) == "I guess."
+    assert steps_of(call) == [("small", "low_logprob"), ("large", "failed")]
     assert call.receipt.notes["cascade"]["answered"] == "small"
     assert call.candidate is not None
     assert call.candidate.model == "small"
+
+
+async def test_a_refusal_is_not() -> None:
+    models = Models({"small": text("I can't help ", "with that."), "large": [errors.UpstreamFailed("2")]})
+    call = a_cascade({"model": "small"}, {"model": "large"})
+    with pytest.raises(errors.UpstreamFailed, match="2"):
+        await collect(cascade(Fixed(0))(models)(call))
+    assert steps_of(call)[0] == ("small", "refusal")
+    assert call.receipt.notes["cascade"]["answered"] is None
 
 
 @pytest.mark.parametrize("name", ["small", "large"])
@@ -263,13 +273,10 @@ async def test_nobody_answered_where_the_last_step_fails() -> None:
 
 
 async def test_half_an_answer_of_the_last_model_is_not_mixed_with_a_weak_one() -> None:
-    small, large = text("I can't help."), [Chunk(delta={"content": "half"}), errors.UpstreamFailed("2")]
+    weak = text("I guess.", logprobs=[-2.0])
+    models = Models({"small": weak, "large": [Chunk(delta={"content": "half"}), errors.UpstreamFailed("2")]})
     with pytest.raises(errors.UpstreamFailed):
-        await collect(
-            cascade(Fixed(0))(Models({"small": small, "large": large}))(
-                a_cascade({"model": "small"}, {"model": "large"})
-            )
-        )
+        await collect(cascade(Fixed(0))(models)(unsure()))
 
 
 async def test_an_answer_without_the_form_asked_for_is_no_answer() -> None:
@@ -406,12 +413,13 @@ async def test_a_discarded_answer_that_is_used_after_all_is_the_answer() -> None
         call.spent.append(Spending(schema.Target(backend="up", model="x"), Usage(5, 7), purpose=purpose))
         if failed:
             raise errors.UpstreamTimeout("silent")
-        for chunk in text("I cannot help with that."):
+        for chunk in text("I guess.", logprobs=[-2.0]):
             assert isinstance(chunk, Chunk)
             yield chunk
 
-    call = a_cascade()
-    assert joined(await collect(cascade(Fixed(0))(behind)(call))) == "I cannot help with that."
+    unsure = {"escalate": {"mean_logprob_below": -0.5}}
+    call = a_cascade({"model": "small", **unsure}, {"model": "medium", **unsure}, {"model": "large"})
+    assert joined(await collect(cascade(Fixed(0))(behind)(call))) == "I guess."
     assert [one.purpose for one in call.spent] == ["step", "answer", "attempt"]
 
 
