@@ -99,8 +99,8 @@ def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest |
             return None
         fewer = clipped(call, request, left)
         return None if fewer is request else fewer
-    if (fewer := _without_wishes(call, request, error)) is not None:
-        return fewer
+    if (modest := _without_wishes(call, request, error)) is not None:
+        return modest
     dropped = {
         name
         for name in HARMLESS & request.params.keys()
