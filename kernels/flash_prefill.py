@@ -179,7 +179,7 @@ def _paged_prefill_kernel(
             blocks = following.to(tl.int64)
             ahead = keys + BLOCK_N
             following = tl.load(table + ahead // BLOCK_SIZE, ahead < end, other=0).to(tl.int32)
-            offsets = (keys if BLOCK_SIZE > BLOCK_N else columns) % BLOCK_SIZE
+            offsets = (columns if BLOCK_N % BLOCK_SIZE == 0 else keys) % BLOCK_SIZE
             places = (blocks * cache_block)[:, None] + ((offsets * cache_offset)[:, None] + dims[None, :])
             k = _load(k_cache + places, inside, HEAD_DIM < BLOCK_DIM)
             if k_scales is not None:
@@ -231,7 +231,7 @@ def paged_prefill_triton(
     tile: int = TILE,
 ) -> Tensor:
     """As ``paged_prefill``. ``q`` may lie apart by token and head; the caches lie alike, and the scales without gaps.
-    A block's size is a power of two. ``tile``: tokens of most chunks, where these are fewer than ``TILE``."""
+    ``tile``: tokens of most chunks, where these are fewer than ``TILE``."""
     tokens, heads, head_dim = q.shape
     kv_heads, sequences = k_cache.shape[1], len(seq_lens)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -125,9 +125,15 @@ def test_a_quantized_cache(window: int | None, dtype: torch.dtype, stored: torch
     check([20, 0, 33], [20, 3, 66], 4, 2, 64, dtype, window=window, stored=stored)
 
 
-@pytest.mark.parametrize("block_size", [16, 32, 128])
-def test_blocks_of_other_sizes(block_size: int) -> None:
-    check([33, 40], [33, 170], block_size=block_size, window=50)
+@pytest.mark.parametrize("block_size", [1, 3, 16, 24, 32, 48, 96, 128])
+@pytest.mark.parametrize("window", [None, 50])
+def test_blocks_of_other_sizes(block_size: int, window: int | None) -> None:
+    check([33, 40], [33, 170], block_size=block_size, window=window)
+
+
+@pytest.mark.parametrize("block_size", [24, 48, 96])
+def test_blocks_of_odd_sizes_in_a_quantized_cache(block_size: int) -> None:
+    check([33, 40], [33, 170], block_size=block_size, stored=torch.int8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
