@@ -75,7 +75,7 @@ def _functions(dtype: torch.dtype) -> _Functions | None:
     if dtype not in _FILES or path() != "auto":
         return None
     file, storing = _FILES[dtype]
-    attention, store = load(file), load("store")
+    attention, store = load(file, "attend"), load("store", storing)
     if attention is None or store is None:
         return None
     functions = _Functions(attention.attend, getattr(store, storing))

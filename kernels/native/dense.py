@@ -42,7 +42,7 @@ class _Library:
 @cache
 def library() -> _Library | None:
     """``None`` where it cannot be had."""
-    found = load("dense")
+    found = load("dense", "product", "width")
     return None if found is None else _Library(found)
 
 

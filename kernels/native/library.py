@@ -1,8 +1,9 @@
 """Compiles a C file of this folder once, for this processor, and loads it.
 
 Whoever has no compiler, or a processor without the instructions that the file asks for, gets ``None`` and does without.
-Libraries are kept in ``$XDG_CACHE_HOME/tollgate/native`` by what they were made from; where nothing can be written
-there, each process makes its own.
+Libraries are kept in ``$XDG_CACHE_HOME/tollgate/native`` by what they were made from and by which compiler, and end
+with a digest of themselves: one that was cut short would load and then end the process. They are trusted only where
+nobody else could have written them; where that is not so, or nothing can be written, each process makes its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +32,8 @@ _SOURCES = Path(__file__).parent
 _FLAGS = ("-O3", "-march=native", "-std=c11", "-fPIC", "-fopenmp", "-ffp-contract=fast")
 _TIMEOUT = 120
 """Seconds."""
+_DIGEST = 32
+"""Bytes of the digest behind a library's own: ``dlopen`` does not look there."""
 
 
 class Unavailable(Exception):
@@ -37,20 +41,32 @@ class Unavailable(Exception):
 
 
 @cache
-def load(name: str) -> ctypes.CDLL | None:
-    """``name``.c as a library; ``None`` if it cannot be compiled here, or another path is asked for."""
+def load(name: str, *functions: str) -> ctypes.CDLL | None:
+    """``name``.c as a library that has these functions; ``None`` if it cannot be compiled here, or another path is
+    asked for."""
     if path() != "auto" or platform.system() != "Linux":
         return None
     source = _SOURCES / f"{name}.c"
     try:
+        compiler = _compiler()
         try:
-            kept = _folder() / f"{name}-{_fingerprint(source)}.so"
-            return _open(kept) if kept.exists() else _make(source, kept)
+            folder = _folder()
+            made_from = f"{name}-{_fingerprint(source)}"
+            if compiler:
+                kept = [folder / f"{made_from}-{_version(compiler)}.so"]
+            else:  # whatever another one made of the same is better than nothing
+                kept = sorted(folder.glob(f"{made_from}-*.so"))
+            for library in filter(Path.exists, kept):
+                try:
+                    return _open_kept(library, functions)
+                except OSError as error:
+                    log.info("%s is made anew: %s", library, error)
+            return _make(source, compiler, kept[0] if kept else folder, functions)
         except (OSError, RuntimeError) as error:
-            # Damaged, nothing can be written there, or nobody knows of a home.
+            # Nothing can be written there, others can write there, or nobody knows of a home.
             log.info("a library for this process alone: %s", error)
         with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch:
-            return _make(source, Path(scratch) / f"{name}.so")
+            return _make(source, compiler, Path(scratch) / f"{name}.so", functions)
     except (OSError, Unavailable) as error:
         log.info(
             "kernels/native/%s is not used on this machine, torch's own operations are slower: %s",
@@ -60,18 +76,31 @@ def load(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def _open(library: Path) -> ctypes.CDLL:
+def _open_kept(library: Path, functions: Sequence[str]) -> ctypes.CDLL:
+    """Raises ``OSError`` if it is not whole, not ours, or does not load."""
+    owner = library.stat().st_uid
+    if owner not in (0, os.geteuid()):
+        raise OSError(f"it belongs to user {owner}")
+    content = library.read_bytes()
+    if not content.endswith(_digest(content[:-_DIGEST])):
+        raise OSError("it is damaged")
+    return _open(library, functions)
+
+
+def _open(library: Path, functions: Sequence[str]) -> ctypes.CDLL:
+    """Raises ``OSError`` if it does not load, or lacks a function."""
     # OpenMP's functions are found in the copy that torch has loaded: two of them would fight over the cores.
     torch.get_num_threads()
-    return ctypes.CDLL(str(library))
+    found = ctypes.CDLL(str(library))
+    if missing := [name for name in functions if not hasattr(found, name)]:
+        raise OSError(f"it has no function {', '.join(missing)}")
+    return found
 
 
-def _make(source: Path, library: Path) -> ctypes.CDLL:
+def _make(source: Path, compiler: Sequence[str], library: Path, functions: Sequence[str]) -> ctypes.CDLL:
     """Compiles, loads and then keeps it. Raises ``OSError`` if nothing can be written there, and ``Unavailable``."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    if not compiler or shutil.which(compiler[0]) is None:
+    if not compiler:
         raise Unavailable("no C compiler")
-    library.parent.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     # Several processes may do so at once: each in a folder of its own, and the last one's library stays.
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
@@ -80,12 +109,34 @@ def _make(source: Path, library: Path) -> ctypes.CDLL:
         # Without -fopenmp, so that no second copy of its library is asked for.
         _run([*compiler, "-shared", str(made), "-lm", "-o", str(linked)])
         try:
-            found = _open(linked)
+            digest = _digest(linked.read_bytes())
+            with linked.open("ab") as file:
+                file.write(digest)
+            found = _open(linked, functions)
         except OSError as error:
             raise Unavailable(str(error)) from error
         linked.replace(library)
     log.info("kernels/native/%s compiled in %.1f s", source.name, time.monotonic() - start)
     return found
+
+
+def _compiler() -> list[str]:
+    """``$CC`` as a command; empty if there is no such program."""
+    command = shlex.split(os.environ.get("CC", "cc"))
+    return command if command and shutil.which(command[0]) else []
+
+
+def _version(compiler: Sequence[str]) -> str:
+    """Of the compiler, by what it says of itself: one that was upgraded, or another, makes another library."""
+    try:
+        plainly = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(
+            [*compiler, "--version"], capture_output=True, timeout=_TIMEOUT, check=False, env=plainly
+        )
+        told = done.stdout
+    except (OSError, subprocess.TimeoutExpired):
+        told = b""  # what is wrong with it shows when it compiles
+    return _digest(told + b"\0" + "\0".join(compiler).encode()).hex()[:8]
 
 
 def _run(command: list[str]) -> None:
@@ -99,18 +150,28 @@ def _run(command: list[str]) -> None:
 
 
 def _folder() -> Path:
-    """Raises ``RuntimeError`` where nobody knows of a home."""
+    """Made if need be. Raises ``OSError`` if it is not ours alone, ``RuntimeError`` where nobody knows of a home."""
     cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache_home) / "tollgate" / "native"
+    folder = Path(cache_home) / "tollgate" / "native"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{folder} belongs to user {found.st_uid}")
+    if found.st_mode & 0o022:
+        folder.chmod(0o700)
+    return folder
 
 
 def _fingerprint(source: Path) -> str:
     """Of the source, what it may include, the flags and the processor's instructions."""
     files = [source, *sorted(source.parent.glob("*.h"))]
     parts = [file.read_bytes() for file in files]
-    # What a compiler is called does not matter, nor whether it is still there.
-    parts.append(" ".join([*shlex.split(os.environ.get("CC", "cc"))[1:], *_FLAGS]).encode())
+    parts.append(" ".join(_FLAGS).encode())
     if (cpuinfo := Path("/proc/cpuinfo")).exists():
         lines = cpuinfo.read_text().splitlines()
         parts += [line.encode() for line in lines if line.startswith(("flags", "Features", "model name"))][:2]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    return _digest(b"\0".join(parts)).hex()[:16]
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()

@@ -55,7 +55,7 @@ class _Library:
 @cache
 def library() -> _Library | None:
     """``None`` where it cannot be had: then torch's products are taken."""
-    found = load("linear")
+    found = load("linear", "product", "widen")
     return None if found is None else _Library(found)
 
 

@@ -22,7 +22,7 @@ _LANES = 16
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    library = load("rows") if path() == "auto" else None
+    library = load("rows", "rms_norm", "norm_rope", "gated") if path() == "auto" else None
     if library is not None:
         library.rms_norm.argtypes = (*(c_void_p,) * 5, c_int64, c_int64, c_float, c_int)
         library.norm_rope.argtypes = (*(c_void_p,) * 5, *(c_int64,) * 5, c_float, c_int)

@@ -44,7 +44,7 @@ def kept(tmp_path: Path) -> list[Path]:
 
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     program = tmp_path / "compiler"
-    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\n{script}\n')
     program.chmod(stat.S_IRWXU)
     monkeypatch.setenv("CC", str(program))
 
@@ -66,6 +66,37 @@ def test_another_source_is_another_library(tmp_path: Path) -> None:
     (tmp_path / "sources" / "seven.c").write_text("int seven(void) { return 8; }\n")
     assert seven() == 8
     assert len(kept(tmp_path)) == 2
+
+
+def test_another_header_is_another_library(tmp_path: Path) -> None:
+    (tmp_path / "sources" / "seven.c").write_text('#include "number.h"\nint seven(void) { return NUMBER; }\n')
+    (tmp_path / "sources" / "number.h").write_text("#define NUMBER 7\n")
+    assert seven() == 7
+    library.load.cache_clear()
+    (tmp_path / "sources" / "number.h").write_text("#define NUMBER 8\n")
+    assert seven() == 8
+
+
+def test_another_compiler_and_another_version_of_it_make_other_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that an upgrade mended must not stay in what is kept."""
+    assert seven() == 7
+    upgraded = tmp_path / "upgraded"
+    for version, answer in (("12.1", 6), ("12.2", 5)):
+        upgraded.write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] && echo {version} && exit\n'
+            f'sed -i "s/return [0-9]/return {answer}/" {tmp_path}/sources/seven.c 2>/dev/null; cc "$@"; done=$?\n'
+            f'sed -i "s/return [0-9]/return 7/" {tmp_path}/sources/seven.c; exit $done\n'
+        )
+        upgraded.chmod(stat.S_IRWXU)
+        monkeypatch.setenv("CC", str(upgraded))
+        library.load.cache_clear()
+        assert seven() == answer
+    monkeypatch.delenv("CC")
+    library.load.cache_clear()
+    assert seven() == 7
+    assert len(kept(tmp_path)) == 3
 
 
 def test_without_a_compiler_there_is_none(
@@ -110,13 +141,52 @@ def test_a_compiler_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seven() == 7
 
 
-def test_a_damaged_library_is_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [0, 10, 0.3, 0.9, 0.999])
+def test_a_damaged_library_is_made_anew(part: float, tmp_path: Path) -> None:
+    """One that is cut short may load, and be a bus error as soon as it is used: so it is told in a process apart."""
     assert seven() == 7
     (file,) = kept(tmp_path)
+    whole = file.read_bytes()
     file.unlink()  # The one that is loaded must not change under the process.
-    file.write_bytes(b"half of it")
-    library.load.cache_clear()
+    file.write_bytes(whole[: int(part * len(whole)) if part < 1 else int(part)])
+    script = (
+        "import pathlib, sys\n"
+        "from kernels.native import library\n"
+        "library._SOURCES = pathlib.Path(sys.argv[1])\n"
+        "assert library.load('seven', 'seven').seven() == 7\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "sources")], check=True, timeout=300)
+    assert file.read_bytes() == whole
+
+
+def test_a_library_without_its_functions_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "engine.kernels"):
+        assert library.load("seven", "seven", "eight") is None
+    assert "it has no function eight" in caplog.text
+    assert library.load("seven", "seven") is not None
+
+
+def test_a_folder_that_others_may_write_is_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "tollgate" / "native"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
     assert seven() == 7
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_belongs_to_another_user_is_not_loaded(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert seven() == 7
+    (file,) = kept(tmp_path)
+    os.chown(file if what == "file" else file.parent, 65534, 65534)
+    library.load.cache_clear()
+    with caplog.at_level(logging.INFO, "engine.kernels"):
+        assert seven() == 7
+    assert "belongs to user 65534" in caplog.text
+    assert what == "folder" or file.stat().st_uid == 0
 
 
 @pytest.mark.parametrize("what", ["a file", "read-only"])
