@@ -106,12 +106,18 @@ class Content:
     metrics: Metrics
 
     def handler(self, inner: Handler) -> Handler:
+        steps = cascade(self.judge)
+
+        def copies(following: Handler) -> Handler:
+            # A shadow model may be a cascade, as the model that a caller asks may be.
+            return self.beside.stage(steps(following))
+
         stages = [
             guard_input(self.guards, self.flags, self.metrics),
             cache(self.caches, self.metrics),
             guard_output(self.guards, self.flags, self.metrics),
-            cascade(self.judge),
-            shadow(self.shadows, self.metrics, self.beside.stage),
+            steps,
+            shadow(self.shadows, self.metrics, copies),
         ]
         return fold(stages, inner)
 

@@ -81,6 +81,9 @@ def _models_named(content: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(path, "is the model itself; name another one")
         elif path[2] == "cascade" and _list(models[word], "cascade"):
             yield Finding(path, f"'{word}' is a cascade itself; a step should be a model with targets")
+        elif path[2] in ("fallbacks", "larger_context") and _list(models[word], "cascade"):
+            message = f"'{word}' is a cascade, which stands in for no other model; name models with targets"
+            yield Finding(path, f"{message}, such as its last step's")
         elif path[0] == "tiers" and _list(models[word], "cascade"):
             yield Finding(
                 path, f"'{word}' is a cascade; name one model with targets, such as its first step's"

@@ -140,10 +140,9 @@ class Router:
         downgrade = self._downgrades.get(call.principal.tier)
         if downgrade is None or route.own is None or call.request.embeds:
             return route  # a lesser model's vectors are others, where it has any
-        to, at = downgrade
-        lesser = self._leaf(to)
+        lesser, at = downgrade
         saturation = self._loads.saturation
-        if lesser is None or lesser == route.own.model:
+        if lesser == route.own.model:
             return route
         if any(saturation(candidate.target.backend) < at for candidate in route.own.candidates):
             return route
@@ -189,10 +188,8 @@ class Router:
                 asked.append(fit)
             passed = chain if fit is None else chain[: chain.index(fit) + 1]
             for one in passed:
-                leaves = map(self._leaf, self._policy.models[one].fallbacks)
-                waiting += [
-                    leaf for leaf in dict.fromkeys(leaves) if leaf is not None and leaf not in waiting
-                ]
+                named = dict.fromkeys(self._policy.models[one].fallbacks)
+                waiting += [fallback for fallback in named if fallback not in waiting]
         return asked or [None]
 
     def _fit(self, chain: Sequence[str], outgrown: int, by_prompt: int) -> str | None:
@@ -218,22 +215,16 @@ class Router:
         while larger is not None and larger not in seen:
             seen.add(larger)
             yield larger
-            named = self._policy.models[larger].larger_context
-            larger = self._leaf(named) if named is not None else None
+            larger = self._policy.models[larger].larger_context
 
     def _leaf(self, name: str) -> str | None:
-        """The model that has the targets: a cascade's last step, or ``name`` itself."""
-        seen: set[str] = set()
-        while name not in seen:
-            seen.add(name)
-            known = self._policy.resolve(name)
-            if known is None:
-                return None
-            steps = self._policy.models[known].cascade
-            if not steps:
-                return known
-            name = steps[-1].model
-        return None
+        """The model that has the targets: a cascade's last step, or ``name`` itself.
+
+        Only whoever asks past the stage that asks a cascade's steps, as to count tokens, names one here.
+        """
+        known = self._policy.resolve(name)
+        steps = self._policy.models[known].cascade if known is not None else ()
+        return steps[-1].model if steps else known
 
     def _leg(self, name: str | None, why: str, local: bool, taken: set[tuple[str, str]]) -> Leg | None:
         """The targets of a model that may be used and are not ``taken`` yet; None where there are none."""

@@ -8,7 +8,8 @@ from gateway.types import Call, Chunks, Handler, Stage
 
 
 def shadow(shadows: Shadows, metrics: Metrics, account: Stage = lambda following: following) -> Stage:
-    """``account`` holds copies against their payer's limits, and books them."""
+    """``account`` is what copies pass that requests have passed before: it holds them against their payer's limits,
+    books them, and asks the steps of a cascade."""
 
     def count(model: str, status: str) -> None:
         metrics.shadow.labels(model, status).inc()

@@ -471,6 +471,13 @@ def test_any_bytes_are_a_policy_or_a_policy_error(
         ),
         ("models: {n: {cascade: [{model: m, escalate: {}}]}}", "models.n.cascade[0].escalate: has no effect on the"),
         ("models: {n: {regions: [mars], TARGETS}}", "models.n.regions[0]: no backend is in region 'mars'"),
+        *(
+            (
+                f"models: {{n: {{cascade: [{{model: m}}]}}, o: {{targets: [{{backend: b, model: x}}], {key}}}}}",
+                f"models.o.{where}: 'n' is a cascade, which stands in for no other model; name models with targets",
+            )
+            for key, where in (("fallbacks: [m, n]", "fallbacks[1]"), ("larger_context: n", "larger_context"))
+        ),
         (
             "models: {n: {cascade: [{model: m}]}}\ntiers: {free: {on_saturation: {action: downgrade, to: n}}}",
             "tiers.free.on_saturation.to: 'n' is a cascade; name one model with targets",

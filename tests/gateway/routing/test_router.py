@@ -177,27 +177,14 @@ def test_fallbacks_and_theirs_each_once_with_their_own_timeouts() -> None:
     assert [one.timeouts.total for one in plan] == [1800.0, 3.0, 1800.0, 1800.0]
 
 
-def test_a_cascade_as_a_fallback_is_its_last_step() -> None:
+def test_a_cascade_asked_for_a_count_of_tokens_is_its_last_step() -> None:
     models = {
-        "m": {"targets": to("a"), "fallbacks": ["auto"]},
-        "auto": {"cascade": [{"model": "f"}, {"model": "outer"}]},
-        "outer": {"cascade": [{"model": "f"}, {"model": "g"}]},
+        "m": {"cascade": [{"model": "f"}, {"model": "g"}]},
         "f": {"targets": to("b")},
         "g": {"targets": to("c")},
     }
     rules = a_policy(models)
-    assert told(a_router(rules).plan(ask(rules))) == ["m:a:primary", "g:c:fallback"]
-
-
-def test_cascades_that_lead_nowhere_are_passed_over() -> None:
-    models = {
-        "m": {"targets": to("a"), "fallbacks": ["auto", "f"]},
-        "auto": {"cascade": [{"model": "outer"}]},
-        "outer": {"cascade": [{"model": "auto"}]},
-        "f": {"targets": to("b")},
-    }
-    rules = a_policy(models)
-    assert told(a_router(rules).plan(ask(rules))) == ["m:a:primary", "f:b:fallback"]
+    assert told(a_router(rules).plan(ask(rules))) == ["g:c:primary"]
 
 
 LONGER = {
