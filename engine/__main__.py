@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -155,6 +156,7 @@ def parser() -> argparse.ArgumentParser:
         "(default: 30)",
     )
     add("--log-level", choices=["debug", "info", "warning", "error"], help="(default: info)")
+    add("--check", action="store_true", help="only say whether these options are sound, and leave")
     serve.set_defaults(run=run_serve)
     add_evaluation(commands.add_parser("eval", help="what weights and caches in fewer bits cost"))
     return top
@@ -210,6 +212,11 @@ def run_evaluation(options: dict[str, object]) -> int:
 
 
 def run_serve(options: dict[str, object]) -> int:
+    if options.pop("check", False):
+        from engine.weights.source import on_this_machine
+
+        read_options(options, find=on_this_machine)
+        return 0
     logging.basicConfig(
         level=str(options.get("log_level", "info")).upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -222,10 +229,14 @@ def run_serve(options: dict[str, object]) -> int:
     return serve(config, lambda url: print(f"engine ready on {url}", flush=True))
 
 
-def read_options(options: dict[str, object]) -> ServerConfig:
-    """Raises ``StartupError`` for a value that makes no sense, or a model that cannot be found."""
+def read_options(options: dict[str, object], *, find: Callable[[str], Path] | None = None) -> ServerConfig:
+    """``find`` takes the place of ``engine.weights.source.locate``.
+
+    Raises ``StartupError`` for a value that makes no sense, or a model that cannot be found.
+    """
     from engine.weights.source import DEMO, DEMO_DRAFT, locate
 
+    find = find or locate
     rest = dict(options)
     model = str(rest.pop("model")).rstrip("/")
     name = str(
@@ -252,9 +263,9 @@ def read_options(options: dict[str, object]) -> ServerConfig:
         rest["context_caps"] = tuple(cast(list[tuple[int, int]], rest["context_caps"]))
     if "draft_model" in rest:
         draft = str(rest["draft_model"])
-        rest["draft_model"] = locate(DEMO_DRAFT if draft == DEMO else draft)
+        rest["draft_model"] = find(DEMO_DRAFT if draft == DEMO else draft)
         rest.setdefault("speculation", "draft")
-    return ServerConfig(engine=EngineConfig(model=locate(model), **rest), served_model_name=name, **server)  # type: ignore[arg-type]
+    return ServerConfig(engine=EngineConfig(model=find(model), **rest), served_model_name=name, **server)  # type: ignore[arg-type]
 
 
 def _adapter(text: str) -> tuple[str, Path]:

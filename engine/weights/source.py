@@ -27,12 +27,23 @@ def locate(model: str) -> Path:
         return as_folder(file)
     if folder.exists():
         return _checked(folder, f"{model} is not a model folder")
-    if folder.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
+    if not _is_hub_id(model):
         raise ModelUnavailable(
             f"There is no folder {model}. --model takes {DEMO!r}, a folder, a .gguf file, "
             "or a hub id such as 'org/name'."
         )
     return _checked(_download(model), f"The repository {model} is not a model")
+
+
+def on_this_machine(model: str) -> Path:
+    """As far as that can be told without reading weights or asking the hub: what ``locate`` would find. Raises
+    ``ModelUnavailable``."""
+    path = Path(model).expanduser()
+    return path if _gguf(path) or (not path.exists() and _is_hub_id(model)) else locate(model)
+
+
+def _is_hub_id(model: str) -> bool:
+    return model.count("/") == 1 and not model.startswith((".", "~", "/"))
 
 
 def _gguf(path: Path) -> Path | None:

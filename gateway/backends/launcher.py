@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from gateway.policy.engine_options import complaint
 from gateway.policy.loader import Loaded
 from gateway.policy.schema import EngineBackend
 
@@ -45,6 +46,15 @@ def launches(loaded: Loaded) -> Mapping[str, Launch]:
         for name, backend in loaded.policy.backends.items()
         if isinstance(backend, EngineBackend) and backend.launch and name not in loaded.disabled
     }
+
+
+def unsound(loaded: Loaded) -> str | None:
+    """Why an engine of the policy would end as soon as it is started, again and again."""
+    for name in launches(loaded):
+        backend = loaded.policy.backends[name]
+        if isinstance(backend, EngineBackend) and (why := complaint(backend)):
+            return f"backend '{name}': {why}"
+    return None
 
 
 def obstructed(loaded: Loaded, *, patience: float) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TextIO, get_args
 
 from gateway import supervisor
-from gateway.backends.launcher import obstructed
+from gateway.backends.launcher import obstructed, unsound
 from gateway.cli import init, logs
 from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _complain(f"the policy cannot be used:\n{error}")
     except supervisor.CannotListen as error:
         return _complain(str(error))
-    if why := obstructed(loaded, patience=_PREDECESSOR):
+    if why := unsound(loaded) or obstructed(loaded, patience=_PREDECESSOR):
         listener.close()
         return _complain(why)
     development = None

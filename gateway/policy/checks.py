@@ -5,7 +5,8 @@ The checks read a policy's plain content, sound or not, so that one mistake does
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from gateway.policy.engine_options import complaint
 from gateway.policy.guard_checks import guard_findings
 from gateway.policy.keys import DEFAULT_TIER
 from gateway.policy.problems import Finding, KeyPath, suggestion
@@ -24,7 +26,8 @@ _OWN_OPTIONS = {"--model": "model", "--host": "base_url", "--port": "base_url"}
 
 
 def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Finding]:
-    """Everything that is wrong between the parts of a policy; and, given its folder, what should lie beside it."""
+    """Everything that is wrong between the parts of a policy; and, given its folder, what should lie beside it and
+    whether the engines that it launches would start."""
     yield from _targets(content)
     yield from _names_of_models(content)
     yield from _models_named(content)
@@ -33,7 +36,7 @@ def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Fi
     yield from _tiers_named(content)
     yield from _keys(content)
     yield from _issuers(content, folder)
-    yield from _launches(content)
+    yield from _launches(content, folder)
     yield from _embedders(content)
     yield from _prices(content)
     yield from guard_findings(content)
@@ -194,7 +197,7 @@ def _keys(content: Mapping[str, Any]) -> Iterator[Finding]:
                 )
 
 
-def _launches(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _launches(content: Mapping[str, Any], folder: Path | None) -> Iterator[Finding]:
     ports: dict[int, KeyPath] = {}
     for name, backend in _launched(content):
         url = urlsplit(backend.base_url)
@@ -205,11 +208,21 @@ def _launches(content: Mapping[str, Any]) -> Iterator[Finding]:
         port = url.port or 80
         if (first := ports.setdefault(port, path)) != path:
             yield Finding(path, f"two launched engines have port {port}; give each its own", first)
-        for index, argument in enumerate(backend.args):
-            option = argument.partition("=")[0]
+        options = [argument.partition("=")[0] for argument in backend.args]
+        for index, option in enumerate(options):
             if option in _OWN_OPTIONS:
                 message = f"'{option}' is set by '{_OWN_OPTIONS[option]}'; write it there"
                 yield Finding(("backends", name, "args", index), message)
+        if folder is not None and (why := complaint(backend)):
+            yield Finding(("backends", name, *_culprit(why, options, content["backends"][name])), why)
+
+
+def _culprit(why: str, options: Sequence[str], written: Mapping[str, Any]) -> KeyPath:
+    """The key that the engine complains of, as its own words tell it."""
+    for index, option in enumerate(options):
+        if option.startswith("-") and re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", why):
+            return ("args", index)
+    return ("model",) if "model" in written else ()
 
 
 def _launched(content: Mapping[str, Any]) -> Iterator[tuple[str, EngineBackend]]:

@@ -14,6 +14,7 @@ from gateway.policy.problems import Finding, suggestion
 from gateway.policy.schema import PiiGuard, Sidecar, TopicsGuard
 
 _LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
+_REFUSED = "would be refused; mark one with 'local: true'"
 
 
 def guard_findings(content: Mapping[str, Any]) -> Iterator[Finding]:
@@ -85,8 +86,14 @@ def _nowhere_local(content: Mapping[str, Any], guards: Mapping[str, dict[str, An
         return
     for name, guard in guards.items():
         if guard.get("action") == "local":
-            message = "no backend is local, so that every such request would be refused; mark one with 'local: true'"
-            yield Finding(("guards", name, "action"), message)
+            yield Finding(
+                ("guards", name, "action"), f"no backend is local, so that every such request {_REFUSED}"
+            )
+    for name, tenant in _mappings(content, "tenants"):
+        if tenant.get("local_only") is True:
+            yield Finding(
+                ("tenants", name, "local_only"), f"no backend is local: all that it asks {_REFUSED}"
+            )
 
 
 def _no_embeddings(content: Mapping[str, Any]) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from gateway.policy.explain import explain
 from gateway.policy.fields import locate
 from gateway.policy.files import PolicyFile, read_files
 from gateway.policy.folder import find, joined, place_of
+from gateway.policy.idle import idle
 from gateway.policy.prices import Listed
 from gateway.policy.problems import KeyPath, PolicyError, Problem
 from gateway.policy.schema import EngineBackend, Policy
@@ -51,7 +52,7 @@ def load_policy(
     """Read all of a folder's ``*.yaml`` and ``*.yml`` files, and those of ``also`` that are there, as one policy.
 
     Top-level mappings and lists of several files are joined. ``with_files``: what the policy names beside it should
-    be there too. Raises ``PolicyError`` with every problem found.
+    be there too, and what it launches should start. Raises ``PolicyError`` with every problem found.
     """
     return policy_of(read_files(directory, also), env, beside=directory if with_files else None)
 
@@ -98,7 +99,7 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
     policy, listed = prices.completed(policy, disabled)
     warnings = tuple(
         Problem.at(place_of(folder.root, finding.path), finding.message, finding.path)
-        for finding in advice.advise(policy)
+        for finding in (*idle(policy, content), *advice.advise(policy))
     )
     return Loaded(policy, disabled, digest, folder.sources, warnings, listed)
 

@@ -37,7 +37,7 @@ models:
 NEVER_READY = """\
 version: 1
 backends:
-  own: {{kind: engine, launch: true, base_url: "http://127.0.0.1:1", args: [--no-such-option]}}
+  own: {{kind: engine, launch: true, base_url: "http://127.0.0.1:1", args: [--adapter, "x=/nowhere"]}}
 models:
   {model}: {{targets: [{{backend: own, model: m}}]}}
 # {delay}
