@@ -214,6 +214,16 @@ def malformed(asked: Asked) -> Script:
     return reply(asked.body()[:-9])
 
 
+def surplus(asked: Asked) -> Script:
+    """A thousand choices where one was wanted."""
+    choices = [{"index": index, "finish_reason": "stop"} for index in range(1000)]
+    if asked.stream:
+        together = [{**choice, "delta": {"content": asked.text}} for choice in choices]
+        return stream(sse({**delta(), "choices": together}), DONE)
+    together = [{**choice, "message": {"content": asked.text}} for choice in choices]
+    return reply({**completion(), "choices": together})
+
+
 def one_bad_event(asked: Asked) -> Script:
     """In an otherwise sound stream."""
     if not asked.stream:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.backends import anthropic_errors
-from gateway.backends.reading import MAX_BODY
 from gateway.backends.upstream_errors import Outage
+from gateway.backends.volume import Volume
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, Chunk
 from gateway.wire import sse
@@ -29,6 +29,7 @@ class Events:
         self._outage = outage
         self._events = sse.EventReader()
         self._message = MessageReader(native=call.request.speaks(DIALECT))
+        self._volume = Volume(backend, call.request, call.policy.limits)
         self._malformed = 0
 
     @property
@@ -41,7 +42,13 @@ class Events:
             for data in self._events.feed(part):
                 if self._message.done:
                     break
-                chunks += self._chunks(data)
+                fresh = self._chunks(data)
+                if not fresh:
+                    self._volume.pass_over()
+                chunks += fresh
+            if self._events.passed_over:
+                self._volume.pass_over(self._events.passed_over)
+                self._events.passed_over = 0
         except sse.EventTooLarge as error:
             self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
         except GatewayError as error:
@@ -63,10 +70,13 @@ class Events:
         return ()
 
     def _chunks(self, data: bytes) -> list[Chunk]:
+        self._volume.read_event(data)
         try:
             raw = orjson.loads(data)
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
+            if raw["type"] == "content_block_start":
+                self._volume.begin_blocks()
             chunks = [*self._message.read_event(raw)]
         except _NONSENSE:
             # One bad event in an otherwise sound stream is not worth the answer.
@@ -95,15 +105,12 @@ class Body:
         self._backend = backend
         self._call = call
         self._outage = outage
+        self._volume = Volume(backend, call.request, call.policy.limits)
         self._parts: list[bytes] = []
-        self._size = 0
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
-        self._size += len(part)
-        if self._size > MAX_BODY:
-            self.error = UpstreamFailed(f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.")
-        else:
-            self._parts.append(part)
+        self._volume.read(part)
+        self._parts.append(part)
         return ()
 
     def finish(self) -> Sequence[Chunk]:
@@ -111,6 +118,7 @@ class Body:
             raw = orjson.loads(b"".join(self._parts))
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
+            self._volume.begin_blocks(len(raw["content"]))
             native = self._call.request.speaks(DIALECT)
             chunks = [*MessageReader(native=native).read_answer(raw)]
         except _NONSENSE as error:

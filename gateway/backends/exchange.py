@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from urllib.parse import urlsplit
 
@@ -11,15 +13,20 @@ import httpx
 from gateway.backends import upstream_errors
 from gateway.backends.client import Answer, Client, Endpoint
 from gateway.backends.clock import Clock
-from gateway.backends.reading import MAX_BODY, Reading
+from gateway.backends.reading import Reading
 from gateway.backends.scrubbing import Scrubber
 from gateway.backends.upstream_errors import Outage
 from gateway.errors import DeadlineExceeded, GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.policy.schema import Timeouts
 from gateway.types import Chunk, Chunks
 
-MAX_ERROR = 64 * 2**10
-"""Bytes of an error's body that are read; no honest one is longer."""
+MAX_ERROR = MAX_SHORT = 64 * 2**10
+"""Bytes of an error's body that are read, and of an answer that is a few figures; no honest one is longer."""
+
+PIECE = 2**14
+"""Bytes of a stream that are taken apart before others may have their turn: they can hold a thousand events."""
+TURN = 0.005
+"""Seconds for which chunks that came together are passed on before others have their turn."""
 
 PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
 
@@ -86,16 +93,17 @@ class Exchange:
         """
         with self._scrubber.about(body):
             if at_once:
-                answer, whole = await self._whole(endpoint, headers, clock, body, on_send)
+                reading = reading_of(False)
+                answer, is_whole = await self._whole(endpoint, headers, clock, body, reading.feed, on_send)
                 if on_headers is not None:
                     on_headers(answer.headers)
-                if whole is not None:
-                    reading = reading_of(False)
-                    reading.feed(whole)
+                if is_whole:
                     chunks = reading.finish()
                     self._identify(answer, chunks)
+                    turn = _Turn()
                     for chunk in chunks:
                         yield chunk
+                        await turn.over()
                     return
             else:
                 answer = await self._send(endpoint, headers, clock, body, on_send)
@@ -106,22 +114,27 @@ class Exchange:
                 identified = False
                 async with aclosing(self._parts(answer, clock)) as parts:
                     async for part in parts:
-                        if reading.done:
-                            continue
-                        chunks = reading.feed(part)
-                        if chunks and not identified:
-                            identified = True
-                            self._identify(answer, chunks)
-                        if reading.spoken and chunks:
-                            clock.progress()
-                        else:
-                            clock.heard()
-                        for chunk in chunks:
-                            yield chunk
-                        if reading.error is not None:
-                            raise reading.error
-                        if reading.done:
-                            clock.ended()
+                        turn = _Turn()
+                        for piece in _pieces(part):
+                            if reading.done:
+                                break
+                            chunks = reading.feed(piece)
+                            if chunks and not identified:
+                                identified = True
+                                self._identify(answer, chunks)
+                            if reading.spoken and chunks:
+                                clock.progress()
+                            else:
+                                clock.heard()
+                            for chunk in chunks:
+                                yield chunk
+                                if chunk.more:
+                                    await turn.over()
+                            if reading.error is not None:
+                                raise reading.error
+                            if reading.done:
+                                clock.ended()
+                            await turn.over()
                 for chunk in reading.finish():
                     yield chunk
             finally:
@@ -157,12 +170,20 @@ class Exchange:
     async def whole(
         self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes
     ) -> bytes | None:
-        """An answer's whole body, awaited in one go; None for a stream, which nobody asked for."""
+        """The body of a short answer, awaited in one go; None for a stream, which nobody asked for."""
+        told = b""
+
+        def take(part: bytes) -> None:
+            nonlocal told
+            told += part
+            if len(told) > MAX_SHORT:
+                raise UpstreamFailed(f"Backend '{self.backend}' sent an answer of over {MAX_SHORT} bytes.")
+
         with self._scrubber.about(body):
-            answer, told = await self._whole(endpoint, headers, clock, body)
-            if told is None:
+            answer, is_whole = await self._whole(endpoint, headers, clock, body, take)
+            if not is_whole:
                 await answer.aclose()
-            return told
+            return told if is_whole else None
 
     async def _send(
         self,
@@ -193,9 +214,11 @@ class Exchange:
         headers: Mapping[str, str],
         clock: Clock,
         body: bytes,
+        take: Callable[[bytes], object],
         on_send: Callable[[], None] | None = None,
-    ) -> tuple[Answer, bytes | None]:
-        """An answer and its whole body, awaited in one go; a stream has None, and is the caller's to read and close."""
+    ) -> tuple[Answer, bool]:
+        """An answer whose body was given to ``take``, awaited in one go; or a stream, and False: the caller's to read
+        and close."""
         try:
             async with clock:
                 answer = await self._client.send(
@@ -203,27 +226,24 @@ class Exchange:
                 )
                 if answer.status == 200:
                     self.outage.over()
-                    return answer, None if is_stream(answer) else await self._body(answer)
+                    if is_stream(answer):
+                        return answer, False
+                    await self._body(answer, take)
+                    return answer, True
         except httpx.TransportError as error:
             raise upstream_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
             raise late(self.backend, clock) from None
         raise await self._refusal(answer, clock)
 
-    async def _body(self, answer: Answer) -> bytes:
-        parts: list[bytes] = []
-        size = 0
+    async def _body(self, answer: Answer, take: Callable[[bytes], object]) -> None:
         try:
             async for part in answer:
-                parts.append(part)
-                size += len(part)
-                if size > MAX_BODY:
-                    raise UpstreamFailed(f"Backend '{self.backend}' sent an answer of over {MAX_BODY} bytes.")
+                take(part)
         except httpx.TransportError as error:
             raise self._cut() from error
         finally:
             await answer.aclose()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _refusal(self, answer: Answer, clock: Clock) -> GatewayError:
         """The error in an answer other than 200."""
@@ -267,3 +287,24 @@ class Exchange:
         return UpstreamFailed(
             f"Backend '{self.backend}' broke off in the middle of its answer.", code="upstream_cut"
         )
+
+
+class _Turn:
+    """One answer's time at the loop. Chunks that stand ready are passed on without a pause, however many there are."""
+
+    __slots__ = ("_began",)
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    async def over(self) -> None:
+        """Let others run, if it has been long."""
+        if time.perf_counter() - self._began > TURN:
+            await asyncio.sleep(0)
+            self._began = time.perf_counter()
+
+
+def _pieces(part: bytes) -> Iterable[bytes]:
+    if len(part) <= PIECE:
+        return (part,)
+    return (part[start : start + PIECE] for start in range(0, len(part), PIECE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -101,11 +100,9 @@ class OpenAIBackend:
             )
 
         def reading_of(streamed: bool) -> Reading:
-            return Events(self.name, dialect, call) if streamed else Body(self.name, dialect)
+            return Events(self.name, dialect, call) if streamed else Body(self.name, dialect, call)
 
         on_headers = partial(fitting.tell, call) if self._hints else None
-        if dialect is _EMBEDDINGS:
-            return _in_turns(send(asked))
         may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.wishes)
         return _refitted(call, asked, send) if may_misfit else send(asked)
 
@@ -148,14 +145,3 @@ def _dialect(request: ChatRequest) -> Dialect:
     if request.messages is not None:
         return _CHAT
     return _EMBEDDINGS if request.embeds else _COMPLETIONS
-
-
-async def _in_turns(chunks: Chunks) -> Chunks:
-    """Lets others run now and then: thousands of vectors may have come at once, and each has yet to be written."""
-    number = 0
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            yield chunk
-            number += 1
-            if number % 16 == 0:
-                await asyncio.sleep(0)

@@ -9,12 +9,11 @@ from typing import Protocol
 import orjson
 
 from gateway.backends.upstream_errors import from_event
+from gateway.backends.volume import Volume, is_news, says
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, ChatRequest, Chunk, Json
 from gateway.wire import sse
 
-MAX_BODY = 64 * 2**20
-"""Bytes in a whole answer; more is not an answer."""
 _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 
 
@@ -41,7 +40,8 @@ class Reading(Protocol):
     """What is wrong with the answer; it comes after the chunks before it."""
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
-        """The chunks that ``part`` completes, each but the last with ``more`` set."""
+        """The chunks that ``part`` completes, each but the last with ``more`` set. Raises ``GatewayError`` where
+        there are none before it."""
         ...
 
     def finish(self) -> Sequence[Chunk]:
@@ -60,7 +60,7 @@ class Events:
         self._read_event = dialect.read_event
         self._call = call
         self._reader = sse.EventReader()
-        self._expected = call.request.n * _prompts(call.request.prompt)
+        self._volume = Volume(backend, call.request, call.policy.limits)
         self._ended: set[int] = set()
         self._malformed = 0
         self._tools: dict[tuple[int, int], _Tool] = {}
@@ -74,6 +74,9 @@ class Events:
                     self.done = True
                     break
                 self._read(data, chunks)
+            if self._reader.passed_over:
+                self._volume.pass_over(self._reader.passed_over)
+                self._reader.passed_over = 0
         except sse.EventTooLarge as error:
             self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
         except GatewayError as error:
@@ -83,7 +86,7 @@ class Events:
         return chunks
 
     def finish(self) -> Sequence[Chunk]:
-        if len(self._ended) < self._expected and not self.done:
+        if len(self._ended) < self._volume.choices and not self.done:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' ended its stream before the answer was complete.",
                 code="upstream_cut",
@@ -93,11 +96,15 @@ class Events:
         return ()
 
     def _read(self, data: bytes, chunks: list[Chunk]) -> None:
+        self._volume.read_event(data)
+        fresh: list[Chunk] = []
         try:
             raw = orjson.loads(data)
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
-            fresh = [*self._read_event(raw)]
+            for chunk in self._read_event(raw):
+                self._volume.take(chunk, len(fresh))
+                fresh.append(chunk)
             for chunk in fresh:
                 if chunk.delta and "tool_calls" in chunk.delta:
                     self._hear_tools(chunk.index, chunk.delta["tool_calls"] or ())
@@ -105,10 +112,13 @@ class Events:
             # One bad event in an otherwise sound stream is not worth the answer.
             self._malformed += 1
             self._call.receipt.note("backend", malformed_events=self._malformed)
+            self._volume.pass_over()
             return
+        if not is_news(fresh):
+            self._volume.pass_over()
         for chunk in fresh:
             if chunk.delta is not None and not self.spoken:
-                self.spoken = any(value for name, value in chunk.delta.items() if name != "role")
+                self.spoken = says(chunk.delta)
             if chunk.finish_reason is not None:
                 if self._malformed and chunk.finish_reason != "length":
                     self._check_tools()
@@ -146,21 +156,18 @@ class _Tool:
 class Body:
     """A whole answer, as one JSON document."""
 
-    def __init__(self, backend: str, dialect: Dialect) -> None:
+    def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
         self.done = False
         self.spoken = False
         self.error: GatewayError | None = None
         self._backend = backend
         self._dialect = dialect
+        self._volume = Volume(backend, call.request, call.policy.limits)
         self._parts: list[bytes] = []
-        self._size = 0
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
-        self._size += len(part)
-        if self._size > MAX_BODY:
-            self.error = UpstreamFailed(f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.")
-        else:
-            self._parts.append(part)
+        self._volume.read(part)
+        self._parts.append(part)
         return ()
 
     def finish(self) -> Sequence[Chunk]:
@@ -168,7 +175,10 @@ class Body:
             raw = orjson.loads(b"".join(self._parts))
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
-            chunks = [*self._dialect.read_answer(raw)]
+            chunks: list[Chunk] = []
+            for chunk in self._dialect.read_answer(raw):
+                self._volume.take(chunk, len(chunks))
+                chunks.append(chunk)
         except _NONSENSE as error:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' answered with something that is not a completion; "
@@ -181,8 +191,3 @@ class Body:
 
 def _empty(backend: str) -> UpstreamFailed:
     return UpstreamFailed(f"Backend '{backend}' sent an empty answer.", code="upstream_empty")
-
-
-def _prompts(prompt: Json) -> int:
-    """How many prompts a request holds: only raw ones, as a list of texts or of token lists, can be many."""
-    return len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1

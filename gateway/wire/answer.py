@@ -186,11 +186,14 @@ class Whole:
             choice = self._choices[chunk.index] = Choice()
         join_delta(choice.delta, choice.thoughts.feed(chunk.delta))
         if chunk.logprobs:
-            choice.logprobs = join_lists(choice.logprobs or {}, chunk.logprobs)
+            choice.logprobs = choice.logprobs or {}
+            join_lists(choice.logprobs, chunk.logprobs)
         choice.finish_reason = chunk.finish_reason or choice.finish_reason
         choice.stop = chunk.stop if chunk.finish_reason else choice.stop
 
     def body(self) -> bytes:
+        for choice in self._choices.values():
+            choice.delta = joined(choice.delta)
         return orjson.dumps(
             {
                 **_head(self._envelope, self._dialect.OBJECT, self._dialect.ID_PREFIX, self._call),
@@ -286,25 +289,52 @@ def _head(envelope: Mapping[str, Json], kind: str, prefix: str, call: Call) -> d
 
 
 _PIECES = frozenset({"content", "refusal", "reasoning_content", "reasoning", "arguments"})
+_NESTED = frozenset({"function", "function_call"})
+
+
+class _Text(list[str]):
+    """A text in the pieces in which it came: to join it with each would take time in the square of their number."""
 
 
 def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
-    """Add a delta to what was said before: texts grow, tool calls are matched by index, the rest is replaced."""
+    """Add a delta to what was said before: texts grow, tool calls are matched by index, the rest is replaced.
+
+    ``joined`` makes of it what can be written.
+    """
     for name, value in delta.items():
         if name in _PIECES and isinstance(value, str):
             known = whole.get(name)
-            whole[name] = known + value if isinstance(known, str) else value
+            if isinstance(known, _Text):
+                known.append(value)
+            else:
+                whole[name] = _Text([value])
         elif name == "thinking_blocks" and isinstance(value, list):
-            whole[name] = [*(whole.get(name) or ()), *value]
+            _extend(whole, name, value)
         elif name == "tool_calls" and isinstance(value, list):
             _join_tool_calls(whole.setdefault("tool_calls", []), value)
-        elif name in ("function", "function_call") and isinstance(value, Mapping):
+        elif name in _NESTED and isinstance(value, Mapping):
             join_delta(whole.setdefault(name, {}), value)
         elif value or name not in whole:  # some servers repeat "id" and "name" as empty ones
             whole[name] = value
 
 
+def joined(whole: Mapping[str, Json]) -> dict[str, Json]:
+    """What ``join_delta`` has made, with its texts in one piece."""
+    return {name: _joined(name, value) for name, value in whole.items()}
+
+
+def _joined(name: str, value: Json) -> Json:
+    if isinstance(value, _Text):
+        return "".join(value)
+    if name == "tool_calls" and isinstance(value, list):
+        return [joined(call) for call in value]
+    return joined(value) if name in _NESTED and isinstance(value, Mapping) else value
+
+
 def _join_tool_calls(whole: list[dict[str, Json]], pieces: list[Mapping[str, Json]]) -> None:
+    if len(pieces) == 1 and whole and whole[-1].get("index") == pieces[0].get("index") is not None:
+        join_delta(whole[-1], pieces[0])
+        return
     by_index = {call["index"]: call for call in reversed(whole) if "index" in call}
     for piece in pieces:
         known = by_index.get(piece.get("index"))
@@ -316,12 +346,17 @@ def _join_tool_calls(whole: list[dict[str, Json]], pieces: list[Mapping[str, Jso
         join_delta(known, piece)
 
 
-def join_lists(whole: dict[str, Json], more: Mapping[str, Any]) -> dict[str, Json]:
+def join_lists(whole: dict[str, Json], more: Mapping[str, Any]) -> None:
     """Log-probabilities: lists under the same name follow one another."""
-    return {
-        **whole,
-        **{
-            name: (whole.get(name) or []) + value if isinstance(value, list) else value
-            for name, value in more.items()
-        },
-    }
+    for name, value in more.items():
+        if isinstance(value, list):
+            _extend(whole, name, value)
+        else:
+            whole[name] = value
+
+
+def _extend(whole: dict[str, Json], name: str, more: list[Json]) -> None:
+    known = whole.get(name)
+    if not isinstance(known, list):
+        known = whole[name] = []
+    known += more

@@ -87,12 +87,13 @@ _OWN = frozenset({"model", "messages", "prompt", "stream", "n"})
 def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
     raw = body.read_json(data, limits)
-    return request_from(raw, body.check(ChatBody, raw), messages=tuple(raw.get("messages", ())))
+    return request_from(raw, body.check(ChatBody, raw), limits, messages=tuple(raw.get("messages", ())))
 
 
 def request_from(
     raw: Mapping[str, Json],
     known: Sampling,
+    limits: Limits,
     *,
     messages: tuple[Mapping[str, Json], ...] | None = None,
     prompt: Json = None,
@@ -104,7 +105,7 @@ def request_from(
             param="stream_options",
             code="invalid_value",
         )
-    return ChatRequest(
+    request = ChatRequest(
         model=known.model,
         messages=messages,
         prompt=prompt,
@@ -113,6 +114,15 @@ def request_from(
         n=known.n or 1,
         params={name: value for name, value in raw.items() if name not in _OWN},
     )
+    if request.answers > limits.answers:
+        several = "'best_of'" if (known.best_of or 0) > request.n else "'n'"
+        raise BadRequest(
+            f"The request asks for {request.answers} answers at once, and this gateway takes {limits.answers}. Send "
+            f"it in parts: with fewer prompts, or a smaller {several}.",
+            param="n" if messages is not None else "prompt",
+            code="too_many_answers",
+        )
+    return request
 
 
 def write_request(request: ChatRequest, model: str) -> dict[str, Json]:

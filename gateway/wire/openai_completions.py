@@ -53,7 +53,7 @@ class CompletionBody(Sampling):
 def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
     raw = body.read_json(data, limits)
-    return request_from(raw, body.check(CompletionBody, raw), prompt=raw.get("prompt"))
+    return request_from(raw, body.check(CompletionBody, raw), limits, prompt=raw.get("prompt"))
 
 
 def read_answer(raw: Mapping[str, Json]) -> Iterator[Chunk]:

@@ -22,21 +22,36 @@ class EventReader:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self.passed_over = 0
+        """How many blocks had no data."""
+        self._rest = bytearray()
+        self._held = b""
 
     def feed(self, part: bytes) -> list[bytes]:
         """The data of the events that ``part`` completes. Raises ``EventTooLarge``."""
-        text = self._rest + part
-        held = b""
-        if b"\r" in text:
-            if text.endswith(b"\r"):  # its \n may be the next byte to come
-                text, held = text[:-1], b"\r"
-            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *blocks, rest = text.split(b"\n\n")
-        self._rest = rest + held
+        if self._held or b"\r" in part:
+            part, self._held = self._held + part, b""
+            if part.endswith(b"\r"):  # its \n may be the next byte to come
+                part, self._held = part[:-1], b"\r"
+            part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._rest:
+            # What has come before is not looked through again: it would be, for each piece of a long event.
+            start = len(self._rest) - 1
+            self._rest += part
+            if self._rest.find(b"\n\n", start) < 0:
+                self._bound()
+                return []
+            part = bytes(self._rest)
+        *blocks, rest = part.split(b"\n\n")
+        self._rest = bytearray(rest)
+        self._bound()
+        events = [data for block in blocks if (data := _data(block)) is not None]
+        self.passed_over += len(blocks) - len(events)
+        return events
+
+    def _bound(self) -> None:
         if len(self._rest) > MAX_EVENT:
             raise EventTooLarge(f"an event of over {MAX_EVENT} bytes")
-        return [data for block in blocks if (data := _data(block)) is not None]
 
 
 def _data(block: bytes) -> bytes | None:

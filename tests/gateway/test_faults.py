@@ -53,6 +53,8 @@ CASES = {
     "cut-at-two-thirds": Case((faults.cut,), 1, 502, "upstream_cut", late=True),
     "stall": Case((faults.stall,), 1, 504, "upstream_timeout", late=True),
     "malformed": Case((faults.malformed,), 1, 502, None, late=True),
+    "surplus": Case((faults.surplus,), 2, 502, "upstream_malformed"),
+    "surplus-once": Case((faults.surplus, faults.sound), 2, 200),
     "one-bad-event": Case((faults.one_bad_event,), 1, 200),
     "missing-done": Case((faults.unfinished,), 1, 502, "upstream_cut", late=True),
     "error-event": Case((faults.error_event,), 1, 502, "upstream_error", late=True),

@@ -38,13 +38,17 @@ class _Tool:
     more: dict[str, Json] = field(default_factory=dict)
     """What the provider tells of the block beside that."""
     block: int | None = None
+    _judged: tuple[int, bool] = (0, False)
+    """Whether so many pieces were all of the arguments: asked again and again while other calls wait."""
 
     def is_complete(self) -> bool:
-        try:
-            orjson.loads("".join(self.arguments))
-        except orjson.JSONDecodeError:
-            return False
-        return True
+        if self._judged[0] != len(self.arguments):
+            try:
+                orjson.loads("".join(self.arguments))
+                self._judged = len(self.arguments), True
+            except orjson.JSONDecodeError:
+                self._judged = len(self.arguments), False
+        return self._judged[1]
 
 
 class Events:

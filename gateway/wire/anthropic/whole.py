@@ -21,13 +21,15 @@ class _Block:
     value: dict[str, Json]
     words: list[str] = field(default_factory=list)
     """Of a text, a thought, or the JSON of a call's input."""
+    citations: list[Json] = field(default_factory=list)
+    """Told after those that it began with."""
     ended: bool = False
 
     def add(self, delta: Mapping[str, Json]) -> None:
         """What a stream tells of a block of the provider's own."""
         match delta:
             case {"type": "citations_delta", "citation": citation}:
-                self.value["citations"] = [*(self.value.get("citations") or ()), citation]
+                self.citations.append(citation)
             case {"type": "input_json_delta", "partial_json": str(piece)}:
                 self.words.append(piece)
             case _:
@@ -39,6 +41,8 @@ class _Block:
 
     def whole(self) -> dict[str, Json]:
         words = "".join(self.words)
+        if self.citations:
+            self.value["citations"] = [*(self.value.get("citations") or ()), *self.citations]
         if self.kind in EMPTY:
             return {**self.value, self.kind: words}
         return {**self.value, "input": _arguments(words)} if "input" in self.value and words else self.value

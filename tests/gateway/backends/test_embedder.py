@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from gateway import errors
+from gateway.backends import exchange
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.embedder import SLICE, EmbedderBackend
 from gateway.backends.fake import FakeBackend
@@ -242,7 +243,10 @@ async def test_a_server_is_asked_for_embeddings(upstream: FakeUpstream) -> None:
     assert upstream.requests[0].json() == {"model": "upstream-model", "input": "a b", "dimensions": 2}
 
 
-async def test_others_run_between_many_vectors(upstream: FakeUpstream) -> None:
+async def test_others_run_between_many_vectors(
+    upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "TURN", -1.0)
     data = [{"object": "embedding", "index": n, "embedding": [float(n)]} for n in range(500)]
     upstream.scripts = [reply({"data": data})]
     backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
@@ -255,7 +259,7 @@ async def test_others_run_between_many_vectors(upstream: FakeUpstream) -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    async with aclosing(backend.stream(wanted("a"), TARGET)) as chunks:
+    async with aclosing(backend.stream(wanted(["a"] * 500), TARGET)) as chunks:
         between = [turns async for _ in chunks]
     task.cancel()
     await backend.aclose()

@@ -15,8 +15,7 @@ from pydantic import TypeAdapter
 
 from gateway import errors
 from gateway.types import Call, Candidate, Chunk, Demand, Usage
-from gateway.wire import openai_chat, sse
-from gateway.wire.answer import join_delta
+from gateway.wire import answer, openai_chat, sse
 from gateway.wire.anthropic.answer_reader import MessageReader
 from gateway.wire.anthropic.errors import error_body
 from gateway.wire.anthropic.events import Events
@@ -50,10 +49,10 @@ def joined(chunks: Iterable[Chunk]) -> dict[str, Any]:
     delta: dict[str, Any] = {}
     news: dict[str, Any] = {"finish_reason": None, "usage": None}
     for chunk in chunks:
-        join_delta(delta, chunk.delta or {})
+        answer.join_delta(delta, chunk.delta or {})
         news["finish_reason"] = chunk.finish_reason or news["finish_reason"]
         news["usage"] = chunk.usage or news["usage"]
-    return {**news, **delta}
+    return {**news, **answer.joined(delta)}
 
 
 def written(*chunks: Chunk, call: Call | None = None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import Limits
-from gateway.wire import body
+from gateway.wire import body, openai_chat, openai_completions
 
 TEXT = {"type": "text", "text": "a"}
 
@@ -39,6 +39,19 @@ def test_a_list_may_be_as_long_as_the_policy_says(limit: str, field: str, most: 
         body.read_json(data, Limits(**{limit: 4}))
     assert it.value.code == "array_above_max_length"
     assert str(it.value.param).startswith(field)
+
+
+@pytest.mark.parametrize("several", [{"n": 3}, {"best_of": 3}, {"n": 2, "best_of": 3}])
+def test_answers_of_one_request(several: dict[str, int]) -> None:
+    data = said(prompt=["a", "b"], **several)
+    assert openai_completions.read_request(data, Limits(answers=6)).answers == 6
+    with pytest.raises(BadRequest, match="asks for 6 answers at once, and this gateway takes 5") as caught:
+        openai_completions.read_request(data, Limits(answers=5))
+    assert (caught.value.code, caught.value.param) == ("too_many_answers", "prompt")
+    chat = said(messages=[{"role": "user", "content": "a"}], n=3)
+    assert openai_chat.read_request(chat, Limits(answers=3)).n == 3
+    with pytest.raises(BadRequest, match="a smaller 'n'"):
+        openai_chat.read_request(chat, Limits(answers=2))
 
 
 def test_a_prompt_of_token_ids_is_one_prompt() -> None:
