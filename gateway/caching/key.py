@@ -105,7 +105,18 @@ BESIDE_CALL = frozenset(
             "payer",
         ),
         # Found out on the way; an answer that had to be shorter for want of money or room is not kept.
-        *("demand", "purse", "cap", "candidates", "candidate", "sent", "hints", "reply_headers", "spent"),
+        *(
+            "wishes",
+            "demand",
+            "purse",
+            "cap",
+            "candidates",
+            "candidate",
+            "sent",
+            "hints",
+            "reply_headers",
+            "spent",
+        ),
     }
 )
 
