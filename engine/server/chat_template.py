@@ -1,25 +1,25 @@
 """Messages → one prompt, by the model's own Jinja template, in a sandbox.
 
-Templates come with checkpoints in the form that Hugging Face describes
-(https://huggingface.co/docs/transformers/chat_templating): they may loop, and call ``raise_exception`` and
-``strftime_now``. The sandbox keeps them from reaching out, not from taking all there is: ``renderer.py`` does.
+As transformers' ``apply_chat_template`` renders it, to the byte, but for null contents. The sandbox keeps templates
+from reaching out, not from taking all there is: ``renderer.py`` does.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import InvalidRequest, ModelUnavailable
+from engine.server.template_environment import Nothing, environment
+from engine.server.template_files import Templates
 
 _PLACE = "\ue000\ue001\ue002"
 """Stands for an unfinished answer while the template is rendered: three signs that mean nothing to anybody."""
+
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""What clients and templates call a message's thoughts."""
 
 _REFUSALS = (
     TemplateError,
@@ -34,21 +34,21 @@ _REFUSALS = (
 
 
 class ChatTemplate:
-    def __init__(self, source: str, *, bos: str | None, eos: str | None, longest: int | None = None) -> None:
-        """``longest``: most characters of a prompt. Raises ``ModelUnavailable`` if the source is not valid Jinja."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    def __init__(
+        self, templates: Templates, tokens: Mapping[str, str] | None = None, *, longest: int | None = None
+    ) -> None:
+        """``tokens``: special tokens by role, such as ``bos_token``. ``longest``: most characters of a prompt.
+
+        Raises ``ModelUnavailable`` if a source is not valid Jinja.
+        """
         try:
-            self._template = environment.from_string(source)
+            self._template = environment().from_string(templates.default)
+            self._with_tools = environment().from_string(templates.with_tools)
         except (*_REFUSALS, SyntaxError) as error:
             # Python's own compiler has the last word: on blocks that nest too deeply, say.
             raise ModelUnavailable(f"The model's chat template does not parse: {error}.") from error
         self._longest = longest
-        self._tokens = {"bos_token": bos or "", "eos_token": eos or ""}
+        self._tokens = {"bos_token": "", "eos_token": "", **(tokens or {})}
 
     def render(
         self,
@@ -59,11 +59,14 @@ class ChatTemplate:
     ) -> str:
         """Raises ``InvalidRequest`` when the template will not have these messages."""
         try:
-            return self._joined(
-                self._template.generate(
-                    messages=messages, tools=tools, add_generation_prompt=generation_prompt, **self._tokens
-                )
+            pieces = (self._template if tools is None else self._with_tools).generate(
+                messages=[_shown(message) for message in messages],
+                tools=tools,
+                documents=None,
+                add_generation_prompt=generation_prompt,
+                **self._tokens,
             )
+            return self._joined(pieces)
         except _REFUSALS as error:
             raise InvalidRequest(
                 f"The model's chat template refused these messages: {error}", param="messages"
@@ -107,31 +110,9 @@ class ChatTemplate:
         return "".join(found)
 
 
-def read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template's source from chat_template.jinja or tokenizer_config.json; None if the model has none.
-
-    Raises ``ModelUnavailable`` if it cannot be read.
-    """
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ModelUnavailable(f"{file} cannot be read: {error}.") from error
-    found = settings.get("chat_template")
-    if isinstance(found, list):
-        # Several named templates: the default one is meant for conversation.
-        entries = [entry for entry in found if isinstance(entry, Mapping)]
-        found = {entry.get("name"): entry.get("template") for entry in entries}.get("default")
-    if found is not None and not isinstance(found, str):
-        raise ModelUnavailable("The model's chat template in tokenizer_config.json is no text.")
-    return found
-
-
-def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    # Jinja's own filter escapes for HTML, which a prompt is not.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _shown(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message without a content has ``Nothing``; thoughts have the name of those that the template looks for."""
+    if message.get("content") is None:
+        message = {**message, "content": Nothing()}
+    thought = next((found for name in _THOUGHTS if (found := message.get(name)) is not None), None)
+    return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}

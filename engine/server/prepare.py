@@ -89,7 +89,7 @@ class Preparer:
     """How the model writes tool calls."""
 
     def __post_init__(self) -> None:
-        self.format = detect(self.template.source if self.template else "")
+        self.format = detect(self.template.templates.with_tools if self.template else "")
 
     async def chat(self, data: bytes, room: Room, shares_system: bool = False) -> Job:
         """``shares_system``: the blocks of the system prompt are everybody's. Raises ``InvalidRequest``."""

@@ -23,6 +23,7 @@ from engine.server.rendering import (
     Job,
     Start,
 )
+from engine.server.template_files import Templates
 
 log = logging.getLogger("engine.server")
 
@@ -38,15 +39,15 @@ class Renderer:
     """A model's chat template. Start it with ``Renderer.start``, and close it in any case."""
 
     def __init__(self, start: Start) -> None:
-        self.source = start.source
+        self.templates = start.templates
         self._small, self._large = _Lane(start), _Lane(start)
 
     @classmethod
     async def start(
-        cls, source: str, *, bos: str | None, eos: str | None, bounds: Bounds | None = None
+        cls, templates: Templates, tokens: Mapping[str, str] | None = None, bounds: Bounds | None = None
     ) -> Renderer:
-        """Raises ``ModelUnavailable`` if the template is not valid Jinja."""
-        renderer = cls(Start(source, bos, eos, bounds or Bounds()))
+        """``tokens``: as ``ChatTemplate`` has them. Raises ``ModelUnavailable`` if a template is not valid Jinja."""
+        renderer = cls(Start(templates, tokens or {}, bounds or Bounds()))
         try:
             await renderer._small.open()
         except BaseException:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.server.template_files import Templates
+
 LENGTH = struct.Struct("!I")
 DONE, REFUSED, UNUSABLE, OUT_OF_MEMORY = b"+", b"-", b"!", b"m"
 """Kinds of replies. The text of the last is empty, and this process is of no more use after it."""
@@ -30,9 +32,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    source: str
-    bos: str | None
-    eos: str | None
+    templates: Templates
+    tokens: Mapping[str, str]
+    """Special tokens by role."""
     bounds: Bounds
 
 

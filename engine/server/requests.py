@@ -191,10 +191,11 @@ class ChatBody(Sampling):
             self._check_final_message()
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Messages as templates expect them: one text each, and 'developer', a newer word, as 'system'."""
+        """Messages as templates expect them: one text each, 'developer', a newer word, as 'system', and nothing that
+        is null, which says as much as nothing, but the content."""
         messages = []
         for message in self.messages:
-            plain = message.model_dump(exclude_unset=True)
+            plain = message.model_dump(exclude_unset=True, exclude_none=True)
             plain["content"] = _text(message.content)
             if plain["role"] == "developer":
                 plain["role"] = "system"

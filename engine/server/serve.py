@@ -19,9 +19,9 @@ from engine.client import EngineClient
 from engine.config import ServerConfig
 from engine.errors import ShuttingDown, StartupError
 from engine.server.app import create_app
-from engine.server.chat_template import read_template
 from engine.server.protocol import Protocol
 from engine.server.renderer import Renderer
+from engine.server.template_files import read_templates
 from engine.server.tokenizer import Tokenizer
 
 log = logging.getLogger("engine.server")
@@ -69,9 +69,8 @@ async def _run(
     try:
         # The loop process takes its time to import torch; meanwhile the tokenizer loads here.
         tokenizer = await asyncio.to_thread(Tokenizer, config.engine.model)
-        source = read_template(config.engine.model, tokenizer.settings)
-        if source:
-            template = await Renderer.start(source, bos=tokenizer.bos, eos=tokenizer.eos)
+        if templates := read_templates(config.engine.model, tokenizer.settings):
+            template = await Renderer.start(templates, tokenizer.roles)
         await _first(client.ready(), stop.wait())
         if stop.is_set():
             return 0

@@ -52,9 +52,7 @@ class Worker:
 
     def _start(self, start: Start) -> tuple[bytes, str]:
         try:
-            self._template = ChatTemplate(
-                start.source, bos=start.bos, eos=start.eos, longest=start.bounds.characters
-            )
+            self._template = ChatTemplate(start.templates, start.tokens, longest=start.bounds.characters)
         except ModelUnavailable as error:
             return UNUSABLE, error.message
         return DONE, ""

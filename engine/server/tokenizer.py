@@ -17,6 +17,8 @@ from engine.grammar.language import quoted
 _CONTEXT = 5
 """Most tokens of context: a character has four bytes at most, each of which may be a token."""
 
+_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+
 
 def _alphabet() -> dict[str, int]:
     """GPT-2's signs for the 256 bytes: those that print stand for themselves, the others come after the 256th."""
@@ -41,8 +43,9 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.settings = _read(folder / "tokenizer_config.json")
-        self.bos = _special(self.settings.get("bos_token"))
-        self.eos = _special(self.settings.get("eos_token"))
+        self.roles = _roles(self.settings | _legacy_roles(folder, self.settings))
+        """Special tokens by what they are for, such as ``bos_token``, as chat templates know them."""
+        self.bos, self.eos = self.roles.get("bos_token"), self.roles.get("eos_token")
         self.stop_ids = self._stop_ids(folder)
         self.longest = max(map(len, self._tokenizer.get_vocab()), default=1)
         """Characters of the longest token."""
@@ -124,9 +127,18 @@ class Tokenizer:
         return frozenset(ids)
 
 
-def _special(token: Any) -> str | None:
-    """``"</s>"``, or ``{"content": "</s>", …}`` as some tokenizers write it."""
-    return token.get("content") if isinstance(token, dict) else token
+def _roles(settings: Mapping[str, Any]) -> dict[str, str]:
+    """A token is ``"</s>"``, or ``{"content": "</s>", …}`` as some tokenizers write it."""
+    given = {role: settings.get(role) for role in _ROLES}
+    texts = {
+        role: token.get("content") if isinstance(token, dict) else token for role, token in given.items()
+    }
+    return {role: text for role, text in texts.items() if isinstance(text, str)}
+
+
+def _legacy_roles(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Files of before 2024 have them apart."""
+    return {} if "added_tokens_decoder" in settings else _read(folder / "special_tokens_map.json")
 
 
 def _read(path: Path) -> dict[str, Any]:

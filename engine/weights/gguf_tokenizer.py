@@ -93,7 +93,17 @@ class Vocabulary:
 
     def tokenizer_config(self) -> dict[str, Any]:
         config = {"bos_token": self._text(self._bos), "eos_token": self._text(self._eos)}
-        if template := self._file.metadata.get("tokenizer.chat_template"):
+        for role, name in (("unk_token", "unknown"), ("pad_token", "padding")):
+            if (number := self._named(name)) is not None:
+                config[role] = self._text(number)
+        template = self._file.metadata.get("tokenizer.chat_template")
+        with_tools = self._file.metadata.get("tokenizer.chat_template.tool_use")
+        if with_tools:
+            named = {"default": template, "tool_use": with_tools}
+            config["chat_template"] = [
+                {"name": name, "template": source} for name, source in named.items() if source
+            ]
+        elif template:
             config["chat_template"] = template
         return config
 

@@ -12,11 +12,12 @@ from tokenizers import Tokenizer
 from engine.demo import corpus, tokens, train
 from engine.demo.corpus import calls
 from engine.server.chat_template import ChatTemplate
+from engine.server.template_files import Templates
 from engine.server.tools import HERMES, detect
 from engine.server.tools_parser import ToolParser
 
 TOKENIZER = Tokenizer.from_file(str(train.HERE / "model" / "tokenizer.json"))
-TEMPLATE = ChatTemplate(tokens.CHAT_TEMPLATE, bos=None, eos=None)
+TEMPLATE = ChatTemplate(Templates(tokens.CHAT_TEMPLATE))
 
 
 def drawn(count: int, *, held: bool = False) -> list[corpus.Conversation]:

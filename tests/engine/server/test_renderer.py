@@ -14,11 +14,13 @@ from engine.errors import InvalidRequest, ModelUnavailable
 from engine.server.chat_template import ChatTemplate
 from engine.server.renderer import Renderer
 from engine.server.rendering import Bounds
+from engine.server.template_files import Templates
 from tests.engine.live import EngineServer, alive
 from tests.engine.tiny import CHAT_TEMPLATE, write_model
 
 pytestmark = pytest.mark.anyio
 
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 BOUNDS = Bounds(seconds=0.5, memory=2**28, characters=2**20)
 HARMLESS = {"role": "user", "content": "hi"}
 SPELL = {"role": "user", "content": "now"}
@@ -49,7 +51,7 @@ QUADRATIC = (
 
 @asynccontextmanager
 async def started(source: str, bounds: Bounds = BOUNDS) -> AsyncIterator[Renderer]:
-    renderer = await Renderer.start(source, bos="<s>", eos="</s>", bounds=bounds)
+    renderer = await Renderer.start(Templates(source), TOKENS, bounds)
     try:
         yield renderer
     finally:
@@ -144,7 +146,7 @@ async def test_prompts_are_what_the_template_makes_of_them_to_the_byte() -> None
         {"role": "user", "content": text, "tool_calls": calls} for text in texts
     ]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
-    here = ChatTemplate(source, bos="<s>", eos="</s>")
+    here = ChatTemplate(Templates(source), TOKENS)
     async with started(source) as renderer:
         for count in (1, 3, 4):
             for ask in (False, True):

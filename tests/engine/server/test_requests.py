@@ -274,6 +274,8 @@ def test_templates_get_plain_texts_and_the_extra_fields() -> None:
             {"role": "tool", "content": "42", "tool_call_id": "1"},
         ]
     )
+    nulls = dict.fromkeys(("tool_calls", "refusal", "name", "reasoning_content"))
+    assert chat(messages=[USER | nulls]).template_messages() == [USER]
     assert body.template_messages() == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "ab"},

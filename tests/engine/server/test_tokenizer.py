@@ -25,6 +25,20 @@ def test_all_places_that_name_an_end_count(tiny_model: Path, tmp_path: Path) -> 
     assert Tokenizer(tmp_path).stop_ids == {7, 8, 9, 1}
 
 
+def test_special_tokens_are_known_by_their_roles_wherever_they_stand(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((tiny_model / "tokenizer.json").read_bytes())
+    settings = {"bos_token": "<|bos|>", "eos_token": None, "pad_token": {"content": "<|eos|>"}, "extra": 5}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    legacy = {"unk_token": {"content": "<unk>"}, "eos_token": "<|eos|>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(legacy))
+    tokenizer = Tokenizer(tmp_path)
+    roles = {"bos_token": "<|bos|>", "eos_token": "<|eos|>", "unk_token": "<unk>", "pad_token": "<|eos|>"}
+    assert tokenizer.roles == roles
+    assert (tokenizer.bos, tokenizer.eos) == ("<|bos|>", "<|eos|>")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"added_tokens_decoder": {}}))
+    assert Tokenizer(tmp_path).roles == {"bos_token": "<|bos|>", "pad_token": "<|eos|>"}
+
+
 def test_a_limit_from_training_does_not_cut_prompts(tiny_model: Path, tmp_path: Path) -> None:
     from tokenizers import Tokenizer as RustTokenizer
 

@@ -10,6 +10,7 @@ import pytest
 from engine.core.sampling_params import Grammar
 from engine.grammar.language import check
 from engine.server.chat_template import ChatTemplate
+from engine.server.template_files import Templates
 from engine.server.tools import (
     HERMES,
     LLAMA,
@@ -130,7 +131,7 @@ def test_a_template_shows_its_format(template: str, format: Format) -> None:
 
 
 def render(template: str, format: Format) -> str:
-    return ChatTemplate(template, bos="<s>", eos="</s>").render(
+    return ChatTemplate(Templates(template), {"bos_token": "<s>", "eos_token": "</s>"}).render(
         template_messages(MESSAGES, format), TOOLS, generation_prompt=True
     )
 

@@ -174,7 +174,7 @@ def test_special_ids_template_and_ends_are_in_the_other_files(tmp_path: Path) ->
     said["tokens"] += ["<|eot_id|>", "<|user|>"]
     said["token_type"] += [3, 4]
     said["scores"] += [0.0, 0.0]
-    said |= {"bos_token_id": 1, "eos_token_id": 2}
+    said |= {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "padding_token_id": 2}
     file = write(tmp_path / "m.gguf", said, tokenizer__chat_template="{{ messages }}")
     vocabulary = Vocabulary(file)
     (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary.tokenizer_json()))
@@ -184,6 +184,8 @@ def test_special_ids_template_and_ends_are_in_the_other_files(tmp_path: Path) ->
     end = len(said["tokens"]) - 2
     assert (tokenizer.bos, tokenizer.eos, tokenizer.stop_ids) == ("<s>", "</s>", frozenset({2, end}))
     assert tokenizer.settings["chat_template"] == "{{ messages }}"
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
+    assert tokenizer.roles == roles
     plain = tokenizer.encode("The fox", special=False)
     assert tokenizer.encode("The fox", special=True) == [1, *plain], "a bare prompt begins with <s>"
     assert tokenizer.encode("<|user|><|eot_id|>", special=False) == [end + 1, end]
