@@ -98,7 +98,8 @@ class Preparer:
         if self.template is None:
             raise InvalidRequest("This model has no chat template: use /v1/completions.", param="messages")
         form = self.format
-        messages, tools = template_messages(body.template_messages(), form), body.callable_tools or None
+        tools = body.callable_tools or None
+        messages = template_messages(body.template_messages(), form, tools or ())
         if body.continue_final_message:
             text = await self.template.render_open(messages, tools)
         else:
@@ -245,9 +246,10 @@ class Preparer:
         return found
 
     def _parser(self, body: ChatBody) -> ToolParser:
-        names = [tool["function"]["name"] for tool in body.callable_tools]
+        functions = [tool["function"] for tool in body.callable_tools]
+        schemas = {function["name"]: function.get("parameters") or {} for function in functions}
         only = 1 if body.parallel_tool_calls is False else None
-        return ToolParser(self.format, names, whole=not body.stream, only=only)
+        return ToolParser(self.format, schemas, whole=not body.stream, only=only, schemas=schemas)
 
     def _check_end(self, body: Sampling) -> None:
         if not (self.tokenizer.stop_ids or body.stop_token_ids):

@@ -5,8 +5,12 @@ Formats, by the first of these that a template shows:
 - ``mistral``: ``[TOOL_CALLS][{"name": …, "arguments": {…}}, …]``
 - ``mistral_args``: ``[TOOL_CALLS]name[ARGS]{…}``, once a call
 - ``phi``: ``<|tool_call|>[{"name": …, "arguments": {…}}, …]<|/tool_call|>``
+- ``qwen3_coder``: ``<tool_call><function=name><parameter=key>value</parameter>…</function></tool_call>``, once a call;
+  Qwen3-Coder, Qwen3.5 and Nemotron 3, see ``tools_xml.py``
 - ``hermes``: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, once a call; Qwen and many others
 - ``llama``: ``{"name": …, "parameters": {…}}`` as the whole answer, perhaps after ``<|python_tag|>``
+- ``phi4_mini``: as ``phi``, or ``functools[{"name": …, "arguments": {…}}, …]``; its template shows tools that stand in
+  the system message, and no calls
 
 A model whose template shows none of them is read, and where calls are forced written, as ``hermes``.
 """
@@ -18,23 +22,26 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from engine.grammar.language import TIGHT, embedded, quoted
 from engine.grammar.schema import prepared
+from engine.server import tools_xml
 
-Layout = Literal["object", "list", "args"]
+Layout = Literal["object", "list", "args", "xml"]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     name: str
     layout: Layout
-    """``object``: one JSON object a call; ``list``: one JSON list of them; ``args``: name[ARGS]{…}."""
+    """``object``: one JSON object a call; ``list``: one JSON list of them; ``args``: name[ARGS]{…}; ``xml``: tags."""
     begin: str
     """The marker before a call."""
+    others: tuple[str, ...] = ()
+    """What models write in its place at times."""
     end: str = ""
     """The marker behind it."""
     gap: str = ""
@@ -56,11 +63,13 @@ class Format:
         return f"call_{secrets.token_hex(12)}"
 
 
-HERMES = Format("hermes", "object", "<tool_call>", "</tool_call>", gap="\n")
+HERMES = Format("hermes", "object", "<tool_call>", end="</tool_call>", gap="\n")
 LLAMA = Format("llama", "object", "<|python_tag|>", arguments="parameters", bare=True)
 MISTRAL = Format("mistral", "list", "[TOOL_CALLS]")
 MISTRAL_ARGS = Format("mistral_args", "args", "[TOOL_CALLS]")
-PHI = Format("phi", "list", "<|tool_call|>", "<|/tool_call|>")
+PHI = Format("phi", "list", "<|tool_call|>", end="<|/tool_call|>")
+PHI4_MINI = Format("phi4_mini", "list", "<|tool_call|>", ("functools",), "<|/tool_call|>")
+QWEN3_CODER = Format("qwen3_coder", "xml", "<tool_call>", ("<function=",), "</tool_call>", gap="\n")
 
 
 def detect(template: str) -> Format:
@@ -69,10 +78,14 @@ def detect(template: str) -> Format:
         return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL
     if "<|tool_call|>" in template:
         return PHI
+    if "<function=" in template and "<parameter=" in template:
+        return QWEN3_CODER
     if "<tool_call>" in template:
         return HERMES
     if "<|python_tag|>" in template or ("ipython" in template and "parameters" in template):
         return LLAMA
+    if "<|tool|>" in template or "functools" in template:
+        return PHI4_MINI
     return HERMES
 
 
@@ -107,8 +120,9 @@ def call_rules(format: Format, demand: Demand, marker: Callable[[str], str] = qu
     """
     calls = [f"call_{i}" for i in range(len(demand.tools))]
     rules = [
-        _call(format, rule, tool["function"]["name"], embedded(demand.schema(tool), TIGHT), marker)
+        line
         for rule, tool in zip(calls, demand.tools, strict=True)
+        for line in _call(format, rule, tool["function"]["name"], demand.schema(tool), marker)
     ]
     one = f"call: {' | '.join(calls)}"
     begin, end, gap = (
@@ -130,18 +144,26 @@ def call_rules(format: Format, demand: Demand, marker: Callable[[str], str] = qu
     return "\n".join([one, *rules])
 
 
-def _call(format: Format, rule: str, name: str, schema: str, marker: Callable[[str], str]) -> str:
-    if format.layout == "args":
-        return f"{rule}: {quoted(name)} {marker('[ARGS]')} {schema}"
-    head = quoted(f'{{"name": {json.dumps(name)}, "{format.arguments}": ')
-    return f'{rule}: {head} {schema} "}}"'
+def _call(
+    format: Format, rule: str, name: str, schema: dict[str, Any], marker: Callable[[str], str]
+) -> Iterator[str]:
+    if format.layout == "xml":
+        yield from tools_xml.rules(rule, name, schema)
+    elif format.layout == "args":
+        yield f"{rule}: {quoted(name)} {marker('[ARGS]')} {embedded(schema, TIGHT)}"
+    else:
+        head = quoted(f'{{"name": {json.dumps(name)}, "{format.arguments}": ')
+        yield f'{rule}: {head} {embedded(schema, TIGHT)} "}}"'
 
 
-def template_messages(messages: list[dict[str, Any]], format: Format) -> list[dict[str, Any]]:
+def template_messages(
+    messages: list[dict[str, Any]], format: Format, tools: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Any]]:
     """Past calls and their results in the form that Hugging Face's templates expect, where OpenAI's differs.
 
     Arguments become objects (OpenAI has them as JSON in a string), results get the name of what was called, and
     Mistral's templates ids of the kind they insist on. https://huggingface.co/docs/transformers/chat_extras.
+    Phi-4-mini's template shows ``tools`` where they stand in the system message, and calls that are text.
     """
     names: dict[str, str] = {}
     found = []
@@ -153,6 +175,23 @@ def template_messages(messages: list[dict[str, Any]], format: Format) -> list[di
             if number in names:
                 message.setdefault("name", names[number])
         found.append(message)
+    return _as_text(found, tools) if format is PHI4_MINI else found
+
+
+def _as_text(messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Calls in the content, and tools in the first message, which is the system's."""
+    found = []
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            functions = [call.get("function", call) for call in calls]
+            written = f"{PHI4_MINI.begin}{json.dumps(functions, ensure_ascii=False)}{PHI4_MINI.end}"
+            message = {**message, "content": (message.get("content") or "") + written}
+        found.append(message)
+    if tools:
+        if not found or found[0]["role"] != "system":
+            found.insert(0, {"role": "system", "content": ""})
+        functions = [tool["function"] for tool in tools]
+        found[0] = {**found[0], "tools": json.dumps(functions, ensure_ascii=False)}
     return found
 
 

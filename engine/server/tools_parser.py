@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.server.tools import Format
-
-_Reading = Generator[None, str, str]
+from engine.server.tools import MISTRAL, Format
+from engine.server.tools_xml import CLOSING, Broken, Reading, read_name, read_parameters
 
 _LONGEST_NAME = 256
 
@@ -32,10 +31,6 @@ class Parsed:
     calls: list[CallDelta] = field(default_factory=list)
 
 
-class _Broken(Exception):
-    """What is being read is no call."""
-
-
 class ToolParser:
     """Takes calls out of a text. What is no call after all is text, to the letter.
 
@@ -45,10 +40,17 @@ class ToolParser:
     """
 
     def __init__(
-        self, format: Format, names: Collection[str], *, whole: bool = False, only: int | None = None
+        self,
+        format: Format,
+        names: Collection[str],
+        *,
+        whole: bool = False,
+        only: int | None = None,
+        schemas: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """``names``: tools there are, which tell a call without a marker from an answer in JSON.
-        ``only``: calls after which the rest is dropped."""
+        ``only``: calls after which the rest is dropped. ``schemas``: tools' parameters, which tell text from JSON."""
+        self._schemas = schemas or {}
         self._format = format
         self._names = names
         self._whole = whole
@@ -60,7 +62,7 @@ class ToolParser:
         self._spoken = False
         """Whether anything but space was let out as text."""
         self._out = Parsed()
-        self._reading: _Reading | None = None
+        self._reading: Reading | None = None
         self._raw: list[str] = []
         """What was read of a call that has not been told."""
         self._pushed_back = ""
@@ -71,6 +73,8 @@ class ToolParser:
         self._told = False
         self._end = 0
         """Where in what was read the arguments are at their end, once they are."""
+        self._put = 0
+        """The same of the last argument, where arguments come in tags."""
         self._marked = False
 
     @property
@@ -96,7 +100,7 @@ class ToolParser:
             if cut and self._arguments is not None and self._name is not None:
                 self._whole = False
                 self._tell()
-            self._give_up()
+            self._give_up(cut=cut)
         rest = self._text.lstrip()
         unfinished = cut and self.complete and not self._spoken and self._format.end.startswith(rest)
         if not self.done and not unfinished:
@@ -130,15 +134,15 @@ class ToolParser:
         if form.bare and not self._spoken and rest.startswith("{"):
             self._begin(space, rest, marked=False)
             return True
-        place = text.find(form.begin)
-        if place >= 0:
+        begins = (form.begin, *form.others)
+        places = [(text.find(sign), sign) for sign in begins if sign in text]
+        if places:
+            place, begin = min(places)
             before = text[:place]
             self._say(before.rstrip())
-            self._begin(
-                before[len(before.rstrip()) :] + form.begin, text[place + len(form.begin) :], marked=True
-            )
+            self._begin(before[len(before.rstrip()) :] + begin, text[place + len(begin) :], marked=True)
             return True
-        signs = (form.begin, form.end) if self.complete and form.end else (form.begin,)
+        signs = (*begins, form.end) if self.complete and form.end else begins
         keep = max(_overlap(text, sign) for sign in signs)
         certain = text[: len(text) - keep].rstrip()
         self._say(certain)
@@ -147,7 +151,10 @@ class ToolParser:
 
     def _begin(self, raw: str, rest: str, *, marked: bool) -> None:
         self._raw, self._text, self._marked = [raw], rest, marked
-        self._reading = self._read_one() if self._format.layout == "object" else self._read_several()
+        if self._format.layout == "xml":
+            self._reading = self._read_tags(opened=raw.endswith(self._format.others))
+        else:
+            self._reading = self._read_one() if self._format.layout == "object" else self._read_several()
         next(self._reading)
 
     def _read(self) -> bool:
@@ -160,7 +167,7 @@ class ToolParser:
                 self._reading = None
                 self._text = self._text[place + 1 :]
                 return True
-            except _Broken:
+            except Broken:
                 self._raw.pop()
                 self._text = self._text[place:]
                 self._give_up()
@@ -170,11 +177,17 @@ class ToolParser:
         self._text = ""
         return False
 
-    def _give_up(self) -> None:
+    def _give_up(self, *, cut: bool = False) -> None:
         """The call ends here; what was not told of it is text."""
         self._reading = None
         self._pushed_back = ""
-        behind = "".join(self._raw[self._end :]) if self._end else ""
+        at = self._end or self._put
+        behind = "".join(self._raw[at:]) if at else ""
+        if at and not self._end and CLOSING.startswith(behind.strip()):
+            # All is there but the last tag.
+            self._arguments_sink("}")
+            self._complete()
+            return
         if self._end and self._name is not None and not behind.strip():
             # All is there but the last brace.
             self._complete()
@@ -182,37 +195,39 @@ class ToolParser:
         if not self._told:
             self._say("".join(self._raw))
         else:
-            self._say("".join(self._arguments or ()) + behind)
+            self._say("".join(self._arguments or ()) + ("" if cut and not self._end else behind))
         self._reset()
 
     def _reset(self) -> None:
         self._raw.clear()
         self._read_arguments.clear()
-        self._name, self._arguments, self._told, self._end = None, None, False, 0
+        self._name, self._arguments, self._told, self._end, self._put = None, None, False, 0, 0
 
     # What follows reads a call sign by sign.
 
-    def _next(self) -> _Reading:
+    def _next(self) -> Reading:
         if self._pushed_back:
             char, self._pushed_back = self._pushed_back, ""
             return char
         return (yield)
 
-    def _sign(self, *wanted: str) -> _Reading:
+    def _sign(self, *wanted: str) -> Reading:
         """The next sign that is no space, which must be one of those ``wanted``, if any are."""
         while (char := (yield from self._next())) in " \t\r\n":
             pass
         if wanted and char not in wanted:
-            raise _Broken
+            raise Broken
         return char
 
-    def _read_one(self) -> _Reading:
+    def _read_one(self) -> Reading:
         yield from self._sign("{")
         return (yield from self._read_fields())
 
-    def _read_several(self) -> _Reading:
+    def _read_several(self) -> Reading:
         """A list of calls, or a name and arguments: models of one family do either."""
         char = yield from self._sign()
+        if char != "[" and self._format.begin != MISTRAL.begin:
+            raise Broken
         if char != "[":
             return (yield from self._read_args(char))
         while True:
@@ -221,18 +236,30 @@ class ToolParser:
             if (yield from self._sign(",", "]")) == "]":
                 return ""
 
-    def _read_args(self, name: str) -> _Reading:
+    def _read_args(self, name: str) -> Reading:
         """name[ARGS]{…}, or name[CALL_ID]…[ARGS]{…} as templates print past calls."""
         while not name.endswith("[ARGS]"):
             name += yield from self._next()
             if len(name) > _LONGEST_NAME:
-                raise _Broken
+                raise Broken
         self._name = self._known(name.removesuffix("[ARGS]").split("[CALL_ID]")[0].strip())
         yield from self._read_arguments_of((yield from self._sign("{")))
         self._complete()
         return ""
 
-    def _read_fields(self, *, inner: bool = False) -> _Reading:
+    def _read_tags(self, *, opened: bool) -> Reading:
+        self._name = self._known((yield from read_name(self._next, opened=opened)))
+        self._arguments = []
+        yield from read_parameters(self._next, self._schemas.get(self._name, {}), self._put_argument)
+        self._end = len(self._raw)
+        self._complete()
+        return ""
+
+    def _put_argument(self, text: str) -> None:
+        self._arguments_sink(text)
+        self._put = len(self._raw)
+
+    def _read_fields(self, *, inner: bool = False) -> Reading:
         """The fields of a call's object behind its first brace, in any order."""
         char = yield from self._sign('"', "}")
         seen = False
@@ -250,7 +277,7 @@ class ToolParser:
             elif self._marked or key in ("type", "id"):
                 yield from self._value(char)
             else:
-                raise _Broken
+                raise Broken
             if (char := (yield from self._sign(",", "}"))) == ",":
                 char = yield from self._sign('"')
         if not inner:
@@ -259,10 +286,10 @@ class ToolParser:
 
     def _known(self, name: str) -> str:
         if not name or not (self._marked or name in self._names):
-            raise _Broken
+            raise Broken
         return name
 
-    def _read_arguments_of(self, char: str) -> _Reading:
+    def _read_arguments_of(self, char: str) -> Reading:
         self._arguments = []
         if char == "{":
             yield from self._value(char, self._arguments_sink)
@@ -272,10 +299,10 @@ class ToolParser:
         elif (yield from self._value(char)) == "null":
             self._arguments_sink("{}")
         else:
-            raise _Broken
+            raise Broken
         if not _is_object("".join(self._read_arguments)):
             self._arguments.pop()  # the sign that shows it, which is text as what follows
-            raise _Broken
+            raise Broken
         self._end = len(self._raw)
         return ""
 
@@ -284,7 +311,7 @@ class ToolParser:
         self._arguments.append(text)
         self._read_arguments.append(text)
 
-    def _value(self, char: str, sink: Callable[[str], None] | None = None) -> _Reading:
+    def _value(self, char: str, sink: Callable[[str], None] | None = None) -> Reading:
         """A JSON value that begins with ``char``: what it says, its brackets alone being checked."""
         text: list[str] = []
         put = sink or text.append
@@ -299,7 +326,7 @@ class ToolParser:
                 open_ += "}" if char == "{" else "]"
             elif char in "}]":
                 if open_ and open_[-1] != char:
-                    raise _Broken
+                    raise Broken
                 if not open_:  # behind a number or a word
                     self._pushed_back = char
                     break
@@ -308,7 +335,7 @@ class ToolParser:
                 self._pushed_back = char
                 break
             elif not open_ and not (char.isalnum() or char in "+-."):
-                raise _Broken
+                raise Broken
             put(char)
             if not open_ and not quote and char in '"}]':
                 break
@@ -320,7 +347,7 @@ class ToolParser:
 
     def _complete(self) -> None:
         if self._name is None:
-            raise _Broken
+            raise Broken
         if self._arguments is None:
             self._arguments = ["{}"]
         self._tell(complete=True)
@@ -346,7 +373,7 @@ def _decoded(source: str) -> Any:
         if isinstance(found, str):
             found.encode()  # half a surrogate pair is not Unicode
     except (ValueError, RecursionError):
-        raise _Broken from None
+        raise Broken from None
     return found
 
 

@@ -25,7 +25,9 @@ def test_all_places_that_name_an_end_count(tiny_model: Path, tmp_path: Path) -> 
     assert Tokenizer(tmp_path).stop_ids == {7, 8, 9, 1}
 
 
-def test_special_tokens_are_known_by_their_roles_wherever_they_stand(tiny_model: Path, tmp_path: Path) -> None:
+def test_special_tokens_are_known_by_their_roles_wherever_they_stand(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     (tmp_path / "tokenizer.json").write_bytes((tiny_model / "tokenizer.json").read_bytes())
     settings = {"bos_token": "<|bos|>", "eos_token": None, "pad_token": {"content": "<|eos|>"}, "extra": 5}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -17,6 +17,8 @@ from engine.server.tools import (
     MISTRAL,
     MISTRAL_ARGS,
     PHI,
+    PHI4_MINI,
+    QWEN3_CODER,
     Demand,
     Format,
     call_rules,
@@ -110,7 +112,10 @@ TOOLS = [
     {"type": "function", "function": {"name": 'say "hi"'}},
 ]
 
-every = pytest.mark.parametrize("format", [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI], ids=lambda f: f.name)
+TAGS = "<function=sum>\n<parameter=a>\n[1, 2]\n</parameter>\n</function>"
+
+FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER]
+every = pytest.mark.parametrize("format", FORMATS, ids=lambda f: f.name)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +127,9 @@ every = pytest.mark.parametrize("format", [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS,
         (MISTRAL_TEMPLATE, MISTRAL),
         ("{{ '[TOOL_CALLS]' + call.name + '[ARGS]' }}", MISTRAL_ARGS),
         ("<|tool|>{{ tools }}<|/tool|> <|tool_call|>", PHI),
+        ("<|tool|>{{ message['tools'] }}<|/tool|>", PHI4_MINI),
+        ("functools[{{ call.name }}]", PHI4_MINI),
+        ("<tool_call>\n<function=f>\n<parameter=a>\n", QWEN3_CODER),
         ("{{ messages[0].content }}", HERMES),
         ("", HERMES),
     ],
@@ -191,6 +199,8 @@ def test_forced_calls_are_a_grammar_whose_texts_are_read_back(format: Format, se
         "mistral": f"[TOOL_CALLS][{heads[0]}]",
         "mistral_args": f"[TOOL_CALLS]sum[ARGS]{calls[0][1]}",
         "phi": f"<|tool_call|>[{heads[0]}]<|/tool_call|>",
+        "phi4_mini": f"<|tool_call|>[{heads[0]}]<|/tool_call|>",
+        "qwen3_coder": f"<tool_call>\n{TAGS}\n</tool_call>",
     }[format.name]
     two = {
         "hermes": f"{one}\n<tool_call>\n{heads[1]}\n</tool_call>",
@@ -198,13 +208,68 @@ def test_forced_calls_are_a_grammar_whose_texts_are_read_back(format: Format, se
         "mistral": f"[TOOL_CALLS] [{heads[0]}, {heads[1]}]",
         "mistral_args": f'{one}[TOOL_CALLS]say "hi"[ARGS]{{}}',
         "phi": f"<|tool_call|>[{heads[0]}, {heads[1]}]<|/tool_call|>",
+        "phi4_mini": f"<|tool_call|>[{heads[0]}, {heads[1]}]<|/tool_call|>",
+        "qwen3_coder": f'{one}\n<tool_call>\n<function=say "hi">\n</function>\n</tool_call>',
     }[format.name]
     assert fits(one)
     assert fits(two) == (several and format is not LLAMA)
     assert not fits("Sure")
     assert not fits(one.replace("[1, 2]", "[1, 2, 3]"))
     assert not fits(one.replace("sum", "product"))
-    parser = ToolParser(format, ["sum", 'say "hi"'])
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
+    parser = ToolParser(format, schemas, schemas=schemas)
     found = parser.push(two if fits(two) else one)
     assert [(call.name, call.arguments) for call in found.calls] == calls[: 2 if fits(two) else 1]
     assert found.text == ""
+
+
+def test_forced_calls_in_tags_keep_to_their_schema() -> None:
+    properties = {
+        "path": {"type": "string", "minLength": 1, "maxLength": 30},
+        "mode": {"type": "string", "enum": ["r", "w"]},
+        "lines": {"type": ["integer", "null"]},
+        "text": {},
+    }
+    parameters = {"type": "object", "properties": properties, "required": ["path", "mode"]}
+    tool = {"type": "function", "function": {"name": "edit", "parameters": parameters}}
+    rules = "start: calls\n" + call_rules(QWEN3_CODER, Demand([tool], False))
+
+    def fits(**given: str) -> bool:
+        inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
+        text = f"<tool_call>\n<function=edit>\n{inner}</function>\n</tool_call>"
+        return check(Grammar("own", rules, prefix=text)) is None
+
+    assert fits(path="a/<b>.py", mode="r")
+    assert fits(path="a", mode="w", lines="3", text='if a < b:\n\n    return "</param>"')
+    assert fits(path="a", mode="w", lines="null")
+    assert not fits(path="a", mode="x")
+    assert not fits(path="a")
+    assert not fits(path="", mode="r")
+    assert not fits(path="x" * 31, mode="r")
+    assert not fits(path="a", mode="r", lines="three")
+    assert not fits(path="a", mode="r", other="1")
+    parameters["additionalProperties"] = True
+    rules = "start: calls\n" + call_rules(QWEN3_CODER, Demand([tool], False))
+    assert fits(path="a", mode="r", other="1", another="2")
+
+
+def test_phi_4_minis_template_sees_tools_and_past_calls() -> None:
+    template = (
+        "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}"
+        "{% if m['role'] == 'system' and 'tools' in m and m['tools'] is not none %}<|tool|>{{ m['tools'] }}<|/tool|>"
+        "{% endif %}<|end|>{% endfor %}"
+    )
+    functions = [tool["function"] for tool in TOOLS]
+
+    def shown(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+        return ChatTemplate(Templates(template)).render(
+            template_messages(messages, PHI4_MINI, tools), tools or None
+        )
+
+    with_tools = f"<|system|><|tool|>{json.dumps(functions)}<|/tool|><|end|>"
+    assert shown(MESSAGES, TOOLS).startswith(with_tools)
+    system = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+    assert shown(system, TOOLS).startswith(with_tools.replace("<|tool|>", "Be brief.<|tool|>", 1))
+    call = '<|tool_call|>[{"name": "sum", "arguments": {"a": [1, "é"]}}]<|/tool_call|>'
+    assert f"<|assistant|>{call}<|end|>" in shown(MESSAGES, [])
+    assert "<|system|>" not in shown(MESSAGES, [])

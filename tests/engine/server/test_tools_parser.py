@@ -9,11 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.server.tools import HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, Format
+from engine.server.tools import HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER, Format
 from engine.server.tools_parser import ToolParser
 
-FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI]
+FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER]
 NAMES = ["weather", "sum"]
+SCHEMAS = {
+    "weather": {
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "array"},
+            "of": {"type": "object"},
+            "on": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+            "a": {"$ref": "#/$defs/number"},
+            "unit": {"enum": ["C", "F"]},
+            "free": {},
+        },
+        "$defs": {"number": {"type": "number"}},
+    },
+    "sum": {"properties": {"a": {"type": "integer"}}},
+}
 both = pytest.mark.parametrize("whole", [False, True], ids=["stream", "whole"])
 every = pytest.mark.parametrize("format", FORMATS, ids=lambda f: f.name)
 
@@ -24,7 +39,7 @@ def run(
     format: Format, pieces: list[str], *, whole: bool = False, cut: bool = False, only: int | None = None
 ) -> tuple[str, list[Call], int]:
     """The text, the calls (name, arguments), and how many are complete."""
-    parser = ToolParser(format, NAMES, whole=whole, only=only)
+    parser = ToolParser(format, NAMES, whole=whole, only=only, schemas=SCHEMAS)
     text, calls, ids = "", [], []
     for parsed in [*map(parser.push, pieces), parser.finish(cut=cut)]:
         text += parsed.text
@@ -44,6 +59,8 @@ def run(
 
 def written(format: Format, *calls: Call) -> str:
     """As a model of that format writes them."""
+    if format is QWEN3_CODER:
+        return "\n".join(f"<tool_call>\n{tags(*call)}\n</tool_call>" for call in calls)
     key = format.arguments
     objects = [f'{{"name": {json.dumps(name)}, "{key}": {arguments}}}' for name, arguments in calls]
     if format.layout == "list":
@@ -53,6 +70,15 @@ def written(format: Format, *calls: Call) -> str:
     if format.bare:
         return "; ".join(objects)
     return "\n".join(f"{format.begin}\n{one}\n{format.end}" for one in objects)
+
+
+def tags(name: str, arguments: str) -> str:
+    values = {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in json.loads(arguments).items()
+    }
+    parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<function={name}>\n{parameters}</function>"
 
 
 def cuts(text: str) -> st.SearchStrategy[list[str]]:
@@ -232,3 +258,59 @@ def test_only_so_many_calls_are_taken(format: Format) -> None:
     text = written(format, ONE, PARIS) + " and more"
     assert run(format, list(text), only=1) == ("", [ONE], 1)
     assert run(format, [text], only=1, whole=True) == ("", [ONE], 1)
+
+
+def test_values_in_tags_are_text_or_json_by_the_tools_schema() -> None:
+    values = {
+        "city": ' 12\n<b> "x" </parameter',
+        "days": '[1, {"a": "é"}]',
+        "of": "{broken",
+        "on": "True",
+        "a": "72.0",
+        "unit": "C",
+        "free": "true",
+        "unknown": "5",
+    }
+    parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    text = f"<tool_call>\n<function=weather>\n{parameters}</function>\n</tool_call>"
+    expected = {
+        **values,
+        "days": [1, {"a": "é"}],
+        "on": True,
+        "a": 72.0,
+    }
+    for pieces in ([text], list(text)):
+        said, ((name, arguments),), complete = run(QWEN3_CODER, pieces)
+        assert (said, name, complete) == ("", "weather", 1)
+        assert json.loads(arguments) == expected
+    for value in ("null", "None"):
+        text = (
+            f"<function=weather><parameter=on>{value}</parameter><parameter=days>NaN</parameter></function>"
+        )
+        _, ((_, arguments),), _ = run(QWEN3_CODER, [text])
+        assert json.loads(arguments) == {"on": None, "days": "NaN"}
+
+
+@both
+@pytest.mark.parametrize("end", ["", "\n", "</func", "\n</function"])
+def test_a_call_in_tags_that_lacks_its_last_one_is_whole(end: str, whole: bool) -> None:
+    text = f"<tool_call>\n<function=sum>\n<parameter=a>\n1\n</parameter>{end}"
+    assert run(QWEN3_CODER, list(text), whole=whole) == ("", [ONE], 1)
+
+
+def test_a_call_in_tags_that_breaks_off_is_text_from_where_it_was_not_told() -> None:
+    told = "<tool_call>\n<function=sum>\n<parameter=a>\n1\n</parameter>"
+    rest = "\n<parameter=b>\n2"
+    assert run(QWEN3_CODER, list(told + rest)) == (rest, [("sum", '{"a": 1')], 0)
+    assert run(QWEN3_CODER, list(told + rest), whole=True) == (told + rest, [], 0)
+    assert run(QWEN3_CODER, list(told + rest), cut=True) == ("", [("sum", '{"a": 1')], 0)
+    for text in ("<tool_call>\n<b>", "a <function=>", "<function=" + "x" * 300, "<function", "<tool_call>"):
+        assert run(QWEN3_CODER, list(text)) == (text, [], 0)
+
+
+def test_phi_4_mini_calls_by_a_word_or_a_token() -> None:
+    calls = '[{"name": "sum", "arguments": {"a": 1}}]'
+    for text in (f"functools{calls}", f"functools {calls}", f"<|tool_call|>{calls}<|/tool_call|>"):
+        assert run(PHI4_MINI, list(text)) == ("", [ONE], 1)
+    for text in ("import functools\n\n@functools.cache\ndef f(): ...", "functools[0]", "functools"):
+        assert run(PHI4_MINI, list(text)) == (text, [], 0)
