@@ -309,6 +309,7 @@ class Generations:
                     probe_url=root + "/health",
                     transport=transport,
                     hints=True,
+                    streams=config.streams,
                 )
             case schema.AnthropicBackend():
                 return AnthropicBackend(
@@ -317,6 +318,7 @@ class Generations:
                     transport=transport,
                     api_key=_secret(config.api_key),
                     max_tokens=config.max_tokens,
+                    streams=config.streams,
                 )
             case schema.SidecarBackend():
                 return EmbedderBackend(name, self._sidecar, matryoshka=config.matryoshka)
@@ -329,6 +331,7 @@ class Generations:
                     transport=transport,
                     api_key=_secret(config.api_key),
                     continues=config.continues,
+                    streams=config.streams,
                 )
 
     def _poller(self, name: str, config: schema.Backend) -> EngineState | None:

@@ -12,6 +12,7 @@ from gateway.backends import anthropic_errors, fitting
 from gateway.backends.anthropic_reading import Body, Events
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
+from gateway.backends.collecting import Collecting
 from gateway.backends.exchange import Exchange
 from gateway.backends.json_object import OneObject
 from gateway.backends.reading import Reading
@@ -45,6 +46,7 @@ class AnthropicBackend:
         transport: httpx.AsyncBaseTransport | None = None,
         api_key: str | None = None,
         max_tokens: int,
+        streams: bool = True,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
@@ -53,6 +55,7 @@ class AnthropicBackend:
         self._count = Endpoint("POST", f"{base_url}{request_writer.PATH}/count_tokens")
         self._models = Endpoint("GET", base_url + "/v1/models")
         self._max_tokens = max_tokens
+        self._collecting = Collecting(name, enabled=streams)
         self._exchange = Exchange(
             name, transport, anthropic_errors.from_response, api_key=api_key, base_url=base_url
         )
@@ -64,7 +67,7 @@ class AnthropicBackend:
         if api_key:
             self._headers["x-api-key"] = api_key
 
-    async def stream(self, call: Call, target: Target) -> Chunks:
+    def stream(self, call: Call, target: Target) -> Chunks:
         """Raises ``BadRequest``, too, for what this provider has no equivalent of."""
         if call.request.embeds:
             raise BadRequest(
@@ -76,6 +79,16 @@ class AnthropicBackend:
         fitting.forget(call)
         # All that the gateway wishes for itself is unknown here.
         asked = fitting.without(fitting.fitted(call, fitting.CAPS[1]), call.wishes)
+
+        def answer(request: ChatRequest) -> Chunks:
+            return self._formed(call, request, target)
+
+        if self._collecting.applies(call, asked, target.model):
+            return self._collecting.ask(asked, target.model, answer)
+        return answer(asked)
+
+    async def _formed(self, call: Call, asked: ChatRequest, target: Target) -> Chunks:
+        """The answer, in the form that was asked for."""
         form = None if asked.speaks(DIALECT) else (asked.params.get("response_format") or {}).get("type")
         heard = False
         try:
@@ -95,7 +108,7 @@ class AnthropicBackend:
     async def _answer(self, call: Call, asked: ChatRequest, target: Target, *, by_word: bool) -> Chunks:
         body = request_writer.write_request(asked, target.model, max_tokens=self._max_tokens, by_word=by_word)
         wanted = OneObject(self.name) if by_word else None
-        clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
+        clock = Clock(call.timeouts, at_once=not asked.stream, deadline=call.deadline)
         headers = self._headers_of(call)
         outage = self._exchange.outage
 
@@ -107,7 +120,7 @@ class AnthropicBackend:
             headers,
             clock,
             orjson.dumps(body),
-            at_once=not call.request.stream,
+            at_once=not asked.stream,
             reading_of=reading_of,
             on_send=call.leaves,
         )

@@ -18,9 +18,9 @@ class Clock:
     Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed. Time between waits is
     the client's, who may read slowly: it counts towards the whole only. A server that thinks for minutes may show
     that it is alive (``heard``): the limits to the first token and between events begin anew then, the one to the
-    whole does not. An answer that is to come ``at_once`` has its first token with its last, so that the limit to
-    the first means nothing to it. The caller's ``deadline``, on ``time.perf_counter``'s clock, is a limit to the
-    whole like the total.
+    whole does not. An answer that is to come ``at_once``, not as a stream, has its first token with its last, so that
+    the limit to the first means nothing to it. The caller's ``deadline``, on ``time.perf_counter``'s clock, is a limit
+    to the whole like the total.
 
     It is ``asyncio.timeout`` in all but its cost: once the answer is under way one timer serves many waits, and is
     set anew when it rings too early, not each time that a token comes.

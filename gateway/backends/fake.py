@@ -35,7 +35,8 @@ class FakeBackend:
     async def stream(self, call: Call, target: schema.Target) -> Chunks:
         asked = _last_words(call)
         reply = next((entry for entry in self._config.script if entry.match in asked), None)
-        clock = Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline)
+        at_once = not (call.request.stream or call.timeouts.bounds_silence)
+        clock = Clock(call.timeouts, at_once=at_once, deadline=call.deadline)
         call.leaves()
         await self._pause(self._config.first_token_delay, clock)
         if reply is None or reply.status >= 400:
@@ -58,7 +59,7 @@ class FakeBackend:
                 raise self._cut()
             for index in range(call.request.n):
                 yield Chunk(index=index, delta={"content": piece} if number else _opening(piece))
-            if call.request.stream:
+            if not at_once:
                 clock.progress()
             if number:
                 await self._pause(self._config.token_delay, clock)

@@ -15,6 +15,7 @@ import orjson
 from gateway.backends import fitting
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
+from gateway.backends.collecting import Collecting
 from gateway.backends.exchange import Exchange
 from gateway.backends.reading import Body, Dialect, Events, Reading
 from gateway.errors import BadRequest, Rejected
@@ -35,7 +36,8 @@ class OpenAIBackend:
 
     ``probe_url`` answers a GET with 200 when the server can serve. With ``hints`` the server is the bundled engine,
     which is told a call's priority and the like. Without ``continues`` it is not asked to go on from a last message
-    in words that it may not know. ``transport`` takes the place of the gateway's own connections.
+    in words that it may not know; without ``streams`` not for a stream that the caller does not want. ``transport``
+    takes the place of the gateway's own connections.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class OpenAIBackend:
         api_key: str | None = None,
         hints: bool = False,
         continues: bool = True,
+        streams: bool = True,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
@@ -60,6 +63,7 @@ class OpenAIBackend:
         self._cap = cap_name(base_url)
         self._hints = hints
         self._continues = continues
+        self._collecting = Collecting(name, enabled=streams)
         self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
@@ -91,9 +95,9 @@ class OpenAIBackend:
             return self._exchange.ask(
                 self._endpoints[dialect.PATH],
                 headers,
-                Clock(call.timeouts, at_once=not call.request.stream, deadline=call.deadline),
+                Clock(call.timeouts, at_once=not request.stream, deadline=call.deadline),
                 orjson.dumps(dialect.write_request(request, target.model)),
-                at_once=not call.request.stream,
+                at_once=not request.stream,
                 reading_of=reading_of,
                 on_headers=on_headers,
                 on_send=call.leaves,
@@ -104,7 +108,10 @@ class OpenAIBackend:
 
         on_headers = partial(fitting.tell, call) if self._hints else None
         may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.wishes)
-        return _refitted(call, asked, send) if may_misfit else send(asked)
+        answer = partial(_refitted, call, send) if may_misfit else send
+        if self._collecting.applies(call, asked, target.model):
+            return self._collecting.ask(asked, target.model, answer)
+        return answer(asked)
 
     async def probe(self) -> None:
         await self._exchange.prove(self._health, self._headers)
@@ -116,7 +123,7 @@ class OpenAIBackend:
 _REFITTED = fitting.HARMLESS.union(fitting.CAPS)
 
 
-async def _refitted(call: Call, request: ChatRequest, send: Callable[[ChatRequest], Chunks]) -> Chunks:
+async def _refitted(call: Call, send: Callable[[ChatRequest], Chunks], request: ChatRequest) -> Chunks:
     """The answer to ``request``, or to as much of it as the server takes."""
     for number in range(MOST_REFITTED + 1):
         heard = False

@@ -297,7 +297,7 @@ class _Text(list[str]):
 
 
 def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
-    """Add a delta to what was said before: texts grow, tool calls are matched by index, the rest is replaced.
+    """Add a delta to what was said before: texts and lists grow, tool calls are matched by index, the rest is replaced.
 
     ``joined`` makes of it what can be written.
     """
@@ -308,10 +308,10 @@ def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
                 known.append(value)
             else:
                 whole[name] = _Text([value])
-        elif name == "thinking_blocks" and isinstance(value, list):
-            _extend(whole, name, value)
         elif name == "tool_calls" and isinstance(value, list):
             _join_tool_calls(whole.setdefault("tool_calls", []), value)
+        elif isinstance(value, list) and not isinstance(whole.get(name), _Text):
+            _extend(whole, name, value)  # annotations, images, signed thoughts
         elif name in _NESTED and isinstance(value, Mapping):
             join_delta(whole.setdefault(name, {}), value)
         elif value or name not in whole:  # some servers repeat "id" and "name" as empty ones

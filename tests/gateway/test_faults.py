@@ -162,8 +162,6 @@ STREAMED = pytest.mark.parametrize("streamed", [True, False], ids=["stream", "wh
 @pytest.mark.parametrize("name", CASES)
 async def test_with_a_fallback(tmp_path: Path, name: str, spare: str, streamed: bool) -> None:
     case = CASES[name]
-    if name == "slow-first-token" and not streamed:
-        pytest.skip("a whole answer has no first token")
     async with (
         FaultServer(*case.faults) as primary,
         FaultServer(continues=spare == ENGINE_LIKE) as other,

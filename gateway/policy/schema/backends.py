@@ -62,7 +62,14 @@ class AnyBackend(Frozen):
     breaker: Breaker = Breaker()
 
 
-class EngineBackend(AnyBackend):
+class Server(AnyBackend):
+    """A server that answers over HTTP."""
+
+    streams: bool = True
+    """Its streams say all that its whole answers do, so that whole answers may be collected from them."""
+
+
+class EngineBackend(Server):
     """The bundled engine. With ``launch`` the gateway starts it as a child at ``base_url``'s port."""
 
     kind: Literal["engine"]
@@ -78,7 +85,7 @@ class EngineBackend(AnyBackend):
     continues: bool = True
 
 
-class OpenAIBackend(AnyBackend):
+class OpenAIBackend(Server):
     """Any server that speaks OpenAI's API. ``base_url`` ends where ``/chat/completions`` would follow."""
 
     kind: Literal["openai"]
@@ -86,7 +93,7 @@ class OpenAIBackend(AnyBackend):
     api_key: SecretStr | None = None
 
 
-class AnthropicBackend(AnyBackend):
+class AnthropicBackend(Server):
     """Anthropic's Messages API. ``base_url`` ends where ``/v1/messages`` would follow."""
 
     kind: Literal["anthropic"]

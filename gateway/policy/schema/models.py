@@ -21,6 +21,11 @@ class Timeouts(Frozen):
     idle: Timeout = 300.0
     total: Timeout = 1800.0
 
+    @property
+    def bounds_silence(self) -> bool:
+        """Whether the operator has said how long a silence may be."""
+        return not self.model_fields_set.isdisjoint(("first_token", "idle"))
+
 
 class Target(Frozen):
     """A backend, and the name by which it knows the model."""

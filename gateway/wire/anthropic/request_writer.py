@@ -98,6 +98,8 @@ def _as_written(request: ChatRequest, native: Native, model: str) -> dict[str, J
     # Stages may have asked for more, such as a cascade for log-probabilities.
     _refuse_unsupported(request, {name: value for name, value in request.params.items() if value is not None})
     sent: dict[str, Json] = {**native.body, "model": model}
+    if request.stream:  # which the gateway may want of an answer that the caller wants whole
+        sent["stream"] = True
     cap = request.params.get("max_completion_tokens")
     if cap is not None and cap != sent.get("max_tokens"):
         sent["max_tokens"] = cap

@@ -574,15 +574,31 @@ async def test_a_slow_reader_is_not_the_upstreams_stall(
     assert text(got) == "abc"
 
 
-async def test_a_whole_answer_has_no_first_token_to_wait_for(
+async def test_a_whole_answer_that_no_stream_can_give_has_no_first_token_to_wait_for(
     upstream: FakeUpstream, backend: OpenAIBackend
 ) -> None:
     upstream.scripts = [(0.15, *reply(completion("late")))]
     limits = {"first_token": "50ms", "idle": "50ms"}
-    assert text(await ask(backend, a_call(stream=False, timeouts=limits))) == "late"
+    whole = {"stream": False, "params": {"use_beam_search": True}}
+    assert text(await ask(backend, a_call(timeouts=limits, **whole))) == "late"
     upstream.scripts = [(0.5, *reply(completion("too late")))]
-    error = await failure(backend, a_call(stream=False, timeouts={**limits, "total": "150ms"}))
+    error = await failure(backend, a_call(timeouts={**limits, "total": "150ms"}, **whole))
     assert "did not finish within 0.15 s" in error.message
+
+
+async def test_a_whole_answer_is_collected_where_the_policy_bounds_silences(
+    upstream: FakeUpstream, backend: OpenAIBackend
+) -> None:
+    limits = {"first_token": "20s", "idle": "50ms", "total": "20s"}
+    upstream.scripts = [stream(*said("a", "b")), stream(*said("a", "b")[:2], Do.HANG)]
+    call = a_call(stream=False, timeouts=limits)
+    chunks = await ask(backend, call)
+    assert upstream.requests[0].json()["stream"] is True
+    assert text(chunks) == "ab"
+    assert chunks[-1].usage == Usage(7, 3)
+    error = await failure(backend, call)
+    assert "stalled for 0.05 s" in error.message
+    assert backend.name in error.message
 
 
 async def test_connecting_has_a_limit_of_its_own() -> None:

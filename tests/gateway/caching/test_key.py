@@ -321,6 +321,7 @@ OTHER: dict[str, Any] = {
     "cascade": [{"model": "n"}],
     "context": 5,
     "continues": None,
+    "streams": None,
     "embedder": "other",
     "env": ["X"],
     "fallbacks": [],

@@ -544,6 +544,20 @@ async def test_a_whole_answer_is_the_one_that_the_provider_sends(
     assert answer.json() == WHOLE
 
 
+async def test_a_whole_answer_is_the_same_where_it_is_collected(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    given = claude(upstream.base_url)
+    given["models"]["claude"]["timeouts"] = {"idle": "60s"}
+    upstream.scripts = [stream(sse(*EVENTS))]
+    async with serving(tmp_path / "p", given) as gateway:
+        answer = await gateway.http.post("/v1/messages", json=ASK)
+        assert answer.json() == WHOLE
+        sent = upstream.requests[0].json()
+        assert sent.pop("stream") is True
+        assert {**sent, "model": ASK["model"]} == ASK
+
+
 async def test_the_sdk_makes_the_same_of_both(upstream: FakeUpstream, gateway: Gateway) -> None:
     known = [
         {**event, "index": 7} if event.get("index") == 8 else event
