@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from gateway import watchdog
 from gateway.aside import Aside
 from gateway.control import tell
+from gateway.guards.offload import LINE
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.keybook import ISSUED
@@ -34,6 +35,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     """
     metrics = Metrics(tenants=settings.metrics_tenants)
     aside = Aside()
+    scanning = Aside(line=LINE)  # guards wait for each other, and not for bodies that take long to be read
     generations = Generations(
         metrics,
         folder=settings.policies,
@@ -42,6 +44,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         worker=settings.worker,
         dev_key_sha256=settings.dev_key_sha256,
         sidecar=settings.sidecar,
+        scanning=scanning,
     )
 
     @asynccontextmanager
@@ -69,6 +72,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
                 task.cancel()
             await generations.aclose()
             await aside.aclose()
+            await scanning.aclose()
             metrics.flush()
 
     endpoints = routes.build(

@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from gateway.child import LEASH
@@ -40,6 +40,8 @@ _ENVIRONMENT = (
 _NICE = 5
 _STUCK = 6
 """Times as long as it may work a call may wait for the processor, or whatever else it waits for."""
+_LAST_BREATH = 5.0
+"""Seconds in which one that has closed its pipe will have ended."""
 _START = 30.0
 """Seconds for a process to start, and to load what a call needs."""
 
@@ -48,10 +50,16 @@ class Died(Exception):
     """The process ended before it was done: killed for its memory, perhaps."""
 
 
+class Crowded(Exception):
+    """No process was free in time."""
+
+
 class Aside:
     """Up to ``size`` processes, started when they are first needed. Each owner has one of them at a time."""
 
-    def __init__(self, size: int = 2) -> None:
+    def __init__(self, size: int = 2, *, line: float | None = None) -> None:
+        """``line``: seconds that a call may wait for its owner's turn and a free process."""
+        self._line = line
         self._free = asyncio.Semaphore(size)
         self._idle: list[_Process] = []
         self._owners: dict[str, _Turn] = {}
@@ -63,12 +71,19 @@ class Aside:
         """What ``function``, which is of some module's top level, returns or raises.
 
         Raises ``TimeoutError`` when it has worked for ``timeout`` seconds of processor time, or got nothing done in
-        many times as many; and ``Died``. Waiting for a free process does not count, nor does its start, nor a machine
-        that is busy with something else: how long others take is nobody's fault.
+        many times as many; ``Crowded`` and ``Died``. Waiting for a free process does not count, nor does its start,
+        nor what arguments do when they are unpickled, nor a machine that is busy with something else: how long others
+        take is nobody's fault.
         """
         call = pickle.dumps((timeout, pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)))
-        async with self._turn(owner), self._free:
-            process = self._idle.pop() if self._idle else await _Process.start()
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._line):
+                    await stack.enter_async_context(self._turn(owner))
+                    await stack.enter_async_context(self._free)
+            except TimeoutError:
+                raise Crowded from None
+            process = await self._living() or await _Process.start()
             try:
                 async with asyncio.timeout(timeout * _STUCK + _START):
                     answer = await process.ask(call)
@@ -83,6 +98,15 @@ class Aside:
         if not fine:
             raise result
         return result  # type: ignore[no-any-return]
+
+    async def _living(self) -> _Process | None:
+        """An idle one that nobody has killed meanwhile."""
+        while self._idle:
+            process = self._idle.pop()
+            if not process.has_ended:
+                return process
+            await process.end()
+        return None
 
     async def aclose(self) -> None:
         self._closed = True
@@ -132,6 +156,10 @@ class _Process:
             raise Died(f"no process can be started: {error.strerror}") from None
         return cls(process, ours)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.returncode is not None
+
     async def ask(self, call: bytes) -> bytearray:
         """Raises ``Died``, and ``TimeoutError`` if its time is up."""
         loop = asyncio.get_running_loop()
@@ -141,6 +169,10 @@ class _Process:
             (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
             return await self._read(length)
         except (OSError, Died) as error:
+            # What ended it is known once it has been waited for; a signal would be in the way of that.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_BREATH):
+                    await self._process.wait()
             await self.end()
             if self._process.returncode == -signal.SIGPROF:
                 raise TimeoutError from None
@@ -160,8 +192,9 @@ class _Process:
 
     async def end(self) -> None:
         self._pipe.close()
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        if not self.has_ended:
+            with suppress(ProcessLookupError):
+                self._process.kill()
         await self._process.wait()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import httpx
 from pydantic import SecretStr
 
 from gateway.admission.pool import Pools
+from gateway.aside import Aside
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_state import EngineState
@@ -34,6 +35,7 @@ from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
 from gateway.guards.judge import LlamaGuard
 from gateway.guards.moderator import Moderator
+from gateway.guards.offload import Offload
 from gateway.guards.scanners import build_scanners
 from gateway.identity.authenticator import Authenticator
 from gateway.observe.backend_watch import BackendWatch
@@ -131,8 +133,11 @@ class Generations:
         dev_key_sha256: str | None = None,
         sidecar: Path | None = None,
         transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
+        scanning: Aside | None = None,
     ) -> None:
         """``sidecar`` is the socket of the process that runs the small models.
+
+        ``scanning`` is where guards read what may take long; without it they read all texts on the event loop.
 
         ``transport`` takes the place of the network, for tests.
         """
@@ -141,6 +146,7 @@ class Generations:
         self._state_dir = state_dir
         self._dev_key_sha256 = dev_key_sha256
         self._transport = transport
+        self._scanning = scanning
         self._outgoing = (transport or AiohttpTransport)()
         """For what backends do not fetch."""
         self._sidecar: SidecarClient | Absent = SidecarClient(sidecar) if sidecar is not None else Absent()
@@ -212,7 +218,9 @@ class Generations:
             for name, guard in policy.guards.items()
             if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
         }
-        guards = Guards(policy, build_scanners(policy, self._sidecar, judges))
+        guards = Guards(
+            policy, build_scanners(policy, self._sidecar, judges), self._offloads(policy, judges.keys())
+        )
         flags = Flags(self._metrics, receipts.keep)
         content = Content(
             guards=guards,
@@ -290,6 +298,14 @@ class Generations:
         await asyncio.gather(*(resource.aclose() for resource in resources))
         await self._outgoing.aclose()
         await self._sidecar.aclose()
+
+    def _offloads(self, policy: schema.Policy, judged: Container[str]) -> dict[str, Offload]:
+        if self._scanning is None:
+            return {}
+        return {
+            name: Offload(guard, self._scanning, is_judged=name in judged)
+            for name, guard in policy.guards.items()
+        }
 
     def _kept(self, name: str, config: schema.Backend) -> Backend | None:
         if self._current is None or self._current.policy.backends.get(name) != config:

@@ -19,8 +19,10 @@ from gateway.guards.choice import Choice, Held
 from gateway.guards.deltas import is_json, is_whole, readable, said, single
 from gateway.guards.finding import Finding, Origin, Unscanned
 from gateway.guards.guards import Guard
-from gateway.guards.inspection import PIECE, Inspection, at_once
+from gateway.guards.inspection import Inspection
+from gateway.guards.judgement import Judgement, at_once
 from gateway.guards.logprobs import spell
+from gateway.guards.pieces import PIECE
 from gateway.guards.revocation import Cut, last_words
 from gateway.guards.texts import put
 from gateway.guards.window import Lane, Mode, Watch
@@ -55,6 +57,11 @@ class _Scan:
     start: int
     end: int
     last: bool
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is too much to be looked at in one go."""
+        return len(self.text) > PIECE or self.watch.inspection.guard.offloads(len(self.text))
 
 
 class Answer:
@@ -256,7 +263,7 @@ class Answer:
 
     def _look(self, scan: _Scan) -> bool:
         """Whether the fast tier has settled it."""
-        if len(scan.text) > PIECE:
+        if scan.is_long:
             return False
         try:
             verdict = scan.watch.inspection.quick(scan.text, ORIGIN)
@@ -269,8 +276,11 @@ class Answer:
         return True
 
     async def _decide(self, scan: _Scan) -> Sequence[Finding]:
-        if len(scan.text) > PIECE:
-            return await scan.watch.inspection.judge(scan.text, ORIGIN)
+        if scan.is_long:
+            judgement = Judgement(scan.watch.inspection, [(scan.text, ORIGIN)])
+            await judgement.look()
+            await judgement.decide()
+            return judgement.findings[0]
         return (await scan.watch.inspection.thorough([scan.text], ORIGIN))[0].findings
 
     async def _settle(self, scan: _Scan) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gateway.guards.finding import Finding, Origin, Unscanned
 from gateway.guards.guards import Guard
-from gateway.guards.inspection import Inspection, Judgement
+from gateway.guards.inspection import Inspection
+from gateway.guards.judgement import Judgement
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Json, Receipt
 
@@ -158,7 +160,7 @@ class Flagging:
             if mine := [(text, origin) for text, origin in said.texts if origin in origins]:
                 judgements.append(Judgement(inspection, mine, rest=REST))
         for judgement in judgements:
-            async with turn:
+            async with nullcontext() if judgement.is_offloaded else turn:
                 await self._bounded(judgement, judgement.look())
         for judgement in judgements:
             if judgement.is_open:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gateway.guards.finding import Scanner
+from gateway.guards.offload import Offload
 from gateway.guards.turns import Turns
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, ToxicityGuard
@@ -18,17 +19,32 @@ _REMEMBERED = 10_000
 class Guard:
     """One guard: what its operator wants, and who looks."""
 
-    __slots__ = ("config", "limit", "name", "scanner", "turns", "window")
+    __slots__ = ("config", "limit", "name", "offload", "scanner", "turns", "window")
 
-    def __init__(self, name: str, config: AnyGuard, scanner: Scanner, turns: Turns | None = None) -> None:
-        """``turns`` is shared by all guards."""
+    def __init__(
+        self,
+        name: str,
+        config: AnyGuard,
+        scanner: Scanner,
+        turns: Turns | None = None,
+        offload: Offload | None = None,
+    ) -> None:
+        """``turns`` is shared by all guards: what is scanned on the event loop takes them.
+
+        ``offload`` is where the fast tier reads what may take long; None: on the event loop, whatever it takes.
+        """
         self.name = name
         self.config = config
         self.scanner = scanner
         self.turns = turns or Turns()
+        self.offload = offload
         self.window = max(config.window, scanner.longest)
         self.limit = config.max_characters if isinstance(config, LengthGuard) else None
         """Characters that all texts may have together: counted, not scanned."""
+
+    def offloads(self, characters: int) -> bool:
+        """Whether the fast tier reads so many, all texts together, in another process."""
+        return self.offload is not None and self.offload.takes(characters)
 
     @property
     def acts(self) -> bool:
@@ -62,11 +78,16 @@ class Applicable:
 
 
 class Guards:
-    """``scanners`` has one for each guard of ``policy``, by the guard's name."""
+    """``scanners`` has one for each guard of ``policy``, by the guard's name; so has ``offloads``, if it is given."""
 
-    def __init__(self, policy: Policy, scanners: Mapping[str, Scanner]) -> None:
+    def __init__(
+        self, policy: Policy, scanners: Mapping[str, Scanner], offloads: Mapping[str, Offload] | None = None
+    ) -> None:
         turns = Turns()
-        self._all = [Guard(name, config, scanners[name], turns) for name, config in policy.guards.items()]
+        self._all = [
+            Guard(name, config, scanners[name], turns, (offloads or {}).get(name))
+            for name, config in policy.guards.items()
+        ]
         self._known: dict[str, Applicable] = {}
 
     def of(self, tenant: str) -> Applicable:

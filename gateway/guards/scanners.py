@@ -19,19 +19,20 @@ from gateway.sidecar.api import Sidecar
 
 def build_scanners(policy: Policy, sidecar: Sidecar, judges: Mapping[str, Judge]) -> dict[str, Scanner]:
     """By the guard's name; ``judges`` are those of the guards that name one."""
-    return {name: _scanner(name, guard, sidecar, judges) for name, guard in policy.guards.items()}
+    return {name: build_scanner(guard, sidecar, judges.get(name)) for name, guard in policy.guards.items()}
 
 
-def _scanner(name: str, guard: schema.Guard, sidecar: Sidecar, judges: Mapping[str, Judge]) -> Scanner:
+def build_scanner(guard: schema.Guard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
+    """That of one guard."""
     match guard:
         case schema.PiiGuard():
             return Pii(guard, sidecar)
         case schema.SecretsGuard():
             return Secrets(guard)
         case schema.InjectionGuard():
-            return injection(guard, sidecar, judges.get(name))
+            return injection(guard, sidecar, judge)
         case schema.ToxicityGuard():
-            return toxicity(guard, sidecar, judges.get(name))
+            return toxicity(guard, sidecar, judge)
         case schema.TopicsGuard():
             return Topics(guard)
         case schema.LengthGuard():

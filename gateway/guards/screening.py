@@ -10,7 +10,8 @@ from gateway.guards.edits import Edit, merged
 from gateway.guards.finding import Finding, Unscanned
 from gateway.guards.flags import Said
 from gateway.guards.guards import Guard
-from gateway.guards.inspection import Inspection, Judgement, at_once
+from gateway.guards.inspection import Inspection
+from gateway.guards.judgement import Judgement, at_once
 from gateway.guards.mask import Masks
 from gateway.guards.native import Path
 from gateway.guards.texts import Texts, replaced

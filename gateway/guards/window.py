@@ -16,7 +16,8 @@ from typing import Literal
 from gateway.guards.edits import Edit, JsonPlace, Offsets, merged, shown
 from gateway.guards.escapes import Unescaping
 from gateway.guards.finding import Finding
-from gateway.guards.inspection import Inspection, ongoing
+from gateway.guards.inspection import Inspection
+from gateway.guards.pieces import ongoing
 
 Mode = Literal["hold", "windowed", "optimistic"]
 

@@ -9,7 +9,9 @@ import pytest
 
 from gateway.guards.finding import Origin, Verdict
 from gateway.guards.guards import Guard
-from gateway.guards.inspection import PIECE, Inspection, Judgement
+from gateway.guards.inspection import Inspection
+from gateway.guards.judgement import Judgement
+from gateway.guards.pieces import PIECE
 from gateway.guards.turns import Turns
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import InjectionGuard
