@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
 from gateway.guards.judge import LlamaGuard
 from gateway.guards.moderator import Moderator
-from gateway.guards.offload import Offload
+from gateway.guards.offload import build_offloads
 from gateway.guards.scanners import build_scanners
 from gateway.identity.authenticator import Authenticator
 from gateway.observe.backend_watch import BackendWatch
@@ -218,9 +218,8 @@ class Generations:
             for name, guard in policy.guards.items()
             if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
         }
-        guards = Guards(
-            policy, build_scanners(policy, self._sidecar, judges), self._offloads(policy, judges.keys())
-        )
+        scanners = build_scanners(policy, self._sidecar, judges)
+        guards = Guards(policy, scanners, build_offloads(policy, self._scanning, judges))
         flags = Flags(self._metrics, receipts.keep)
         content = Content(
             guards=guards,
@@ -298,14 +297,6 @@ class Generations:
         await asyncio.gather(*(resource.aclose() for resource in resources))
         await self._outgoing.aclose()
         await self._sidecar.aclose()
-
-    def _offloads(self, policy: schema.Policy, judged: Container[str]) -> dict[str, Offload]:
-        if self._scanning is None:
-            return {}
-        return {
-            name: Offload(guard, self._scanning, is_judged=name in judged)
-            for name, guard in policy.guards.items()
-        }
 
     def _kept(self, name: str, config: schema.Backend) -> Backend | None:
         if self._current is None or self._current.policy.backends.get(name) != config:

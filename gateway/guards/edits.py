@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 _UNFIT = re.compile(r"[^A-Z0-9_]")
 
 
+@lru_cache(1024)
 def shown(label: str) -> str:
     """A label as it stands in a text in place of what was found."""
     return _UNFIT.sub("_", label.upper())

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
-from gateway.guards.finding import Finding, Origin, Verdict
+from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
 from gateway.guards.inspection import Inspection
 from gateway.guards.pieces import MOST, PIECE, Cut, Piece, shares
+
+MOST_FINDINGS = 100_000
+"""Of one guard in all texts: to keep and to change more would take the event loop's time."""
+
+
+class TooMuchFound(Unscanned):
+    """Texts were judged, and there is more in them than can be dealt with."""
 
 
 class Judgement:
     """Several texts before one guard: first the fast tier for all of them, then the rest in one call an origin."""
 
     def __init__(
-        self, inspection: Inspection, texts: Sequence[tuple[str, Origin]], *, rest: float = 0.0
+        self,
+        inspection: Inspection,
+        texts: Sequence[tuple[str, Origin]],
+        *,
+        rest: float = 0.0,
+        one_is_enough: bool = False,
     ) -> None:
-        """``rest``: seconds between two pieces in which the event loop is left to others."""
+        """``rest``: seconds between two pieces in which the event loop is left to others.
+
+        ``one_is_enough``: what comes after a piece in which something was found need not be looked at.
+        """
         self.inspection = inspection
         self._rest = rest
+        self._one_is_enough = one_is_enough
         self._texts = texts
         guard = inspection.guard
         self._is_exact = guard.scanner.longest > 0
@@ -41,14 +59,9 @@ class Judgement:
                     piece = Piece(number, 0, 0, len(text) + 1, text)
                     self._hear(piece, origin, self.inspection.quick(text, origin))
             return self._hits > 0
-        overlap = self.inspection.guard.window
-        cuts = deque(
-            Cut(number, text, origin, self._piece, overlap)
-            for number, (text, origin) in enumerate(self._texts)
-            if text
-        )
-        while cuts:
-            batch = self._batch(cuts)
+        fresh = self._cuts()
+        begun: deque[Cut] = deque()
+        while batch := self._batch(begun, fresh):
             given = [(cut.piece.words, cut.origin) for cut in batch]
             if self.is_offloaded:
                 verdicts = await self.inspection.quick_aside(given)
@@ -60,7 +73,10 @@ class Judgement:
                 self._hear(cut.piece, cut.origin, verdict)
                 if cut.goes_on(verdict.findings if verdict and self._is_exact else ()):
                     longer.append(cut)
-            cuts.extendleft(reversed(longer))
+            begun.extendleft(reversed(longer))
+            if self._hits and self._one_is_enough:
+                self._open = {}
+                break
         return self._hits > 0
 
     async def decide(self) -> None:
@@ -83,22 +99,32 @@ class Judgement:
     @property
     def findings(self) -> list[tuple[Finding, ...]]:
         """For each text, what was found in it so far."""
-        return [_without_overlaps(found) if found else () for found in self._found]
+        return [tuple(found) for found in self._found]
 
     async def _turn(self) -> None:
         if self._rest:
             await asyncio.sleep(self._rest)
         await self.inspection.turn()
 
-    def _batch(self, cuts: deque[Cut]) -> list[Cut]:
+    def _cuts(self) -> Iterator[Cut]:
+        overlap = self.inspection.guard.window
+        for number, (text, origin) in enumerate(self._texts):
+            if text:
+                yield Cut(number, text, origin, self._piece, overlap)
+
+    def _batch(self, begun: deque[Cut], fresh: Iterator[Cut]) -> list[Cut]:
         """The next pieces, each of another text: of one text, what is found says where its next piece begins."""
-        batch = [cuts.popleft()]
-        characters = len(batch[0].piece.words)
-        while cuts and len(batch) < MOST:
-            characters += len(cuts[0].piece.words)
-            if characters > self._piece:
+        batch: list[Cut] = []
+        characters = 0
+        while len(batch) < MOST:
+            cut = begun.popleft() if begun else next(fresh, None)
+            if cut is None:
                 break
-            batch.append(cuts.popleft())
+            characters += len(cut.piece.words)
+            if batch and characters > self._piece:
+                begun.appendleft(cut)
+                break
+            batch.append(cut)
         return batch
 
     async def _ask(self, origin: Origin, pieces: list[Piece]) -> None:
@@ -122,8 +148,10 @@ class Judgement:
             # Past its borders a piece lacks the surroundings; its neighbour has them. Not so where spans are
             # those of a model's own windows: they are taken as they come.
             if not self._is_exact or (end > piece.behind and start < piece.border):
-                self._found[piece.text].append(Finding(finding.label, start, end, finding.score))
+                _put(self._found[piece.text], Finding(finding.label, start, end, finding.score))
                 self._hits += 1
+        if self._hits > MOST_FINDINGS:
+            raise TooMuchFound(f"more than {MOST_FINDINGS} findings")
 
 
 async def at_once(*work: Coroutine[Any, Any, None]) -> None:
@@ -137,14 +165,19 @@ async def at_once(*work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _without_overlaps(findings: list[Finding]) -> tuple[Finding, ...]:
-    whole: list[Finding] = []
-    for finding in sorted(findings, key=lambda one: (one.start, one.end)):
-        if whole and finding.start < whole[-1].end:
-            last = whole[-1]
-            named = finding if finding.end - finding.start > last.end - last.start else last
-            score = max(finding.score, last.score)
-            whole[-1] = Finding(named.label, last.start, max(last.end, finding.end), score)
-        else:
-            whole.append(finding)
-    return tuple(whole)
+def _put(whole: list[Finding], finding: Finding) -> None:
+    """Keep findings in order and without overlaps: those that overlap become one, named as the longest."""
+    if not whole or whole[-1].end <= finding.start:  # as they nearly always come
+        whole.append(finding)
+        return
+    first = bisect_right(whole, finding.start, key=attrgetter("end"))
+    last = bisect_left(whole, finding.end, key=attrgetter("start"))
+    for other in whole[first:last]:
+        longest = finding if finding.end - finding.start > other.end - other.start else other
+        finding = Finding(
+            longest.label,
+            min(other.start, finding.start),
+            max(other.end, finding.end),
+            max(other.score, finding.score),
+        )
+    whole[first:last] = [finding]

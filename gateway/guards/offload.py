@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 
 from gateway.aside import Aside, Crowded, Died
 from gateway.guards.finding import Origin, Scanner, Unscanned, Verdict
 from gateway.guards.linear import are_linear
 from gateway.guards.pieces import PIECE
+from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, TopicsGuard, ToxicityGuard
 
 LINE = 30.0
@@ -28,6 +29,13 @@ _KEPT = 16
 """Guards that a process has ready at once."""
 
 _Piece = tuple[str, Origin]
+
+
+def build_offloads(policy: Policy, aside: Aside | None, judged: Container[str]) -> dict[str, Offload]:
+    """By the guard's name, as ``build_scanners`` has them; none without ``aside``. ``judged`` have a judge."""
+    if aside is None:
+        return {}
+    return {name: Offload(guard, aside, is_judged=name in judged) for name, guard in policy.guards.items()}
 
 
 class Offload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 
 from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.guards.edits import Edit, merged
@@ -11,7 +12,7 @@ from gateway.guards.finding import Finding, Unscanned
 from gateway.guards.flags import Said
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import Inspection
-from gateway.guards.judgement import Judgement, at_once
+from gateway.guards.judgement import Judgement, TooMuchFound, at_once
 from gateway.guards.mask import Masks
 from gateway.guards.native import Path
 from gateway.guards.texts import Texts, replaced
@@ -19,6 +20,10 @@ from gateway.observe.metrics import Metrics
 from gateway.types import Call, ChatRequest
 
 TOKEN_IDS = "token_ids"
+_AT_ONCE = 5_000
+"""Findings after which others have their turn."""
+_TEXTS_AT_ONCE = 200
+"""Texts that are changed before others have theirs."""
 
 
 class Screening:
@@ -85,7 +90,11 @@ class Screening:
         if not mine:
             return
         texts = self._texts.texts
-        judgement = Judgement(inspection, [(texts[number].text, texts[number].origin) for number in mine])
+        judgement = Judgement(
+            inspection,
+            [(texts[number].text, texts[number].origin) for number in mine],
+            one_is_enough=not inspection.guard.edits,
+        )
         self._judgements.append((judgement, mine))
         try:
             await judgement.look()
@@ -115,6 +124,10 @@ class Screening:
         judgement.give_up()
         guard = judgement.inspection.guard
         judgement.inspection.missed(str(error))
+        if isinstance(error, TooMuchFound):
+            raise BadRequest(
+                f"The guard '{guard.name}' has {error} in this request. Send less of it at once."
+            ) from None
         if guard.config.refuses_unjudged:
             raise GuardUnavailable(
                 f"The guard '{guard.name}' could not judge this request ({error}). Try again in a moment.",
@@ -132,24 +145,37 @@ class Screening:
                     raise Blocked(f"The guard '{inspection.guard.name}' refused this request for {labels}.")
 
     async def _change(self) -> dict[str, str]:
-        edits: dict[int, list[Edit]] = {}
+        edits: dict[int, list[list[Edit]]] = {}
+        """By the number of a text, each guard's."""
+        done = 0
         for judgement, numbers in self._judgements:
             inspection = judgement.inspection
             action = inspection.guard.config.action
             for number, findings in zip(numbers, judgement.findings, strict=True):
-                inspection.found(findings)
-                if findings and inspection.guard.edits:
-                    edits.setdefault(number, []).extend(
-                        Edit(one.start, one.end, one.label, one.end - one.start, action == "mask")
-                        for one in findings
-                    )
+                mine: list[Edit] = []
+                for start in range(0, len(findings), _AT_ONCE):
+                    some = findings[start : start + _AT_ONCE]
+                    inspection.found(some)
+                    if inspection.guard.edits:
+                        mine += [
+                            Edit(one.start, one.end, one.label, one.end - one.start, action == "mask")
+                            for one in some
+                        ]
+                    if (done := done + len(some)) >= _AT_ONCE:
+                        done = 0
+                        await asyncio.sleep(0)
+                if mine:
+                    edits.setdefault(number, []).append(mine)
         if not edits:
             return {}
         masks = Masks(self._texts.texts)
         fresh: dict[Path, str] = {}
-        for number in sorted(edits):
+        for count, number in enumerate(sorted(edits), 1):
             text = self._texts.texts[number]
-            fresh[text.path] = await masks.edited(text, merged(edits[number]))
+            one, *others = edits[number]  # each without overlaps
+            fresh[text.path] = await masks.edited(text, merged(chain(one, *others)) if others else one)
+            if not count % _TEXTS_AT_ONCE:
+                await asyncio.sleep(0)
         self._call.request = replaced(self._call.request, fresh)
         return masks.originals
 
