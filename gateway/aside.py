@@ -63,6 +63,7 @@ class Aside:
         self._free = asyncio.Semaphore(size)
         self._idle: list[_Process] = []
         self._owners: dict[str, _Turn] = {}
+        self._working: set[asyncio.Task[bytearray]] = set()
         self._closed = False
 
     async def run(
@@ -73,16 +74,27 @@ class Aside:
         Raises ``TimeoutError`` when it has worked for ``timeout`` seconds of processor time, or got nothing done in
         many times as many; ``Crowded`` and ``Died``. Waiting for a free process does not count, nor does its start,
         nor what arguments do when they are unpickled, nor a machine that is busy with something else: how long others
-        take is nobody's fault.
+        take is nobody's fault. Cancelled, it leaves what has begun to its end; the owner's turn lasts as long.
         """
         call = pickle.dumps((timeout, pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)))
-        async with AsyncExitStack() as stack:
+        async with AsyncExitStack() as place:
             try:
                 async with asyncio.timeout(self._line):
-                    await stack.enter_async_context(self._turn(owner))
-                    await stack.enter_async_context(self._free)
+                    await place.enter_async_context(self._turn(owner))
+                    await place.enter_async_context(self._free)
             except TimeoutError:
                 raise Crowded from None
+            # Who leaves now leaves it to end: a process that is ended takes long to replace, and others would wait.
+            work = asyncio.create_task(self._work(timeout, call, place.pop_all()))
+        self._working.add(work)
+        work.add_done_callback(self._ended)
+        fine, result = pickle.loads(await asyncio.shield(work))
+        if not fine:
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    async def _work(self, timeout: float, call: bytes, place: AsyncExitStack) -> bytearray:
+        async with place:
             process = await self._living() or await _Process.start()
             try:
                 async with asyncio.timeout(timeout * _STUCK + _START):
@@ -94,10 +106,12 @@ class Aside:
                 await process.end()
             else:
                 self._idle.append(process)
-        fine, result = pickle.loads(answer)
-        if not fine:
-            raise result
-        return result  # type: ignore[no-any-return]
+            return answer
+
+    def _ended(self, work: asyncio.Task[bytearray]) -> None:
+        self._working.discard(work)
+        if not work.cancelled():
+            work.exception()  # it may be that nobody waits for it any more
 
     async def _living(self) -> _Process | None:
         """An idle one that nobody has killed meanwhile."""
@@ -109,7 +123,12 @@ class Aside:
         return None
 
     async def aclose(self) -> None:
+        """End the processes, and whatever they compute."""
         self._closed = True
+        working = list(self._working)
+        for work in working:
+            work.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
         while self._idle:
             await self._idle.pop().end()
 

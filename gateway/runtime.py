@@ -232,7 +232,7 @@ class Generations:
             metrics=self._metrics,
         )
         entrance = Entrance(metrics=self._metrics, receipts=receipts, books=books, quotas=quotas)
-        moderator = Moderator.of(policy.guards, self._sidecar, judges)
+        moderator = Moderator.of(policy.guards, self._sidecar, judges, self._scanning)
         engines = {name: poller for name, poller in pollers.items() if poller is not None}
         readiness = Readiness(
             backends,

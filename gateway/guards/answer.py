@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gateway.guards.choice import Choice, Held
 from gateway.guards.deltas import is_json, is_whole, readable, said, single
@@ -22,10 +22,9 @@ from gateway.guards.guards import Guard
 from gateway.guards.inspection import Inspection
 from gateway.guards.judgement import Judgement, at_once
 from gateway.guards.logprobs import spell
-from gateway.guards.pieces import PIECE
 from gateway.guards.revocation import Cut, last_words
 from gateway.guards.texts import put
-from gateway.guards.window import Lane, Mode, Watch
+from gateway.guards.window import Lane, Mode, Scan, Watch
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunk, Json, Usage
 
@@ -44,24 +43,6 @@ def _is_for_machines(name: str, value: Json) -> bool:
     return name == "native" or (
         name in _NAMES if isinstance(value, str) else not isinstance(value, list | Mapping)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Scan:
-    """A stretch of a text before a guard."""
-
-    choice: int
-    lane: Lane
-    watch: Watch
-    text: str
-    start: int
-    end: int
-    last: bool
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it is too much to be looked at in one go."""
-        return len(self.text) > PIECE or self.watch.inspection.guard.offloads(len(self.text))
 
 
 class Answer:
@@ -93,7 +74,7 @@ class Answer:
         self._passing: list[Chunk] = []
         self._stale: dict[tuple[int, str], Lane] = {}
         """Texts that may be due for a scan."""
-        self._running: dict[Inspection, tuple[asyncio.Task[Sequence[Finding]], _Scan]] = {}
+        self._running: dict[Inspection, tuple[asyncio.Task[Sequence[Finding]], Scan]] = {}
         self._left_out: set[str] = set()
         self._usage: Usage | None = None
         self._envelope: Mapping[str, Json] = {}
@@ -191,7 +172,7 @@ class Answer:
                     self._stale[index, channel] = lane
                     continue
                 start = watch.start
-                scan = _Scan(index, lane, watch, lane.text(start), start, lane.end, last)
+                scan = Scan(index, lane, watch, lane.text(start), start, lane.end, last)
                 if not self._look(scan):
                     if watch.mode == "optimistic":
                         task = asyncio.create_task(self._decide(scan))
@@ -261,7 +242,7 @@ class Answer:
         if self.cut is not None:
             self._call.receipt.note("guard_output", cut=self.cut.facts())
 
-    def _look(self, scan: _Scan) -> bool:
+    def _look(self, scan: Scan) -> bool:
         """Whether the fast tier has settled it."""
         if scan.is_long:
             return False
@@ -275,7 +256,7 @@ class Answer:
         self._judged(scan, verdict.findings)
         return True
 
-    async def _decide(self, scan: _Scan) -> Sequence[Finding]:
+    async def _decide(self, scan: Scan) -> Sequence[Finding]:
         if scan.is_long:
             judgement = Judgement(scan.watch.inspection, [(scan.text, ORIGIN)])
             await judgement.look()
@@ -283,7 +264,7 @@ class Answer:
             return judgement.findings[0]
         return (await scan.watch.inspection.thorough([scan.text], ORIGIN))[0].findings
 
-    async def _settle(self, scan: _Scan) -> None:
+    async def _settle(self, scan: Scan) -> None:
         try:
             findings = await self._decide(scan)
         except Unscanned as error:
@@ -305,7 +286,7 @@ class Answer:
             else:
                 self._judged(scan, findings)
 
-    def _judged(self, scan: _Scan, findings: Sequence[Finding]) -> None:
+    def _judged(self, scan: Scan, findings: Sequence[Finding]) -> None:
         watch = scan.watch
         certain = watch.decided(findings, scan.start, scan.end, last=scan.last)
         watch.scan_ended(scan.end, last=scan.last)
@@ -321,13 +302,13 @@ class Answer:
         elif watch.inspection.guard.edits:
             scan.lane.replace(certain)
 
-    def _silent(self, scan: _Scan, findings: Sequence[Finding]) -> None:
+    def _silent(self, scan: Scan, findings: Sequence[Finding]) -> None:
         """Nothing came after what was in doubt: it is what it looks like."""
         if self.cut is None and scan.lane.end == scan.end:
             self._judged(replace(scan, last=True), findings)
             self._wake()
 
-    def _missed(self, scan: _Scan, error: Unscanned) -> None:
+    def _missed(self, scan: Scan, error: Unscanned) -> None:
         inspection = scan.watch.inspection
         inspection.missed(str(error))
         if inspection.guard.config.refuses_unjudged:

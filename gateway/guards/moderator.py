@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Self
 
+from gateway.aside import Aside, Crowded, Died
 from gateway.errors import GuardUnavailable
 from gateway.guards import toxicity
 from gateway.guards.finding import Unscanned
+from gateway.guards.offload import AT_ONCE_WEIGHED
 from gateway.guards.tiers import Fast, Judge, Model
 from gateway.policy.schema import AnyGuard, ToxicityGuard
 from gateway.sidecar.api import Sidecar, SidecarError
@@ -83,7 +85,10 @@ class Moderator:
         fast: Fast,
         model: Callable[[ToxicityGuard], Model],
         judges: Mapping[str, Judge] | None = None,
+        aside: Aside | None = None,
     ) -> None:
+        """``aside`` is where ``fast``, then a function of a module's top level, reads long texts."""
+        self._aside = aside
         self._guards = [(name, one) for name, one in guards.items() if isinstance(one, ToxicityGuard)]
         self._keepers = [one for one in guards.values() if one.action == "local"]
         self._fast = fast
@@ -92,7 +97,11 @@ class Moderator:
 
     @classmethod
     def of(
-        cls, guards: Mapping[str, AnyGuard], sidecar: Sidecar, judges: Mapping[str, Judge] | None = None
+        cls,
+        guards: Mapping[str, AnyGuard],
+        sidecar: Sidecar,
+        judges: Mapping[str, Judge] | None = None,
+        aside: Aside | None = None,
     ) -> Self:
         """With what comes with the gateway."""
 
@@ -100,11 +109,7 @@ class Moderator:
             own = guard.classifier
             return toxicity.scorer(sidecar) if own is None else toxicity.classifier(sidecar, own)
 
-        def fast(text: str) -> Mapping[str, float]:
-            # Read at the first need: most gateways are never asked.
-            return toxicity.weights().fast.probabilities(text)
-
-        return cls(guards, fast, model, judges)
+        return cls(guards, _probabilities, model, judges, aside)
 
     async def handle(self, call: Call) -> Chunks:
         """A ``Handler``: for each text of ``call.request.params["input"]`` a chunk with ``{"moderation": result}``.
@@ -137,21 +142,21 @@ class Moderator:
         self, texts: Sequence[str], guard: ToxicityGuard, judge: Judge | None, call: Call
     ) -> list[_Opinion]:
         try:
-            scores, tier = await self._scored(texts, guard)
+            scores, tier = await self._scored(texts, guard, call)
             opinions = [_opinion(one, guard, tier) for one in scores]
             if judge is not None:
                 await self._ask(judge, texts, guard, opinions, call)
         except (SidecarError, Unscanned, TimeoutError) as error:
             if guard.refuses_unjudged or "fast" not in guard.checks:
-                raise GuardUnavailable(
-                    "The toxicity guard cannot judge this now. Try again in a moment.", retry_after=1.0
-                ) from error
-            return [_opinion(one, guard, "fast") for one in await self._quick(texts)]
+                raise _unavailable() from error
+            return [_opinion(one, guard, "fast") for one in await self._quick(texts, guard, call)]
         return opinions
 
-    async def _scored(self, texts: Sequence[str], guard: ToxicityGuard) -> tuple[list[Scores], str]:
+    async def _scored(
+        self, texts: Sequence[str], guard: ToxicityGuard, call: Call
+    ) -> tuple[list[Scores], str]:
         if "model" not in guard.checks:
-            return await self._quick(texts), "fast"
+            return await self._quick(texts, guard, call), "fast"
         model = self._model(guard)
         owners, pieces = _pieces(texts)
         scores: list[Scores] = [{} for _ in texts]
@@ -163,11 +168,23 @@ class Moderator:
                     _raise(scores[owner], window.scores)
         return scores, "model"
 
-    async def _quick(self, texts: Sequence[str]) -> list[Scores]:
+    async def _quick(self, texts: Sequence[str], guard: ToxicityGuard, call: Call) -> list[Scores]:
         scores: list[Scores] = [{} for _ in texts]
-        for owner, piece in zip(*_pieces(texts), strict=True):
-            _raise(scores[owner], self._fast(piece))
-            await asyncio.sleep(0)
+        owners, pieces = _pieces(texts)
+        aside = self._aside if sum(map(len, texts)) > AT_ONCE_WEIGHED else None
+        step = SLICE if aside is not None else 1
+        for start in range(0, len(pieces), step):
+            some = pieces[start : start + step]
+            if aside is None:
+                found = _all(self._fast, some)
+                await asyncio.sleep(0)
+            else:
+                try:
+                    found = await aside.run(call.principal.tenant, guard.timeout, _all, self._fast, some)
+                except (TimeoutError, Crowded, Died) as error:
+                    raise _unavailable() from error
+            for owner, one in zip(owners[start : start + step], found, strict=True):
+                _raise(scores[owner], one)
         return scores
 
     async def _ask(
@@ -195,6 +212,21 @@ class Moderator:
 
 def _looks_after(tenant: str, guard: AnyGuard) -> bool:
     return any(fnmatchcase(tenant, pattern) for pattern in guard.tenants)
+
+
+def _unavailable() -> GuardUnavailable:
+    return GuardUnavailable(
+        "The toxicity guard cannot judge this now. Try again in a moment.", retry_after=1.0
+    )
+
+
+def _probabilities(text: str) -> Mapping[str, float]:
+    # Read at the first need: most gateways are never asked.
+    return toxicity.weights().fast.probabilities(text)
+
+
+def _all(fast: Fast, texts: Sequence[str]) -> list[Mapping[str, float]]:
+    return [fast(text) for text in texts]
 
 
 def _pieces(texts: Sequence[str]) -> tuple[list[int], list[str]]:

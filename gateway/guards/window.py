@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from gateway.guards.edits import Edit, JsonPlace, Offsets, merged, shown
 from gateway.guards.escapes import Unescaping
 from gateway.guards.finding import Finding
 from gateway.guards.inspection import Inspection
-from gateway.guards.pieces import ongoing
+from gateway.guards.pieces import PIECE, ongoing
 
 Mode = Literal["hold", "windowed", "optimistic"]
 
@@ -229,3 +230,21 @@ class Lane:
             if edit.start >= self.released and edit.end <= place:
                 moved += len(edit.label) + 2 - (edit.end - edit.start)
         return moved
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A stretch of a text before a guard."""
+
+    choice: int
+    lane: Lane
+    watch: Watch
+    text: str
+    start: int
+    end: int
+    last: bool
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is too much to be looked at in one go."""
+        return len(self.text) > PIECE or self.watch.inspection.guard.offloads(len(self.text))

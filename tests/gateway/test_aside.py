@@ -8,10 +8,11 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from gateway.aside import Aside, Died
+from gateway.aside import Aside, Crowded, Died
 from gateway.errors import BadRequest
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +81,61 @@ async def test_one_that_dies_is_told_and_replaced(aside: Aside) -> None:
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def test_one_that_was_killed_while_idle_is_replaced_unseen(aside: Aside) -> None:
+    first = await aside.run("a", LONG, os.getpid)
+    os.kill(first, signal.SIGKILL)
+    while _exists(first):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert await aside.run("a", LONG, os.getpid) != first
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_who_leaves_costs_nobody_a_process(aside: Aside) -> None:
+    first = await aside.run("a", LONG, os.getpid)
+    leaving = asyncio.create_task(aside.run("a", LONG, time.sleep, 0.2))
+    await asyncio.sleep(0.1)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert await aside.run("a", LONG, os.getpid) == first  # after what was left: it is the same owner's turn
+
+
+async def test_closed_it_ends_what_is_left_of_those_who_went(aside: Aside) -> None:
+    working = asyncio.create_task(aside.run("a", LONG, time.sleep, LONG))
+    await asyncio.sleep(0.1)
+    working.cancel()
+    async with asyncio.timeout(60):
+        await aside.aclose()
+
+
+async def test_nobody_stands_in_line_for_ever() -> None:
+    aside = Aside(1, line=0.2)
+    working = asyncio.create_task(aside.run("a", LONG, time.sleep, LONG))
+    await asyncio.sleep(0.1)
+    for owner in "ab":
+        with pytest.raises(Crowded):
+            await aside.run(owner, LONG, os.getpid)
+    assert not working.done()
+    working.cancel()
+    await aside.aclose()
+
+
+class _Heavy:
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return _compute, (30_000_000,)
+
+
+def _compute(steps: int) -> int:
+    return sum(range(steps))
+
+
+async def test_what_a_call_brings_along_is_got_ready_in_no_time_of_its_own(aside: Aside) -> None:
+    assert await aside.run("a", 0.05, str, _Heavy()) == str(_compute(30_000_000))
 
 
 async def test_who_asks_for_much_leaves_a_process_to_the_others(aside: Aside) -> None:

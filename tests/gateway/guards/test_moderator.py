@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.aside import Aside
 from gateway.errors import GuardUnavailable
 from gateway.guards import tiers, toxicity
 from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
@@ -234,3 +236,23 @@ async def test_the_receipt_holds_no_text() -> None:
     assert call.receipt.notes == {
         "moderation": {"guard": "g", "texts": 2, "flagged": 1, "tiers": ["model"]},
     }
+
+
+async def test_long_texts_are_read_in_another_process() -> None:
+    aside = Aside(1)
+    there = Moderator(
+        guarded(a={"checks": ["fast"]}).guards, _where, lambda guard: Model().score, aside=aside
+    )
+    text = "word " * 1000
+    (long,) = await results(there, text)
+    (short,) = await results(there, "word")
+    assert (long["flagged"], short["flagged"]) == (True, False)
+    quick = guarded(a={"checks": ["fast"]}).guards
+    own = [Moderator.of(quick, cast("Sidecar", None), aside=one) for one in (aside, None)]
+    found = [await results(one, text + "you stupid idiot, " * 50) for one in own]
+    assert found[0] == found[1]
+    await aside.aclose()
+
+
+def _where(text: str) -> dict[str, float]:
+    return {"hate": 0.1 if "PYTEST_CURRENT_TEST" in os.environ else 0.99}  # other processes are not told

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.aside import Aside
-from gateway.errors import GuardUnavailable
+from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.guards.guards import Guards
 from gateway.guards.inspection import Inspection
 from gateway.guards.judgement import Judgement
@@ -116,7 +119,8 @@ async def test_what_cannot_be_judged_in_time_passes_where_the_guard_says_so(asid
     assert call.receipt.notes["guard_input"]["guards"]["topics"]["unscanned"] == "no verdict within 0.5 s"
 
 
-async def test_one_tenant_leaves_a_process_to_the_others(aside: Aside) -> None:
+async def test_one_tenant_leaves_a_process_to_the_others() -> None:
+    aside = Aside(2)
     mine = guards(aside, topics={"patterns": [HOSTILE_PATTERN]})
     hostile = [asyncio.create_task(screened(mine, HOSTILE_TEXT, "mallory")) for _ in range(8)]
     for _ in range(3):
@@ -125,6 +129,61 @@ async def test_one_tenant_leaves_a_process_to_the_others(aside: Aside) -> None:
     for task in hostile:
         task.cancel()
     await asyncio.gather(*hostile, return_exceptions=True)
+    await aside.aclose()
+
+
+async def test_a_process_that_is_killed_leaves_one_text_unjudged() -> None:
+    aside = Aside(1)
+    mine = guards(aside, topics={"patterns": [r"[a-z]+\d+x"]})
+    await screened(mine, "a few words")
+    pid = await aside.run("acme", 60, os.getpid)
+    reading = asyncio.create_task(
+        screened(guards(aside, topics={"patterns": [HOSTILE_PATTERN]}), HOSTILE_TEXT)
+    )
+    while not _computes(pid):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(GuardUnavailable, match="unavailable"):
+        await reading
+    await screened(mine, "a few words")
+    await aside.aclose()
+
+
+def _computes(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] == "R"
+
+
+async def test_a_process_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.aside._STUCK", 1)
+    monkeypatch.setattr("gateway.aside._START", 0.2)
+    aside = Aside(1)
+    pid = await aside.run("acme", 60, os.getpid)
+    os.kill(pid, signal.SIGSTOP)
+    mine = guards(aside, topics={"patterns": [r"[a-z]+\d+x"], "timeout": "100ms"})
+    with pytest.raises(GuardUnavailable, match=r"no verdict within 0.1 s"):
+        await screened(mine, "a few words")
+    assert await aside.run("acme", 60, os.getpid) != pid
+    await aside.aclose()
+
+
+async def test_short_texts_and_proven_patterns_start_no_process() -> None:
+    mine = guards(Aside(0), **KINDS)  # which nobody would get
+    await screened(mine, "a few words " * 100)
+
+
+async def test_what_a_text_is_full_of_is_bounded_and_told(aside: Aside) -> None:
+    mine = guards(aside, pii={"checks": ["fast"], "action": "mask"})
+    with pytest.raises(BadRequest, match=r"'pii' has more than 100000 findings in this request. Send less"):
+        await screened(mine, "a@b.io " * 120_000)
+
+
+async def test_one_finding_is_enough_to_refuse(aside: Aside) -> None:
+    metrics = Metrics()
+    mine = guards(aside, pii={"checks": ["fast"], "action": "block"})
+    call = said("ann@example.org " + "word " * 400_000)
+    with pytest.raises(Blocked):
+        await Screening(call, mine.of("acme").input, metrics).run()
+    assert call.receipt.notes["guard_input"]["guards"]["pii"]["scans"] == 1
 
 
 async def answered(mine: Guards, *words: str) -> list[Chunk]:
