@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 
 from benchmarks.attacks.frame import ALICE, MALLORY, Rig, must
@@ -18,12 +19,14 @@ async def attack(rig: Rig) -> str:
     first = await gateway.chat(ALICE, timeout=60)
     must(first.status_code == 200, f"a harmless text got {first.status_code}")
     sent = [asyncio.create_task(gateway.chat(MALLORY, "7" * 4000, timeout=120)) for _ in range(4)]
-    waits, served = [], 0
+    waits, answers, served = [], [], 0
     while not all(task.done() for task in sent):
         began = time.monotonic()
         must(await gateway.is_alive(20), "the worker answers nobody any more")
         waits.append(time.monotonic() - began)
+        asked = time.monotonic()
         answer = await gateway.chat(ALICE, "My number is 12.", timeout=60)
+        answers.append(time.monotonic() - asked)
         must(answer.status_code == 200, f"alice got {answer.status_code}: {answer.text}")
         served += not all(task.done() for task in sent)
         await asyncio.sleep(0.02)
@@ -32,8 +35,10 @@ async def attack(rig: Rig) -> str:
         must(
             told.status_code == 503 and "no verdict within 1 s" in told.text, f"mallory was told {told.text}"
         )
-    waits.sort()
-    usual = waits[len(waits) // 2]
+    usual, most = statistics.median(waits), max(waits)
     must(served > 0, "alice was served only afterwards")
     must(usual < 0.25, f"/healthz took {usual * 1000:.0f} ms")
-    return f"{served} of alice's served meanwhile; /healthz in {usual * 1000:.0f} ms, at most {waits[-1] * 1000:.0f} ms"
+    return (
+        f"{served} of alice's served meanwhile in {statistics.median(answers) * 1000:.0f} ms; "
+        f"/healthz in {usual * 1000:.0f} ms, at most {most * 1000:.0f} ms"
+    )
