@@ -40,6 +40,8 @@ class Ask:
     bound: int
     """The most tokens that the prompt can come to."""
     answers: int
+    places: int
+    """Answers that are under way at once, embeddings among them: all of a request's are one."""
     cap: int
     """What is wanted."""
     longest: int | None
@@ -66,14 +68,14 @@ class Ask:
     @property
     def elastic(self) -> Elastic:
         usual, enough = min(self.usual, self.cap), self.enough
-        least = Amounts(1, self._tokens(self.least), self._nanodollars(enough))
+        least = Amounts(1, self._tokens(self.least), self._nanodollars(enough), self.places)
         dollars = least.nanodollars if usual <= enough else self._nanodollars(usual)
         tokens = self._tokens(usual) if usual > self.least else least.tokens
-        return Elastic(least, Amounts(1, tokens, dollars), SHARE if self.shares else 1)
+        return Elastic(least, Amounts(1, tokens, dollars, self.places), SHARE if self.shares else 1)
 
     def at(self, cap: int) -> Amounts:
         """What is held for answers of up to ``cap`` tokens."""
-        return Amounts(1, self._tokens(cap), self._nanodollars(cap))
+        return Amounts(1, self._tokens(cap), self._nanodollars(cap), self.places)
 
     def affords(self, held: Amounts, limits: Limits) -> int:
         """The cap that ``held`` is enough for, the one wanted at most; negative where not even for the prompt."""
@@ -123,6 +125,7 @@ def ask(call: Call, demand: Estimate, reach: Reach, limits: Limits) -> Ask:
         prompt=prompt,
         bound=bound,
         answers=answers,
+        places=request.answers,
         cap=wanted,
         longest=longest,
         declared=cap if answers else 0,

@@ -129,7 +129,7 @@ class GuardedCounters:
             self._share = Share(self._store.known, self._clock)
             for request_id, held in self._held.items():
                 if held.where == "store":
-                    self._share.occupy(request_id, held.limits)
+                    self._share.occupy(request_id, held.limits, held.amounts.answers)
         return self._share
 
     async def _add(self, request_id: str, held: _Held, amounts: Amounts, elastic: Elastic | None) -> Verdict:
@@ -139,7 +139,7 @@ class GuardedCounters:
         if elastic is not None:
             least, usual = _beyond(elastic.least, known), _beyond(elastic.usual, known)
             elastic = elastic._replace(least=least, usual=usual)
-        asked = _beyond(amounts, known)._replace(requests=0)
+        asked = _beyond(amounts, known)._replace(requests=0, answers=0)
         if held.more == NOTHING:
             verdict = await share.reserve(request_id, held.limits, asked, elastic)
         else:

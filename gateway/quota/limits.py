@@ -26,6 +26,8 @@ class Amounts(NamedTuple):
     requests: int
     tokens: int
     nanodollars: int
+    answers: int = 0
+    """Under way at once: a request for several is as many. Nothing remains of them once it has ended."""
 
 
 class Spent(NamedTuple):
@@ -60,7 +62,7 @@ class Limit:
     @property
     def place(self) -> int:
         """Of its quantity in ``Amounts``."""
-        return {"tokens": 1, "dollars": 2}.get(self.quantity, 0)
+        return {"tokens": 1, "dollars": 2, "concurrent": 3}.get(self.quantity, 0)
 
     def amount(self, amounts: Amounts) -> int:
         return amounts[self.place]
@@ -70,7 +72,7 @@ class Limit:
             what = f"${self.maximum / NANO:,.10g} per {self.window}"
         else:
             what = f"{self.maximum:,} " + (
-                "requests at once" if self.window == "now" else f"{self.quantity} per {self.window}"
+                "answers at once" if self.window == "now" else f"{self.quantity} per {self.window}"
             )
         return f"{self.scope} '{self.owner}': {what}"
 
@@ -96,6 +98,11 @@ class Limits:
     def dollars(self) -> Limit | None:
         """The smallest budget."""
         return self._smallest("dollars")
+
+    @cached_property
+    def concurrent(self) -> Limit | None:
+        """The fewest answers that may be under way at once."""
+        return self._smallest("concurrent")
 
     @cached_property
     def settles(self) -> bool:

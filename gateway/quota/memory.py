@@ -109,16 +109,17 @@ class MemoryCounters:
         held = self._held.pop(request_id, None)
         if held is None:
             return Verdict(False)
-        # The request itself has been counted, and has its place.
-        before = _Held(held.at, held.amounts._replace(requests=0))
+        # The request itself has been counted, and has its places.
+        before = _Held(held.at, held.amounts._replace(requests=0, answers=0))
         now = int(self._clock() * 1000)
         self._give_back(before, limits, NOTHING, now)
-        verdict = self.reserve_now(request_id, limits, amounts._replace(requests=0), elastic)
+        more = amounts._replace(requests=0, answers=0)
+        verdict = self.reserve_now(request_id, limits, more, elastic)
         if verdict.granted is None:
             self._held[request_id] = held
             self._take_back(before, limits, now)
             return verdict
-        granted = verdict.granted._replace(requests=held.amounts.requests)
+        granted = verdict.granted._replace(requests=held.amounts.requests, answers=held.amounts.answers)
         self._held[request_id] = _Held(now, granted)
         return verdict._replace(granted=granted)
 

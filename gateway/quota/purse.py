@@ -144,8 +144,10 @@ class Purse:
 
 
 def _sum(one: Amounts, other: Amounts) -> Amounts:
-    return Amounts(one.requests, one.tokens + other.tokens, one.nanodollars + other.nanodollars)
+    tokens, nanodollars = one.tokens + other.tokens, one.nanodollars + other.nanodollars
+    return Amounts(one.requests, tokens, nanodollars, one.answers)
 
 
 def _larger(one: Amounts, other: Amounts) -> Amounts:
-    return Amounts(one.requests, max(one.tokens, other.tokens), max(one.nanodollars, other.nanodollars))
+    tokens, nanodollars = max(one.tokens, other.tokens), max(one.nanodollars, other.nanodollars)
+    return Amounts(one.requests, tokens, nanodollars, one.answers)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Self
 
-from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited
+from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited, TooManyAnswers
 from gateway.policy.advice import has_limits
 from gateway.policy.schema import Policy
 from gateway.quota.ask import Ask, ask
@@ -56,7 +56,8 @@ class Quotas:
         """Set ``call.demand``, and hold it against every limit of the caller; None where there is no limit.
 
         Sets ``call.purse`` where tokens or dollars are limited, and the ``x-ratelimit`` headers of the reply. Raises
-        ``RateLimited``, ``BudgetSpent`` for dollars that are spent, ``BadRequest`` for what can never fit,
+        ``RateLimited``, ``BudgetSpent`` for dollars that are spent, ``BadRequest`` for what can never fit
+        (``TooManyAnswers`` where it asks for more at once than may be under way),
         ``Forbidden`` for a model without a price under a budget, ``Overloaded`` where the policy closes while
         the store is away.
         """
@@ -91,7 +92,7 @@ class Quotas:
         reach = self._books.reaches.first(call)
         wanted = ask(call, demand, reach, limits)
         amounts = wanted.amounts
-        self._refuse_for_ever(limits, wanted, amounts)
+        self._refuse_for_ever(call, limits, wanted, amounts)
         return limits, demand, reach, wanted, amounts
 
     def _admitted(self, call: Call, asked: _Asked, verdict: Verdict, elastic: Elastic) -> Reservation:
@@ -118,7 +119,8 @@ class Quotas:
     def settle(self, reservation: Reservation, *, tokens: int, nanodollars: int) -> None:
         """Once the request has ended, however it did. Does not wait; a second time changes nothing."""
         self._duration += 0.1 * (time.monotonic() - reservation.since - self._duration)
-        used = Amounts(reservation.held.requests, tokens, nanodollars)
+        held = reservation.held
+        used = Amounts(held.requests, tokens, nanodollars, held.answers)
         self._counters.settle(reservation.request_id, reservation.limits, used)
 
     def closed(self, policy: Policy) -> str | None:
@@ -155,8 +157,15 @@ class Quotas:
                 code="model_has_no_price",
             )
 
-    def _refuse_for_ever(self, limits: Limits, wanted: Ask, amounts: Amounts) -> None:
+    def _refuse_for_ever(self, call: Call, limits: Limits, wanted: Ask, amounts: Amounts) -> None:
         """Raises for what has no room where nothing else is."""
+        if (places := limits.concurrent) is not None and amounts.answers > places.maximum:
+            raise TooManyAnswers(
+                f"This request asks for {amounts.answers:,} answers at once (prompts times n or best_of), and the "
+                f"limit is {places}. Ask for fewer, in several requests.",
+                param="n" if call.request.messages is not None else "prompt",
+                headers=NO_RETRY,
+            )
         tokens, dollars = limits.tokens, limits.dollars
         if (tokens is None or amounts.tokens <= tokens.maximum) and (
             dollars is None or amounts.nanodollars <= dollars.maximum
@@ -187,15 +196,15 @@ class Quotas:
             return error
         limit = limits.each[verdict.refused]
         wait = verdict.wait
+        needed = limit.amount(elastic.usual if wait is None else elastic.least)
         if wait is None:
-            # A place becomes free this often.
-            wait = max(0.1, self._duration / (limit.maximum if limit.window == "now" else 1))
+            # So long does it take until as many places become free.
+            wait = max(0.1, self._duration * (needed / limit.maximum if limit.window == "now" else 1))
         elif limit.window == "minute":
             wait = min(wait, LONGEST_WAIT)
         spent = limit.quantity == "dollars" and verdict.wait is not None
         call.receipt.note("quota", refused=str(limit), retry_after=round(wait, 3))
         held = " by it and by requests under way" if verdict.wait is None and limit.window != "now" else ""
-        needed = limit.amount(elastic.usual if verdict.wait is None else elastic.least)
         message = (
             f"{'You exceeded your current quota, the budget' if spent else 'Rate limit reached'} for {limit}. "
             f"{_figure(limit, verdict.used[verdict.refused])} used{held}, this request needs "

@@ -248,7 +248,7 @@ class RedisCounters:
 
     def _take_verdict(self, one: _Reservation, answer: Any) -> None:
         figures = [] if isinstance(answer, Exception) else [int(figure) for figure in answer.split()]
-        if len(figures) < 6:
+        if len(figures) < _FIRST_COUNT:
             down = StoreDown(f"Redis refused a reservation: {answer}")
             _refuse(one, down)
             self._fail(down)
@@ -364,6 +364,8 @@ class RedisCounters:
 
 
 _UNLIMITED = 2**53
+_FIRST_COUNT = 3 + len(Amounts._fields)
+"""In the answer to a reservation: before it are its verdict and what is held."""
 
 
 def _text(word: Any) -> str:
@@ -379,9 +381,9 @@ def _verdict(figures: list[int]) -> Verdict:
     admitted, refused, wait = figures[:3]
     return Verdict(
         admitted=admitted == 1,
-        used=tuple(figures[6::2]),
-        reset=tuple([reset / 1000 for reset in figures[7::2]]),
+        used=tuple(figures[_FIRST_COUNT::2]),
+        reset=tuple([reset / 1000 for reset in figures[_FIRST_COUNT + 1 :: 2]]),
         refused=refused,
         wait=wait / 1000 if wait >= 0 else None,
-        granted=Amounts(*figures[3:6]) if admitted == 1 else None,
+        granted=Amounts(*figures[3:_FIRST_COUNT]) if admitted == 1 else None,
     )

@@ -15,8 +15,8 @@ class Share:
     """Counters for one absence of the store, in memory.
 
     Where N processes share it, each lets in one part in N of every limit, and counts one part in N of what was known to
-    be used or held: together they let in what was left, whoever is asked. One request a minute, and one at once, is
-    let in by each at least.
+    be used or held: together they let in what was left, whoever is asked. One request a minute, and one answer at
+    once, is let in by each at least.
     """
 
     def __init__(self, known: Known, clock: Callable[[], float]) -> None:
@@ -40,11 +40,11 @@ class Share:
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
         self._memory.settle(request_id, self._mine(limits), used)
 
-    def occupy(self, request_id: str, limits: Limits) -> None:
-        """A request that the store let in has its place here, too, until it is settled."""
+    def occupy(self, request_id: str, limits: Limits, answers: int) -> None:
+        """A request that the store let in has its places here, too, until it is settled."""
         if places := _places(limits):
             unlimited = Limits(tuple(replace(limit, maximum=2**62) for limit in places.each))
-            self._memory.reserve_now(_guest(request_id), unlimited, Amounts(1, 0, 0))
+            self._memory.reserve_now(_guest(request_id), unlimited, Amounts(0, 0, 0, answers))
 
     def leave(self, request_id: str, limits: Limits) -> None:
         if places := _places(limits):

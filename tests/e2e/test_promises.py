@@ -67,28 +67,29 @@ class Upstream:
             )
             body = orjson.loads(await reader.readexactly(int(length.partition(":")[2])) or b"{}")
             if body:
-                self._at_once += 1
+                answers = body.get("n") or 1
+                self._at_once += answers
                 self.most_at_once = max(self.most_at_once, self._at_once)
                 try:
                     await self._answer(body, writer)
                 finally:
-                    self._at_once -= 1
+                    self._at_once -= answers
         writer.close()
 
     async def _answer(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         words = body["messages"][-1]["content"]
         cap = body.get("max_completion_tokens") or body.get("max_tokens") or NATURAL
-        tokens = min(cap, NATURAL)
+        tokens, answers = min(cap, NATURAL), body.get("n") or 1
         if "refuse" in words and body["model"] == "first":
             _write(writer, 503, b'{"error": {"message": "busy"}}')
             return
         self.billed += PROMPT
         if not body.get("stream"):
-            self.billed += tokens  # whether or not anybody waits for it
+            self.billed += tokens * answers  # whether or not anybody waits for it
             await asyncio.sleep(0.3 if "slow" in words else 0.02)
             if "break" in words and body["model"] == "first":
                 return
-            _write(writer, 200, orjson.dumps(_whole(body["model"], words, tokens)))
+            _write(writer, 200, orjson.dumps(_whole(body["model"], words, tokens, answers)))
             return
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
         for i in range(tokens):
@@ -96,14 +97,16 @@ class Upstream:
                 return
             text = " AKIAIOSFODNN7EXAMPLE" if "secret" in words and i == tokens // 2 else " word"
             # Billed as it is computed, which is before anybody can have read it.
-            self.billed += 1
-            writer.write(_event({"delta": {"content": text}, "index": 0, "finish_reason": None}))
+            self.billed += answers
+            for index in range(answers):
+                writer.write(_event({"delta": {"content": text}, "index": index, "finish_reason": None}))
             await writer.drain()
             await asyncio.sleep(0.02 if "slow" in words else 0.002)
-        usage = {"prompt_tokens": PROMPT, "completion_tokens": tokens, "total_tokens": PROMPT + tokens}
-        writer.write(
-            _event({"delta": {}, "index": 0, "finish_reason": "length"}, usage) + b"data: [DONE]\n\n"
-        )
+        for index in range(answers):
+            last = index == answers - 1
+            end = {"delta": {}, "index": index, "finish_reason": "length"}
+            writer.write(_event(end, _usage(tokens * answers)) if last else _event(end))
+        writer.write(b"data: [DONE]\n\n")
         await writer.drain()
 
 
@@ -112,7 +115,11 @@ def _write(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
     writer.write(head.encode() + b"connection: close\r\n\r\n" + body)
 
 
-def _whole(model: str, words: str, tokens: int) -> dict[str, Any]:
+def _usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": PROMPT, "completion_tokens": tokens, "total_tokens": PROMPT + tokens}
+
+
+def _whole(model: str, words: str, tokens: int, answers: int) -> dict[str, Any]:
     text = " AKIAIOSFODNN7EXAMPLE" if "secret" in words else " word" * tokens
     return {
         "id": "c",
@@ -120,9 +127,10 @@ def _whole(model: str, words: str, tokens: int) -> dict[str, Any]:
         "created": 1,
         "model": model,
         "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "length"}
+            {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "length"}
+            for index in range(answers)
         ],
-        "usage": {"prompt_tokens": PROMPT, "completion_tokens": tokens, "total_tokens": PROMPT + tokens},
+        "usage": _usage(tokens * answers),
     }
 
 
@@ -209,6 +217,8 @@ class Story:
         }
         if chance.random() < 0.5:
             body["max_tokens"] = chance.choice([5, 30, 200])
+        if chance.random() < 0.25:
+            body["n"] = chance.choice([2, 3])
         headers = {"authorization": f"Bearer {MALLORY}"}
         if chance.random() < 0.2:
             headers["x-tollgate-deadline"] = f"{chance.uniform(0.05, 0.6):.2f}s"

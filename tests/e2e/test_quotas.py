@@ -123,7 +123,7 @@ async def test_dollars_never_overshoot(gateways: list[str]) -> None:
 async def test_no_more_than_so_many_at_once(gateways: list[str]) -> None:
     good, refused = split(await at_once(gateways, 60, "tg-parallel", model="slow"))
     assert len(good) == 7
-    assert "7 requests at once" in refused[0].json()["error"]["message"]
+    assert "7 answers at once" in refused[0].json()["error"]["message"]
     await asyncio.sleep(0.5)
     again, _ = split(await at_once(gateways, 7, "tg-parallel", model="slow", stream=True))
     assert len(again) == 7, "those that are over do not count"

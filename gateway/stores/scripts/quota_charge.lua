@@ -2,7 +2,7 @@
 --
 -- KEYS  1 the mark that it was done; 2 … the counters.
 -- ARGV  1 time or ''; 2 how many milliseconds ago it was used; then, for each counter one after the other, 3 windows,
---       4 places of their quantity in 5; 5 used: requests, tokens, nano-dollars.
+--       4 places of their quantity in 5; 5 used: requests, tokens, nano-dollars, answers.
 local at = clock(ARGV[1])
 if not redis.call('SET', KEYS[1], '1', 'NX', 'PX', KEEP) then return 0 end
 local since = at - tonumber(ARGV[2])

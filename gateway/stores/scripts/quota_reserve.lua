@@ -4,9 +4,9 @@
 --       much; 3 … the counters, one hash a limit.
 -- ARGV  1 request id; 2 instance; 3 time or ''; 4 'keep' to remember the reservation for its settlement, 'extend' to put
 --       another in its place; then, for each counter one after the other, 5 windows, 6 places of their quantity in 8,
---       7 maxima; 8 amounts: requests, tokens, nano-dollars. Where less will do: 9 the least; 10 what is usual, below
---       which nothing is taken that reservations are in the way of; 11 of the room that there is, beyond what is usual,
---       only one part in so many.
+--       7 maxima; 8 amounts: requests, tokens, nano-dollars, answers at once. Where less will do: 9 the least; 10 what is
+--       usual, below which nothing is taken that reservations are in the way of; 11 of the room that there is, beyond
+--       what is usual, only one part in so many.
 -- Gives, as words: 1 admitted, 0 refused, -1 given back already; which limit refuses, from 0; milliseconds until there
 --       is room, -1 when only reservations are in the way; what is held, as in 8; for each counter: what counts,
 --       milliseconds until reset.
@@ -19,7 +19,7 @@ local id, instance, at, mode = ARGV[1], ARGV[2], clock(ARGV[3]), ARGV[4]
 local windows, places, maxima = words(ARGV[5]), words(ARGV[6]), words(ARGV[7])
 local function figures(text)
   local found = words(text)
-  return {tonumber(found[1]), tonumber(found[2]), tonumber(found[3])}
+  return {tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), tonumber(found[4])}
 end
 local amounts = figures(ARGV[8])
 local least = ARGV[9] and figures(ARGV[9]) or amounts
@@ -31,7 +31,7 @@ if seen == 'void' and mode ~= 'extend' then
   redis.call('HDEL', KEYS[2], id)
   return '-1'
 end
-if mode == 'extend' and (not seen or seen == 'void') then return '0 -1 -1 0 0 0' end
+if mode == 'extend' and (not seen or seen == 'void') then return '0 -1 -1 0 0 0 0' end
 
 local alive
 local function is_alive(name)
@@ -134,12 +134,13 @@ end
 local before
 if mode == 'extend' then
   before = read_held(seen)
-  before.requests, before[1], amounts[1] = before[1], 0, 0
+  before.requests, before.answers = before[1], before[4]
+  before[1], before[4], amounts[1], amounts[4] = 0, 0, 0, 0
   change(before, take)
 end
 
-local reply = {1, -1, -1, 0, 0, 0}
-local granted = {amounts[1], amounts[2], amounts[3]}
+local reply = {1, -1, -1, 0, 0, 0, 0}
+local granted = {amounts[1], amounts[2], amounts[3], amounts[4]}
 local refused, longest = -1, -2
 for i = 3, #KEYS do
   local window, place, maximum = windows[i - 2], place_of(i), tonumber(maxima[i - 2])
@@ -176,7 +177,7 @@ end
 
 if seen and mode ~= 'extend' then
   local held = read_held(seen)
-  reply[4], reply[5], reply[6] = held[1], held[2], held[3]
+  for j = 1, 4 do reply[3 + j] = held[j] end
   return told()
 end
 if refused >= 0 then
@@ -188,13 +189,13 @@ end
 for i = 3, #KEYS do
   local key, window, amount = KEYS[i], windows[i - 2], granted[place_of(i)]
   if amount > 0 then
-    reply[2 * i + 1] = reply[2 * i + 1] + amount
+    reply[2 * i + 2] = reply[2 * i + 2] + amount
     if window == 'minute' then
       add(key, slot, amount)
       if place_of(i) > 1 then add(key, 'p:' .. instance, amount) end
       redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), (SLOTS + 2) * SLOT))
       -- A debt, or a clock that was set back, may have left slots ahead of this one.
-      reply[2 * i + 2] = math.max(reply[2 * i + 2], leaves(slot) - at)
+      reply[2 * i + 3] = math.max(reply[2 * i + 3], leaves(slot) - at)
     else
       add(key, 'p:' .. instance, amount)
       local ttl = DAY
@@ -208,10 +209,10 @@ for i = 3, #KEYS do
     end
   end
 end
-if before then granted[1] = before.requests end
-reply[4], reply[5], reply[6] = granted[1], granted[2], granted[3]
+if before then granted[1], granted[4] = before.requests, before.answers end
+for j = 1, 4 do reply[3 + j] = granted[j] end
 if mode ~= '' then
-  local held = {at, granted[1], granted[2], granted[3]}
+  local held = {at, granted[1], granted[2], granted[3], granted[4]}
   for i, figure in ipairs(held) do held[i] = string.format('%.0f', figure) end
   redis.call('HSET', KEYS[2], id, table.concat(held, ' '))
   redis.call('PEXPIRE', KEYS[2], KEEP)

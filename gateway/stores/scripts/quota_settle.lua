@@ -3,7 +3,7 @@
 -- KEYS  1 the instance's reservations; 2 … the counters.
 -- ARGV  1 request id; 2 instance; 3 time or ''; 4 '1' if the reservation may yet arrive, and is then to be ignored;
 --       5 minutes over which a debt is spread; then, for each counter one after the other, 6 windows, 7 places of their
---       quantity in 9, 8 maxima; 9 used: requests, tokens, nano-dollars.
+--       quantity in 9, 8 maxima; 9 used: requests, tokens, nano-dollars, answers.
 local id, instance, at, minutes = ARGV[1], ARGV[2], clock(ARGV[3]), tonumber(ARGV[5])
 local seen = redis.call('HGET', KEYS[1], id)
 if seen == 'void' then return 0 end

@@ -70,5 +70,5 @@ end
 -- What a request holds, as its reservation was written down: when, and how much of each quantity.
 local function read_held(text)
   local found = words(text)
-  return {at = tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), tonumber(found[4])}
+  return {at = tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), tonumber(found[4]), tonumber(found[5])}
 end

@@ -67,8 +67,10 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
         await counters.aclose()
 
 
-async def take(counters: Counters, id: str, on: Limits, tokens: int = 0, nanodollars: int = 0) -> Verdict:
-    return await counters.reserve(id, on, Amounts(1, tokens, nanodollars))
+async def take(
+    counters: Counters, id: str, on: Limits, tokens: int = 0, nanodollars: int = 0, answers: int = 1
+) -> Verdict:
+    return await counters.reserve(id, on, Amounts(1, tokens, nanodollars, answers))
 
 
 async def test_requests_per_minute_slide(make: Make) -> None:
@@ -147,6 +149,37 @@ async def test_concurrent_requests(make: Make) -> None:
     assert (refused.admitted, refused.wait) == (False, None)
     counters.settle("a", on, Amounts(1, 0, 0))
     assert (await take(counters, "c", on)).used == (2,)
+
+
+async def test_answers_of_one_request_are_as_many(make: Make) -> None:
+    counters, on = make(Clock()), limits(limit("concurrent", "now", 5), limit("requests", "minute", 9))
+    assert (await take(counters, "a", on, answers=4)).used == (4, 1)
+    refused = await take(counters, "b", on, answers=2)
+    assert (refused.admitted, refused.refused, refused.wait, refused.used) == (False, 0, None, (4, 1))
+    assert (await take(counters, "c", on, answers=1)).used == (5, 2)
+    assert (await take(counters, "c", on, answers=1)).used == (5, 2), "a repetition changes nothing"
+    counters.settle("a", on, Amounts(1, 0, 0, 4))
+    assert (await take(counters, "b", on, answers=4)).used == (5, 3)
+    assert not (await take(counters, "d", on, answers=1)).admitted
+    counters.settle("b", on, NOTHING)
+    counters.settle("c", on, NOTHING)
+    assert (await take(counters, "d", on, answers=5)).used == (5, 4), (
+        "all that was held is free, whatever was used"
+    )
+
+
+async def test_places_are_not_had_by_halves(make: Make) -> None:
+    """Of tokens less will do; an answer is computed or not."""
+    counters = make(Clock())
+    on = limits(limit("concurrent", "now", 5), limit("tokens", "minute", 100))
+    await take(counters, "a", on, 50, answers=3)
+    least, usual = Amounts(1, 10, 0, 3), Amounts(1, 20, 0, 3)
+    for share in (1, 4):
+        refused = await counters.reserve("b", on, Amounts(1, 90, 0, 3), Elastic(least, usual, share))
+        assert (refused.admitted, refused.refused, refused.used) == (False, 0, (3, 50))
+    counters.settle("a", on, Amounts(1, 50, 0, 3))
+    granted = (await counters.reserve("b", on, Amounts(1, 90, 0, 3), Elastic(least, usual, 4))).granted
+    assert granted == Amounts(1, 20, 0, 3)
 
 
 async def test_settling_twice_or_for_nothing_changes_nothing(make: Make) -> None:
@@ -255,19 +288,20 @@ async def test_an_extension_holds_more_or_leaves_all_as_it_was(make: Make) -> No
     counters = make(clock)
     on = limits(
         *(limit("requests", "minute", 1), limit("tokens", "minute", 100)),
-        *(limit("dollars", "day", 1000), limit("concurrent", "now", 1)),
+        *(limit("dollars", "day", 1000), limit("concurrent", "now", 3)),
     )
     assert (await counters.extend("a", on, Amounts(1, 1, 1))) == Verdict(False)
-    await counters.reserve("a", on, Amounts(1, 40, 400))
+    await counters.reserve("a", on, Amounts(1, 40, 400, 2))
     for _ in range(2):  # a repetition changes nothing
-        verdict = await counters.extend("a", on, Amounts(1, 70, 600))
-        assert (verdict.granted, verdict.used) == (Amounts(1, 70, 600), (1, 70, 600, 1))
-    refused = await counters.extend("a", on, Amounts(1, 70, 1001))
+        verdict = await counters.extend("a", on, Amounts(1, 70, 600, 2))
+        assert (verdict.granted, verdict.used) == (Amounts(1, 70, 600, 2), (1, 70, 600, 2))
+    refused = await counters.extend("a", on, Amounts(1, 70, 1001, 2))
     assert (refused.admitted, refused.refused) == (False, 2)
     elastic = Elastic(Amounts(1, 70, 600), Amounts(1, 70, 600))
-    assert (await counters.extend("a", on, Amounts(1, 300, 9000), elastic)).granted == Amounts(1, 100, 1000)
+    granted = (await counters.extend("a", on, Amounts(1, 300, 9000, 2), elastic)).granted
+    assert granted == Amounts(1, 100, 1000, 2)
     clock.ms += 30_000
-    assert (await counters.extend("a", on, Amounts(1, 80, 700))).used == (1, 80, 700, 1)
+    assert (await counters.extend("a", on, Amounts(1, 80, 700, 2))).used == (1, 80, 700, 2)
     counters.settle("a", on, Amounts(1, 75, 650))
     assert (await counters.extend("a", on, Amounts(1, 1, 1))) == Verdict(False), "it is over"
     probe = limits(*on.each[1:])
@@ -324,9 +358,10 @@ STORY = limits(
 names = st.integers(0, 7)
 figures = st.sampled_from([0, 1, 5, 10, 20, 25, 40])
 less = st.none() | st.tuples(figures, figures, st.sampled_from([1, 1, 2, 4]))
-reserves = st.tuples(st.just("reserve"), names, figures, figures, less)
-extends = st.tuples(st.just("extend"), names, figures, figures, less)
-settles = st.tuples(st.just("settle"), names, figures, figures)
+answers = st.sampled_from([1, 1, 0, 2, 3, 4])
+reserves = st.tuples(st.just("reserve"), names, figures, figures, answers, less)
+extends = st.tuples(st.just("extend"), names, figures, figures, answers, less)
+settles = st.tuples(st.just("settle"), names, figures, figures, answers)
 passes = st.tuples(
     st.just("pass"), st.sampled_from([1, 999, 4_000, 5_000, 20_000, 55_000, 60_000, 61_000, 43_200_000])
 )
@@ -335,7 +370,7 @@ passes = st.tuples(
 def elastic_of(amounts: Amounts, less: tuple[int, int, int] | None) -> Elastic | None:
     if less is None:
         return None
-    least, usual = Amounts(1, less[0], less[0]), Amounts(1, less[1], less[1])
+    least, usual = (Amounts(1, figure, figure, amounts.answers) for figure in less[:2])
     return Elastic(least, Amounts(*map(max, zip(least, usual, strict=True))), less[2])
 
 
@@ -378,14 +413,14 @@ def test_redis_and_memory_agree(
                     # An instance whose heartbeat stops is tested apart; this one lives.
                     await redis._run([redis._renewal()])
                     continue
-                name, amounts = str(rest[0]), Amounts(1, rest[1], rest[2])
+                name, amounts = str(rest[0]), Amounts(1, *rest[1:4])
                 if what == "settle":
                     memory.settle(name, on, amounts)
                     redis.settle(name, on, amounts)
                     continue
                 if what == "extend" and not on.settles:
                     continue  # there is nothing to extend
-                elastic = elastic_of(amounts, rest[3])
+                elastic = elastic_of(amounts, rest[4])
                 verdicts = [
                     await getattr(counters, what)(name, on, amounts, elastic) for counters in (memory, redis)
                 ]
@@ -430,32 +465,38 @@ def test_no_minute_anywhere_has_more_than_the_limit(story: list[tuple[int, int, 
 @given(
     story=st.lists(
         st.tuples(
-            st.booleans(), st.integers(0, 5), st.sampled_from([1, 25, 50, 99]), st.sampled_from([0, 20, 50])
+            *(st.booleans(), st.integers(0, 5), st.sampled_from([1, 25, 50, 99])),
+            *(st.sampled_from([0, 20, 50]), st.integers(1, 5)),
         ),
         min_size=10,
         max_size=40,
     )
 )
 def test_what_is_spent_and_what_is_held_never_pass_the_limit(
-    story: list[tuple[bool, int, int, int]],
+    story: list[tuple[bool, int, int, int, int]],
 ) -> None:
     """For requests that use no more than they have reserved, in whatever order they begin and end."""
     counters = MemoryCounters(clock=Clock().seconds)
-    on = limits(limit("dollars", "day", 200), limit("concurrent", "now", 3))
-    held: dict[str, int] = {}
+    on = limits(limit("dollars", "day", 200), limit("concurrent", "now", 5))
+    held: dict[str, tuple[int, int]] = {}
     spent = 0
-    for begins, number, amount, used in story:
+    for begins, number, amount, used, answers in story:
         name = str(number)
         if begins and name not in held:
-            room = spent + sum(held.values()) + amount <= 200 and len(held) < 3
-            assert counters.reserve_now(name, on, Amounts(1, 0, amount)).admitted == room
+            under_way = sum(several for _, several in held.values())
+            room = spent + _sum(held) + amount <= 200 and under_way + answers <= 5
+            assert counters.reserve_now(name, on, Amounts(1, 0, amount, answers)).admitted == room
             if room:
-                held[name] = amount
+                held[name] = amount, answers
         elif not begins and name in held:
-            reserved = held.pop(name)
+            reserved, answers = held.pop(name)
             spent += min(used, reserved)
-            counters.settle(name, on, Amounts(1, 0, min(used, reserved)))
-        assert spent + sum(held.values()) <= 200
+            counters.settle(name, on, Amounts(1, 0, min(used, reserved), answers))
+        assert spent + _sum(held) <= 200
+
+
+def _sum(held: dict[str, tuple[int, int]]) -> int:
+    return sum(amount for amount, _ in held.values())
 
 
 # Several gateways.

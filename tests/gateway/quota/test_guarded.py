@@ -23,7 +23,7 @@ GATEWAYS = 3
 
 
 def cost(amount: int) -> Amounts:
-    return Amounts(1, 0, amount)
+    return Amounts(1, 0, amount, 1)
 
 
 @pytest.fixture
@@ -186,3 +186,27 @@ async def test_what_a_dead_gateway_held_of_a_budget_is_spent(own_redis: RedisSer
     own_redis.kill()
     for store in (one, other):
         await store.aclose()
+
+
+async def test_places_of_several_answers_while_the_store_is_away(
+    own_redis: RedisServer, gateways: list[GuardedCounters]
+) -> None:
+    """What the store let in keeps all of its places in the share, and has them there again afterwards."""
+    one, other, _ = gateways
+    several = Amounts(1, 0, 0, 6)
+    assert (await one.reserve("several", BUDGET, several)).used[1] == 6
+    own_redis.kill()
+    # Its share of nine places is three, and none of them is free.
+    verdict = await one.reserve("alone", BUDGET, Amounts(1, 0, 0, 1))
+    assert (verdict.admitted, verdict.refused) == (False, 1)
+    # Nor have the others heard of it for certain; theirs are three each at most.
+    assert not (await other.reserve("four", BUDGET, Amounts(1, 0, 0, 4))).admitted
+    assert (await other.reserve("three", BUDGET, Amounts(1, 0, 0, 3))).admitted
+    own_redis.start()
+    await back(gateways)
+    one.settle("several", BUDGET, several)
+    verdict = await one.reserve("seven", BUDGET, Amounts(1, 0, 0, 7))
+    assert (verdict.admitted, verdict.used[1]) == (False, 3), "the other's three are held in the store now"
+    other.settle("three", BUDGET, Amounts(1, 0, 0, 3))
+    await until([other], lambda gateway: not gateway._store._settlements)
+    assert (await one.reserve("nine", BUDGET, Amounts(1, 0, 0, 9))).admitted

@@ -33,7 +33,7 @@ def test_key_tenant_and_tier_at_once() -> None:
         "tenant 'acme': 1 requests per minute",
         "tenant 'acme': 2 tokens per minute",
         "tenant 'acme': 3 tokens per day",
-        "tenant 'acme': 4 requests at once",
+        "tenant 'acme': 4 answers at once",
         "tenant 'acme': $0.5 per day",
         "tier 'pro': 9 requests per minute",
         "tier 'pro': $2 per month",

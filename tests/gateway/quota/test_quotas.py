@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import BadRequest, BudgetSpent, Forbidden, Overloaded, RateLimited
+from gateway.errors import BadRequest, BudgetSpent, Forbidden, Overloaded, RateLimited, TooManyAnswers
 from gateway.policy.schema import Budget
 from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.quotas import Quotas, Reservation, duration
@@ -224,12 +224,48 @@ async def test_concurrent_requests_wait_for_a_place(quotas: Quotas) -> None:
     allowed = {"concurrent_requests": 2}
     first = await reserve(quotas, call("a", allowed=allowed))
     await quotas.reserve(call("b", allowed=allowed))
-    with pytest.raises(RateLimited, match="2 requests at once") as refused:
+    with pytest.raises(RateLimited, match="2 answers at once") as refused:
         await quotas.reserve(call("c", allowed=allowed))
     assert refused.value.retry_after is not None
     assert 0.1 <= refused.value.retry_after <= 1
     quotas.settle(first, tokens=1, nanodollars=0)
     await quotas.reserve(call("c", allowed=allowed))
+
+
+async def test_places_are_answers(quotas: Quotas) -> None:
+    """Whatever makes several of one request; embeddings of many texts are one piece of work."""
+    allowed = {"concurrent_requests": 4}
+    first = await reserve(quotas, call("a", allowed=allowed, n=3))
+    with pytest.raises(RateLimited, match=r"4 answers at once\. 3 used, this request needs 2"):
+        await quotas.reserve(call("b", allowed=allowed, n=2))
+    await quotas.reserve(call("c", allowed=allowed, prompt=["a"] * 9, embeds=True))
+    with pytest.raises(RateLimited):
+        await quotas.reserve(call("d", allowed=allowed))
+    quotas.settle(first, tokens=1, nanodollars=0)
+    prompts = call("e", allowed=allowed, prompt=["a", "b"], params={"best_of": 1})
+    second = await reserve(quotas, prompts)
+    with pytest.raises(RateLimited, match="3 used, this request needs 2"):
+        await quotas.reserve(call("f", allowed=allowed, prompt="a", params={"best_of": 2}))
+    quotas.settle(second, tokens=1, nanodollars=0)
+    await quotas.reserve(call("g", allowed=allowed, n=3))
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"n": 5}, "n"),
+        ({"prompt": ["a"] * 5}, "prompt"),
+        ({"prompt": "a", "params": {"best_of": 5}}, "prompt"),
+    ],
+)
+async def test_more_answers_than_may_ever_be_under_way(
+    quotas: Quotas, asked: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(TooManyAnswers, match=r"5 answers at once .* 4 answers at once\. Ask for") as refused:
+        await quotas.reserve(call(allowed={"concurrent_requests": 4}, **asked))
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "too_many_answers", param)
+    assert refused.value.headers["x-should-retry"] == "false"
+    await quotas.reserve(call(allowed={"concurrent_requests": 5}, **asked))
 
 
 async def test_what_was_not_used_is_given_back(quotas: Quotas) -> None:

@@ -22,7 +22,7 @@ from tests.fakes import within
 
 pytestmark = pytest.mark.anyio
 
-ONE = Amounts(1, 0, 0)
+ONE = Amounts(1, 0, 0, 1)
 
 
 def limits(maximum: int = 2, on_failure: str = "local") -> Limits:
@@ -263,20 +263,20 @@ async def test_a_crashed_gateway_holds_nothing(redis_server: RedisServer) -> Non
         (Limit("tenant", "t", "concurrent", "now", 5), Limit("tenant", "t", "dollars", "month", 1000))
     )
     for i in range(5):
-        await one.reserve(str(i), on, Amounts(1, 0, 150))
-    one.settle("4", on, Amounts(1, 0, 100))
-    assert (await one.reserve("4b", on, Amounts(1, 0, 0))).used == (5, 700)
-    assert not (await other.reserve("x", on, Amounts(1, 0, 0))).admitted
+        await one.reserve(str(i), on, Amounts(1, 0, 150, 1))
+    one.settle("4", on, Amounts(1, 0, 100, 1))
+    assert (await one.reserve("4b", on, Amounts(1, 0, 0, 1))).used == (5, 700)
+    assert not (await other.reserve("x", on, Amounts(1, 0, 0, 1))).admitted
     now += 30_001
-    assert (await other.reserve("x", on, Amounts(1, 0, 10))).used == (1, 710), (
+    assert (await other.reserve("x", on, Amounts(1, 0, 10, 1))).used == (1, 710), (
         "its places are free; what it may have spent stays"
     )
     # It was not dead, only away: what it holds counts again, and nothing has become negative.
     await one._run([one._renewal()])
     assert (await other.reserve("y", on, ONE)).refused == 0
     for i in ("0", "1", "2", "3"):
-        one.settle(i, on, Amounts(1, 0, 100))
-    one.settle("4b", on, Amounts(1, 0, 0))
+        one.settle(i, on, Amounts(1, 0, 100, 1))
+    one.settle("4b", on, Amounts(1, 0, 0, 1))
     await one.aclose()
     assert (await other.reserve("y", on, ONE)).used == (2, 510)
     await other.aclose()
@@ -330,9 +330,9 @@ async def test_everything_expires(redis_server: RedisServer) -> None:
         Limit("key", "k", "dollars", "month", 9),
     )
     on = Limits(each)
-    await store.reserve("a", on, Amounts(1, 3, 3))
-    store.settle("a", on, Amounts(1, 1, 1))
-    await store.reserve("b", on, Amounts(1, 3, 3))
+    await store.reserve("a", on, Amounts(1, 3, 3, 1))
+    store.settle("a", on, Amounts(1, 1, 1, 1))
+    await store.reserve("b", on, Amounts(1, 3, 3, 1))
     await store._run([store._renewal()])
     keys = [key async for key in store._redis.scan_iter(store._prefix.replace("}", "[}]") + "*")]
     assert len(keys) == 8

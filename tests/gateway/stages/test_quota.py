@@ -226,7 +226,7 @@ async def test_a_model_without_a_price_is_said_to_have_none(stage: Fixture) -> N
 async def test_refused_requests_go_no_further(stage: Fixture) -> None:
     held = stage.run(stage.call("a"), word(), word())
     await anext(held)
-    with pytest.raises(errors.RateLimited, match="1 requests at once"):
+    with pytest.raises(errors.RateLimited, match="1 answers at once"):
         await read(stage.run(stage.call("b"), AssertionError("never reached")))
     assert stage.ledger.entries == [(0, 0, 429, False)]
     assert stage.ledger.errors == ["rate_limit_exceeded"]
