@@ -10,6 +10,8 @@ from engine.errors import UnsupportedModel
 from engine.layers.mlp import ACTIVATIONS
 from engine.layers.rope import Rope
 
+_MOST_LAYERS = 10_000
+
 Raw = Mapping[str, Any]
 """A config.json. A null is as good as no value where a number is due."""
 
@@ -126,7 +128,10 @@ def integer(raw: Raw, key: str) -> int:
 
 
 def count_layers(raw: Raw) -> int:
-    return integer(raw, "num_hidden_layers")
+    layers = integer(raw, "num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise UnsupportedModel(f"config.json has 'num_hidden_layers' {layers}: no model has that many.")
+    return layers
 
 
 def read_rope(raw: Raw, head_dim: int, kind: str | None = None, theta: float | None = None) -> Rope:
@@ -143,7 +148,13 @@ def read_rope(raw: Raw, head_dim: int, kind: str | None = None, theta: float | N
     if (factor := given.get("factor")) is not None and not float(factor) > 0:
         raise UnsupportedModel(f"rope_scaling.factor is {factor}: a number above 0 is due.")
     positions = integer(raw, "max_position_embeddings")
-    turned = float(given.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0)
+    turned = next(
+        (float(part) for at in (given, raw) if (part := at.get("partial_rotary_factor")) is not None), 1.0
+    )
+    if not 0 < turned <= 1 or int(head_dim * turned) < 2 or int(head_dim * turned) % 2:
+        raise UnsupportedModel(
+            f"partial_rotary_factor is {turned:g}: of the {head_dim} dimensions of a head, an even number must turn."
+        )
     trained = raw.get("original_max_position_embeddings") or given.get("original_max_position_embeddings")
     base = given.get("rope_theta") or theta or raw.get("rope_theta") or 10000.0
     return Rope(int(head_dim * turned), float(base), positions, int(trained or positions), given)
@@ -156,18 +167,25 @@ def stretched(rope: Rope) -> int:
     return max(rope.positions, int(rope.trained * float(rope.scaling.get("factor") or 1)))
 
 
+def window_of(raw: Raw) -> int | None:
+    """Tokens that a sliding layer sees. Files say null, 0 or -1 where there is no window."""
+    if raw.get("sliding_window") in (None, 0, -1):
+        return None
+    return integer(raw, "sliding_window")
+
+
 def uniform_windows(raw: Raw) -> tuple[int | None, ...]:
     """Where all layers slide, if one does."""
-    return (raw.get("sliding_window"),) * count_layers(raw)
+    return (window_of(raw),) * count_layers(raw)
 
 
 def typed_windows(raw: Raw, default: list[str]) -> tuple[int | None, ...]:
     """By ``layer_types``, or by ``default`` if there are none."""
     types = layer_types(raw, default)
-    window = raw.get("sliding_window")
+    window = window_of(raw)
     if window is None and "sliding_attention" in types:
         raise UnsupportedModel("layer_types has 'sliding_attention', but sliding_window is not set.")
-    return tuple(int(window) if kind == "sliding_attention" else None for kind in types)
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
 def layer_types(raw: Raw, default: list[str]) -> list[str]:

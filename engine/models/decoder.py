@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,8 @@ from engine.layers.rope import RotaryTable
 from engine.models.config import DecoderConfig, Experts
 from engine.weights.loader import Loader, Product
 from engine.worker.kv_cache import KVCache, KVLayer, KVShape
+
+log = logging.getLogger("engine.models")
 
 _PREFIXES = ("model.", "language_model.model.", "model.language_model.")
 """What the decoder's tensors are named after: the latter two where a checkpoint also reads images."""
@@ -170,6 +174,12 @@ def _head(config: DecoderConfig, weights: Loader, prefix: str, embedding: Tensor
     # Beside the decoder, or beside what holds it.
     name = "language_model.lm_head" if prefix == "language_model.model." else "lm_head"
     if config.tied:
-        weights.ignore(f"{name}.weight")
-        return weights.tied(f"{prefix}embed_tokens", embedding)
+        if not weights.differs(f"{name}.weight", embedding):
+            weights.ignore(f"{name}.weight")
+            return weights.tied(f"{prefix}embed_tokens", embedding)
+        log.warning(
+            "config.json says that the head is the embedding (tie_word_embeddings), but the weights hold another one, "
+            "%s.weight: it is used. Correct config.json to silence this warning.",
+            name,
+        )
     return weights.linear({name: config.vocab_size}, config.hidden)

@@ -8,7 +8,15 @@ Pre-norm blocks of rotary grouped-query attention and a gated MLP. The papers: L
 
 from __future__ import annotations
 
-from engine.models.config import DecoderConfig, Raw, count_layers, read, typed_windows, uniform_windows
+from engine.models.config import (
+    DecoderConfig,
+    Raw,
+    count_layers,
+    read,
+    typed_windows,
+    uniform_windows,
+    window_of,
+)
 
 
 def llama(raw: Raw) -> DecoderConfig:
@@ -39,10 +47,11 @@ def phi3(raw: Raw) -> DecoderConfig:
 
 
 def _upper_windows(raw: Raw) -> tuple[int | None, ...]:
+    raw = {"sliding_window": 4096, **raw}
     if not raw.get("use_sliding_window"):
         raw = {**raw, "sliding_window": None}
-    first = int(raw.get("max_window_layers", 28)) if raw.get("sliding_window", 4096) else count_layers(raw)
+    first = int(raw.get("max_window_layers", 28)) if window_of(raw) else count_layers(raw)
     kinds = [
         "sliding_attention" if layer >= first else "full_attention" for layer in range(count_layers(raw))
     ]
-    return typed_windows({"sliding_window": 4096, **raw}, kinds)
+    return typed_windows(raw, kinds)

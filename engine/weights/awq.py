@@ -23,6 +23,7 @@ _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 class Awq:
     name = "AWQ"
+    unused = ()
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raises ``UnsupportedModel`` for a variant it does not read."""

@@ -1,8 +1,8 @@
 """Checkpoints in 8-bit floats (e4m3), as fine-grained FP8, fbgemm and compressed-tensors write them.
 
-``weight`` float8_e4m3fn [out, in] and its scale, by which it is multiplied: ``weight_scale``, one for all or one an
-output; or ``weight_scale_inv`` (despite its name) [out / 128, in / 128], one a block, the last ones cut off.
-They are widened when loaded.
+``weight`` float8_e4m3fn [out, in] and its scale, by which it is multiplied: ``weight_scale`` or (despite its name)
+``weight_scale_inv``, one for all, one an output [out] or [out, 1], or one a block [out / 128, in / 128], the last ones
+cut off. Which it is, its shape says. They are widened when loaded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ _ACTIVATIONS = ("input_scale", "input_scale_ub", "activation_scale")
 """Made for activations in 8 bits, which stay in the compute dtype here."""
 
 
+_KV = (".k_scale", ".v_scale", ".q_scale", ".kv_scale", ".prob_scale", ".output_scale")
+"""Made for a cache in 8 bits, which has scales of its own here."""
+
+
 class Fp8:
     name = "FP8"
+    unused = _KV
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raises ``UnsupportedModel`` for a variant it does not read."""
@@ -34,7 +39,7 @@ class Fp8:
                         f"compressed-tensors with weights of type {weights.get('type')!r} in "
                         f"{weights.get('num_bits')} bits are not supported; 8-bit 'float' is."
                     )
-        block = settings.get("weight_block_size") or (128, 128)
+        block = settings.get("weight_block_size") or self._block_structure(settings) or (128, 128)
         self._block = (int(block[0]), int(block[1]))
 
     def holds(self, tensors: RawTensors, name: str) -> bool:
@@ -45,17 +50,31 @@ class Fp8:
         for extra in _ACTIVATIONS:
             tensors.ignore(f"{name}.{extra}")
         weight = pick(tensors, f"{name}.weight", (out_features, in_features)).float()
-        if f"{name}.weight_scale_inv" in tensors:
-            high, wide = self._block
-            blocks = (-(-out_features // high), -(-in_features // wide))
-            scale = pick(tensors, f"{name}.weight_scale_inv", blocks).float()
-            return (
-                weight
-                * scale.repeat_interleave(high, 0)[:out_features].repeat_interleave(wide, 1)[:, :in_features]
-            )
-        scale = tensors.raw(f"{name}.weight_scale").float()
-        if scale.numel() not in (1, out_features):
+        stored_as = next(scale for scale in _SCALES if f"{name}.{scale}" in tensors)
+        scale = tensors.raw(f"{name}.{stored_as}").float()
+        high, wide = self._block
+        blocks = (-(-out_features // high), -(-in_features // wide))
+        match tuple(scale.shape):
+            case () | (1,) | (1, 1) if blocks != (1, 1) or scale.dim() < 2:
+                return weight * scale.reshape(())
+            case shape if shape == blocks:
+                rows, columns = torch.arange(out_features) // high, torch.arange(in_features) // wide
+                return weight * scale[rows][:, columns]
+            case (outputs,) | (outputs, 1) if outputs == out_features:
+                return weight * scale.reshape(-1, 1)
+            case shape:
+                raise UnsupportedModel(
+                    f"{name}.{stored_as} has the shape {shape}; one scale for all, one an output or one a block of "
+                    f"{high} by {wide} is known."
+                )
+
+    @staticmethod
+    def _block_structure(settings: Mapping[str, Any]) -> Any:
+        """compressed-tensors' word for the size of a block."""
+        groups = (settings.get("config_groups") or {}).values()
+        sizes = [size for group in groups if (size := (group.get("weights") or {}).get("block_structure"))]
+        if any(size != sizes[0] for size in sizes):
             raise UnsupportedModel(
-                f"{name}.weight_scale has the shape {tuple(scale.shape)}; one scale for all or one an output is known."
+                f"compressed-tensors with blocks of several sizes are not supported: {sizes}."
             )
-        return weight * torch.reshape(scale, (-1, 1))
+        return sizes[0] if sizes else None

@@ -186,6 +186,7 @@ class GgufGroups:
     """A file's 4-bit weights stay what they are."""
 
     name = "GGUF"
+    unused = ()
 
     def holds(self, tensors: RawTensors, name: str) -> bool:
         return isinstance(tensors, GgufCheckpoint) and tensors.holds_groups(name)

@@ -6,6 +6,7 @@ not write, such as which of Gemma's layers slide, is here too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -71,12 +72,16 @@ def _common(file: Gguf) -> dict[str, Any]:
     head_dim = number(file, "attention.key_length", hidden // heads or None)
     if number(file, "attention.value_length", head_dim) != head_dim:
         raise UnsupportedModel(f"{file.path} has values longer than its keys, which is not supported.")
+    if (blocks := number(file, "block_count")) > len(file.tensors):
+        raise UnsupportedModel(
+            f"{file.path} has {blocks} blocks and {len(file.tensors)} tensors: it is damaged."
+        )
     plain = all(tensor.type == Type.F32 for tensor in file.tensors.values())
     return {
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "hidden_size": hidden,
         "intermediate_size": number(file, "feed_forward_length"),
-        "num_hidden_layers": number(file, "block_count"),
+        "num_hidden_layers": blocks,
         "num_attention_heads": heads,
         "num_key_value_heads": number(file, "attention.head_count_kv", heads),
         "head_dim": head_dim,
@@ -97,7 +102,9 @@ def _rope(file: Gguf, head_dim: int) -> dict[str, Any]:
         "rope_theta": file.value("rope.freq_base", 10000.0),
         "partial_rotary_factor": turned / head_dim,
     }
-    kind = file.value("rope.scaling.type", "none")
+    # Early files have a factor and no type. One that says "none" means it, whatever factor stands beside it.
+    kind = file.value("rope.scaling.type", "linear")
+    magnitude = float(file.value("rope.scaling.attn_factor") or 1.0)
     factor = file.value("rope.scaling.factor") or file.value("rope.scale_linear") or 1.0
     if original := file.value("rope.scaling.original_context_length"):
         rope["original_max_position_embeddings"] = original
@@ -108,7 +115,7 @@ def _rope(file: Gguf, head_dim: int) -> dict[str, Any]:
             "rope_type": "longrope",
             "short_factor": factors,
             "long_factor": factors,
-            "attention_factor": 1.0,
+            "attention_factor": magnitude,
         }
         rope.pop("original_max_position_embeddings", None)
     elif "rope_factors_long.weight" in file.tensors:
@@ -117,16 +124,23 @@ def _rope(file: Gguf, head_dim: int) -> dict[str, Any]:
             "short_factor": _factors(file, "rope_factors_short.weight"),
             "long_factor": _factors(file, "rope_factors_long.weight"),
         }
-        if magnitude := file.value("rope.scaling.attn_factor"):
+        if file.value("rope.scaling.attn_factor"):
             rope["attention_factor"] = magnitude
     elif kind == "yarn":
         rope |= {"rope_type": "yarn", "factor": factor}
+        if magnitude != 1:
+            rope["attention_factor"] = magnitude * (0.1 * math.log(factor) + 1 if factor > 1 else 1)
         for ours in ("beta_fast", "beta_slow"):
             if value := file.value(f"rope.scaling.yarn_{ours}"):
                 rope[ours] = value
-    elif kind == "linear" or (kind == "none" and factor != 1):
+    elif kind in ("linear", "none") and magnitude != 1:
+        raise UnsupportedModel(
+            f"{file.path} sets rope.scaling.attn_factor to {magnitude:g} for a rotation of type {kind!r}, which is not "
+            "supported."
+        )
+    elif kind == "linear" and factor != 1:
         rope |= {"rope_type": "linear", "factor": factor}
-    elif kind == "none":
+    elif kind in ("linear", "none"):
         rope["rope_type"] = "default"
     else:
         raise UnsupportedModel(

@@ -18,7 +18,7 @@ from engine.weights.gguf import Gguf, parts
 from engine.weights.gguf_config import config_json
 from engine.weights.gguf_tokenizer import Vocabulary
 
-_MADE = 2
+_MADE = 3
 """Raised when the same file would be converted to something else."""
 _BESIDE = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 """What is taken from beside the file, if there is a tokenizer.json; what of it is missing, from the file."""

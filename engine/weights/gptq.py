@@ -23,6 +23,7 @@ _FORMATS = ("gptq", "gptq_v2")
 
 class Gptq:
     name = "GPTQ"
+    unused = ()
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raises ``UnsupportedModel`` for a variant it does not read."""

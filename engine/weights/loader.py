@@ -43,7 +43,7 @@ class Checkpoint(Protocol):
         ...
 
     def ignore(self, name: str) -> None:
-        """A tensor that the model has no use for."""
+        """A tensor that the model has no use for; ``*end``: all those whose names end so."""
         ...
 
     def finish(self) -> None:
@@ -87,13 +87,20 @@ class Loader:
         layer = name.removesuffix(".weight")
         if len(shape) == 2 and (weight := self._read(layer, *shape)) is not None:
             plain = weight.weight() if isinstance(weight, Groups) else weight
-            return plain.to(self.device, self.dtype)
-        return self._checkpoint.take(name, shape)
+            return finite(plain.to(self.device, self.dtype), name)
+        return finite(self._checkpoint.take(name, shape), name)
 
     def ignore(self, name: str) -> None:
         self._checkpoint.ignore(name)
 
+    def differs(self, name: str, weight: Tensor) -> bool:
+        """Whether the checkpoint holds a plain tensor of that name which is not ``weight``."""
+        return name in self and not torch.equal(self.take(name, tuple(weight.shape)), weight)
+
     def finish(self) -> None:
+        """Raises ``UnsupportedModel`` if a tensor was left over that would change what is computed."""
+        for end in self._stored.unused if self._stored else ():
+            self._checkpoint.ignore(f"*{end}")
         self._checkpoint.finish()
 
     def linear(
@@ -174,9 +181,12 @@ class Loader:
         """This rank's part."""
         whole = self._read(name, out_features, in_features)
         if whole is None:
-            whole = self._checkpoint.take(f"{name}.weight", (out_features, in_features))
+            whole = finite(self._checkpoint.take(f"{name}.weight", (out_features, in_features)), name)
         elif isinstance(whole, Tensor):
-            whole = whole.to(self.device, self.dtype)
+            whole = finite(whole.to(self.device, self.dtype), name)
+        else:
+            finite(whole.scale, name)
+            finite(whole.offset, name)
         if split is None or self.ranks.size == 1:
             return whole
         dimension, what = _DIMENSION[split], f"parts of {name}"
@@ -205,3 +215,14 @@ class Loader:
                 layer, self.adapters, parts, in_features, _DIMENSION[split], self.device, self.dtype
             )
         return Reduced(layer, self.ranks) if split == "in" and self.ranks.size > 1 else layer
+
+
+def finite(weight: Tensor, name: str) -> Tensor:
+    """Raises ``UnsupportedModel`` for a weight that would make every token the same one."""
+    # One sum tells nearly always, and takes a tenth of the time.
+    if not bool(weight.sum().isfinite()) and not bool(weight.isfinite().all()):
+        raise UnsupportedModel(
+            f"The weights {name} hold infinities or NaN in {weight.dtype}: the checkpoint is damaged, or needs another "
+            "--dtype."
+        )
+    return weight

@@ -66,13 +66,22 @@ class SafetensorsReader:
         self.on_read(tensor.nbytes)
 
     def ignore(self, name: str) -> None:
-        """A tensor that the model has no use for; a name that ends in a dot is that of all tensors below."""
+        """A tensor that the model has no use for; a name that ends in a dot is that of all tensors below, and one that
+        begins with a star that of all that end so."""
         self._left.discard(name)
+        if name.startswith("*"):
+            self._left = {left for left in self._left if not left.endswith(name[1:])}
         if name.endswith("."):
             self._left = {left for left in self._left if not left.startswith(name)}
 
     def finish(self) -> None:
-        """Raises ``UnsupportedModel`` if a tensor was left over: then the model computed would not be this one."""
+        """Raises ``UnsupportedModel`` if a tensor was left over: then the model computed would not be this one.
+
+        A bias of zeros makes no difference: tools that quantize write them for layers that have none.
+        """
+        self._left = {
+            name for name in self._left if not (name.endswith(".bias") and not self._get(name).any())
+        }
         if self._left:
             names = sorted(self._left)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -20,6 +20,8 @@ def locate(model: str) -> Path:
         folder = Path(__file__).parents[1] / "demo" / ("model" if model == DEMO else "draft")
         return _checked(folder, "The bundled demo model is missing from this installation")
     folder = Path(model).expanduser()
+    if folder.is_symlink() and not folder.exists():
+        raise ModelUnavailable(f"{model} is a link to {folder.readlink()}, which is not there.")
     if file := _gguf(folder):
         # Imported here: other models need none of it.
         from engine.weights.gguf_folder import as_folder
@@ -61,6 +63,8 @@ def gguf_file(folder: Path) -> Path | None:
     found = sorted(file for file in folder.glob("*.gguf") if not _LATER_PART.search(file.name))
     if not found or any(folder.glob("*.safetensors")):
         return None
+    if gone := [file for file in found if not file.is_file()]:
+        raise ModelUnavailable(f"{gone[0]} is a link to a file that is not there.")
     if len(found) > 1:
         raise ModelUnavailable(
             f"{folder} holds several models: give --model one of {', '.join(file.name for file in found)} in it."

@@ -27,6 +27,8 @@ class Stored(Protocol):
     """A way of storing weights."""
 
     name: str
+    unused: tuple[str, ...]
+    """Ends of names of tensors that such checkpoints have and that are of no use here."""
 
     def holds(self, tensors: RawTensors, name: str) -> bool:
         """Whether the layer of that name is stored so; those that were not to be converted are plain."""
@@ -46,6 +48,11 @@ def stored(config: Mapping[str, Any]) -> Stored | None:
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
+    if isinstance(settings, Mapping) and settings.get("transform_config"):
+        raise UnsupportedModel(
+            "Weights that were turned before they were quantized (transform_config) are not supported: take the plain "
+            "checkpoint and --quantization int4."
+        )
     ways = {"awq": Awq, "gptq": Gptq, "fp8": Fp8, "fbgemm_fp8": Fp8, "compressed-tensors": Fp8}
     method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
     if not isinstance(method, str) or method not in ways:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.errors import UnsupportedModel
 from engine.models.gemma import gemma2, gemma3, gemma3_text
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.mixture import mixtral, qwen3_moe
 from engine.models.registry import load_model
+from engine.weights.loader import finite
 from tests.engine.tiny import SHAPE
 
 MOE = {**SHAPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
@@ -67,6 +69,14 @@ def test_yarn_reaches_as_far_as_it_stretches() -> None:
     assert qwen2({**SHAPE, "rope_scaling": scaling, "max_position_embeddings": 4096}).max_positions == 4096
 
 
+@pytest.mark.parametrize("window", [None, 0, -1])
+def test_no_window_is_written_in_three_ways(window: int | None) -> None:
+    raw = {**SHAPE, "sliding_window": window, "use_sliding_window": True, "max_window_layers": 0}
+    for family in (mistral, phi3, qwen2, qwen3):
+        assert family(raw).windows == (None, None)
+    assert mistral({**SHAPE, "sliding_window": 8.0}).windows == (8, 8)
+
+
 @pytest.mark.parametrize(
     ("use", "first", "expected"), [(True, 1, (None, 8)), (True, 0, (8, 8)), (False, 0, (None, None))]
 )
@@ -89,6 +99,16 @@ def test_qwen_slides_from_a_layer_on(use: bool, first: int, expected: tuple[int 
         (llama, {**SHAPE, "hidden_size": "64"}, "'hidden_size' '64'"),
         (llama, {**SHAPE, "max_position_embeddings": 0}, "'max_position_embeddings' 0"),
         (llama, {**SHAPE, "num_hidden_layers": 10**12}, "'num_hidden_layers'"),
+        (llama, {**SHAPE, "num_hidden_layers": 2 * 10**9}, "'num_hidden_layers' 2000000000: no model"),
+        (llama, {**SHAPE, "partial_rotary_factor": 0}, "partial_rotary_factor is 0"),
+        (llama, {**SHAPE, "partial_rotary_factor": -0.5}, "partial_rotary_factor is -0.5"),
+        (llama, {**SHAPE, "partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
+        (llama, {**SHAPE, "partial_rotary_factor": 0.2}, "partial_rotary_factor is 0.2.*even"),
+        (llama, {**SHAPE, "partial_rotary_factor": float("nan")}, "partial_rotary_factor is nan"),
+        (mistral, {**SHAPE, "sliding_window": -2}, "'sliding_window' -2"),
+        (mistral, {**SHAPE, "sliding_window": 8.5}, "'sliding_window' 8.5"),
+        (phi3, {**SHAPE, "sliding_window": "8"}, "'sliding_window' '8'"),
+        (gemma2, {**SHAPE, "sliding_window": -1}, "sliding_window is not set"),
         (mistral, {**SHAPE, "sliding_window": 8, "layer_types": ["full_attention"] * 2}, "do not agree"),
         (qwen2, {**SHAPE, "layer_types": ["full_attention"]}, "1 layers of 2"),
         (qwen3, {**SHAPE, "layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
@@ -131,7 +151,72 @@ def test_a_head_that_the_weights_lack_is_said_so(model_of: Callable[..., Path]) 
         load_model(folder, torch.device("cpu"), torch.float32)
 
 
-def test_a_copy_of_the_tied_head_is_no_surplus(model_of: Callable[..., Path]) -> None:
+def logits(folder: Path) -> torch.Tensor:
+    model = load_model(folder, torch.device("cpu"), torch.float32)
+    return model.logits(torch.ones(1, SHAPE["hidden_size"]))
+
+
+def test_a_copy_of_the_tied_head_is_no_surplus(
+    model_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = model_of(tie_word_embeddings=True)
+    tied = logits(folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()},
+        folder / "model.safetensors",
+    )
+    assert torch.equal(logits(folder), tied)
+    assert not caplog.records
+
+
+def test_another_head_than_the_tied_one_is_used_and_told(
+    model_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As transformers does."""
     folder = model_of(tie_word_embeddings=False)
+    own = logits(folder)
     (folder / "config.json").write_text(json.dumps({**SHAPE, "tie_word_embeddings": True}))
-    load_model(folder, torch.device("cpu"), torch.float32)
+    assert torch.equal(logits(folder), own)
+    assert "tie_word_embeddings" in caplog.text and "lm_head.weight" in caplog.text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens.weight",
+        "model.layers.1.mlp.down_proj.weight",
+        "model.norm.weight",
+        "lm_head.weight",
+    ],
+)
+def test_weights_that_are_no_numbers_are_refused(
+    model_of: Callable[..., Path], name: str, value: float
+) -> None:
+    folder = model_of()
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].view(-1)[-1] = value
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UnsupportedModel, match=f"{name.removesuffix('.weight')}.* infinities or NaN"):
+        load_model(folder, torch.device("cpu"), torch.float32)
+
+
+def test_weights_whose_sum_is_too_large_are_numbers_all_the_same() -> None:
+    weight = torch.full((4, 4), 60000.0, dtype=torch.float16)
+    assert not weight.sum().isfinite()
+    assert finite(weight, "x") is weight
+
+
+def test_a_bias_of_zeros_is_no_surplus(model_of: Callable[..., Path]) -> None:
+    """Tools that quantize write them for layers that have none."""
+    folder = model_of()
+    expected = logits(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.down_proj.bias"] = torch.zeros(64)
+    save_file(tensors, folder / "model.safetensors")
+    assert torch.equal(logits(folder), expected)
+    tensors["model.layers.0.mlp.down_proj.bias"][3] = 1e-6
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UnsupportedModel, match=r"does not use: model\.layers\.0\.mlp\.down_proj\.bias"):
+        logits(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from gguf import GGMLQuantizationType as Type
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.layers.rope import Rope
 from engine.weights import dequantize
-from engine.weights.gguf import StoredTensor
+from engine.weights.gguf import Gguf, StoredTensor
 from engine.weights.gguf_checkpoint import GgufCheckpoint
+from engine.weights.gguf_config import config_json
 from engine.weights.gguf_folder import as_folder
 from engine.weights.source import locate
 from engine.worker.memory import predict_weights
@@ -112,6 +114,44 @@ def test_llama_3s_factors_and_phi_3s_are_tensors(tmp_path: Path) -> None:
     scaling = {"rope__scaling__type": "linear", "rope__scaling__factor": 8.0}
     file = gguf_files.write(tmp_path / "g.gguf", tmp_path / "gemma", **scaling)
     assert (Paged(as_folder(file)).run(tokens(), [19]) - expected(model, tokens())).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("said", "rope"),
+    [
+        ({}, {"rope_type": "default"}),
+        ({"factor": 3.0}, {"rope_type": "linear", "factor": 3.0}),
+        ({"type": "none", "factor": 3.0}, {"rope_type": "default"}),
+        ({"type": "linear", "factor": 3.0}, {"rope_type": "linear", "factor": 3.0}),
+        ({"type": "linear"}, {"rope_type": "default"}),
+        (
+            {"type": "yarn", "factor": 4.0, "attn_factor": 0.5},
+            {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.5 * (0.1 * math.log(4) + 1)},
+        ),
+        ({"type": "none", "attn_factor": 0.5}, "attn_factor to 0.5.*'none'"),
+        ({"type": "linear", "factor": 2.0, "attn_factor": 0.5}, "attn_factor to 0.5.*'linear'"),
+        ({"attn_factor": 1.0}, {"rope_type": "default"}),
+    ],
+)
+def test_a_rotation_is_scaled_as_the_file_says(
+    tmp_path: Path, said: dict[str, Any], rope: dict[str, Any] | str
+) -> None:
+    save(tmp_path / "model", "Llama")
+    metadata = {f"rope__scaling__{key}": value for key, value in said.items()}
+    file = Gguf(gguf_files.write(tmp_path / "m.gguf", tmp_path / "model", **metadata))
+    if isinstance(rope, str):
+        with pytest.raises(UnsupportedModel, match=rope):
+            config_json(file)
+        return
+    found = config_json(file)["rope_parameters"]
+    assert {key: found[key] for key in found if key in {*rope, "rope_type", "factor"}} == rope
+
+
+def test_more_blocks_than_tensors_are_said_so(tmp_path: Path) -> None:
+    save(tmp_path / "model", "Llama")
+    file = gguf_files.write(tmp_path / "m.gguf", tmp_path / "model", block_count=2**31)
+    with pytest.raises(UnsupportedModel, match="2147483648 blocks"):
+        config_json(Gguf(file))
 
 
 def test_gemmas_layers_slide_as_the_file_says(tmp_path: Path) -> None:

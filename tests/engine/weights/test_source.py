@@ -25,6 +25,19 @@ def test_a_folder_without_a_model_and_no_folder_at_all_are_said_so(tmp_path: Pat
         locate("nothing")
 
 
+def test_links_to_nowhere_are_said_so(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(ModelUnavailable, match=r"link is a link to .*gone, which is not there"):
+        locate(str(tmp_path / "link"))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "m.gguf").symlink_to(tmp_path / "gone.gguf")
+    with pytest.raises(ModelUnavailable, match=r"m\.gguf is a link to a file that is not there"):
+        locate(str(folder))
+    with pytest.raises(ModelUnavailable, match=r"m\.gguf is a link"):
+        locate(str(folder / "m.gguf"))
+
+
 def test_a_hub_id_without_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import huggingface_hub.constants
 

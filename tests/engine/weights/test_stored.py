@@ -123,8 +123,25 @@ def test_fp8_scales_for_all_for_each_output_and_for_blocks() -> None:
     )
     rows, columns = torch.arange(6) // 4, torch.arange(10) // 4
     assert torch.equal(read, codes.float() * blocks[rows][:, columns])
-    with pytest.raises(UnsupportedModel, match="weight_scale has the shape"):
-        Fp8({}).read(Tensors({"x.weight": codes, "x.weight_scale": torch.ones(3)}), "x", 6, 10)
+    for shape in ((3,), (1, 6), (3, 2), (6, 1, 1), (2, 2)):
+        with pytest.raises(UnsupportedModel, match="weight_scale has the shape"):
+            Fp8({}).read(Tensors({"x.weight": codes, "x.weight_scale": torch.ones(shape)}), "x", 6, 10)
+
+
+def test_fp8_blocks_as_compressed_tensors_has_them() -> None:
+    """As many blocks as outputs: their number does not say what they are, their shape does."""
+    group = {"weights": {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [4, 2]}}
+    settings = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    codes = torch.randn(8, 8).to(torch.float8_e4m3fn)
+    blocks = torch.arange(8.0).reshape(2, 4) + 1
+    way = stored({"quantization_config": settings})
+    assert way is not None
+    read = way.read(Tensors({"x.weight": codes, "x.weight_scale": blocks}), "x", 8, 8)
+    rows, columns = torch.arange(8) // 4, torch.arange(8) // 2
+    assert torch.equal(read, codes.float() * blocks[rows][:, columns])
+    other = {"weights": {**group["weights"], "block_structure": [2, 2]}}
+    with pytest.raises(UnsupportedModel, match="several sizes"):
+        stored({"quantization_config": {**settings, "config_groups": {"0": group, "1": other}}})
 
 
 @pytest.mark.parametrize(
@@ -135,6 +152,10 @@ def test_fp8_scales_for_all_for_each_output_and_for_blocks() -> None:
         ({"quant_method": "awq", "version": "gemv"}, "'gemv'"),
         ({"quant_method": "awq", "group_size": 16}, "groups of 16"),
         ({"quant_method": "gptq", "bits": 3}, "3 bits"),
+        (
+            {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {}}},
+            "transform_config",
+        ),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "'marlin'"),
         (
             {
@@ -245,6 +266,11 @@ def test_a_whole_model_of_fp8(tmp_path: Path) -> None:
         codes = tensors[name].to(torch.float8_e4m3fn)
         wide = codes.float() * 0.5
         tensors |= {name: codes, name + "_scale_inv": torch.full((1, 1), 0.5)}
+        if "k_proj" in name:
+            # Of a cache in 8 bits, where there is one.
+            layer = name.removesuffix("k_proj.weight")
+            for extra in ("k_scale", "v_scale", "k_proj.output_scale", "q_scale"):
+                tensors[layer + extra] = torch.tensor(0.25)
         (other := load_file(plain / "model.safetensors"))[name] = wide
         save_file(other, plain / "model.safetensors")
     save_file(tensors, folder / "model.safetensors")
