@@ -91,7 +91,7 @@ async def test_long_texts_are_read_elsewhere_with_the_same_findings(aside: Aside
 
 
 async def test_a_pattern_that_takes_too_long_is_ended_and_told(aside: Aside) -> None:
-    mine = guards(aside, topics={"patterns": [HOSTILE_PATTERN], "timeout": "2s"})
+    mine = guards(aside, topics={"patterns": [HOSTILE_PATTERN], "timeout": "1s"})
     await screened(mine, "a few words")
     rounds = 0
 
@@ -103,7 +103,7 @@ async def test_a_pattern_that_takes_too_long_is_ended_and_told(aside: Aside) -> 
 
     others = asyncio.create_task(turns())
     with pytest.raises(
-        GuardUnavailable, match=r"'topics' could not judge this request .no verdict within 2 s"
+        GuardUnavailable, match=r"'topics' could not judge this request .no verdict within 1 s"
     ):
         await screened(mine, HOSTILE_TEXT)
     others.cancel()
@@ -129,6 +129,20 @@ async def test_one_tenant_leaves_a_process_to_the_others() -> None:
     for task in hostile:
         task.cancel()
     await asyncio.gather(*hostile, return_exceptions=True)
+    await aside.aclose()
+
+
+async def test_long_texts_of_one_tenant_do_not_starve_anothers() -> None:
+    aside = Aside(1)
+    mine = guards(aside, toxicity={"checks": ["fast"]})
+    words = "What is the capital of Norway, and how far is it from here by train? "
+    many = [asyncio.create_task(screened(mine, words * 2000, "mallory")) for _ in range(5)]
+    await asyncio.sleep(0)
+    await screened(mine, words * 200, "alice")
+    assert not any(task.done() for task in many)  # each has ten times as many parts
+    for task in many:
+        task.cancel()
+    await asyncio.gather(*many, return_exceptions=True)
     await aside.aclose()
 
 
@@ -171,10 +185,13 @@ async def test_short_texts_and_proven_patterns_start_no_process() -> None:
     await screened(mine, "a few words " * 100)
 
 
-async def test_what_a_text_is_full_of_is_bounded_and_told(aside: Aside) -> None:
+async def test_what_a_text_is_full_of_is_bounded_and_told(
+    aside: Aside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.guards.judgement.MOST_FINDINGS", 5000)
     mine = guards(aside, pii={"checks": ["fast"], "action": "mask"})
-    with pytest.raises(BadRequest, match=r"'pii' has more than 100000 findings in this request. Send less"):
-        await screened(mine, "a@b.io " * 120_000)
+    with pytest.raises(BadRequest, match=r"'pii' has more than 5000 findings in this request. Send less"):
+        await screened(mine, "a@b.io " * 5001)
 
 
 async def test_one_finding_is_enough_to_refuse(aside: Aside) -> None:
@@ -205,6 +222,18 @@ async def test_streams_are_read_elsewhere_too(aside: Aside, stream: str) -> None
     chunks = await answered(mine, *("so " * 12), *"it is ab12x or", *(" so" * 12))
     text = "".join((chunk.delta or {}).get("content", "") for chunk in chunks)
     assert text == "so " * 12 + "it is [PATTERN_0] or" + " so" * 12
+
+
+async def test_long_answers_are_read_elsewhere(aside: Aside) -> None:
+    rules = {"on": ["output"], "action": "redact", "stream": "hold", "checks": ["fast"]}
+    text = "so " * AT_ONCE + "to ann@example.org"
+    chunks = await answered(guards(aside, pii=rules), text)
+    assert "".join((one.delta or {}).get("content", "") for one in chunks) == "so " * AT_ONCE + (
+        "to [EMAIL_ADDRESS]"
+    )
+    none = Aside(0, line=0.01)
+    assert (await answered(guards(none, pii=rules), text))[-1].revocation is not None
+    assert (await answered(guards(none, pii=rules), text[-100:]))[-1].revocation is None
 
 
 @pytest.mark.parametrize("stream", ["hold", "windowed", "optimistic"])
