@@ -107,7 +107,7 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
     """A gateway for ``policy``, written to ``folder``; ``settings`` as in ``gateway.settings``."""
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
-    folder.mkdir(exist_ok=True)  # noqa: ASYNC240
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     url = f"http://127.0.0.1:{port}"
     client = httpx.AsyncClient(
         base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=300, verify=False, trust_env=False

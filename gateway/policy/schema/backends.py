@@ -32,6 +32,12 @@ def _engine_base(url: str) -> str:
     return url
 
 
+def _never(continues: bool) -> bool:
+    if continues:
+        raise ValueError("an embedder gives no answers to go on from; remove the key")
+    return continues
+
+
 class Breaker(Frozen):
     """When a failing model of a backend is left alone, and for how long; then one request is its probe.
 
@@ -129,6 +135,7 @@ class SidecarBackend(AnyBackend):
 
     kind: Literal["sidecar"]
     local: bool = True
+    continues: Annotated[bool, AfterValidator(_never)] = False
     matryoshka: bool = Field(default=False, strict=True)
     """Whether the embedder was trained so that a vector's beginning is a good vector: ``dimensions`` then cuts it."""
 

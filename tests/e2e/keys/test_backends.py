@@ -1,0 +1,419 @@
+"""What the keys of ``backends`` do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.policy.loader import load_policy
+from gateway.policy.problems import PolicyError
+from tests.e2e.keys.frame import (
+    OTHER,
+    UP,
+    Look,
+    Row,
+    Site,
+    code,
+    message,
+    on,
+    sent,
+    shows,
+    status,
+    streamed,
+    text,
+)
+from tests.fakes import Do, completion, reply, said, stream
+
+pytestmark = pytest.mark.anyio
+
+ENGINE_UP = UP.removesuffix("/v1")
+FAILS = reply({"error": {"message": "no"}}, status=500)
+FINE = reply(completion("from up"))
+IMPATIENT = {"tiers": {"default": {"max_wait": "100ms"}}}
+
+
+def backend(name: str, **more: Any) -> dict[str, Any]:
+    return {"backends": {name: more}}
+
+
+def up_as(kind: str, **more: Any) -> dict[str, Any]:
+    """The server ``up`` as a backend of this kind."""
+    return backend("up", kind=kind, base_url=UP if kind == "openai" else ENGINE_UP, **more)
+
+
+async def second_while_the_first_hangs(site: Site) -> int:
+    first = asyncio.create_task(site.ask(model="up"))
+    await site.up.arrived()
+    second = await site.ask(model="up")
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    return second.status_code
+
+
+def asked(count: int, pause: float = 0.0) -> Look:
+    """How often the server ``up`` was asked for so many requests."""
+
+    async def look(site: Site) -> int:
+        for _ in range(count):
+            await site.ask(model="up")
+            await asyncio.sleep(pause)
+        return len(site.up.requests)
+
+    return look
+
+
+async def path(site: Site) -> str:
+    await site.ask(model="up")
+    return site.up.requests[-1].path
+
+
+def server_header(name: str) -> Look:
+    async def look(site: Site) -> str | None:
+        await site.ask(model="up")
+        return site.up.requests[-1].headers.get(name)
+
+    return look
+
+
+async def embedding_status(site: Site) -> int:
+    return (await site.post("/v1/embeddings", {"model": "vectors", "input": "a"})).status_code
+
+
+async def last_role(site: Site) -> str:
+    """Of the messages that ``up`` was sent to go on with."""
+    await streamed(site, model="cut")
+    return str(site.up.requests[-1].json()["messages"][-1]["role"])
+
+
+async def cut_text(site: Site) -> tuple[str, str | None]:
+    return await streamed(site, model="cut")
+
+
+LOCAL = {"tenants": {"acme": {"local_only": True}}}
+CUT = {
+    "backends": {"short": {"kind": "fake", "script": [{"reply": "one two three", "cut_after": 1}]}},
+    "models": {"cut": on("short", fallbacks=["up"])},
+}
+BOTH = {
+    "models": {
+        "pair": {
+            "targets": [{"backend": "up", "model": "u"}, {"backend": "other", "model": "o"}],
+            "regions": ["eu"],
+        }
+    }
+}
+SCRIPT = "backends.<name>.script[]"
+
+
+def scripted(*script: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return backend("script", script=list(script), **more)
+
+
+BREAKER = {"failures": 2}
+
+ROWS = [
+    Row(
+        "backends.<name>.max_concurrency",
+        {**backend("up", max_concurrency=1), **IMPATIENT},
+        second_while_the_first_hangs,
+        503,
+        200,
+        IMPATIENT,
+        up=((Do.HANG,), FINE),
+    ),
+    Row(
+        "backends.<name>.max_tokens_in_flight",
+        {**backend("up", max_tokens_in_flight=1), **IMPATIENT},
+        second_while_the_first_hangs,
+        503,
+        200,
+        IMPATIENT,
+        up=((Do.HANG,), FINE),
+    ),
+    Row(
+        "backends.<name>.region",
+        {**BOTH, **backend("other", region="eu")},
+        text(model="pair"),
+        "from the other",
+        "from up",
+        {**BOTH, **backend("up", region="eu")},
+        up=(FINE,),
+    ),
+    Row("backends.<name>.breaker", backend("up", breaker=BREAKER), asked(4), 2, 4, up=(FAILS,)),
+    Row(
+        "backends.<name>.breaker.failures",
+        backend("up", breaker={"failures": 3}),
+        asked(4),
+        3,
+        2,
+        backend("up", breaker={"failures": 2}),
+        up=(FAILS,),
+    ),
+    Row(
+        "backends.<name>.breaker.share",
+        backend("up", breaker={**BREAKER, "share": 1.0}),
+        asked(4),
+        4,
+        3,
+        backend("up", breaker=BREAKER),
+        up=(FAILS, FINE, FAILS),
+    ),
+    Row(
+        "backends.<name>.breaker.window",
+        backend("up", breaker={**BREAKER, "window": "50ms"}),
+        asked(3, pause=0.1),
+        3,
+        2,
+        backend("up", breaker=BREAKER),
+        up=(FAILS,),
+    ),
+    Row(
+        "backends.<name>.breaker.cooldown",
+        backend("up", breaker={**BREAKER, "cooldown": "50ms"}),
+        asked(3, pause=0.1),
+        3,
+        2,
+        backend("up", breaker=BREAKER),
+        up=(FAILS,),
+    ),
+    # kind: openai
+    Row(
+        "backends.<name>.kind (openai)", {}, path, "/v1/chat/completions", "/v1/messages", up_as("anthropic")
+    ),
+    Row(
+        "backends.<name>.base_url (openai)",
+        backend("up", base_url=OTHER),
+        text(model="up"),
+        "from the other",
+        "from up",
+        up=(FINE,),
+    ),
+    Row(
+        "backends.<name>.api_key (openai)",
+        backend("up", api_key="sk-1"),
+        server_header("authorization"),
+        "Bearer sk-1",
+        None,
+    ),
+    Row(
+        "backends.<name>.local (openai)",
+        {**LOCAL, **backend("up", local=True)},
+        code(model="up"),
+        200,
+        "local_only",
+        LOCAL,
+    ),
+    Row(
+        "backends.<name>.continues (openai)",
+        {**CUT, "backends": {**CUT["backends"], "up": {"continues": True}}},
+        last_role,
+        "assistant",
+        "user",
+        CUT,
+        up=(stream(*said("more")),),
+    ),
+    # kind: engine
+    Row(
+        "backends.<name>.kind (engine)",
+        up_as("engine"),
+        server_header("x-tollgate-priority"),
+        "0",
+        None,
+    ),
+    Row(
+        "backends.<name>.base_url (engine)",
+        up_as("engine", launch=False),
+        text(model="up"),
+        "from up",
+        "from the other",
+        backend("up", kind="engine", base_url=OTHER.removesuffix("/v1")),
+        up=(FINE,),
+    ),
+    Row(
+        "backends.<name>.local (engine)",
+        {**LOCAL, **up_as("engine")},
+        code(model="up"),
+        200,
+        "local_only",
+        {**LOCAL, **up_as("engine", local=False)},
+    ),
+    Row(
+        "backends.<name>.continues (engine)",
+        {**CUT, "backends": {**CUT["backends"], **up_as("engine")["backends"]}},
+        last_role,
+        "assistant",
+        "user",
+        {**CUT, "backends": {**CUT["backends"], **up_as("engine", continues=False)["backends"]}},
+        up=(stream(*said("more")),),
+    ),
+    # kind: anthropic
+    Row("backends.<name>.kind (anthropic)", up_as("anthropic"), path, "/v1/messages", "/v1/chat/completions"),
+    Row(
+        "backends.<name>.base_url (anthropic)",
+        up_as("anthropic"),
+        text(model="up"),
+        "from up",
+        "from the other",
+        backend("up", kind="anthropic", base_url=OTHER.removesuffix("/v1")),
+        up=(reply(message("from up")),),
+        other=(reply(message("from the other")),),
+    ),
+    Row(
+        "backends.<name>.api_key (anthropic)",
+        up_as("anthropic", api_key="sk-ant"),
+        server_header("x-api-key"),
+        "sk-ant",
+        None,
+        up_as("anthropic"),
+    ),
+    Row(
+        "backends.<name>.max_tokens (anthropic)",
+        up_as("anthropic", max_tokens=77),
+        sent("max_tokens"),
+        77,
+        4096,
+        up_as("anthropic"),
+    ),
+    Row(
+        "backends.<name>.local (anthropic)",
+        {**LOCAL, **up_as("anthropic", local=True)},
+        code(model="up"),
+        200,
+        "local_only",
+        {**LOCAL, **up_as("anthropic")},
+        up=(reply(message()),),
+    ),
+    Row(
+        "backends.<name>.continues (anthropic)",
+        {**CUT, "backends": {**CUT["backends"], **up_as("anthropic", continues=True)["backends"]}},
+        last_role,
+        "assistant",
+        "user",
+        {**CUT, "backends": {**CUT["backends"], **up_as("anthropic")["backends"]}},
+        up=(reply(message()),),
+    ),
+    # kind: fake
+    Row(
+        "backends.<name>.kind (fake)",
+        {},
+        text(),
+        "one two three",
+        "from up",
+        {
+            "backends": {"script": None, "plain": {"kind": "openai", "base_url": UP}},
+            "models": {"m": on("plain")},
+        },
+        up=(FINE,),
+    ),
+    Row("backends.<name>.script (fake)", scripted({"reply": "said"}), text(), "said", "one two three"),
+    Row(
+        f"{SCRIPT}.match (fake)",
+        scripted({"match": "sesame", "reply": "open"}, {"reply": "shut"}),
+        text(),
+        "shut",
+        "open",
+        scripted({"reply": "open"}, {"reply": "shut"}),
+    ),
+    Row(
+        f"{SCRIPT}.reply (fake)",
+        scripted({"reply": "said"}),
+        text(),
+        "said",
+        "else",
+        scripted({"reply": "else"}),
+    ),
+    Row(
+        f"{SCRIPT}.status (fake)", scripted({"status": 429}), status(), 429, 200, scripted({"reply": "said"})
+    ),
+    Row(
+        f"{SCRIPT}.cut_after (fake)",
+        {**CUT, "models": {"cut": on("short")}},
+        cut_text,
+        ("one", "upstream_cut"),
+        ("one two three", None),
+        {"models": {"cut": on("script")}},
+    ),
+    Row(
+        "backends.<name>.first_token_delay (fake)",
+        scripted({"reply": "late"}, first_token_delay="1h")
+        | {"models": {"m": on("script", timeouts={"total": "1s"})}},
+        status(),
+        504,
+        200,
+        {"models": {"m": on("script", timeouts={"total": "1s"})}},
+    ),
+    Row(
+        "backends.<name>.token_delay (fake)",
+        scripted({"reply": "one two"}, token_delay="1h")
+        | {"models": {"m": on("script", timeouts={"total": "1s"})}},
+        status(),
+        504,
+        200,
+        {"models": {"m": on("script", timeouts={"total": "1s"})}},
+    ),
+    Row(
+        "backends.<name>.local (fake)",
+        LOCAL,
+        code(),
+        200,
+        "local_only",
+        {**LOCAL, "backends": {"script": {"local": False}, "up": {"local": True}}},
+    ),
+    Row(
+        "backends.<name>.continues (fake)",
+        {
+            **CUT,
+            "backends": {
+                **CUT["backends"],
+                "script": {"continues": True, "script": [{"reply": " and more"}]},
+            },
+        }
+        | {"models": {"cut": on("short", fallbacks=["m"])}},
+        cut_text,
+        ("one and more", None),
+        ("one", "upstream_cut"),
+        {**CUT, "backends": {**CUT["backends"], "script": {"script": [{"reply": " and more"}]}}}
+        | {"models": {"cut": on("short", fallbacks=["m"])}},
+    ),
+    # kind: sidecar
+    Row(
+        "backends.<name>.kind (sidecar)",
+        {"backends": {"vectors": {"kind": "sidecar"}}, "models": {"vectors": on("vectors")}},
+        embedding_status,
+        503,  # there is none beside this gateway
+        200,
+        {"models": {"vectors": on("script")}},
+    ),
+    Row(
+        "backends.<name>.local (sidecar)",
+        {**LOCAL, "backends": {"vectors": {"kind": "sidecar"}}, "models": {"vectors": on("vectors")}},
+        embedding_status,
+        503,
+        403,
+        {
+            **LOCAL,
+            "backends": {"vectors": {"kind": "sidecar", "local": False}},
+            "models": {"vectors": on("vectors")},
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=repr)
+async def test_it_does_what_it_says(row: Row, tmp_path: Path) -> None:
+    await row.run(tmp_path)
+
+
+@shows("backends.<name>.continues (sidecar)")
+def test_an_embedder_goes_on_from_nothing(tmp_path: Path) -> None:
+    """It may say so, and cannot say otherwise."""
+    models = "models: {m: {targets: [{backend: e, model: e}]}}"
+    written = f"version: 1\nbackends: {{e: {{kind: sidecar, continues: %s}}}}\n{models}"
+    (tmp_path / "gateway.yaml").write_text(written % "false")
+    load_policy(tmp_path, {})
+    (tmp_path / "gateway.yaml").write_text(written % "true")
+    with pytest.raises(PolicyError, match=r"gateway.yaml:2: backends.e.continues"):
+        load_policy(tmp_path, {})
