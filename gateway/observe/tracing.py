@@ -43,7 +43,8 @@ def close(receipts: Receipts, call: Call, trace_id: str, status: int, error: str
     """Keep the receipt of a request that has ended, and log one line about it. ``error`` is why it failed."""
     seconds = round(time.perf_counter() - call.started, 6)
     notes = call.receipt.notes
-    notes["trace"] = {"trace_id": trace_id, "status": status, "seconds": seconds}
+    who = call.principal.key_id
+    notes["trace"] = {"trace_id": trace_id, "key": who, "status": status, "seconds": seconds}
     receipts.keep(call.principal.tenant, call.receipt)
     level = level_of(status)
     if not log.isEnabledFor(level):
@@ -61,7 +62,7 @@ def close(receipts: Receipts, call: Call, trace_id: str, status: int, error: str
         level,
         "request",
         message,
-        *(call.request_id, trace_id, tenant, call.principal.key_id, model, backend, status, error),
+        *(call.request_id, trace_id, tenant, who, model, backend, status, error),
         *(meter.get("prompt_tokens"), meter.get("completion_tokens")),
         *(notes.get("quota", {}).get("cost_usd"), seconds),
     )

@@ -111,18 +111,31 @@ def _placed(value: Json, where: Mapping[str, str]) -> Json:
     return value
 
 
+def _beside(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
 @asynccontextmanager
 async def a_site(
     folder: Path,
     policy: Mapping[str, Any],
     up: tuple[Script, ...] = (),
     other: tuple[Script, ...] = (),
+    files: Mapping[str, bytes] = {},
+    health: Script | None = None,
     **settings: Any,
 ) -> AsyncIterator[Site]:
-    """``policy`` is joined to ``base()``; ``up`` and ``other`` are answers of the servers, the last one for ever."""
+    """``policy`` is joined to ``base()``; ``up`` and ``other`` are answers of the servers, the last one for ever.
+
+    ``files`` lie beside the policy; ``health`` is what ``other`` says to every GET.
+    """
+    for name, content in files.items():
+        _beside(folder / "policies" / name, content)
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(FakeUpstream(*scripts)) for scripts in (up, other)]
         servers[1].scripts = servers[1].scripts if other else [reply(completion("from the other"))]
+        servers[1].health = health or servers[1].health
         where = {UP: servers[0].base_url, OTHER: servers[1].base_url}
         whole = _placed(joined(base(), policy), where)
         gateway = await stack.enter_async_context(serving(folder / "policies", whole, **settings))
@@ -261,6 +274,19 @@ async def figures(site: Site, name: str) -> float:
     page = (await site.gateway.http.get("/metrics", headers=OPERATOR)).text
     lines = [line for line in page.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+async def second_while_the_first_hangs(site: Site, **ask: Any) -> int | str:
+    """What a second request to ``up`` gets while one is under way there; ``waits`` where it gets nothing."""
+    first = asyncio.create_task(site.ask(model="up", **ask))
+    await site.up.arrived()
+    second = asyncio.create_task(site.ask(model="up", **ask))
+    await asyncio.wait([second], timeout=1.0)
+    seen = second.result().status_code if second.done() else "waits"
+    for task in (first, second):
+        task.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    return seen
 
 
 async def streamed(site: Site, *args: Any, **ask: Any) -> tuple[str, str | None]:

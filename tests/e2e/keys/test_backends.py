@@ -19,6 +19,7 @@ from tests.e2e.keys.frame import (
     code,
     message,
     on,
+    second_while_the_first_hangs,
     sent,
     shows,
     status,
@@ -42,15 +43,6 @@ def backend(name: str, **more: Any) -> dict[str, Any]:
 def up_as(kind: str, **more: Any) -> dict[str, Any]:
     """The server ``up`` as a backend of this kind."""
     return backend("up", kind=kind, base_url=UP if kind == "openai" else ENGINE_UP, **more)
-
-
-async def second_while_the_first_hangs(site: Site) -> int:
-    first = asyncio.create_task(site.ask(model="up"))
-    await site.up.arrived()
-    second = await site.ask(model="up")
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
-    return second.status_code
 
 
 def asked(count: int, pause: float = 0.0) -> Look:
