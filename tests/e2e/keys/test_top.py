@@ -1,0 +1,152 @@
+"""What the keys of ``limits`` and ``cors`` do, and those at the top that stand alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.keys.frame import UP, Look, Row, Site, base, on, shows, text
+from tests.serving import chat
+
+pytestmark = pytest.mark.anyio
+
+PAGE = "https://chat.example.com"
+SYSTEM = "You are the assistant of the shop."
+ENGINE = {
+    "backends": {"up": {"kind": "engine", "base_url": UP.removesuffix("/v1")}},
+    "models": {"up": on("up", prefix_sharing="system")},
+}
+
+
+def body(**more: Any) -> Look:
+    """The status of a chat with these fields."""
+
+    async def look(site: Site) -> int:
+        return (await site.post("/v1/chat/completions", {**chat("m"), **more})).status_code
+
+    return look
+
+
+async def prompts(site: Site) -> int:
+    return (await site.post("/v1/completions", {"model": "m", "prompt": ["a", "b", "c"]})).status_code
+
+
+async def shared(site: Site) -> str | None:
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hi"}]
+    await site.post("/v1/chat/completions", {"model": "up", "messages": messages})
+    return site.up.requests[-1].headers.get("x-tollgate-prefix-sharing")
+
+
+def nested(depth: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        inner = {"type": "object", "properties": {"a": inner}}
+    return inner
+
+
+def tool(name: str, **schema: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": schema or {"type": "object"}}}
+
+
+THREE = [{"role": "user", "content": "Hi"}] * 3
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hi"}] * 3}]
+
+
+def limited(name: str, most: int, look: Look) -> Row:
+    return Row(f"limits.{name}", {"limits": {name: most}}, look, 400, 200)
+
+
+def told(name: str, *, preflight: bool = False, **headers: str) -> Look:
+    """What a browser on ``PAGE`` is told by a header."""
+
+    async def look(site: Site) -> str | None:
+        named = {"origin": PAGE, **{key.replace("_", "-"): value for key, value in headers.items()}}
+        if preflight:
+            asked = {**named, "access-control-request-method": "POST"}
+            response = await site.gateway.http.options("/v1/chat/completions", headers=asked)
+        else:
+            response = await site.gateway.http.get("/v1/models", headers=named)
+        return response.headers.get(f"access-control-{name}")
+
+    return look
+
+
+def cors(**more: Any) -> dict[str, Any]:
+    return {"cors": {"allow_origins": [PAGE], **more}}
+
+
+async def may_send(site: Site) -> bool:
+    ask = told("allow-headers", preflight=True, access_control_request_headers="x-mine")
+    return "x-mine" in (await ask(site) or "")
+
+
+ROWS = [
+    Row(
+        "backends",
+        {"backends": {"new": {"kind": "fake", "script": [{"reply": "new"}]}}, "models": {"m": on("new")}},
+        text(),
+        "new",
+        "one two three",
+    ),
+    Row("limits", {"limits": {"messages": 2}}, body(messages=THREE), 400, 200),
+    limited("messages", 2, body(messages=THREE)),
+    limited("parts", 2, body(messages=PARTS)),
+    limited("tools", 1, body(tools=[tool("a"), tool("b")])),
+    limited("stop", 1, body(stop=["a", "b"])),
+    limited("prompts", 2, prompts),
+    limited("values", 5, body()),
+    limited("entries", 3, body()),
+    limited("depth", 8, body(tools=[tool("a", **nested(6))])),
+    Row("cors", cors(), told("allow-origin"), PAGE, None),
+    Row(
+        "cors.allow_origins",
+        cors(),
+        told("allow-origin"),
+        PAGE,
+        None,
+        cors(allow_origins=["https://else.example"]),
+    ),
+    Row("cors.allow_headers", cors(allow_headers=["authorization"]), may_send, False, True, cors()),
+    Row(
+        "cors.allow_credentials",
+        cors(allow_credentials=True),
+        told("allow-credentials"),
+        "true",
+        None,
+        cors(),
+    ),
+    Row(
+        "cors.allow_private_network",
+        cors(allow_private_network=True),
+        told("allow-private-network", preflight=True, access_control_request_private_network="true"),
+        "true",
+        None,
+        cors(),
+    ),
+    Row("cors.max_age", cors(max_age="30s"), told("max-age", preflight=True), "30", "600", cors()),
+    Row("shared_prompts", ENGINE | {"shared_prompts": {"shop": SYSTEM}}, shared, "system", None, ENGINE),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=repr)
+async def test_it_does_what_it_says(row: Row, tmp_path: Path) -> None:
+    await row.run(tmp_path)
+
+
+@shows("version")
+def test_a_format_to_come_is_refused(tmp_path: Path) -> None:
+    for version, code in ((1, 0), (2, 1)):
+        (tmp_path / "gateway.yaml").write_text(yaml.safe_dump({**base(), "version": version}))
+        ran = subprocess.run(
+            [sys.executable, "-m", "gateway", "check", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == code
+        assert ("version" in ran.stdout) is bool(code)
