@@ -49,9 +49,15 @@ async def calls_for_two_at_once(site: Site) -> int:
 
 
 async def files(site: Site) -> set[str]:
-    """What lies in the state folder once a request has been entered."""
+    """What lies in the state folder a while after a request."""
     await site.ask()
-    return {file.name for file in (site.folder / "state").glob("*.sqlite")}
+    found: set[str] = set()
+    for _ in range(20):
+        found = {file.name for file in (site.folder / "state").glob("*.sqlite")}
+        if found:
+            break
+        await asyncio.sleep(0.05)
+    return found
 
 
 ROWS = [

@@ -100,7 +100,7 @@ ROWS = [
     limited("stop", 1, body(stop=["a", "b"])),
     limited("prompts", 2, prompts),
     limited("values", 5, body()),
-    limited("entries", 3, body()),
+    limited("entries", 2, body()),
     limited("depth", 8, body(tools=[tool("a", **nested(6))])),
     Row("cors", cors(), told("allow-origin"), PAGE, None),
     Row(
