@@ -65,12 +65,14 @@ test: setup
 
 # After `make test`: layers, worker and kernels as on processors without AMX, without AVX-512 (libraries and compiler
 # alike), and where MKL has no AVX-512; each with a cache of compiled C of its own. A line here is a run of its own.
-# Last the published shapes of answers; the outside suites, which need a package index, run without `shapes`.
+# Then six random stories of what limits promise, and last the published shapes of answers; the outside suites, which
+# need a package index, run without `shapes`.
 NUMERICS = .venv/bin/python -m pytest $(PYTEST_ARGS) tests/engine/layers tests/engine/worker tests/kernels
 test-all: test
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $(NUMERICS)
 	ONEDNN_MAX_CPU_ISA=AVX2 $(NUMERICS)
 	ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 CC="cc -mno-avx512f" $(NUMERICS)
+	TOLLGATE_PROMISES=6 .venv/bin/python -m pytest $(PYTEST_ARGS) tests/e2e/test_promises.py
 	.venv/bin/python -m benchmarks.conformance shapes
 
 attack: setup
