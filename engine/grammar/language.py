@@ -14,6 +14,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from engine.core.sampling_params import Grammar, Kind
+from engine.grammar.crowds import crowds
 
 MAX_SOURCE = 128 * 1024
 """Characters of the longest grammar: as many as OpenAI takes in a schema
@@ -83,10 +84,29 @@ def check(grammar: Grammar) -> str | None:
         matcher.compute_bitmask()  # some grammars compile and are too much at the first token
     if matcher.is_error():
         return plain(matcher.get_error())
+    if grammar.kind == "json_schema" and (reason := _crowded(json.loads(grammar.source))):
+        return reason
     if grammar.prefix:
         matcher.consume_tokens(_bytes().tokenize_str(grammar.prefix))
         if matcher.is_error():
             return "the answer to be continued does not begin as it demands"
+    return None
+
+
+def _crowded(schema: object) -> str | None:
+    """Why it cannot be followed everywhere, though it can be begun."""
+    for crowd, text in crowds(schema):
+        # Each has two at the least, four where all properties of the object are optional.
+        if 2 * len(crowd.get("properties", ())) <= _WIDEST:
+            grammar = Grammar("json_schema", json.dumps(crowd))
+            matcher = LLMatcher(_bytes(), definition(grammar), log_level=0, limits=limits(grammar.kind))
+            matcher.consume_tokens(_bytes().tokenize_str(text))
+            if not matcher.is_error():
+                continue
+        return (
+            "an object has more optional properties than may be open at once "
+            f"(some {_WIDEST // 4}): make some of them required, or put them in objects of their own"
+        )
     return None
 
 

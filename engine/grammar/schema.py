@@ -3,6 +3,7 @@
 - What says nothing is taken out where llguidance does not know it: ``uniqueItems: false``, a ``format`` of another's
   invention (formats are remarks, https://json-schema.org/draft/2020-12/json-schema-validation#section-7.2).
 - Objects are closed: where nothing is said of further properties, none are made up.
+- Counts that are written 2.0 are written 2, which is the same to a schema and not to llguidance.
 - Strings that nothing else bounds get a bound where one is asked for, so that a small model comes to an end.
 """
 
@@ -24,6 +25,12 @@ _MIXED = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "not", "on
 """Beside these an object has more properties than stand with it."""
 _BOUNDS = ("const", "enum", "format", "maxLength", "pattern")
 _NUMBER_BOUNDS = ("const", "enum", "exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
+_COUNTS = frozenset(
+    {
+        *("maxContains", "maxItems", "maxLength", "maxProperties"),
+        *("minContains", "minItems", "minLength", "minProperties"),
+    }
+)
 _FORMATS = frozenset(
     {
         *("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri"),
@@ -54,7 +61,9 @@ class _Preparation:
             found = {name: value for name, value in found.items() if name not in ("if", "then", "else")}
         within = mixed or ("properties" in found and any(name in found for name in _MIXED))
         for name, value in list(found.items()):
-            if name in _OF_LISTS and isinstance(value, list):
+            if name in _COUNTS and isinstance(value, float) and value.is_integer():
+                found[name] = int(value)
+            elif name in _OF_LISTS and isinstance(value, list):
                 found[name] = [self.of(one, mixed=within) for one in value]
             elif name in _OF_ONE and isinstance(value, dict):
                 found[name] = self.of(value)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from engine.core.sampling_params import Grammar
-from engine.grammar.language import MAX_SOURCE, check, choice, embedded, lark, quoted
+from engine.grammar.language import MAX_SOURCE, check, choice, definition, embedded, lark, limits, quoted
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,8 @@ def test_a_gbnf_that_breaks_off_is_no_grammar(source: str) -> None:
 
 PATTERNS = {f"p{i}": {"pattern": f"^(a|b)*{i}.{{9}}$"} for i in range(1500)}
 MANY = [{"required": [f"{i}"]} for i in range(9)]
+REFERRING: dict[str, Any] = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 50} for i in range(8)}
+REFERRING["d8"] = {"type": "null"}
 DOUBLING = "".join(f"r{i}: r{i + 1} r{i + 1} | r{i + 1}\n" for i in range(2000))
 
 
@@ -78,14 +82,62 @@ DOUBLING = "".join(f"r{i}: r{i + 1} r{i + 1} | r{i + 1}\n" for i in range(2000))
         Grammar("json_schema", json.dumps({"enum": [f"{i:06}" for i in range(12_000)]})),
         Grammar("json_schema", json.dumps({"properties": PATTERNS})),
         Grammar("json_schema", json.dumps({"allOf": [{"anyOf": MANY}] * 9})),
+        Grammar("json_schema", json.dumps({"$ref": "#/$defs/d0", "$defs": REFERRING})),
         Grammar("regex", "(.*a){1,100}" * 500),
         Grammar("regex", "((((a{1,100}){1,100}){1,100}){1,100}){1,100}"),
         Grammar("regex", "|".join(f"(a|b)*{i}.{{1,50}}" for i in range(3000))),
         Grammar("lark", f'start: r0 "a"\n{DOUBLING}r2000: "b"'),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_hostile_grammars_cost_little(grammar: Grammar) -> None:
     began = time.process_time()
     check(grammar)
     assert time.process_time() - began < 3
+
+
+def optional(count: int, needed: tuple[str, ...] = ()) -> dict[str, Any]:
+    names = {f"p{i}": {"type": "integer"} for i in range(count)}
+    return {"type": "object", "properties": names, "required": list(needed), "additionalProperties": False}
+
+
+CROWDED = {
+    "at the top": (optional(2000), '{"p0": 1}'),
+    "just": (optional(501), '{"p0": 1}'),
+    "below": ({"type": "object", "properties": {"a": optional(1000)}, "required": ["a"]}, '{"a": {"p0": 1}}'),
+    "in a list": ({"type": "array", "items": optional(1000)}, '[{"p0": 1}]'),
+    "referred to": ({"$ref": "#/$defs/a", "$defs": {"a": optional(600)}}, '{"p0": 1}'),
+    "together": ({"anyOf": [optional(300), optional(300)]}, '{"p0": 1}'),
+    "of which the first is needed": (optional(1200, ("p0",)), '{"p0": 1 , "p4": 1}'),
+    "of which the last is needed": (optional(800, ("p799",)), '{"p0": 1'),
+}
+ROOMY = {
+    "just": (optional(500), '{"p0": 1, "p499": 1}'),
+    "the first needed": (optional(900, ("p0",)), '{"p0": 1 , "p899": 1 }'),
+    "the last needed": (optional(600, ("p599",)), '{"p0": 1 , "p599": 1 }'),
+    "two runs": (optional(800, ("p400",)), '{"p0": 1, "p400": 1, "p799": 1}'),
+    "all needed": (optional(1000, tuple(f"p{i}" for i in range(1000))), '{"p0": 1'),
+    "two objects": ({"type": "array", "prefixItems": [optional(400)] * 2}, '[{"p0": 1}, {"p399": 1}]'),
+}
+
+
+@pytest.mark.parametrize("name", CROWDED)
+def test_objects_of_too_many_optional_properties_are_refused_beforehand(name: str) -> None:
+    """Not when the answer is there, as they were."""
+    schema, text = CROWDED[name]
+    reason = check(Grammar("json_schema", json.dumps(schema)))
+    assert reason is not None and "optional properties" in reason
+    assert not follows(schema, text)
+
+
+@pytest.mark.parametrize("name", ROOMY)
+def test_objects_of_many_properties_are_followed(name: str) -> None:
+    schema, text = ROOMY[name]
+    assert check(Grammar("json_schema", json.dumps(schema), prefix=text)) is None
+    assert follows(schema, text)
+
+
+def follows(schema: dict[str, Any], text: str) -> bool:
+    grammar, tokenizer = Grammar("json_schema", json.dumps(schema)), LLTokenizer("byte")
+    matcher = LLMatcher(tokenizer, definition(grammar), log_level=0, limits=limits(grammar.kind))
+    return matcher.consume_tokens(tokenizer.tokenize_str(text)) and not matcher.is_error()

@@ -113,3 +113,24 @@ def test_strings_and_whole_numbers_without_a_bound_get_one() -> None:
     assert rest == bounded
     assert prepared(schema) == schema
     assert check(Grammar("json_schema", json.dumps(prepared(schema, longest=100_000)))) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fits", "too_much"),
+    [
+        ("maxLength", '"ab"', '"abc"'),
+        ("minLength", '"ab"', '"a"'),
+        ("maxItems", "[1, 2]", "[1, 2, 3]"),
+        ("minItems", "[1, 2]", "[1]"),
+        ("maxProperties", '{"a": 1, "b": 2}', '{"a": 1, "b": 2, "c": 3}'),
+        ("minProperties", '{"a": 1, "b": 2}', '{"a": 1}'),
+    ],
+)
+def test_counts_may_be_written_with_a_point(name: str, fits: str, too_much: str) -> None:
+    kind = {"L": "string", "I": "array", "P": "object"}[name[3]]
+    found = json.dumps(prepared({"properties": {"x": {"type": kind, name: 2.0}}, "required": ["x"]}))
+    assert check(Grammar("json_schema", found, prefix=f'{{"x": {fits}}}')) is None
+    assert check(Grammar("json_schema", found, prefix=f'{{"x": {too_much}}}')) is not None
+    assert prepared({name: 2.5}) == {name: 2.5}
+    objects = {"properties": {"a": {}}, "minProperties": 1.0}
+    assert prepared(objects)["additionalProperties"] is False

@@ -241,7 +241,8 @@ def test_guesses_change_no_answer(server: EngineServer, tmp_path_factory: pytest
 def test_whoever_leaves_while_the_form_is_compiled_leaves_nothing_behind(server: EngineServer) -> None:
     for patience in (0.1, 0.3, 0.5, 30):
         # New each time, and a second's work in all.
-        schema = {"properties": {f"p{i}": {"const": patience} for i in range(1500)}}
+        names = [f"p{i}" for i in range(1500)]
+        schema = {"properties": {name: {"const": patience} for name in names}, "required": names}
         body = {"model": "tiny", "messages": HELLO, "max_tokens": 1, "guided_json": schema}
         with suppress(httpx.ReadTimeout):
             assert server.http.post(CHAT, json=body, timeout=patience).status_code == 200
