@@ -119,7 +119,9 @@ def _without_key(root: Map, content: dict[str, Any]) -> Iterator[tuple[str, str]
 
 
 def _validated(root: Map, content: dict[str, Any]) -> Policy:
-    """Where text is meant, what is written counts: `model: 1.10` names the model "1.10"."""
+    """Where text is meant, what is written counts: `model: 1.10` names the model "1.10". Where a number is meant, it
+    counts without the quotes that a variable may stand in: `weight: "${WEIGHT}"`.
+    """
     try:
         return Policy.model_validate(content)
     except ValidationError as error:
@@ -127,15 +129,22 @@ def _validated(root: Map, content: dict[str, Any]) -> Policy:
         for details in error.errors(include_url=False):
             path = locate(details["loc"]).path
             node = find(root, path)
-            if details["type"] == "string_type" and isinstance(node, Scalar) and node.value is not None:
-                _put(content, path, node.text)
-                reread = True
+            if not isinstance(node, Scalar) or node.value is None:
+                continue
+            if details["type"] == "string_type":
+                meant: str | int | float | bool | None = node.text
+            elif node.used and isinstance(node.value, str):
+                meant = yaml_tree.typed(node.text)
+            else:
+                continue
+            _put(content, path, meant)
+            reread = True
         if not reread:
             raise
     return Policy.model_validate(content)
 
 
-def _put(content: Any, path: KeyPath, value: str) -> None:
+def _put(content: Any, path: KeyPath, value: str | int | float | bool | None) -> None:
     for part in path[:-1]:
         content = content[part]
     content[path[-1]] = value

@@ -41,6 +41,8 @@ class Scalar:
     """Environment variables without a default that are not set."""
     empty: tuple[str, ...] = ()
     """Environment variables without a default that are set to nothing."""
+    used: bool = False
+    """Environment variables stand in it."""
     size: int = 1
     depth: int = 0
 
@@ -185,7 +187,7 @@ class _Composer:
         # An environment value is never null, only nothing: a key that reads "null" is a key.
         nothing = not text if result.used else text in _NULL
         value = (None if nothing else typed(text)) if plain else text
-        return Scalar(place, text, value, result.unset, result.empty)
+        return Scalar(place, text, value, result.unset, result.empty, result.used)
 
     def _alias(self, anchor: str | None, place: Place) -> None:
         if any(collection.anchor == anchor for collection in self._open):

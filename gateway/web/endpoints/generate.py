@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
@@ -21,6 +20,7 @@ from gateway.errors import (
     UnknownModel,
     UpstreamFailed,
 )
+from gateway.policy.schema import parse_duration
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context
@@ -213,18 +213,20 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
     )
 
 
-_DEADLINE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)?", re.ASCII)
-
-
 def _seconds(text: str) -> float:
-    match = _DEADLINE.fullmatch(text.strip())
-    if match is None or not float(match[1]):
+    """A duration as policies have them; a number alone is one of seconds."""
+    text = text.strip()
+    try:
+        seconds = parse_duration(f"{text}s" if text[-1:].isdigit() else text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds:
         raise BadRequest(
-            "The header x-tollgate-deadline should be a time from now, such as 2.5s or 800ms.",
+            "The header x-tollgate-deadline should be a time from now, such as 2.5s, 800ms or 1m.",
             param="x-tollgate-deadline",
             code="invalid_value",
         )
-    return float(match[1]) * (0.001 if match[2] == "ms" else 1.0)
+    return seconds
 
 
 def _headers(call: Call) -> Headers:

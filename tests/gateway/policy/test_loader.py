@@ -332,6 +332,28 @@ class TestEnvironment:
         model = "a.yaml:5: models.m.targets[0].model: the environment variable M " + advice + "${M:-default}"
         assert problems(folder) == [host, model]
 
+    @pytest.mark.parametrize("quoted", [True, False], ids=["quoted", "plain"])
+    def test_a_number_is_one_with_quotes_and_without(self, write: Write, quoted: bool) -> None:
+        def variable(name: str) -> str:
+            return f'"${{{name}}}"' if quoted else f"${{{name}}}"
+
+        more = f"prices: {{m: {{input: {variable('P')}, output: {variable('P')}}}}}\n"
+        policy = BASE.replace("v1}", f"v1, max_concurrency: {variable('N')}}}").replace(
+            "model: m}", f"model: {variable('N')}, weight: {variable('N')}}}"
+        )
+        loaded = load_policy(write(a=policy, b=more.replace("{m:", "{'7':")), {"N": "7", "P": "0.5"}).policy
+        assert loaded.backends["one"].max_concurrency == 7
+        [target] = loaded.models["m"].targets
+        assert (target.model, target.weight, loaded.prices["7"].input) == ("7", 7.0, 0.5)
+
+    def test_what_is_no_number_is_none_in_a_variable_either(self, write: Write) -> None:
+        policy = BASE.replace("v1}", 'v1, max_concurrency: "${N}"}')
+        assert problems(write(a=policy), {"N": "many"}) == [
+            "a.yaml:3: backends.one.max_concurrency: should be a valid integer"
+        ]
+        quoted = BASE.replace("v1}", 'v1, max_concurrency: "7"}')
+        assert problems(write(a=quoted)) == ["a.yaml:3: backends.one.max_concurrency: should be a valid integer"]
+
     def test_a_literal_dollar_brace(self, write: Write) -> None:
         loaded = load_policy(write(a=BASE.replace("v1}", "v1, api_key: $${A}${B}}")), {"B": "${C}"})
         key = openai(loaded).api_key
