@@ -226,7 +226,7 @@ class UpstreamTimeout(Upstream):
 
 
 class NotCached(GatewayError):
-    """RFC 9111, section 5.2.1.7: ``only-if-cached``."""
+    """RFC 9111, section 5.2.1.7: ``only-if-cached``. It is no timeout, and another try would end alike."""
 
     status = 504
     type = "invalid_request_error"

@@ -152,7 +152,8 @@ def told(call: Call, result: str, **facts: Json) -> None:
 def not_cached() -> NotCached:
     return NotCached(
         "No answer to this request is cached, and its cache-control says only-if-cached. "
-        "Leave that out to ask the model."
+        "Leave that out to ask the model.",
+        headers={"x-should-retry": "false"},  # which OpenAI's and Anthropic's clients heed
     )
 
 

@@ -110,6 +110,17 @@ def write_vector(vector: bytes, params: Mapping[str, Json]) -> Json:
 
 
 def inputs_of(request: ChatRequest) -> list[str | list[int]]:
-    """Each text, or list of token ids, of which a vector is wanted."""
+    """Each text, or list of token ids, of which the gateway itself is to make a vector.
+
+    Raises ``BadRequest`` for an empty text, as OpenAI's API does: its vector would mean nothing, and be near others.
+    """
     given = request.prompt
-    return given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+    inputs = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+    if "" in inputs:
+        where = "input" if inputs is not given else f"input[{inputs.index('')}]"
+        raise BadRequest(
+            f"'{where}' is an empty text, which has no embedding. Leave it out.",
+            param=where,
+            code="invalid_value",
+        )
+    return inputs

@@ -6,7 +6,7 @@ import re
 
 import orjson
 
-from gateway.errors import ContextTooLong, GatewayError
+from gateway.errors import ContextTooLong, GatewayError, NotCached
 from gateway.types import Json
 
 _TYPES = {
@@ -34,7 +34,7 @@ def _fits(message: str) -> bool:
 
 
 def error_value(error: GatewayError, request_id: str) -> dict[str, Json]:
-    kind = _TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
+    kind = error.type if isinstance(error, NotCached) else _TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
     return {
         "type": "error",
         "error": {"type": kind, "message": _message(error)},

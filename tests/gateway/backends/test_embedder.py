@@ -75,6 +75,18 @@ async def test_a_vector_for_each_text() -> None:
     ]
 
 
+@pytest.mark.parametrize(("given_", "where"), [(("",), "input"), (("a", ""), "input[1]"), ((" ",), None)])
+async def test_an_empty_text_has_no_vector(given_: tuple[str, ...], where: str | None) -> None:
+    scripted = FakeBackend("f", schema.FakeBackend.model_validate({"kind": "fake", "script": [{"reply": "x"}]}))
+    for backend in (embedder(Lengths()), scripted):
+        if where is None:
+            assert await ask(backend, wanted(*given_))
+            continue
+        with pytest.raises(errors.BadRequest, match="empty text") as caught:
+            await ask(backend, wanted(*given_))
+        assert (caught.value.status, caught.value.param) == (400, where)
+
+
 async def test_base64_is_little_endian_float32() -> None:
     [chunk] = await ask(embedder(Lengths()), wanted("abc", encoding_format="base64"))
     assert b64decode((chunk.delta or {})["embedding"]) == b"\x00\x00\x40\x40\x00\x00\x80\x3f"
@@ -82,10 +94,10 @@ async def test_base64_is_little_endian_float32() -> None:
 
 async def test_many_texts_go_in_slices() -> None:
     sidecar = Lengths()
-    chunks = await ask(embedder(sidecar), wanted(*("x" * n for n in range(2 * SLICE + 3))))
+    chunks = await ask(embedder(sidecar), wanted(*("x" * (n + 1) for n in range(2 * SLICE + 3))))
     assert sidecar.asked == [SLICE, SLICE, 3]
     assert [(chunk.index, (chunk.delta or {})["embedding"][0]) for chunk in chunks] == [
-        (n, float(n)) for n in range(2 * SLICE + 3)
+        (n, float(n + 1)) for n in range(2 * SLICE + 3)
     ]
     assert [chunk.more for chunk in chunks].count(False) == 1
 
@@ -189,8 +201,8 @@ async def test_a_queue_that_is_nearly_full_is_given_fewer_at_once() -> None:
             return await super().embed(texts)
 
     sidecar = Crowded()
-    chunks = await ask(embedder(sidecar), wanted(*("x" * n for n in range(5))))
-    assert [(chunk.delta or {})["embedding"][0] for chunk in chunks] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    chunks = await ask(embedder(sidecar), wanted(*("x" * n for n in range(1, 6))))
+    assert [(chunk.delta or {})["embedding"][0] for chunk in chunks] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert sidecar.asked == [0, 2, 2, 1]
 
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import orjson
 import pytest
 
@@ -118,10 +120,33 @@ async def test_failures_are_not_kept(cached: Gateway) -> None:
             assert answer.headers["x-tollgate-cache"] == "miss"
 
 
-async def test_only_if_cached(cached: Gateway) -> None:
-    path, body = DIALECTS["chat"]
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_only_if_cached(cached: Gateway, dialect: str) -> None:
+    path, body = DIALECTS[dialect]
     answer = await ask(cached, path, body, cache_control="only-if-cached")
-    assert (answer.status, answer.json()["error"]["code"]) == (504, "not_cached")
+    error = answer.json()["error"]
+    assert (answer.status, error["type"]) == (504, "invalid_request_error"), "it is no timeout"
+    assert "only-if-cached" in error["message"]
+    assert answer.headers["x-should-retry"] == "false"
+    assert (await ask(cached, path, body)).headers["x-tollgate-cache"] == "miss"
+    again = await ask(cached, path, body, cache_control="only-if-cached")
+    assert (again.status, again.headers["x-tollgate-cache"]) == (200, "exact")
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_clients_do_not_try_again_what_is_not_cached(cached: Gateway, dialect: str) -> None:
+    only = {"cache-control": "only-if-cached"}
+    message: Any = {"role": "user", "content": "Hi"}
+    if dialect == "openai":
+        async with openai.AsyncOpenAI(base_url=f"{cached.url}/v1", api_key=KEY, default_headers=only) as one:
+            with pytest.raises(openai.InternalServerError, match="only-if-cached"):
+                await one.chat.completions.create(model="fake", messages=[message])
+    else:
+        async with anthropic.AsyncAnthropic(base_url=cached.url, api_key=KEY, default_headers=only) as other:
+            with pytest.raises(anthropic.InternalServerError, match="only-if-cached"):
+                await other.messages.create(model="fake", max_tokens=9, messages=[message])
+    figures = await cached.metrics()
+    assert sum(figures[name] for name in figures if name.startswith("tollgate_requests_total")) == 1
 
 
 async def test_a_hang_up_in_a_shared_call(cached: Gateway) -> None:

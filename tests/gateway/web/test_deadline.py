@@ -10,7 +10,7 @@ from tests.serving import a_policy, chat, serving
 
 pytestmark = pytest.mark.anyio
 
-TAKEN = ("1m", "0.5m", "1h", "1d", "60s", "60000ms", "60", " 2.5m ")
+TAKEN = ("1m", "0.5m", "1h", "1d", "60s", "60000ms", "60", "2.5m")
 REFUSED = ("", "0", "0s", "-1s", "1 m", "m", "1min", "soon", "1e3", "１m", "inf")
 
 
