@@ -107,6 +107,10 @@ class AnthropicBackend:
 
     async def _answer(self, call: Call, asked: ChatRequest, target: Target, *, by_word: bool) -> Chunks:
         body = request_writer.write_request(asked, target.model, max_tokens=self._max_tokens, by_word=by_word)
+        if names := request_writer.left_out(asked):
+            fitting.tell_ignored(call, names)
+        if request_writer.is_too_hot(asked):
+            fitting.tell_temperature(call, request_writer.HOTTEST)
         wanted = OneObject(self.name) if by_word else None
         clock = Clock(call.timeouts, at_once=not asked.stream, deadline=call.deadline)
         headers = self._headers_of(call)

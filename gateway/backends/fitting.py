@@ -19,6 +19,8 @@ MAX_TOKENS = "x-tollgate-max-tokens"
 """The header, of the bundled engine's answers and of ours, that tells to what the cap was clipped."""
 IGNORED = "x-tollgate-ignored"
 """The header that names fields which had no effect."""
+TEMPERATURE = "x-tollgate-temperature"
+"""The header that tells to what a temperature was lowered."""
 OVER_CONTEXT = "x-tollgate-over-context"
 """The header that tells the bundled engine ``refuse``: not to clip."""
 
@@ -161,10 +163,19 @@ def tell_ignored(call: Call, names: list[str]) -> None:
     call.receipt.note("backend", ignored=ignored)
 
 
+def tell_temperature(call: Call, temperature: float) -> None:
+    call.reply_headers[TEMPERATURE] = f"{temperature:g}"
+    asked = call.request.params.get("temperature")
+    call.receipt.note("backend", temperature=temperature, temperature_asked=asked)
+
+
 def forget(call: Call) -> None:
     """What was told of an earlier attempt does not hold for the next."""
     if call.reply_headers.pop(MAX_TOKENS, None):
         for name in ("max_tokens", "max_tokens_asked"):
+            call.receipt.notes.get("backend", {}).pop(name, None)
+    if call.reply_headers.pop(TEMPERATURE, None):
+        for name in ("temperature", "temperature_asked"):
             call.receipt.notes.get("backend", {}).pop(name, None)
     if call.reply_headers.pop(IGNORED, None):
         call.receipt.notes.get("backend", {}).pop("ignored", None)

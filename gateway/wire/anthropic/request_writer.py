@@ -30,6 +30,15 @@ _REFUSED = frozenset(
 """The answer would be another one without them. All others that are not translated concern speed, storage, repetition,
 sampling or style, or are unknown here, and are left out."""
 
+_TRANSLATED = frozenset(
+    {
+        *("max_completion_tokens", "max_tokens", "parallel_tool_calls", "reasoning_effort", "response_format"),
+        *("stop", "stream_options", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p", "user"),
+    }
+)
+HOTTEST = 1
+"""OpenAI's temperatures go to 2."""
+
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "frequency_penalty": (0,),
     "logit_bias": ({},),
@@ -74,7 +83,7 @@ def write_request(
     if system:
         sent["system"] = system
     if "temperature" in params:
-        sent["temperature"] = min(params["temperature"], 1)  # OpenAI's goes to 2
+        sent["temperature"] = min(params["temperature"], HOTTEST)
     for name in ("top_p", "top_k"):
         if name in params:
             sent[name] = params[name]
@@ -92,6 +101,22 @@ def write_request(
     if config := _output_config(params, by_word=by_word):
         sent["output_config"] = config
     return sent
+
+
+def left_out(request: ChatRequest) -> list[str]:
+    """The parameters of ``request`` that ``write_request`` leaves out, and that would mean something elsewhere."""
+    if request.speaks(DIALECT):
+        return []
+    return [
+        name
+        for name, value in request.params.items()
+        if value is not None and name not in _TRANSLATED and value not in _NEUTRAL.get(name, ())
+    ]
+
+
+def is_too_hot(request: ChatRequest) -> bool:
+    """Whether ``write_request`` lowers the temperature."""
+    return not request.speaks(DIALECT) and (request.params.get("temperature") or 0) > HOTTEST
 
 
 def _as_written(request: ChatRequest, native: Native, model: str) -> dict[str, Json]:

@@ -114,6 +114,41 @@ async def test_what_the_provider_cannot_do_is_refused_before_it_is_asked(
     assert upstream.requests == []
 
 
+NEUTRAL = {"logprobs": False, "presence_penalty": 0, "modalities": ["text"], "logit_bias": {}, "n": None}
+
+
+@pytest.mark.parametrize("stream_", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize(
+    ("params", "headers", "noted"),
+    [
+        (
+            {"seed": 3, "temperature": 1.7, "of_tomorrow": 1, **NEUTRAL},
+            {"x-tollgate-ignored": "of_tomorrow, seed", "x-tollgate-temperature": "1"},
+            {"ignored": ["of_tomorrow", "seed"], "temperature": 1, "temperature_asked": 1.7},
+        ),
+        ({"temperature": 1.0, "top_k": 3, "user": "u", "stop": "x", **NEUTRAL}, {}, {}),
+    ],
+    ids=["changed", "as-it-is"],
+)
+async def test_what_is_changed_and_left_out_is_told(
+    upstream: FakeUpstream,
+    backend: AnthropicBackend,
+    params: dict[str, Any],
+    headers: dict[str, str],
+    noted: dict[str, Any],
+    stream_: bool,
+) -> None:
+    upstream.scripts = [reply(recorded("text.json"))]
+    call = a_call(params=params, stream=stream_)
+    await ask(backend, call)
+    assert (call.reply_headers, call.receipt.notes.get("backend", {})) == (headers, noted)
+    # Another attempt, elsewhere or of another request, is not told of it.
+    call.request = a_call().request
+    await ask(backend, call)
+    assert call.reply_headers == {}
+    assert not call.receipt.notes.get("backend")
+
+
 # Sound answers
 
 
