@@ -16,6 +16,7 @@ import httpx
 from pydantic import SecretStr
 
 from gateway.admission.pool import Pools
+from gateway.admission.shedding import renew
 from gateway.aside import Aside
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.embedder import EmbedderBackend
@@ -197,6 +198,7 @@ class Generations:
             before=before.authenticator if before else None,
         )
         self._pools.update(policy)
+        renew(policy, self._pools)
         caches = Caches.open(
             policy,
             is_time_sensitive=is_time_sensitive,

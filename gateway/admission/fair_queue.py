@@ -12,6 +12,7 @@ The queue is told the time and reads no clock. Costs are whole tokens, at least 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
@@ -67,6 +68,11 @@ class FairQueue(Generic[T]):
         self._length += 1
         self.cost += cost
         return waiter
+
+    def renew(self, terms_of: Callable[[str], Terms]) -> None:
+        """Other terms hold for all that wait, by tier."""
+        for lane in self._lanes.values():
+            lane.terms = terms_of(lane.tier)
 
     def head(self, now: float, taken: float = 0.0) -> Waiter[T] | None:
         """Who is next, with the share ``taken`` of the backend. Whoever does not fit yet must be waited for: to serve

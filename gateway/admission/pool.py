@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -134,6 +134,11 @@ class Pool:
             self.serve()
         return place
 
+    def renew(self, terms_of: Callable[[str], Terms]) -> None:
+        """Other terms hold for those in line, by tier."""
+        self.queue.renew(terms_of)
+        self.serve()
+
     def serve(self) -> None:
         """Give places to those in line while there is room."""
         while self.queue:
@@ -250,6 +255,9 @@ class Pools:
                 del self._pools[name]
         for name, backend in policy.backends.items():
             self.of(name).limit(self.part(backend.max_concurrency), self.part(backend.max_tokens_in_flight))
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter(self._pools.values())
 
     def part(self, limit: int | None) -> int | None:
         """This worker's part of a limit, at least 1. The parts add up to the limit, unless it is below ``workers``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.admission.fair_queue import Terms
-from gateway.admission.pool import Pool
+from gateway.admission.pool import Pool, Pools
 from gateway.errors import Overloaded
 from gateway.policy.schema import OnSaturation, Policy, Tier
 
@@ -45,6 +45,12 @@ def ceiling(policy: Policy, tier: Tier) -> float:
 def terms(policy: Policy, tier: Tier, rule: OnSaturation) -> Terms:
     """How the tier, whose rule it is, stands in line."""
     return Terms(tier.weight, tier.ageing, rule.at if rule.action == "wait" else ceiling(policy, tier))
+
+
+def renew(policy: Policy, pools: Pools) -> None:
+    """Those in line stand there by ``policy`` from now on, whatever it was when they came."""
+    for pool in pools:
+        pool.renew(lambda name: terms(policy, policy.tier(name), saturation_action(policy, name)))
 
 
 def shed(rule: OnSaturation, pool: Pool) -> None:
