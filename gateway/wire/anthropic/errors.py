@@ -34,7 +34,11 @@ def _fits(message: str) -> bool:
 
 
 def error_value(error: GatewayError, request_id: str) -> dict[str, Json]:
-    kind = error.type if isinstance(error, NotCached) else _TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
+    kind = (
+        error.type
+        if isinstance(error, NotCached)
+        else _TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
+    )
     return {
         "type": "error",
         "error": {"type": kind, "message": _message(error)},

@@ -32,8 +32,24 @@ sampling or style, or are unknown here, and are left out."""
 
 _TRANSLATED = frozenset(
     {
-        *("max_completion_tokens", "max_tokens", "parallel_tool_calls", "reasoning_effort", "response_format"),
-        *("stop", "stream_options", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p", "user"),
+        *(
+            "max_completion_tokens",
+            "max_tokens",
+            "parallel_tool_calls",
+            "reasoning_effort",
+            "response_format",
+        ),
+        *(
+            "stop",
+            "stream_options",
+            "temperature",
+            "thinking",
+            "tool_choice",
+            "tools",
+            "top_k",
+            "top_p",
+            "user",
+        ),
     }
 )
 HOTTEST = 1

@@ -105,6 +105,7 @@ def scripted(*script: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 BREAKER = {"failures": 2}
+SILENCE = {"models": {"up": {"timeouts": {"idle": "60s"}}}}
 
 ROWS = [
     Row(
@@ -207,6 +208,15 @@ ROWS = [
         CUT,
         up=(stream(*said("more")),),
     ),
+    Row(
+        "backends.<name>.streams (openai)",
+        {**SILENCE, **backend("up", streams=False)},
+        sent("stream"),
+        False,
+        True,
+        SILENCE,
+        up=(FINE,),
+    ),
     # kind: engine
     Row(
         "backends.<name>.kind (engine)",
@@ -240,6 +250,15 @@ ROWS = [
         "user",
         {**CUT, "backends": {**CUT["backends"], **up_as("engine", continues=False)["backends"]}},
         up=(stream(*said("more")),),
+    ),
+    Row(
+        "backends.<name>.streams (engine)",
+        {**SILENCE, **up_as("engine", streams=False)},
+        sent("stream"),
+        False,
+        True,
+        {**SILENCE, **up_as("engine")},
+        up=(FINE,),
     ),
     # kind: anthropic
     Row("backends.<name>.kind (anthropic)", up_as("anthropic"), path, "/v1/messages", "/v1/chat/completions"),
@@ -285,6 +304,15 @@ ROWS = [
         "assistant",
         "user",
         {**CUT, "backends": {**CUT["backends"], **up_as("anthropic")["backends"]}},
+        up=(reply(message()),),
+    ),
+    Row(
+        "backends.<name>.streams (anthropic)",
+        {**SILENCE, **up_as("anthropic", streams=False)},
+        sent("stream"),
+        None,
+        True,
+        {**SILENCE, **up_as("anthropic")},
         up=(reply(message()),),
     ),
     # kind: fake

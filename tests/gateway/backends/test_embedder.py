@@ -77,7 +77,9 @@ async def test_a_vector_for_each_text() -> None:
 
 @pytest.mark.parametrize(("given_", "where"), [(("",), "input"), (("a", ""), "input[1]"), ((" ",), None)])
 async def test_an_empty_text_has_no_vector(given_: tuple[str, ...], where: str | None) -> None:
-    scripted = FakeBackend("f", schema.FakeBackend.model_validate({"kind": "fake", "script": [{"reply": "x"}]}))
+    scripted = FakeBackend(
+        "f", schema.FakeBackend.model_validate({"kind": "fake", "script": [{"reply": "x"}]})
+    )
     for backend in (embedder(Lengths()), scripted):
         if where is None:
             assert await ask(backend, wanted(*given_))

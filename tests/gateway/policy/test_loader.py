@@ -352,7 +352,9 @@ class TestEnvironment:
             "a.yaml:3: backends.one.max_concurrency: should be a valid integer"
         ]
         quoted = BASE.replace("v1}", 'v1, max_concurrency: "7"}')
-        assert problems(write(a=quoted)) == ["a.yaml:3: backends.one.max_concurrency: should be a valid integer"]
+        assert problems(write(a=quoted)) == [
+            "a.yaml:3: backends.one.max_concurrency: should be a valid integer"
+        ]
 
     def test_a_literal_dollar_brace(self, write: Write) -> None:
         loaded = load_policy(write(a=BASE.replace("v1}", "v1, api_key: $${A}${B}}")), {"B": "${C}"})
