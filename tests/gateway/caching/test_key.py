@@ -369,8 +369,12 @@ def parts() -> list[tuple[str, type[Any], str]]:
         schema.Tenant,
         schema.Sidecar,
     ]
+    fixed = (schema.SidecarBackend, "continues")  # it can say nothing else
     return [
-        (kind.__name__, kind, name) for kind in found for name in kind.model_fields if name not in SPOKEN_FOR
+        (kind.__name__, kind, name)
+        for kind in found
+        for name in kind.model_fields
+        if name not in SPOKEN_FOR and (kind, name) != fixed
     ]
 
 
