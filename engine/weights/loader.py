@@ -17,7 +17,19 @@ from engine.errors import UnsupportedModel
 from engine.layers.linear import Linear
 from engine.layers.native import Int6Linear
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear, Joined
-from engine.weights.quantize import GROUPS, Groups, join, same_inputs, to_fp8, to_int4, to_int6, to_int8
+from engine.weights.quantize import (
+    GROUPS,
+    Channels,
+    Groups,
+    Sixes,
+    join,
+    regrouped,
+    same_inputs,
+    to_fp8,
+    to_int4,
+    to_int6,
+    to_int8,
+)
 from engine.weights.stored import RawTensors, Stored, check
 from engine.worker.lora import AdaptedLinear, AdapterBank
 from engine.worker.parallel import ALONE, Ranks, Reduced
@@ -28,6 +40,8 @@ Split = Literal["out", "in"]
 
 _DIMENSION: Mapping[Split, int] = {"out": 0, "in": 1}
 """Of a weight [out, in]: the one that is cut."""
+
+Weight = Tensor | Groups | Channels | Sixes
 
 Product = Callable[[Tensor], Tensor]
 """[tokens, in] → [tokens, out]"""
@@ -127,13 +141,15 @@ class Loader:
         """The head whose weights are the embedding ``weight`` [vocab, hidden] of that name."""
         return self._plain(weight, None, head=True)
 
-    def _product(self, weights: Sequence[Tensor | Groups], bias: Tensor | None, head: bool) -> Product:
+    def _product(self, weights: Sequence[Weight], bias: Tensor | None, head: bool) -> Product:
         plain = [weight for weight in weights if isinstance(weight, Tensor)]
         grouped = [weight for weight in weights if isinstance(weight, Groups)]
-        if not grouped:
+        if len(plain) == len(weights):
             return self._plain(torch.cat(plain), bias, head)
-        if not plain and same_inputs(grouped):
+        if len(grouped) == len(weights) and same_inputs(grouped):
             return self._grouped(join(grouped), bias)
+        if len(weights) == 1:
+            return self._kept(weights[0], bias)
         widths = [len(weight) if isinstance(weight, Tensor) else len(weight.codes) for weight in weights]
         biases = [None] * len(weights) if bias is None else bias.split(widths)
         return Joined(
@@ -141,27 +157,36 @@ class Loader:
         )
 
     def _plain(self, weight: Tensor, bias: Tensor | None, head: bool) -> Product:
-        """A plain weight, kept as ``quantization`` says.
+        return self._kept(self._quantized(weight, head), bias)
+
+    def _quantized(self, weight: Tensor, head: bool = False) -> Weight:
+        """A plain weight, as ``quantization`` says.
 
         With int4 the head, which decides on the token, has 6 bits where there is a product for them, else 8, as a layer
         has whose inputs are no whole groups, not even of 32. What 8-bit floats cannot multiply on a GPU, sizes that 16
         does not divide, stays plain.
         """
-        method = self._quantization
-        if method in GROUPS and not head and weight.shape[1] % 32 == 0:
-            return self._grouped(to_int4(weight, math.gcd(GROUPS[method], weight.shape[1])), bias)
-        if (
-            method in GROUPS
-            and head
-            and weight.shape[1] % 32 == 0
-            and weight.device.type == "cpu"
-            and available()
-        ):
-            return Int6Linear(to_int6(weight), bias)
+        method, whole_groups = self._quantization, weight.shape[1] % 32 == 0
+        if method in GROUPS and not head and whole_groups:
+            return to_int4(weight, math.gcd(GROUPS[method], weight.shape[1]))
+        if method in GROUPS and head and whole_groups and weight.device.type == "cpu" and available():
+            return to_int6(weight)
         if method == "int8" or method in GROUPS:
-            return Int8Linear(to_int8(weight), bias, invariant=self.invariant)
+            return to_int8(weight)
         if method == "fp8" and not any(size % 16 for size in weight.shape):
-            return Fp8Linear(to_fp8(weight), bias, invariant=self.invariant)
+            return to_fp8(weight)
+        return weight
+
+    def _kept(self, weight: Weight, bias: Tensor | None) -> Product:
+        match weight:
+            case Groups():
+                return self._grouped(weight, bias)
+            case Sixes():
+                return Int6Linear(weight, bias)
+            case Channels() if weight.codes.dtype == torch.int8:
+                return Int8Linear(weight, bias, invariant=self.invariant)
+            case Channels():
+                return Fp8Linear(weight, bias, invariant=self.invariant)
         return Linear(weight, bias, invariant=self.invariant)
 
     def _grouped(self, weight: Groups, bias: Tensor | None) -> Product:
@@ -177,25 +202,34 @@ class Loader:
             return None
         return self._stored.read(reader, name, out_features, in_features)
 
-    def _weight(self, name: str, out_features: int, in_features: int, split: Split | None) -> Tensor | Groups:
+    def _weight(self, name: str, out_features: int, in_features: int, split: Split | None) -> Weight:
         """This rank's part."""
-        whole = self._read(name, out_features, in_features)
+        whole: Weight | None = self._read(name, out_features, in_features)
         if whole is None:
             whole = finite(self._checkpoint.take(f"{name}.weight", (out_features, in_features)), name)
         elif isinstance(whole, Tensor):
             whole = finite(whole.to(self.device, self.dtype), name)
-        else:
+        elif isinstance(whole, Groups):
             finite(whole.scale, name)
             finite(whole.offset, name)
         if split is None or self.ranks.size == 1:
             return whole
         dimension, what = _DIMENSION[split], f"parts of {name}"
+        if split == "in" and isinstance(whole, Tensor) and not in_features % self.ranks.size:
+            # Whole rows share a scale, whichever ranks have their parts: so many ranks compute what one does.
+            whole = self._quantized(whole)
         if isinstance(whole, Tensor):
             return self.ranks.cut(whole, dimension, what)
+        if isinstance(whole, Channels):
+            return Channels(self.ranks.cut(whole.codes, dimension, what).contiguous(), whole.scale)
+        if not isinstance(whole, Groups):
+            raise TypeError(f"ranks do not share {type(whole).__name__}")
         if split == "in" and whole.order is not None:
             raise UnsupportedModel(
                 f"Ranks cannot share {name}, whose inputs are reordered (desc_act): leave out --tensor-parallel."
             )
+        if split == "in" and not in_features % self.ranks.size:
+            whole = regrouped(whole, math.gcd(whole.size, in_features // self.ranks.size))
         cut = (self.ranks.cut(part, dimension, what) for part in (whole.codes, whole.scale, whole.offset))
         return Groups(*cut, whole.order)
 

@@ -93,6 +93,13 @@ def join(parts: Sequence[Groups]) -> Groups:
     )
 
 
+def regrouped(weight: Groups, size: int) -> Groups:
+    """The same weights in groups of ``size``, which must divide that of those there are: several have one scale."""
+    times = weight.size // size
+    scale, offset = (part.repeat_interleave(times, 1) for part in (weight.scale, weight.offset))
+    return Groups(weight.codes, scale, offset, weight.order)
+
+
 def to_int8(weight: Tensor) -> Channels:
     """Symmetric, one scale an output. In pieces, so that no second whole copy in float32 arises."""
     codes = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.weights.quantize import Groups, join, same_inputs, to_int4, to_int6, to_int8
+from engine.weights.quantize import Groups, join, regrouped, same_inputs, to_int4, to_int6, to_int8
 from kernels.native.linear import scale_in_8_bits
 
 
@@ -80,3 +80,10 @@ def test_what_can_be_one_product() -> None:
 def test_weights_of_half_precision(dtype: torch.dtype) -> None:
     weight = torch.randn(8, 64).to(dtype)
     assert float((to_int4(weight, 32).weight() - weight.float()).norm() / weight.float().norm()) < 0.1
+
+
+def test_smaller_groups_of_one_scale_are_the_same_weights() -> None:
+    whole = to_int4(torch.randn(6, 96), 32)
+    parts = regrouped(whole, 16)
+    assert parts.size == 16
+    assert torch.equal(parts.weight(), whole.weight())

@@ -105,16 +105,18 @@ def test_families_are_shared_too(tmp_path: Path, family: str, changes: dict[str,
     agree(tmp_path / "model")
 
 
-@pytest.mark.parametrize("method", ["int8", "int4"])
-def test_weights_in_fewer_bits_are_shared_too(model_of: Callable[..., Path], method: str) -> None:
-    """Cut, then quantized: a rank's scales are its own, so what they sum up is near, but not the same."""
+@pytest.mark.parametrize(("method", "width"), [("int8", 128), ("int4", 128), ("int4", 96)])
+def test_weights_in_fewer_bits_are_shared_too(model_of: Callable[..., Path], method: str, width: int) -> None:
+    """Quantized, then cut, in the midst of a group if need be: the same weights as one process has. Activations keep 16
+    bits, by the part that a rank has of them."""
     options: dict[str, Any] = {"kv_cache_blocks": 60, "threads": 1, "quantization": method}
-    model = model_of(intermediate_size=128)
+    model = model_of(intermediate_size=width)
     _, truth = traced(Runner(EngineConfig(model=model, **options)))
     with started(model, **options) as runner:
         _, found = traced(runner)
-    near = torch.nn.functional.cosine_similarity(found[0], truth[0])
-    assert near.min() > 0.99
+    # Products of four bits round to bfloat16 on some processors, and those that are cut in a group do not.
+    rough = 0.02 if method == "int4" else 2e-4
+    assert (found[0] - truth[0]).abs().max() <= rough * truth[0].abs().max()
 
 
 def test_adapters_are_shared_too(tmp_path: Path, tiny_model: Path) -> None:
