@@ -108,7 +108,7 @@ class Collected:
 
     def chunks(self) -> Iterator[Chunk]:
         """The answer in few chunks, choice by choice; the usage is on the last."""
-        whole = [run.chunk() for runs in self._choices.values() for run in runs]
+        whole = [chunk for runs in self._choices.values() for chunk in _put_together(runs)]
         for chunk in (*whole, *self._rest):
             chunk.more = True
         for last in (*whole, *self._rest)[-1:]:
@@ -148,6 +148,20 @@ class _Run:
             piece = (self.first.delta or {})["tool_calls"][0]
             delta = {"tool_calls": [{**piece, "function": {"arguments": said}}]}
         return replace(self.first, delta=delta, logprobs=self.logprobs or None)
+
+
+def _put_together(runs: list[_Run]) -> list[Chunk]:
+    """One choice. Streams open with an empty text, where whole answers that only call tools, or decline, have none."""
+    chunks = [run.chunk() for run in runs]
+    said = [chunk.delta or {} for chunk in chunks]
+    if any(delta.get("content") for delta in said) or not any(
+        delta.get("tool_calls") or delta.get("function_call") or delta.get("refusal") for delta in said
+    ):
+        return chunks
+    for chunk, delta in zip(chunks, said, strict=True):
+        if "content" in delta:
+            chunk.delta = {name: value for name, value in delta.items() if name != "content"}
+    return chunks
 
 
 def _text(chunk: Chunk) -> tuple[str, str] | None:

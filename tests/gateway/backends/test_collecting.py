@@ -26,7 +26,11 @@ def body(chunks: Iterator[Chunk] | list[Chunk]) -> dict[str, Any]:
     whole = Whole(openai_chat, a_call())  # type: ignore[arg-type]
     for chunk in chunks:
         whole.add(chunk)
-    return {**orjson.loads(whole.body()), "created": 0}
+    told = {**orjson.loads(whole.body()), "created": 0}
+    for message in (choice["message"] for choice in told["choices"]):
+        if not message["content"] and (message.get("tool_calls") or message["refusal"]):
+            message["content"] = None
+    return told
 
 
 def copies(chunks: list[Chunk]) -> list[Chunk]:

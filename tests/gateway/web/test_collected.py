@@ -90,10 +90,7 @@ def events(choices: list[Choice]) -> Iterator[bytes]:
         return sse({**HEAD, "object": "chat.completion.chunk", "choices": [choice], "provider": "P"})
 
     for i, one in enumerate(choices):
-        yield event(
-            i,
-            {"role": "assistant", "content": ""} if one["message"].get("content") else {"role": "assistant"},
-        )
+        yield event(i, {"role": "assistant", "content": ""})
         for name, value in one["message"].items():
             match value:
                 case str() if (told := one.get("logprobs")) is not None:
