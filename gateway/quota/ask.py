@@ -25,7 +25,10 @@ COMPLETION = 16
 """What OpenAI's API and its like give where a request to ``/completions`` has no cap
 (https://platform.openai.com/docs/api-reference/completions/create)."""
 SHARE = 4
-"""Who declares no cap takes no more than a quarter of the room, beyond what is usual."""
+"""Who declares no cap takes no more than a quarter of the room, beyond what is usual;"""
+SHARE_OF_LARGE = 8
+"""who declares one far above what is usual, no more than an eighth: with a quarter, answers that take 8 s left a sixth
+of each minute unused, as what they held and did not need came back too late."""
 OVERSHOOT = 2
 """Limits of tokens that are not strict hold half of what a request may come to: what is used in the time of one limit
 never comes to more than twice the limit."""
@@ -57,8 +60,8 @@ class Ask:
     writes: bool
     """The prompt may go into the provider's prompt cache."""
     overshoot: int
-    shares: bool
-    """Takes only a part of the room, beyond what is usual."""
+    share: int
+    """Beyond what is usual, it takes only one part in so many of the room."""
 
     @property
     def amounts(self) -> Amounts:
@@ -71,7 +74,7 @@ class Ask:
         least = Amounts(1, self._tokens(self.least), self._nanodollars(enough), self.places)
         dollars = least.nanodollars if usual <= enough else self._nanodollars(usual)
         tokens = self._tokens(usual) if usual > self.least else least.tokens
-        return Elastic(least, Amounts(1, tokens, dollars, self.places), SHARE if self.shares else 1)
+        return Elastic(least, Amounts(1, tokens, dollars, self.places), self.share)
 
     def at(self, cap: int) -> Amounts:
         """What is held for answers of up to ``cap`` tokens."""
@@ -136,7 +139,7 @@ def ask(call: Call, demand: Estimate, reach: Reach, limits: Limits) -> Ask:
         priced=priced,
         writes=priced and writes_cache(request),
         overshoot=overshoot,
-        shares=cap is None or (demand.known and wanted > ROOMY * usual),
+        share=SHARE if cap is None else SHARE_OF_LARGE if demand.known and wanted > ROOMY * usual else 1,
     )
 
 

@@ -13,7 +13,7 @@ from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.counters import SLOT_MS, SLOTS
 from gateway.quota.quotas import Quotas
 from gateway.types import Principal, Usage
-from tests.fakes import a_call
+from tests.fakes import a_call, policy
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +30,7 @@ async def used_of_a_window(declared: int, seconds: float, *, strict: bool) -> tu
     now = [1_800_000_000.0]
     begin, number, used, cut = now[0], 24, 0, 0
     quotas = Quotas("memory", clock=lambda: now[0])
+    rules = policy()
     caller = Principal("k", "acme", quotas=Allowed(tokens_per_minute=QUOTA, strict=strict))
     waiting: list[tuple[float, int, Callable[[], Any] | None]] = [
         (begin + client / 100, client, None) for client in range(number)
@@ -41,7 +42,9 @@ async def used_of_a_window(declared: int, seconds: float, *, strict: bool) -> tu
             ends()
             heapq.heappush(waiting, (now[0], number, None))
             continue
-        call = a_call(principal=caller, request_id=str(number), params={"max_tokens": declared})
+        call = a_call(
+            policy_=rules, principal=caller, request_id=str(number), params={"max_tokens": declared}
+        )
         try:
             reservation = await quotas.reserve(call)
         except RateLimited as error:
@@ -65,11 +68,10 @@ async def used_of_a_window(declared: int, seconds: float, *, strict: bool) -> tu
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(
-    ("declared", "seconds", "least"), [(4_096, 2.0, 0.94), (16_000, 2.0, 0.93), (4_096, 8.0, 0.9)]
-)
-async def test_large_caps_waste_no_window(declared: int, seconds: float, least: float, strict: bool) -> None:
+@pytest.mark.parametrize("declared", [4_096, 16_000])
+@pytest.mark.parametrize("seconds", [2.0, 8.0])
+async def test_large_caps_waste_no_window(declared: int, seconds: float, strict: bool) -> None:
     part, cut = await used_of_a_window(declared, seconds, strict=strict)
-    assert part >= least
+    assert part >= 0.95
     assert part <= 1.02, "of prompts alone there may be more than is thought"
     assert cut <= 10, "of more than three hundred answers"
