@@ -23,7 +23,8 @@ class SteadyClock:
         self._at = steady()
 
     def __call__(self) -> float:
-        at = self._steady()
-        self._last = max(self._wall(), self._last + at - self._at)
+        at, wall = self._steady(), self._wall()
+        last = self._last + at - self._at
+        self._last = last = wall if wall > last else last
         self._at = at
-        return self._last
+        return last

@@ -6,9 +6,10 @@ from typing import NamedTuple, Protocol
 
 from gateway.quota.limits import Amounts, Limits
 
-SLOT_MS = 5_000
-SLOTS = 12
-"""A minute is this many slots, and the one that has begun: in no 60 s more than the limit is let in."""
+SLOT_MS = 1_000
+SLOTS = 60
+"""A minute is this many slots, and the one that has begun: in no 60 s more than the limit is let in, and what was let
+in counts for 61 s at most."""
 DAY_MS = 86_400_000
 DEBT_MINUTES = 60
 """Minutes over which a debt is spread at most; what is more falls into the last."""

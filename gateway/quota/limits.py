@@ -57,7 +57,10 @@ class Limit:
     @property
     def key(self) -> str:
         """Its name in a store; unambiguous, as only the owner's name can hold a colon."""
-        return f"{self.scope}:{self.owner}:{self.quantity}:{self.window}"
+        # Of a minute, "minute" had slots of 5 s: a gateway of that time may share the store while it is replaced.
+        return (
+            f"{self.scope}:{self.owner}:{self.quantity}:{'60s' if self.window == 'minute' else self.window}"
+        )
 
     @property
     def place(self) -> int:

@@ -15,6 +15,26 @@ _SWEEP_AT = 4096
 NOTHING = Amounts(0, 0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A day and its month, which are worked out once a day: when they begin and end, in milliseconds of Unix time."""
+
+    day: int
+    """Since 1970."""
+    month: int
+    """Since the year 0."""
+    day_ends: int
+    month_begins: int
+    month_ends: int
+
+    def begins(self, window: Window) -> int:
+        return self.day_ends - DAY_MS if window == "day" else self.month_begins
+
+
+def _leaves(slot: int) -> int:
+    return (slot + SLOTS + 1) * SLOT_MS
+
+
 class _Counter:
     """The count of one limit."""
 
@@ -31,17 +51,30 @@ class _Counter:
         self.newest = -1
         """Of the slots that count something."""
 
-    def slide_to(self, slot: int) -> None:
-        """Drop the slots that no longer count."""
-        self.period = slot
-        if self.slots:
-            self.slots = {one: count for one, count in self.slots.items() if one >= slot - SLOTS}
-            self.count = sum(self.slots.values())
-            self.newest = max(self.slots, default=-1)
+    def move_to(self, window: Window, slot: int, today: _Moment) -> None:
+        """Drop what no longer counts in this slot, on this day."""
+        if window == "minute":
+            if self.period != slot:
+                self.period = slot
+                self._slide(slot - SLOTS)
+        elif window != "now" and self.period != (period := today.day if window == "day" else today.month):
+            # A new day or month begins with nothing.
+            self.period, self.count, self.pending = period, 0, 0
 
-    def turn_to(self, period: int) -> None:
-        """A new day or month begins with nothing."""
-        self.period, self.count, self.pending = period, 0, 0
+    def resets(self, window: Window, today: _Moment, at: int) -> int:
+        """Milliseconds until nothing of it counts any more, if nothing is added."""
+        if window == "minute":
+            return 0 if self.newest < 0 else _leaves(self.newest) - at
+        if window == "now":
+            return 0
+        return (today.day_ends if window == "day" else today.month_ends) - at
+
+    def _slide(self, oldest: int) -> None:
+        slots = self.slots
+        for slot in [slot for slot in slots if slot < oldest]:
+            self.count -= slots.pop(slot)
+        if not slots:
+            self.count, self.newest = 0, -1
 
     def add(self, slot: int, amount: int) -> None:
         self.count += amount
@@ -74,17 +107,6 @@ class _Held(NamedTuple):
 
     at: int
     amounts: Amounts
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """A day, and what follows from it: worked out once a day."""
-
-    day: int
-    month: int
-    day_ends: int
-    month_ends: int
-    """Milliseconds of Unix time."""
 
 
 class MemoryCounters:
@@ -127,20 +149,19 @@ class MemoryCounters:
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
     ) -> Verdict:
         at = int(self._clock() * 1000)
-        slot = at // SLOT_MS
+        slot, today = at // SLOT_MS, self._on(at)
         again = self._held.get(request_id)
         share = 1 if elastic is None else elastic.share
         counters: list[_Counter] = []
         used: list[int] = []
         granted = amounts
         refused, longest = -1, -2
-        known = self._counters
-        for i, (window, key, place, maximum) in enumerate(limits.rules):
+        known, rules = self._counters, limits.rules
+        for i, (window, key, place, maximum) in enumerate(rules):
             counter = known.get(key)
             if counter is None:
                 counter = known[key] = _Counter()
-            if window != "minute" or counter.period != slot:
-                self._move_to(counter, window, at)
+            counter.move_to(window, slot, today)
             count = counter.count
             counters.append(counter)
             used.append(count)
@@ -164,9 +185,8 @@ class MemoryCounters:
         if again is not None:
             granted = again.amounts
         elif refused < 0:
-            for i, (window, _, place, _) in enumerate(limits.rules):
-                amount = granted[place]
-                if amount:
+            for i, (window, _, place, _) in enumerate(rules):
+                if amount := granted[place]:
                     used[i] += amount
                     counter = counters[i]
                     if window == "minute":
@@ -179,7 +199,7 @@ class MemoryCounters:
                 self._held[request_id] = _Held(at, granted)
             if len(known) > self._sweep_at:
                 self._sweep(at)
-        reset = tuple([self._reset(counters[i], rule[0], at) / 1000 for i, rule in enumerate(limits.rules)])
+        reset = tuple([counters[i].resets(rule[0], today, at) / 1000 for i, rule in enumerate(rules)])
         if refused >= 0:
             return Verdict(False, tuple(used), reset, refused, longest / 1000 if longest >= 0 else None)
         return Verdict(True, tuple(used), reset, -1, None, granted)
@@ -191,15 +211,16 @@ class MemoryCounters:
 
     def _give_back(self, held: _Held, limits: Limits, used: Amounts, now: int) -> None:
         """Put ``used`` in the place of ``held``."""
-        at = held.at
+        at, amounts = held
+        slot, today, known = now // SLOT_MS, self._on(now), self._counters
         for window, key, place, maximum in limits.rules:
-            amount, taken = held.amounts[place], used[place]
             if window == "minute" and not place:
                 continue
-            counter = self._counters.get(key)
+            counter = known.get(key)
             if counter is None:
                 continue
-            self._move_to(counter, window, now)
+            amount, taken = amounts[place], used[place]
+            counter.move_to(window, slot, today)
             if window == "minute":
                 counter.pending -= min(amount, counter.pending)
                 live = self._is_live(at, now)
@@ -208,20 +229,21 @@ class MemoryCounters:
                 elif live and taken < amount:
                     counter.add(at // SLOT_MS, taken - amount)
                 continue
-            if window != "now" and counter.period != self._period(window, at):
+            if window != "now" and at < today.begins(window):
                 continue
             amount = min(amount, counter.pending)
             counter.pending -= amount
             counter.count += (0 if window == "now" else taken) - amount
 
     def _take_back(self, held: _Held, limits: Limits, now: int) -> None:
+        today = self._on(now)
         for window, key, place, _ in limits.rules:
             amount, counter = held.amounts[place], self._counters[key]
             if window == "minute":
                 counter.pending += amount
                 if amount and self._is_live(held.at, now):
                     counter.add(held.at // SLOT_MS, amount)
-            elif window == "now" or counter.period == self._period(window, held.at):
+            elif window == "now" or held.at >= today.begins(window):
                 counter.count += amount
                 counter.pending += amount
 
@@ -240,33 +262,23 @@ class MemoryCounters:
         """A limit starts with ``count``, which was true at ``at`` (Unix time), as far as that counts now."""
         counter = self._counters.setdefault(key, _Counter())
         now, then = int(self._clock() * 1000), int(at * 1000)
-        self._move_to(counter, window, now)
+        today = self._on(now)
+        counter.move_to(window, now // SLOT_MS, today)
         if window == "minute":
             if self._is_live(then, now):
                 counter.add(min(then, now) // SLOT_MS, count)
-        elif window != "now" and self._period(window, then) == self._period(window, now):
+        elif window != "now" and then >= today.begins(window):
             counter.count += count
 
     def remember(self, key: str, window: Window, used: int) -> None:
         """At least ``used`` was used of a limit by the day or month, requests under way aside."""
         counter = self._counters.setdefault(key, _Counter())
-        self._move_to(counter, window, int(self._clock() * 1000))
+        now = int(self._clock() * 1000)
+        counter.move_to(window, now // SLOT_MS, self._on(now))
         counter.count = max(counter.count, used + counter.pending)
 
     async def aclose(self) -> None:
         return None
-
-    def _move_to(self, counter: _Counter, window: Window, at: int) -> None:
-        """Drop what no longer counts at ``at``."""
-        if window == "minute":
-            if counter.period != (slot := at // SLOT_MS):
-                counter.slide_to(slot)
-        elif window != "now" and counter.period != (period := self._period(window, at)):
-            counter.turn_to(period)
-
-    def _period(self, window: Window, at: int) -> int:
-        today = self._on(at)
-        return today.day if window == "day" else today.month
 
     def _on(self, at: int) -> _Moment:
         if self._today.day != at // DAY_MS:
@@ -285,16 +297,7 @@ class MemoryCounters:
                 if left + amount <= maximum:
                     break
             return wait
-        return self._ends(window, at) - at
-
-    def _ends(self, window: Window, at: int) -> int:
-        today = self._on(at)
-        return today.day_ends if window == "day" else today.month_ends
-
-    def _reset(self, counter: _Counter, window: Window, at: int) -> int:
-        if window == "minute":
-            return 0 if counter.newest < 0 else _leaves(counter.newest) - at
-        return 0 if window == "now" else self._ends(window, at) - at
+        return counter.resets(window, self._on(at), at)
 
     def _sweep(self, at: int) -> None:
         """Forget counters that count nothing."""
@@ -307,13 +310,13 @@ class MemoryCounters:
         self._sweep_at = max(_SWEEP_AT, 2 * len(self._counters))
 
 
-def _leaves(slot: int) -> int:
-    return (slot + SLOTS + 1) * SLOT_MS
-
-
 def _moment(at: int) -> _Moment:
-    moment = datetime.fromtimestamp(at // 1000, UTC)
-    year, following = divmod(moment.year * 12 + moment.month, 12)
-    ends = int(datetime(year, following + 1, 1, tzinfo=UTC).timestamp()) * 1000
+    now = datetime.fromtimestamp(at // 1000, UTC)
+    begins = datetime(now.year, now.month, 1, tzinfo=UTC)
+    year, month = divmod(now.year * 12 + now.month, 12)
+    ends = datetime(year, month + 1, 1, tzinfo=UTC)
     day = at // DAY_MS
-    return _Moment(day, moment.year * 12 + moment.month - 1, (day + 1) * DAY_MS, ends)
+    return _Moment(
+        *(day, now.year * 12 + now.month - 1, (day + 1) * DAY_MS),
+        *(int(begins.timestamp()) * 1000, int(ends.timestamp()) * 1000),
+    )

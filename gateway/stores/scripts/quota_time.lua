@@ -1,5 +1,5 @@
 -- Shared by the quota scripts, and put before them: windows of time. All times are milliseconds since 1970, UTC.
-local SLOT, SLOTS, DAY = 5000, 12, 86400000
+local SLOT, SLOTS, DAY = 1000, 60, 86400000
 local SILENT = 30000 -- an instance that has not been heard of for this long has crashed
 local KEEP = 3600000 -- and after this long is forgotten
 
