@@ -106,7 +106,7 @@ def policy(upstream: int, store: str) -> dict[str, object]:
             "static": {"targets": [{"backend": "up", "model": "static"}], "fallbacks": ["other"]},
             "other": {"targets": [{"backend": "up", "model": "other"}]},
         },
-        "prices": {"static": {"input": 0.15, "output": 0.6}},
+        "prices": {name: {"input": 0.15, "output": 0.6} for name in ("static", "other")},
         "tiers": {"pro": {"priority": 1, "weight": 3.0}, "free": {}},
         "tenants": {"acme": tenant},
         "keys": [{**key, "quotas": {"requests_per_minute": 10**9, "tokens_per_minute": 10**10}}],

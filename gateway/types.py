@@ -86,6 +86,13 @@ class ChatRequest:
         several = isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int)
         return each * len(self.prompt) if several else each
 
+    def having(self, params: Mapping[str, Json]) -> ChatRequest:
+        """The same with other parameters, in a third of the time that ``dataclasses.replace`` takes."""
+        return ChatRequest(
+            *(self.model, self.messages, self.prompt, self.stream, self.include_usage, self.n, params),
+            *(self.continues, self.embeds, self.native),
+        )
+
     def speaks(self, dialect: str) -> bool:
         """Whether the caller wrote in ``dialect``, and is to be answered in it."""
         return self.native is not None and self.native.dialect == dialect
@@ -168,9 +175,9 @@ class Receipt:
         return sum(attempt.get("admitted", True) for attempt in told)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Demand:
-    """How many tokens a request is thought to need."""
+    """How many tokens a request is thought to need. Not frozen, which would double the cost of making one."""
 
     prompt: int
     expected: int

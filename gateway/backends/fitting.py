@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from gateway.errors import BadRequest, ContextTooLong
 from gateway.types import Call, ChatRequest, Json
@@ -57,9 +56,11 @@ def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
     """
     request = capped(call, name)
     candidate, demand = call.candidate, call.demand
-    if candidate is None or _cap(request) is None:
+    if candidate is None:
         return request
     model = call.policy.models[candidate.model]
+    if model.max_output is None and model.context is None:
+        return request
     if model.max_output is not None:
         request = clipped(call, request, model.max_output)
     if demand is None or model.context is None or not call.clips:
@@ -75,7 +76,7 @@ def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:
     if _cap(request) is not None:
         return clipped(call, request, cap)
     tell_cap(call, cap)
-    return replace(request, params={**request.params, name: cap})
+    return request.having({**request.params, name: cap})
 
 
 def clipped(call: Call, request: ChatRequest, most: int) -> ChatRequest:
@@ -84,7 +85,7 @@ def clipped(call: Call, request: ChatRequest, most: int) -> ChatRequest:
     if not lower:
         return request
     tell_cap(call, most)
-    return replace(request, params={**request.params, **lower})
+    return request.having({**request.params, **lower})
 
 
 def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest | None:
@@ -119,7 +120,7 @@ def without(request: ChatRequest, names: Collection[str]) -> ChatRequest:
     if request.params.keys().isdisjoint(names):
         return request
     kept = {name: value for name, value in request.params.items() if name not in names}
-    return replace(request, params=kept)
+    return request.having(kept)
 
 
 def _without_wishes(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest | None:
@@ -139,7 +140,7 @@ def _renamed(request: ChatRequest, error: BadRequest) -> ChatRequest | None:
         is_said = error.code == "unsupported_parameter" or _UNKNOWN.search(error.message)
         if unknown and is_said and name in request.params and other not in request.params:
             params = {key: value for key, value in request.params.items() if key != name}
-            return replace(request, params={**params, other: request.params[name]})
+            return request.having({**params, other: request.params[name]})
     return None
 
 
@@ -182,7 +183,10 @@ def forget(call: Call) -> None:
 
 
 def _cap(request: ChatRequest) -> int | None:
-    caps = [cap for name in CAPS if type(cap := request.params.get(name)) is int]
+    params = request.params
+    if not params:
+        return None
+    caps = [cap for name in CAPS if type(cap := params.get(name)) is int]
     return max(caps, default=None)
 
 

@@ -19,7 +19,7 @@ from gateway.fallback.breaker import Trial
 from gateway.fallback.continuation import Deviated, Joint, joined_usage
 from gateway.quota.estimate import Estimate, answers_wanted, guess, unheard
 from gateway.quota.tally import Tally
-from gateway.types import Call, Candidate, Chunk, Purpose, Spending
+from gateway.types import Call, Candidate, Chunk, Purpose, Spending, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,14 @@ class Attempt:
         takes. One that is not streamed goes on at many providers when its caller has gone, to whatever length: by
         leaving early, or with a short deadline, nobody makes it cheaper than it may have become.
         """
+        told = self.tally.told if error is None else None
+        found = (told, False) if told is not None else self._estimated(error)
+        if found is None:
+            return None
+        candidate = self.turn.candidate
+        return Spending(candidate.target, *found, self._purpose(error), candidate.model)
+
+    def _estimated(self, error: BaseException | None) -> tuple[Usage, bool] | None:
         call, tally = self.call, self.tally
         heard = tally.usage is not None or tally.counted > 0
         if not heard and (not call.sent or declined(error)) and error is not None:
@@ -90,15 +98,11 @@ class Attempt:
         if call.cap is not None:
             unseen = min(unseen, call.cap * answers_wanted(call.request))
         thoughts = min(demand.thoughts, unheard(call, demand)) if isinstance(demand, Estimate) else 0
-        usage, estimated = tally.of(
-            demand.prompt + self.before, unseen, whole=error is None, thoughts=thoughts
-        )
-        candidate = self.turn.candidate
-        return Spending(candidate.target, usage, estimated, self._purpose(error), candidate.model)
+        return tally.of(demand.prompt + self.before, unseen, whole=error is None, thoughts=thoughts)
 
     def _purpose(self, error: BaseException | None) -> Purpose:
         asked = self.call.purpose
-        failed = isinstance(error, GatewayError | Deviated)
+        failed = error is not None and isinstance(error, GatewayError | Deviated)
         return "attempt" if failed and asked in ("answer", "step") else asked
 
 

@@ -61,6 +61,7 @@ _SETTINGS = frozenset(
 )
 """Parameters that no model reads. All others may be written into the prompt, as ``suffix`` is, and ``documents``."""
 _INSTRUCTED = frozenset({"tools", "functions", "response_format"})
+_FIGURES = (int, float)
 
 
 def most_tokens(request: ChatRequest, kind: str = "") -> int:
@@ -85,7 +86,7 @@ def most_tokens(request: ChatRequest, kind: str = "") -> int:
 def _parameters(params: Mapping[str, Json]) -> int:
     tokens = 0
     for name, given in params.items():
-        if not given or name in _SETTINGS or not isinstance(given, str | list | tuple | Mapping):
+        if not given or name in _SETTINGS or isinstance(given, _FIGURES):
             continue
         tokens += _written(given) + (TOOLS if name in _INSTRUCTED else 0)
     return tokens

@@ -35,7 +35,7 @@ SHORT = 64.0
 MOST_REMEMBERED = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Estimate(Demand):
     """A demand, and what it was made of."""
 

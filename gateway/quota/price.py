@@ -10,7 +10,7 @@ import orjson
 
 from gateway.policy.prices import price_of as price_of
 from gateway.policy.schema import Policy, Price, Target
-from gateway.types import ChatRequest, Usage
+from gateway.types import ChatRequest, Json, Usage
 
 NANO = 10**9
 _PICO_PER_NANO = 1000
@@ -23,6 +23,8 @@ def cost(policy: Policy, target: Target, usage: Usage) -> int:
 
 
 def priced(price: Price, usage: Usage) -> int:
+    if not (usage.cached or usage.cache_write or usage.reasoning):
+        return _up(usage.prompt * _rate(price.input) + usage.completion * _rate(price.output))
     cached = min(usage.cached, usage.prompt)
     written = min(usage.cache_write, usage.prompt - cached)
     hour = min(usage.cache_write_1h, written)
@@ -60,7 +62,18 @@ class Rates(NamedTuple):
 
 def writes_cache(request: ChatRequest) -> bool:
     """Whether the caller marks what the provider is to keep; that costs more than to read it once."""
-    asked = [request.native.body] if request.native is not None else [request.messages, request.params]
+    asked: list[Json]
+    if request.native is not None:
+        asked = [request.native.body]
+    else:
+        # A mark is a field of a part of a content, or of a tool: none is in plain texts and figures.
+        messages = request.messages or ()
+        asked = [
+            message for message in messages if len(message) > 2 or type(message.get("content")) is not str
+        ]
+        asked += [given for given in request.params.values() if isinstance(given, _CONTAINERS)]
+        if not asked:
+            return False
     try:
         return _MARK in orjson.dumps(asked, default=dict)
     except orjson.JSONEncodeError:
@@ -68,6 +81,7 @@ def writes_cache(request: ChatRequest) -> bool:
 
 
 _MARK = b'"cache_control":{'
+_CONTAINERS = (dict, list, tuple)
 
 
 def dearest(rates: Iterable[Rates]) -> Rates:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.policy.schema import Policy
 from gateway.quota.ask import Ask, ask
 from gateway.quota.counters import Counters, Elastic, Verdict
 from gateway.quota.estimate import Estimate, Estimator
@@ -62,8 +63,9 @@ class Purse:
         """The cap that what is held was enough for, when it was asked for last."""
         self._fresh = True
         """Nobody else has ever held any of it."""
-        self._spent: list[tuple[Call, Spending]] = []
-        """Not yet in ``_used``: mostly nobody asks again."""
+        self._spent: list[tuple[Policy, Spending]] = []
+        """Not yet in ``_used``: mostly nobody asks again. A call here would hold itself, and be left to the garbage
+        collector with all that hangs on it."""
         self._used = NOTHING
         self._under_way: dict[int, tuple[Call, Ask, int]] = {}
         """By the identity of the call, which is kept so that nobody else gets it."""
@@ -93,7 +95,7 @@ class Purse:
         self._under_way.pop(id(call), None)
         if spent is not None:
             self._fresh = False
-            self._spent.append((call, spent))
+            self._spent.append((call.policy, spent))
 
     def _ask(self, call: Call) -> Ask:
         books, candidate = self._books, call.candidate
@@ -110,9 +112,9 @@ class Purse:
 
     def _taken(self, call: Call) -> Amounts:
         """What is spent, and what others hold that are under way."""
-        for by, spent in self._spent:
+        for policy, spent in self._spent:
             usage = spent.usage
-            nanodollars = cost(by.policy, spent.target, usage)
+            nanodollars = cost(policy, spent.target, usage)
             self._used = _sum(self._used, Amounts(0, usage.prompt + usage.completion, nanodollars))
         self._spent.clear()
         taken = self._used

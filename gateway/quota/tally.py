@@ -51,6 +51,14 @@ class Tally:
         """Tokens of the answer by its text; for streams at least one a piece."""
         return max(self._pieces, -int(-self._quarters // CHARACTERS_PER_TOKEN))
 
+    @property
+    def told(self) -> Usage | None:
+        """The server's own figures, where they are all that an answer needs that came to its own end."""
+        told = self.usage
+        if told is None or not told.prompt or not (told.completion or not self._pieces):
+            return None
+        return told
+
     def of(self, prompt: int, unseen: int, *, whole: bool, thoughts: int = 0) -> tuple[Usage, bool]:
         """What it used, and whether that is estimated. ``whole``: the answer came to its own end.
 
@@ -90,14 +98,17 @@ class Bill(NamedTuple):
     @property
     def answer(self) -> Charge | None:
         """What the caller's answer itself took."""
-        return next((one for one in self.charges if one.spending.purpose == "answer"), None)
+        for one in self.charges:
+            if one.spending.purpose == "answer":
+                return one
+        return None
 
     @property
     def others(self) -> tuple[Charge, ...]:
         """Everything but ``answer``."""
-        if len(self.charges) == 1 and self.charges[0].spending.purpose == "answer":
-            return ()
         answer = self.answer
+        if answer is not None and len(self.charges) == 1:
+            return ()
         return tuple(one for one in self.charges if one is not answer)
 
 
@@ -106,6 +117,7 @@ def bill_of(policy: Policy, spent: Sequence[Spending]) -> Bill:
         return _FREE
     charges: list[Charge] = []
     tokens = nanodollars = 0
+    estimated = False
     unpriced: dict[str, None] = {}
     for one in spent:
         price = price_of(policy, one.target)
@@ -115,7 +127,7 @@ def bill_of(policy: Policy, spent: Sequence[Spending]) -> Bill:
         charges.append(charge)
         tokens += one.usage.prompt + one.usage.completion
         nanodollars += charge.nanodollars
-    estimated = any(one.estimated for one in spent)
+        estimated = estimated or one.estimated
     return Bill(tuple(charges), tokens, nanodollars, estimated, tuple(unpriced))
 
 

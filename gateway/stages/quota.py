@@ -54,15 +54,15 @@ def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
                     quotas.settle(reservation, tokens=bill.tokens, nanodollars=bill.nanodollars)
                 if ended is None and not bill.estimated and (answer := bill.answer) is not None:
                     quotas.estimator.learn(call, answer.spending.usage)
-                call.receipt.note(
-                    "quota",
-                    reserved_tokens=tokens_of(demand) if reservation and demand else 0,
-                    used_tokens=bill.tokens,
-                    cost_usd=bill.nanodollars / NANO,
-                    source="cache" if call.cached else "estimated" if bill.estimated else "backend",
-                )
+                facts: dict[str, Json] = {
+                    "reserved_tokens": tokens_of(demand) if reservation and demand else 0,
+                    "used_tokens": bill.tokens,
+                    "cost_usd": bill.nanodollars / NANO,
+                    "source": "cache" if call.cached else "estimated" if bill.estimated else "backend",
+                }
                 if bill.charges:
-                    call.receipt.note("quota", spent=[told(one) for one in bill.charges])
+                    facts["spent"] = [told(one) for one in bill.charges]
+                call.receipt.note("quota", **facts)
                 if bill.unpriced:
                     call.receipt.note("quota", unpriced=list(bill.unpriced))
                 enter(call, bill, ended)

@@ -137,12 +137,13 @@ def read_usage(raw: Json) -> Usage | None:
         return None
     if not (is_count(raw, "prompt_tokens") and is_count(raw, "completion_tokens")):
         return None
+    read, spoken = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
     usage = Usage(
         prompt=count(raw, "prompt_tokens"),
         completion=count(raw, "completion_tokens"),
-        cached=count(raw.get("prompt_tokens_details"), "cached_tokens"),
-        cache_write=count(raw.get("prompt_tokens_details"), "cache_write_tokens"),
-        reasoning=count(raw.get("completion_tokens_details"), "reasoning_tokens"),
+        cached=count(read, "cached_tokens") if read else 0,
+        cache_write=count(read, "cache_write_tokens") if read else 0,
+        reasoning=count(spoken, "reasoning_tokens") if spoken else 0,
     )
     return usage if usage.believable else None
 

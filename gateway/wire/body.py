@@ -19,6 +19,16 @@ Items = Annotated[list[Item], Field(fail_fast=True)]
 """A list in a body. Only its first wrong item is told of: a megabyte can hold half a million, and seconds of work."""
 
 
+_BOUNDS = {
+    "messages": "messages",
+    "tools": "tools",
+    "functions": "tools",
+    "stop": "stop",
+    "stop_sequences": "stop",
+    "prompt": "prompts",
+    "input": "prompts",
+}
+"""Lists in a body, and which of the policy's ``limits`` bounds them."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -69,20 +79,12 @@ def _values(body: bytes, *, quotes: int) -> int:
 
 
 def _bound_lists(value: Mapping[str, Any], limits: Limits) -> None:
-    most = {
-        "messages": limits.messages,
-        "tools": limits.tools,
-        "functions": limits.tools,
-        "stop": limits.stop,
-        "stop_sequences": limits.stop,
-        "prompt": limits.prompts,
-        "input": limits.prompts,
-    }
-    for name, longest in most.items():
-        entries = value.get(name)
+    for name, entries in value.items():
         # A prompt of token ids is one prompt.
-        if isinstance(entries, list) and len(entries) > longest and not isinstance(entries[0], int):
-            raise _too_long(name, len(entries), longest)
+        if type(entries) is list and name in _BOUNDS and entries and not isinstance(entries[0], int):
+            longest: int = getattr(limits, _BOUNDS[name])
+            if len(entries) > longest:
+                raise _too_long(name, len(entries), longest)
     messages = value.get("messages")
     parts = 0
     for message in messages if isinstance(messages, list) else ():

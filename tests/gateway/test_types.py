@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 
-from gateway.types import Principal, Receipt
+from gateway.types import ChatRequest, Native, Principal, Receipt
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,14 @@ def test_notes_of_one_stage_join() -> None:
     receipt.note("route", backend="b")
     receipt.note("meter", tokens=1)
     assert receipt.notes == {"route": {"backend": "b", "after": 1}, "meter": {"tokens": 1}}
+
+
+def test_a_request_with_other_parameters_is_otherwise_the_same() -> None:
+    native = Native("anthropic", {"model": "m"}, lambda body: whole)
+    whole = ChatRequest(
+        *("m", ({"role": "user", "content": "Hi"},), "text", True, True, 3, {"seed": 1}, True, True, native)
+    )
+    # None is at its default, so that one which is left out shows.
+    assert all(getattr(whole, one.name) != one.default for one in fields(ChatRequest))
+    made, expected = whole.having({"seed": 2}), replace(whole, params={"seed": 2})
+    assert all(getattr(made, one.name) == getattr(expected, one.name) for one in fields(ChatRequest))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
+import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +76,27 @@ async def test_only_requests_are_limited() -> None:
     made = call(allowed={"requests_per_minute": 5, "concurrent_requests": 3})
     await Quotas("memory").reserve(made)
     assert made.purse is None
+
+
+class Headers(dict[str, str]):
+    """Can be referred to weakly, as a call cannot."""
+
+
+async def test_what_a_request_leaves_behind_is_freed_at_once() -> None:
+    quotas = Quotas("memory")
+    made = call(budget=1.0)
+    made.headers = Headers()
+    left = weakref.ref(made.headers)
+    await quotas.reserve(made)
+    assert made.purse is not None
+    await made.purse.hold(made)
+    made.purse.release(made, Spending(TARGET, Usage(9, 9)))
+    gc.disable()
+    try:
+        del made
+        assert left() is None, "it holds itself, and waits for the garbage collector"
+    finally:
+        gc.enable()
 
 
 async def test_a_declared_cap_that_is_paid_for_is_sent_as_it_is() -> None:
