@@ -61,7 +61,9 @@ class DecodeGraphs:
         for group in attention.decodes:
             some = slice(group.start, group.stop)
             self._seq_lens[some].copy_(group.seq_lens)
-            self._block_tables[some, : group.block_tables.shape[1]].copy_(group.block_tables)
+            # Tables are filled up to a round number of blocks, which may be more than any sequence has.
+            width = min(group.block_tables.shape[1], self._block_tables.shape[1])
+            self._block_tables[some, :width].copy_(group.block_tables[:, :width])
         if rows < size:
             self._slots[rows:size].fill_(-1)
             self._seq_lens[rows:size].zero_()

@@ -68,6 +68,18 @@ def test_a_block_keeps_the_largest_weight_until_it_expires() -> None:
     assert order.pop() == 0
 
 
+@pytest.mark.parametrize(("passed", "first"), [(4 * TOTAL, 1), (4 * TOTAL + 1, 0)])
+def test_a_block_that_is_used_as_it_expires_has_not_expired(passed: int, first: int) -> None:
+    order = EvictionOrder(TOTAL)
+    keep(order, 0, 4.0)
+    order.advance(passed)
+    order.remove(0)
+    keep(order, 0, 1.0)
+    order.advance(1)
+    keep(order, 1, 1.0)
+    assert order.pop() == first
+
+
 def test_what_is_forgotten_weighs_nothing() -> None:
     order = EvictionOrder(TOTAL)
     keep(order, 0, 64.0)

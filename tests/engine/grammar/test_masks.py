@@ -123,6 +123,16 @@ def test_a_complete_grammar_allows_the_stop_tokens_alone(grammars: Grammars, tok
     assert allowed(grammars, draws_of(number, sampling, [b, c])) == [{0, EOS}]
 
 
+def test_a_grammar_that_may_go_on_goes_on_where_nothing_ends_the_answer(
+    grammars: Grammars, tokenizer: Tokenizer
+) -> None:
+    """Not with any token there is."""
+    b, c = (tokenizer.token_to_id(sign) for sign in "bc")
+    sampling, number = params(regex("bc?"), stop_token_ids=frozenset()), new_id()
+    assert allowed(grammars, draws_of(number, sampling, [b])) == [{c}]
+    assert len(allowed(grammars, draws_of(number, sampling, [b, c]))[0]) > 200
+
+
 def test_something_is_always_allowed(grammars: Grammars, tokenizer: Tokenizer) -> None:
     b = tokenizer.token_to_id("b")
     sampling = params(regex("b"), stop_token_ids=frozenset())

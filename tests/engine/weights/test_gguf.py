@@ -60,6 +60,28 @@ def test_metadata_and_tensors_are_those_that_were_written(file: Path) -> None:
     assert np.array_equal(stored.data.view(np.float32), np.arange(32).reshape(4, 8))
 
 
+@pytest.mark.parametrize("alignment", [None, 8, 32, 64, 256])
+def test_tensors_begin_where_the_file_aligns_them(tmp_path: Path, alignment: int | None) -> None:
+    """Wherever the header ends."""
+    for length in range(0, 70, 3):
+        writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+        if alignment is not None:
+            writer.add_custom_alignment(alignment)
+        writer.add_string("a.filling", "x" * length)
+        tensors = {
+            name: np.arange(size, dtype=np.float32) + size for name, size in (("a", 3), ("b", 5), ("c", 8))
+        }
+        for name, tensor in tensors.items():
+            writer.add_tensor(name, tensor)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        found = Gguf(tmp_path / "m.gguf").tensors
+        for name, tensor in tensors.items():
+            assert np.array_equal(found[name].data.view(np.float32), tensor), (name, length)
+
+
 def test_it_reads_what_the_packages_own_reader_reads(file: Path) -> None:
     theirs = gguf.GGUFReader(file)
     fields = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}

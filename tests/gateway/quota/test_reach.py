@@ -80,3 +80,17 @@ def test_what_a_backend_sends_unasked() -> None:
         default_price={"input": 0.0, "output": 0.0},
     )
     assert ReachBook().first(a_call(policy_=made)).unasked == 77
+
+
+def test_one_book_reads_each_policy_anew() -> None:
+    """A reloaded policy has other prices, and calls of both are under way."""
+    unpriced = policy(models={"m": model("other")})
+    cheap, dear = (policy(models={"m": model(name)}, prices=PRICES) for name in ("p1", "p8"))
+    book = ReachBook()
+    for _ in range(2):
+        for made, price in ((cheap, 1), (dear, 8)):
+            call = a_call(policy_=made)
+            assert book.first(call).rates.prompt == price * 10**6
+            assert book.target(made, "m", made.models["m"].targets[0]).rates.prompt == price * 10**6
+            assert book.unpriced(call) is None
+        assert book.unpriced(a_call(policy_=unpriced)) == "up/other"

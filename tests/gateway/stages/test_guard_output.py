@@ -331,6 +331,22 @@ class Exact(Words):
         return tuple(Finding("animal", *match.span()) for match in re.finditer(r"\bcat\b", text))
 
 
+async def test_of_a_large_chunk_leaves_what_may_though_the_rest_waits() -> None:
+    """The model may be silent for long after it."""
+    silence = asyncio.Event()
+    text = "x" * 100 + " " + "y" * 400
+    handle = guard_output(a_guard(stream="windowed"), flags_of(), Metrics())(
+        Model(word(text), silence, end())
+    )
+    async with aclosing(handle(a_call())) as chunks:
+        first = await asyncio.wait_for(anext(chunks), 60)
+        silence.set()
+        rest = [chunk async for chunk in chunks]
+    begun = text_of([first])
+    assert 400 <= len(begun) < len(text)
+    assert begun + text_of(rest) == text
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_beginning_of_a_longer_word_is_not_the_word(mode: str) -> None:
     text = "concatenate the category, " * 12

@@ -1,0 +1,83 @@
+"""Which steps are replayed, and on what: with a recorder that runs again instead, for which no GPU is needed.
+
+That a model says the same with recordings and without is shown in test_triton.py, with kernels that bear idle rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from engine.core.plan import Plan, Work
+from engine.layers.attend import AttentionInput
+from engine.worker.batch import Batch, BatchBuilder
+from engine.worker.cuda_graphs import DecodeGraphs
+from engine.worker.kv_cache import KVCache, KVShape
+
+CPU = torch.device("cpu")
+
+
+class Given:
+    """A model whose hidden states are all that it was given for each row."""
+
+    vocab_size, max_positions, kv_shape = 320, 512, KVShape(1, 1, 16)
+
+    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:
+        (group,) = batch.decodes
+        given = [tokens, positions, batch.slots, group.seq_lens, group.block_tables[:, 0]]
+        return torch.stack(given, 1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        hidden = run()
+
+        def replay() -> None:
+            self.replays += 1
+            hidden.copy_(run())
+
+        return replay, hidden
+
+
+def decode(request_id: int, length: int, **more: int) -> Work:
+    return Work(request_id, [40 + request_id], length, [request_id], None, True, **more)
+
+
+OTHERS = [decode(1, 4), decode(2, 9)]
+PROMPT = Work(0, [5, 6, 7, 8, 9], 0, [0], None, False)
+CHUNK = Work(0, [5, 6, 7, 8, 9], 3, [0], None, False)
+GUESSES = Work(0, [5, 6, 7], 8, [0], None, True, drafts=2)
+
+
+def test_decodes_are_replayed_and_nothing_else() -> None:
+    cache = KVCache(Given.kv_shape, 6, 16, CPU, torch.float32)
+    recorder = Recorder()
+    graphs = DecodeGraphs(Given(), cache, 8, 32, recorder)
+
+    def batch(*works: Work) -> Batch:
+        return BatchBuilder(16, cache.padding_block, CPU).build(Plan(list(works)))
+
+    for works in (
+        [PROMPT],
+        [CHUNK],
+        [*OTHERS, PROMPT],
+        [*OTHERS, CHUNK],
+        [GUESSES],
+        [decode(i, 3) for i in range(9)],
+    ):
+        assert graphs.forward(batch(*works)) is None
+    assert recorder.replays == 0
+    for count, works in enumerate((OTHERS[:1], OTHERS, [decode(0, 5), *OTHERS], OTHERS[1:]), 1):
+        made = batch(*works)
+        replayed = graphs.forward(made)
+        assert recorder.replays == count
+        assert replayed is not None
+        assert torch.equal(replayed, Given().forward(made.tokens, made.positions, made.attention, cache))
