@@ -25,6 +25,10 @@ class _Work(Generic[V]):
     taken: bool = False
 
 
+A_TEXT = 64
+"""Characters for which a text counts beside its own: what a model does for each, however short."""
+
+
 class Batcher(Generic[V]):
     """``compute`` gives a value for each text; it runs in ``executor``, one batch at a time.
 
@@ -40,10 +44,11 @@ class Batcher(Generic[V]):
         *,
         max_batch: int,
         max_queue: int,
-        max_characters: int = 4096,
+        max_characters: int = 1024,
         remembered: int = 1024,
     ) -> None:
-        """``max_characters`` keeps a batch short in time, as a single core gains nothing from longer ones."""
+        """``max_characters`` keeps a batch short in time: who comes next waits for one, and a single core gains nothing
+        from longer ones. A text that is longer by itself is a batch of its own."""
         self._compute = compute
         self._executor = executor
         self._max_batch = max_batch
@@ -95,7 +100,7 @@ class Batcher(Generic[V]):
         work = self._works.get(key)
         if work is None:
             work = self._works[key] = _Work(key)
-            self._queue.push(key[0], key, len(key[1]))
+            self._queue.push(key[0], key, len(key[1]) + A_TEXT)
             if self._runner is None or self._runner.done():
                 self._runner = asyncio.create_task(self._run(), name="batches")
         answered: asyncio.Future[V] = asyncio.get_running_loop().create_future()
@@ -148,7 +153,7 @@ class Batcher(Generic[V]):
         batch: list[_Work[V]] = []
         characters = 0
         while self._queue and len(batch) < self._max_batch:
-            characters += len(self._queue.head()[1])
+            characters += len(self._queue.head()[1]) + A_TEXT
             if batch and characters > self._max_characters:
                 break
             work = self._works[self._queue.pop()]

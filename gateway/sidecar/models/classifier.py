@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from threading import Lock
 from typing import Any
 
 import torch
@@ -20,6 +22,9 @@ class TextClassifier:
 
     def __init__(self, name: str) -> None:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(name, use_fast=True)
+        # A fast tokenizer may not be set and used by two threads at once ("Already borrowed").
+        self._cutter: Any = deepcopy(self._tokenizer)
+        self._encoding, self._cutting = Lock(), Lock()
         self._model: Any = AutoModelForSequenceClassification.from_pretrained(name).eval()
         config = self._model.config
         self._labels = [str(config.id2label[number]) for number in range(config.num_labels)]
@@ -34,17 +39,19 @@ class TextClassifier:
     def windows(self, text: str, most: int) -> list[Span]:
         """Raises ``SidecarError`` for a text of more than ``most``."""
         refuse_longer(text, self._size, most)
-        tokens = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
-        )
+        with self._cutting:
+            tokens = self._cutter(
+                text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
+            )
         spans = [tuple(span) for span in tokens["offset_mapping"]]
         return windows(len(text), spans, tokens.word_ids(), size=self._size, overlap=self._overlap, most=most)
 
     def classify(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
         """The probability of each label."""
-        inputs = self._tokenizer(
-            list(texts), padding=True, truncation=True, max_length=self._limit, return_tensors="pt"
-        )
+        with self._encoding:
+            inputs = self._tokenizer(
+                list(texts), padding=True, truncation=True, max_length=self._limit, return_tensors="pt"
+            )
         with torch.inference_mode():
             logits = self._model(**inputs).logits.float()
         scores = logits.sigmoid() if self._many else logits.softmax(-1)

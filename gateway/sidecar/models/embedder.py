@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -67,7 +68,8 @@ class BuiltIn:
         if len(text) * _MOST_TOKENS <= self._size:
             return [(0, len(text))]
         refuse_longer(text, self._size, most)
-        tokens = self.model.tokenizer.encode(text, add_special_tokens=False)
+        # As a batch of one: it lets other threads run meanwhile, which ``encode`` does not.
+        (tokens,) = self.model.tokenizer.encode_batch([text], add_special_tokens=False)
         if len(tokens) <= self._size:
             return [(0, len(text))]
         return windows(
@@ -91,11 +93,13 @@ class Foreign:
         self._model = SentenceTransformer(name, device="cpu")
         limit = self._model.max_seq_length
         self._size = max(8, (int(limit) if limit else 256) - 2)
+        self._lock = Lock()
 
     def encode(self, texts: Sequence[str]) -> list[Floats]:
-        found = self._model.encode(
-            list(texts), convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
-        )
+        with self._lock:  # its tokenizer may not be set and used by two threads at once
+            found = self._model.encode(
+                list(texts), convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
+            )
         return [np.asarray(row, dtype=np.float32)[None] for row in found]
 
     def sentence(self, encoding: Floats) -> bytes:

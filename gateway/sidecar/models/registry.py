@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from gateway import packages
 from gateway.guards.finding import Finding
 from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
 from gateway.sidecar.batcher import Batcher
+from gateway.sidecar.by_length import ByLength
 from gateway.sidecar.config import SidecarConfig
 from gateway.sidecar.lane import Lane
 from gateway.sidecar.server import Answer
@@ -33,6 +35,10 @@ _LOOK_AGAIN = 2.0
 """Seconds between looks for packages that someone else is to install."""
 _MOST_TEXTS = 1024
 """Of one request."""
+_SOON = 2048
+"""Characters that are cut into windows at once, in a millisecond: to wait for a thread could take longer."""
+_FEW = 16
+"""Encodings that heads judge at once."""
 
 
 class Slot(Generic[T]):
@@ -71,25 +77,14 @@ class Registry:
             name: self._slot(name) for name in config.classifiers
         }
         self._heads: dict[str, Head] = {}
-        self._models = Lane("models", config.max_queue)
-        """One forward pass at a time: torch has threads of its own for what is parallel in it."""
+        self._short, self._long = (ThreadPoolExecutor(1, f"{name} texts") for name in ("short", "long"))
+        """One forward pass of each at a time: torch has threads of its own for what is parallel in it."""
         self._presidio = Lane("presidio", config.max_queue)
-        self._small = Lane("small", 4 * config.max_queue)
-        """Tokenizing, heads: what must not wait behind a forward pass."""
-        self._encodings: Batcher[Floats] = Batcher(
-            lambda texts: self._embedding().encode(texts),
-            self._models.thread,
-            max_batch=config.max_batch,
-            max_queue=config.max_queue,
-        )
-        self._classified: dict[str, Batcher[Mapping[str, float]]] = {
-            name: Batcher(
-                lambda texts, slot=slot: slot.get().classify(texts),  # type: ignore[misc]
-                self._models.thread,
-                max_batch=config.max_batch,
-                max_queue=config.max_queue,
-            )
-            for name, slot in self._classifiers.items()
+        self._cutting = Lane("cutting", 4 * config.max_queue)
+        """Long texts into windows, which must not wait behind a forward pass."""
+        self._encodings: ByLength[Floats] = self._batched(lambda texts: self._embedding().encode(texts))
+        self._classified: dict[str, ByLength[Mapping[str, float]]] = {
+            name: self._batched(partial(_classify, slot)) for name, slot in self._classifiers.items()
         }
         self._loading: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -112,13 +107,13 @@ class Registry:
             self._loading.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loading
-        batchers: list[Batcher[Any]] = [self._encodings, *self._classified.values()]
+        batchers: list[ByLength[Any]] = [self._encodings, *self._classified.values()]
         for batcher in batchers:
             await batcher.aclose()
         if self._index is not None and self._index.state == "ready":
             await self._index.get().aclose()
-        for lane in (self._models, self._presidio, self._small):
-            lane.thread.shutdown(wait=False, cancel_futures=True)
+        for thread in (self._short, self._long, self._presidio.thread, self._cutting.thread):
+            thread.shutdown(wait=False, cancel_futures=True)
 
     async def handle(self, op: str, arguments: Mapping[str, Any], payload: bytes) -> Answer:
         """Answer a request. Raises ``SidecarError``."""
@@ -132,8 +127,16 @@ class Registry:
         """Sentence embeddings."""
         embedder = self._embedding()
         _bounded(texts)
-        parts = await self._small.run(len(texts), lambda: [embedder.beginning(text) for text in texts])
+        parts = await self._cut(texts, embedder.beginning)
         return [embedder.sentence(encoding) for encoding in await self._encodings.get(parts)]
+
+    def _batched(self, compute: Callable[[Sequence[str]], Sequence[T]]) -> ByLength[T]:
+        config = self._config
+        short, long = (
+            Batcher(compute, thread, max_batch=config.max_batch, max_queue=config.max_queue)
+            for thread in (self._short, self._long)
+        )
+        return ByLength(short, long)
 
     def _slot(self, name: str) -> Slot[Any]:
         self._slots[name] = slot = Slot[Any](name)
@@ -225,9 +228,11 @@ class Registry:
 
         async def judged(parts: list[str]) -> list[dict[str, float]]:
             encodings = await self._encodings.get(parts)
-            scores = await self._small.run(
-                1, lambda: judge(vectors(encodings, embedder.pools, judge.pools)).tolist()
-            )
+            scores: list[list[float]] = []
+            for at in range(0, len(encodings), _FEW):
+                some = encodings[at : at + _FEW]
+                scores += judge(vectors(some, embedder.pools, judge.pools)).tolist()
+                await asyncio.sleep(0)
             return [dict(zip(judge.labels, row, strict=True)) for row in scores]
 
         return await self._by_window(texts, embedder.windows, judged)
@@ -246,7 +251,7 @@ class Registry:
     ) -> Answer:
         _bounded(texts)
         most = self._config.max_windows
-        spans = await self._small.run(len(texts), lambda: [windows(text, most) for text in texts])
+        spans = await self._cut(texts, lambda text: windows(text, most))
         parts = [text[start:end] for text, ranges in zip(texts, spans, strict=True) for start, end in ranges]
         # In slices, so that a long text neither fills the queue nor goes before what came after it.
         size = min(self._config.max_batch, self._config.max_queue)
@@ -255,6 +260,12 @@ class Registry:
             scored += await judged(parts[at : at + size])
         scores = iter(scored)
         return {"scores": [[(start, end, next(scores)) for start, end in ranges] for ranges in spans]}, b""
+
+    async def _cut(self, texts: Sequence[str], cut: Callable[[str], T]) -> list[T]:
+        """What ``cut`` makes of each: a short text does not wait for the thread in which long ones are cut."""
+        if sum(map(len, texts)) <= _SOON:
+            return [cut(text) for text in texts]
+        return [await self._cutting.run(1, cut, text, cost=len(text)) for text in texts]
 
     async def _op_entities(self, texts: Sequence[str], language: str, entities: Sequence[str]) -> Answer:
         finder = _wanted(self._entities, "Presidio").get()
@@ -301,6 +312,10 @@ class Registry:
             "batches": self._encodings.batches,
             "encoded": self._encodings.computed,
         }, b""
+
+
+def _classify(slot: Slot[TextClassifier], texts: Sequence[str]) -> list[Mapping[str, float]]:
+    return slot.get().classify(texts)
 
 
 def _wanted(slot: Slot[T] | None, what: str) -> Slot[T]:

@@ -38,7 +38,7 @@ def model() -> Model:
 @pytest.fixture
 async def batcher(model: Model) -> AsyncIterator[Batcher[str]]:
     with ThreadPoolExecutor(1) as executor:
-        batcher = Batcher(model, executor, max_batch=4, max_queue=6, max_characters=100, remembered=3)
+        batcher = Batcher(model, executor, max_batch=4, max_queue=6, max_characters=350, remembered=3)
         yield batcher
         model.gate.set()
         await batcher.aclose()
@@ -69,7 +69,7 @@ async def test_what_waits_is_computed_together_by_length(model: Model, batcher: 
 
 async def test_a_batch_is_bounded_in_texts_and_characters(model: Model, batcher: Batcher[str]) -> None:
     assert len(await batcher.get([str(n) for n in range(6)])) == 6
-    await batcher.get(["x" * 70, "y" * 70])
+    await batcher.get(["x" * 130, "y" * 130])  # each counts for some more than its characters
     await batcher.get(["z" * 500])
     assert [len(batch) for batch in model.batches] == [4, 2, 1, 1, 1]
 

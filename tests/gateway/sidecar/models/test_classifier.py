@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,19 @@ async def test_the_process_has_the_classifiers_of_the_policy(folder: Path, sidec
     finally:
         await client.aclose()
         process.kill()
+
+
+def test_threads_may_cut_and_classify_at_once(folder: Path) -> None:
+    """A fast tokenizer that one thread sets while another uses it raises "Already borrowed"."""
+    classifier = TextClassifier(str(folder))
+    text = "ten words that make one sentence of ten words here " * 20
+
+    def cut(_: int) -> int:
+        return len(classifier.windows(text, 64))
+
+    def classify(_: int) -> int:
+        return len(classifier.classify([text[:100], text]))
+
+    with ThreadPoolExecutor(4) as threads:
+        counts = [threads.map(work, range(100)) for work in (cut, classify, cut, classify)]
+        assert [set(each) for each in counts] == [{4}, {2}, {4}, {2}]
