@@ -4,56 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from gateway.policy.fields import keys, kind_of, models_in
+from gateway.policy.fields import keys, kind_of
 from gateway.policy.loader import load_policy
-from gateway.policy.schema import Backend, Guard
 from gateway.policy.yaml_tree import typed
+from tests.policy_keys import POLICIES, README, documented, in_schema
 
-POLICIES = Path(__file__).parents[3] / "policies"
-README = (POLICIES / "README.md").read_text()
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-KINDS = {
-    section: {kind for model in models_in(union) if (kind := kind_of(model))}
-    for section, union in (("backends.", Backend), ("guards.", Guard))
-}
-
-
-def documented() -> dict[tuple[str | None, str], str]:
-    """(kind of backend or guard, key path) → default, from the README's tables."""
-    found: dict[tuple[str | None, str], str] = {}
-    kind = None
-    for line in README.splitlines():
-        if line.startswith("#"):
-            heading = re.fullmatch(r"### `kind: (\w+)`", line)
-            kind = heading[1] if heading else None
-        elif row := re.fullmatch(r"\| `([^`]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|", line):
-            assert (kind, row[1]) not in found, f"{row[1]} is documented twice"
-            found[kind, row[1]] = row[2].strip("` ")
-    return found
-
-
-def in_schema() -> dict[tuple[str | None, str], Any]:
-    """(kind of backend or guard, key path) → default, ``...`` where required. What all share stands under None."""
-    found: dict[tuple[str | None, str], Any] = {}
-    kind = None
-    for path, owner in keys():
-        kind = kind_of(owner) or (kind if path.startswith(("backends.<name>.", "guards.<name>.")) else None)
-        field = owner.model_fields[path.rpartition(".")[2]]
-        found[kind, path] = ... if field.is_required() else field.default
-    for section, kinds in KINDS.items():
-        for path in [path for kind, path in documented() if kind is None and path.startswith(section)]:
-            defaults = [found.pop((kind, path)) for kind in kinds]
-            assert all(default == defaults[0] for default in defaults), path
-            found[None, path] = defaults[0]
-    return found
 
 
 def test_every_key_is_documented_and_nothing_else() -> None:

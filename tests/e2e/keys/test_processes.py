@@ -1,0 +1,126 @@
+"""What those keys do that say which processes ``tollgate serve`` starts, and how: engines, and the sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.sidecar.config import CONFIG, SidecarConfig
+from tests.e2e.conftest import OPERATOR, free_port
+from tests.e2e.gateways import serving
+from tests.e2e.keys.conftest import Folders
+from tests.e2e.keys.frame import on, shows
+from tests.serving import KEY, key
+
+MARK, VALUE = "MIRROR_OF_OURS", "http://mirror.example"
+
+
+@dataclass
+class Whole:
+    url: str
+    ports: dict[str, int]
+    """Of the engines, by backend."""
+
+    def embed(self, model: str, **more: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {KEY}"}
+        body = {"model": model, "input": "north", **more}
+        return httpx.post(f"{self.url}/v1/embeddings", json=body, headers=headers, timeout=300)
+
+    def engine(self, name: str) -> dict[str, Any]:
+        """What the engine says of its model."""
+        listed = httpx.get(f"http://127.0.0.1:{self.ports[name]}/v1/models", timeout=300).json()
+        return dict(listed["data"][0])
+
+
+def environments(*words: str) -> list[dict[str, str]]:
+    """Of the processes with ``words`` in their command."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_text().split("\0")
+                lines = (entry / "environ").read_text().split("\0")
+            except OSError:
+                continue
+            if set(words) <= set(command) and not any(word.endswith("leash.py") for word in command):
+                found.append(dict(line.split("=", 1) for line in lines if "=" in line))
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    """Two engines, one with what the keys give and one without; one that is not launched; and a sidecar."""
+    ports = {name: free_port() for name in ("given", "plain", "idle")}
+    engines: dict[str, dict[str, Any]] = {
+        name: {"kind": "engine", "base_url": f"http://127.0.0.1:{port}"} for name, port in ports.items()
+    }
+    engines["given"] |= {
+        "launch": True,
+        "model": "demo-draft",
+        "args": ["--max-model-len", "64"],
+        "env": ["MIRROR_*"],
+    }
+    engines["plain"] |= {"launch": True}
+    policy = {
+        "version": 1,
+        "backends": {
+            **engines,
+            "vectors": {"kind": "sidecar"},
+            "cut": {"kind": "sidecar", "matryoshka": True},
+        },
+        "models": {
+            "given": {"targets": [{"backend": "given", "model": "demo-draft"}]},
+            **{name: on(name) for name in ("plain", "idle", "vectors", "cut")},
+        },
+        "sidecar": {"embedder": str(folders.embedder), "threads": 2},
+        "keys": [key(KEY, "one")],
+    }
+    with serving(tmp_path_factory.mktemp("whole"), policy, **{MARK: VALUE}) as url:
+        yield Whole(url, ports)
+
+
+def starts(name: str) -> str:
+    return f"backends.<name>.{name} (engine)"
+
+
+@shows(starts("launch"), starts("model"), starts("args"), starts("env"))
+def test_engines(whole: Whole) -> None:
+    told = httpx.get(f"{whole.url}/readyz", headers=OPERATOR, timeout=300).json()["backends"]
+    assert told["given"] == told["plain"] == "ready"
+    assert told["idle"] != "ready"
+    with pytest.raises(httpx.ConnectError):
+        whole.engine("idle")
+    given, plain = whole.engine("given"), whole.engine("plain")
+    assert (given["id"], plain["id"]) == ("demo-draft", "demo")
+    assert given["max_model_len"] == 64 != plain["max_model_len"]
+    seen = [
+        next(iter(environments("engine", "--port", str(whole.ports[name])))).get(MARK)
+        for name in ("given", "plain")
+    ]
+    assert seen == [VALUE, None]
+
+
+@shows("sidecar.embedder", "backends.<name>.matryoshka (sidecar)")
+def test_another_embedder(whole: Whole) -> None:
+    """The one that is built in has 384 dimensions, which nobody may cut."""
+    assert len(whole.embed("vectors").json()["data"][0]["embedding"]) == 16
+    assert len(whole.embed("cut", dimensions=8).json()["data"][0]["embedding"]) == 8
+    assert whole.embed("vectors", dimensions=8).status_code == 400
+
+
+@shows("sidecar.threads")
+def test_the_sidecars_threads(whole: Whole) -> None:
+    """As it is told when it is started; by default it has one."""
+    mine = [
+        SidecarConfig.from_json(one[CONFIG])
+        for one in environments("gateway.sidecar.worker")
+        if CONFIG in one
+    ]
+    own = [config for config in mine if config.embedder not in (None, "builtin")]
+    assert own and {config.threads for config in own} == {2}
+    assert SidecarConfig(socket="").threads == 1
