@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from gateway.policy.loader import load_policy
-from gateway.policy.problems import PolicyError
 from tests.e2e.keys.frame import (
     OTHER,
     UP,
@@ -21,8 +19,6 @@ from tests.e2e.keys.frame import (
     on,
     second_while_the_first_hangs,
     sent,
-    shows,
-    status,
     streamed,
     text,
 )
@@ -70,18 +66,30 @@ def server_header(name: str) -> Look:
     return look
 
 
-async def embedding_status(site: Site) -> int:
-    return (await site.post("/v1/embeddings", {"model": "vectors", "input": "a"})).status_code
-
-
 async def last_role(site: Site) -> str:
     """Of the messages that ``up`` was sent to go on with."""
     await streamed(site, model="cut")
     return str(site.up.requests[-1].json()["messages"][-1]["role"])
 
 
-async def cut_text(site: Site) -> tuple[str, str | None]:
-    return await streamed(site, model="cut")
+async def asked_to_stream(site: Site) -> bool:
+    """Whether the server is asked for a stream, where the caller wants a whole answer and the model is to be quick."""
+    await site.ask(model="up")
+    return bool(site.up.requests[-1].json().get("stream"))
+
+
+QUICK = {"models": {"up": on("up", timeouts={"first_token": "30s"})}}
+
+
+def whole(kind: str) -> Row:
+    return Row(
+        f"backends.<name>.streams ({kind})",
+        QUICK | up_as(kind, streams=False),
+        asked_to_stream,
+        False,
+        True,
+        QUICK | up_as(kind),
+    )
 
 
 LOCAL = {"tenants": {"acme": {"local_only": True}}}
@@ -97,11 +105,6 @@ BOTH = {
         }
     }
 }
-SCRIPT = "backends.<name>.script[]"
-
-
-def scripted(*script: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return backend("script", script=list(script), **more)
 
 
 BREAKER = {"failures": 2}
@@ -217,6 +220,7 @@ ROWS = [
         SILENCE,
         up=(FINE,),
     ),
+    *(whole(kind) for kind in ("openai", "engine", "anthropic")),
     # kind: engine
     Row(
         "backends.<name>.kind (engine)",
@@ -315,125 +319,9 @@ ROWS = [
         {**SILENCE, **up_as("anthropic")},
         up=(reply(message()),),
     ),
-    # kind: fake
-    Row(
-        "backends.<name>.kind (fake)",
-        {},
-        text(),
-        "one two three",
-        "from up",
-        {
-            "backends": {"script": None, "plain": {"kind": "openai", "base_url": UP}},
-            "models": {"m": on("plain")},
-        },
-        up=(FINE,),
-    ),
-    Row("backends.<name>.script (fake)", scripted({"reply": "said"}), text(), "said", "one two three"),
-    Row(
-        f"{SCRIPT}.match (fake)",
-        scripted({"match": "sesame", "reply": "open"}, {"reply": "shut"}),
-        text(),
-        "shut",
-        "open",
-        scripted({"reply": "open"}, {"reply": "shut"}),
-    ),
-    Row(
-        f"{SCRIPT}.reply (fake)",
-        scripted({"reply": "said"}),
-        text(),
-        "said",
-        "else",
-        scripted({"reply": "else"}),
-    ),
-    Row(
-        f"{SCRIPT}.status (fake)", scripted({"status": 429}), status(), 429, 200, scripted({"reply": "said"})
-    ),
-    Row(
-        f"{SCRIPT}.cut_after (fake)",
-        {**CUT, "models": {"cut": on("short")}},
-        cut_text,
-        ("one", "upstream_cut"),
-        ("one two three", None),
-        {"models": {"cut": on("script")}},
-    ),
-    Row(
-        "backends.<name>.first_token_delay (fake)",
-        scripted({"reply": "late"}, first_token_delay="1h")
-        | {"models": {"m": on("script", timeouts={"total": "1s"})}},
-        status(),
-        504,
-        200,
-        {"models": {"m": on("script", timeouts={"total": "1s"})}},
-    ),
-    Row(
-        "backends.<name>.token_delay (fake)",
-        scripted({"reply": "one two"}, token_delay="1h")
-        | {"models": {"m": on("script", timeouts={"total": "1s"})}},
-        status(),
-        504,
-        200,
-        {"models": {"m": on("script", timeouts={"total": "1s"})}},
-    ),
-    Row(
-        "backends.<name>.local (fake)",
-        LOCAL,
-        code(),
-        200,
-        "local_only",
-        {**LOCAL, "backends": {"script": {"local": False}, "up": {"local": True}}},
-    ),
-    Row(
-        "backends.<name>.continues (fake)",
-        {
-            **CUT,
-            "backends": {
-                **CUT["backends"],
-                "script": {"continues": True, "script": [{"reply": " and more"}]},
-            },
-        }
-        | {"models": {"cut": on("short", fallbacks=["m"])}},
-        cut_text,
-        ("one and more", None),
-        ("one", "upstream_cut"),
-        {**CUT, "backends": {**CUT["backends"], "script": {"script": [{"reply": " and more"}]}}}
-        | {"models": {"cut": on("short", fallbacks=["m"])}},
-    ),
-    # kind: sidecar
-    Row(
-        "backends.<name>.kind (sidecar)",
-        {"backends": {"vectors": {"kind": "sidecar"}}, "models": {"vectors": on("vectors")}},
-        embedding_status,
-        503,  # there is none beside this gateway
-        200,
-        {"models": {"vectors": on("script")}},
-    ),
-    Row(
-        "backends.<name>.local (sidecar)",
-        {**LOCAL, "backends": {"vectors": {"kind": "sidecar"}}, "models": {"vectors": on("vectors")}},
-        embedding_status,
-        503,
-        403,
-        {
-            **LOCAL,
-            "backends": {"vectors": {"kind": "sidecar", "local": False}},
-            "models": {"vectors": on("vectors")},
-        },
-    ),
 ]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=repr)
 async def test_it_does_what_it_says(row: Row, tmp_path: Path) -> None:
     await row.run(tmp_path)
-
-
-@shows("backends.<name>.continues (sidecar)")
-def test_an_embedder_goes_on_from_nothing(tmp_path: Path) -> None:
-    """It may say so, and cannot say otherwise."""
-    models = "models: {m: {targets: [{backend: e, model: e}]}}"
-    written = f"version: 1\nbackends: {{e: {{kind: sidecar, continues: %s}}}}\n{models}"
-    (tmp_path / "gateway.yaml").write_text(written % "false")
-    load_policy(tmp_path, {})
-    (tmp_path / "gateway.yaml").write_text(written % "true")
-    with pytest.raises(PolicyError, match=r"gateway.yaml:2: backends.e.continues"):
-        load_policy(tmp_path, {})

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.keys.frame import UP, Look, Row, Site, base, on, shows, text
+from tests.e2e.keys.frame import UP, Look, Row, Site, base, on, shows, status, streamed, text
+from tests.fakes import completion, reply, said, stream
 from tests.serving import chat
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +58,26 @@ THREE = [{"role": "user", "content": "Hi"}] * 3
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hi"}] * 3}]
 
 
+MANY_VALUES = reply(completion(extra=[{"a": "b"}] * 400))
+CALLS = [{"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for n in range(2)]
+TWO_CALLS = reply(
+    completion(
+        choices=[
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": None, "tool_calls": CALLS},
+                "finish_reason": "tool_calls",
+            }
+        ]
+    )
+)
+PINGS = stream(*[b": ping\n\n"] * 10, *said("late"))
+
+
+async def stream_error(site: Site) -> str | None:
+    return (await streamed(site, model="up"))[1]
+
+
 def limited(name: str, most: int, look: Look) -> Row:
     return Row(f"limits.{name}", {"limits": {name: most}}, look, 400, 200)
 
@@ -101,6 +122,26 @@ ROWS = [
     limited("prompts", 2, prompts),
     limited("values", 5, body()),
     limited("entries", 2, body()),
+    limited("answers", 2, body(n=3)),
+    Row(
+        "limits.answer_values",
+        {"limits": {"answer_values": 20}},
+        status(model="up"),
+        502,
+        200,
+        up=(MANY_VALUES,),
+    ),
+    Row(
+        "limits.answer_parts", {"limits": {"answer_parts": 1}}, status(model="up"), 502, 200, up=(TWO_CALLS,)
+    ),
+    Row(
+        "limits.empty_events",
+        {"limits": {"empty_events": 5}},
+        stream_error,
+        "upstream_malformed",
+        None,
+        up=(PINGS,),
+    ),
     limited("depth", 8, body(tools=[tool("a", **nested(6))])),
     Row("cors", cors(), told("allow-origin"), PAGE, None),
     Row(
