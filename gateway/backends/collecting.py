@@ -21,6 +21,8 @@ WHOLE_ONLY = frozenset({"audio", "best_of", "prompt_logprobs", "use_beam_search"
 """Parameters that servers do not take for streams, or answer otherwise there."""
 
 _STREAM = re.compile(r"\bstream(s|ed|ing|_options)?\b", re.IGNORECASE)
+_A_PIECE, _A_CHUNK = 64, 1024
+"""Bytes that the smallest piece of a text, and a chunk that is kept by itself, take at least."""
 _TEXTS = frozenset({"content", "refusal", "reasoning", "reasoning_content"})
 """Of a delta: what comes in pieces to be put together."""
 
@@ -78,7 +80,7 @@ class Collected:
     def __init__(self) -> None:
         self.begun = False
         self.size = 0
-        """About as many bytes as it would have whole."""
+        """About as many bytes as it takes here."""
         self.usage: Usage | None = None
         self._choices: dict[int, list[_Run]] = {}
         self._rest: list[Chunk] = []
@@ -89,22 +91,25 @@ class Collected:
             self.usage = chunk.usage
             chunk = replace(chunk, usage=None)
         if chunk.delta is None:
+            self.size += _A_CHUNK + len(orjson.dumps(dict(chunk.envelope)))
             self._rest.append(chunk)
             return
         runs = self._choices.setdefault(chunk.index, [])
         text = _text(chunk)
         if text is None or chunk.logprobs is not None:
             self.size += len(orjson.dumps((chunk.delta, chunk.logprobs)))
-        else:
-            self.size += len(text[1])
         if text is None:
-            runs.append(_Run(chunk, ""))
-        elif runs and runs[-1].takes(text[0], chunk):
-            runs[-1].add(text[1], chunk.logprobs)
-        else:
-            run = _Run(chunk, text[0])
-            run.add(text[1], chunk.logprobs)
-            runs.append(run)
+            self._keep(_Run(chunk, ""), runs)
+            return
+        kind, words = text
+        self.size += _A_PIECE + len(words)
+        if not (runs and runs[-1].takes(kind, chunk)):
+            self._keep(_Run(chunk, kind), runs)
+        runs[-1].add(words, chunk.logprobs)
+
+    def _keep(self, run: _Run, runs: list[_Run]) -> None:
+        self.size += _A_CHUNK + len(orjson.dumps(dict(run.first.envelope)))
+        runs.append(run)
 
     def chunks(self) -> Iterator[Chunk]:
         """The answer in few chunks, choice by choice; the usage is on the last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -188,10 +189,20 @@ async def test_other_errors_are_errors(error: errors.GatewayError) -> None:
     assert server.asked == [True]
 
 
-async def test_it_holds_no_more_than_a_whole_answer_may_have() -> None:
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Chunk(delta={"content": "x" * 2**20}),
+        Chunk(delta={"content": ""}, logprobs={"content": [{"token": "x" * 2**20}]}),
+        Chunk(delta={"x": "x" * 2**20}),
+        Chunk(usage=Usage(1, 1), envelope={"x": "x" * 2**20}),
+    ],
+    ids=["text", "logprobs", "other", "news"],
+)
+async def test_it_holds_no_more_than_a_whole_answer_may_have(piece: Chunk) -> None:
     async def endless(request: ChatRequest) -> Chunks:
         while True:
-            yield Chunk(delta={"content": "x" * 2**20})
+            yield replace(piece)
 
     collecting, call = Collecting("up", enabled=True), a_call(timeouts=WRITTEN, stream=False)
     with pytest.raises(errors.UpstreamFailed, match="over 67108864 bytes"):
