@@ -52,26 +52,28 @@ def decode(request_id: int, length: int, **more: int) -> Work:
 
 
 OTHERS = [decode(1, 4), decode(2, 9)]
-PROMPT = Work(0, [5, 6, 7, 8, 9], 0, [0], None, False)
-CHUNK = Work(0, [5, 6, 7, 8, 9], 3, [0], None, False)
+SHORT_PROMPT = Work(0, [5, 6, 7, 8, 9], 0, [0], None, False)
+PROMPT = Work(0, list(range(20)), 0, [0, 3], None, False)
+CHUNK = Work(0, list(range(20)), 7, [0, 3], None, False)
 GUESSES = Work(0, [5, 6, 7], 8, [0], None, True, drafts=2)
 
 
 def test_decodes_are_replayed_and_nothing_else() -> None:
     cache = KVCache(Given.kv_shape, 6, 16, CPU, torch.float32)
     recorder = Recorder()
-    graphs = DecodeGraphs(Given(), cache, 8, 32, recorder)
+    graphs = DecodeGraphs(Given(), cache, 32, 32, recorder)
 
     def batch(*works: Work) -> Batch:
         return BatchBuilder(16, cache.padding_block, CPU).build(Plan(list(works)))
 
     for works in (
+        [SHORT_PROMPT],
         [PROMPT],
         [CHUNK],
         [*OTHERS, PROMPT],
         [*OTHERS, CHUNK],
         [GUESSES],
-        [decode(i, 3) for i in range(9)],
+        [decode(i, 3) for i in range(33)],
     ):
         assert graphs.forward(batch(*works)) is None
     assert recorder.replays == 0
