@@ -42,7 +42,9 @@ class Worker:
     def _timed(self, message: Start | Job) -> tuple[bytes, str]:
         if isinstance(message, Start):
             self._seconds = message.bounds.seconds
-            resource.setrlimit(resource.RLIMIT_AS, (message.bounds.memory, message.bounds.memory))
+            # Where it cannot be set (a lower one is set already, or not on this system), time is bounded all the same.
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_AS, (message.bounds.memory, message.bounds.memory))
         # Its signal has no handler, and so ends the process.
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
         try:
