@@ -9,7 +9,7 @@ from typing import Protocol
 import orjson
 
 from gateway.backends.upstream_errors import from_event
-from gateway.backends.volume import Volume, is_news, says
+from gateway.backends.volume import Volume, says
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, ChatRequest, Chunk, Json
 from gateway.wire import sse
@@ -98,12 +98,13 @@ class Events:
     def _read(self, data: bytes, chunks: list[Chunk]) -> None:
         self._volume.read_event(data)
         fresh: list[Chunk] = []
+        is_news = False
         try:
             raw = orjson.loads(data)
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
             for chunk in self._read_event(raw):
-                self._volume.take(chunk, len(fresh))
+                is_news = self._volume.take(chunk, len(fresh)) or is_news
                 fresh.append(chunk)
             for chunk in fresh:
                 if chunk.delta and "tool_calls" in chunk.delta:
@@ -114,7 +115,7 @@ class Events:
             self._call.receipt.note("backend", malformed_events=self._malformed)
             self._volume.pass_over()
             return
-        if not is_news(fresh):
+        if not is_news:
             self._volume.pass_over()
         for chunk in fresh:
             if chunk.delta is not None and not self.spoken:

@@ -5,7 +5,7 @@ Texts are not counted, only what holds them: a long one is soon read, a hundred 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from gateway.errors import UpstreamFailed
 from gateway.policy.schema.limits import Limits
@@ -56,22 +56,25 @@ class Volume:
         if len(data) > FEW and _values(data) > self._most_values:
             raise self._too_much(f"an event of more than {self._most_values} values", "limits.answer_values")
 
-    def take(self, chunk: Chunk, place: int) -> None:
-        """The chunk at this ``place`` among those of one body or event: none has two of one choice."""
-        if chunk.delta is None:
-            return
-        self._indices.add(chunk.index)
-        if place >= self.choices or len(self._indices) > self.choices:
-            raise self._failed(
-                f"sent more answers than the {self.choices} that it was asked for. Its operator should see why; until "
-                "then ask another model"
-            )
-        content, calls = chunk.delta.get("content"), chunk.delta.get("tool_calls")
-        if calls:
+    def take(self, chunk: Chunk, place: int) -> bool:
+        """The chunk at this ``place`` among those of one body or event: none has two of one choice.
+
+        Gives whether it brings anything.
+        """
+        delta = chunk.delta
+        if delta is None:
+            return True
+        if place >= self.choices or chunk.index not in self._indices:
+            self._begin(chunk.index, place)
+        content = delta.get("content")
+        if content and type(content) is str and len(delta) == 1:  # nearly all of them
+            return True
+        if calls := delta.get("tool_calls"):
             self._calls.update((chunk.index, call.get("index", i)) for i, call in enumerate(calls))
             self._count_parts(max(len(self._calls), len(calls)))
         if isinstance(content, list):
             self._count_parts(len(content))
+        return says(delta) or chunk.finish_reason is not None or chunk.logprobs is not None
 
     def begin_blocks(self, count: int = 1) -> None:
         """Blocks of a message, in Anthropic's words."""
@@ -84,6 +87,14 @@ class Volume:
         if self._empty > self._limits.empty_events:
             raise self._too_much(
                 f"more than {self._limits.empty_events} events without content", "limits.empty_events"
+            )
+
+    def _begin(self, index: int, place: int) -> None:
+        self._indices.add(index)
+        if place >= self.choices or len(self._indices) > self.choices:
+            raise self._failed(
+                f"sent more answers than the {self.choices} that it was asked for. Its operator should see why; until "
+                "then ask another model"
             )
 
     def _count_parts(self, count: int) -> None:
@@ -104,19 +115,7 @@ class Volume:
 
 def says(delta: Mapping[str, Json]) -> bool:
     """Whether it says something: a role alone does not."""
-    # Nearly all of them have this one.
-    return bool(delta.get("content")) or any(value for name, value in delta.items() if name != "role")
-
-
-def is_news(chunks: Collection[Chunk]) -> bool:
-    """Whether an event of these chunks brings anything."""
-    return any(
-        chunk.delta is None
-        or says(chunk.delta)
-        or chunk.finish_reason is not None
-        or chunk.logprobs is not None
-        for chunk in chunks
-    )
+    return any(value for name, value in delta.items() if name != "role")
 
 
 def _values(data: bytes) -> int:
