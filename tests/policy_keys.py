@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from gateway.policy.fields import keys, kind_of, models_in
 from gateway.policy.schema import Backend, Guard
 
@@ -18,17 +20,17 @@ KINDS = {
 }
 
 
-def documented() -> dict[tuple[str | None, str], str]:
-    """(kind of backend or guard, key path) → default, from the README's tables."""
-    found: dict[tuple[str | None, str], str] = {}
+def documented() -> dict[tuple[str | None, str], tuple[str, str]]:
+    """(kind of backend or guard, key path) → type and default, from the README's tables."""
+    found: dict[tuple[str | None, str], tuple[str, str]] = {}
     kind = None
     for line in README.splitlines():
         if line.startswith("#"):
             heading = re.fullmatch(r"### `kind: (\w+)`", line)
             kind = heading[1] if heading else None
-        elif row := re.fullmatch(r"\| `([^`]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|", line):
+        elif row := re.fullmatch(r"\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| [^|]+ \|", line):
             assert (kind, row[1]) not in found, f"{row[1]} is documented twice"
-            found[kind, row[1]] = row[2].strip("` ")
+            found[kind, row[1]] = (row[2].strip(), row[3].strip("` "))
     return found
 
 
@@ -46,6 +48,16 @@ def in_schema() -> dict[tuple[str | None, str], Any]:
             assert all(default == defaults[0] for default in defaults), path
             found[None, path] = defaults[0]
     return found
+
+
+def field_of(key: tuple[str | None, str]) -> FieldInfo:
+    """Where the schema has a key."""
+    owner = next(
+        owner
+        for path, owner in keys()
+        if path == key[1] and (not key[0] or (kind_of(owner) or key[0]) == key[0])
+    )
+    return owner.model_fields[key[1].rpartition(".")[2]]
 
 
 def named() -> dict[str, tuple[str | None, str]]:

@@ -48,7 +48,7 @@ class Breaker(Frozen):
     failures: Count = 5
     """In ``window``, at least."""
     share: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 0.5
-    """Of the requests that ended in ``window``, at least."""
+    """Of the requests that ended in ``window``, at least, from its first failure on."""
     window: Timeout = 30.0
     cooldown: Timeout = 10.0
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from gateway.policy.fields import keys, kind_of
 from gateway.policy.loader import load_policy
 from gateway.policy.yaml_tree import typed
-from tests.policy_keys import POLICIES, README, documented, in_schema
+from tests.policy_keys import POLICIES, README, documented, field_of, in_schema
 
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
@@ -23,18 +22,56 @@ def test_every_key_is_documented_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("key", in_schema(), ids=lambda key: f"{key[0] or ''}:{key[1]}")
 def test_its_default_is_what_the_readme_says(key: tuple[str | None, str]) -> None:
-    said, default = documented()[key], in_schema()[key]
+    (_, said), default = documented()[key], in_schema()[key]
     if default is ... or default is None:
         assert said == ("required" if default is ... else "none")
         return
-    owner = next(
-        owner
-        for path, owner in keys()
-        if path == key[1] and (not key[0] or (kind_of(owner) or key[0]) == key[0])
-    )
-    field = owner.model_fields[key[1].rpartition(".")[2]]
     written = yaml.safe_load(said) if said[0] in "[{" else {'""': ""}.get(said, typed(said))
-    assert TypeAdapter(field.rebuild_annotation()).validate_python(written) == default
+    assert TypeAdapter(field_of(key).rebuild_annotation()).validate_python(written) == default
+
+
+TYPES: dict[str, tuple[object, object]] = {
+    "duration": ("3s", 3),
+    "size": ("3KiB", 3),
+    "whole number": (20, 0.5),
+    "number, at most 0": (-0.5, "-0.5"),
+    "number": (0.5, "0.5"),
+    "true or false": (False, "perhaps"),
+    "name": ("x", "no name"),
+    "URL": ("http://127.0.0.1:1", "127.0.0.1:1"),
+    "day": ("2030-01-01", "tomorrow"),
+    "64 hex digits": ("a" * 64, "a" * 63),
+    "list": (None, "text"),
+    "mapping": (None, "text"),
+    "text": (None, {}),
+}
+"""What the reference calls them: a value of the type (None: it depends), and one that is not. A bare number is no
+duration."""
+BOUNDS = re.compile(r"([0-9]+)(?:–| to )([0-9]+)")
+
+
+@pytest.mark.parametrize("key", in_schema(), ids=lambda key: f"{key[0] or ''}:{key[1]}")
+def test_its_type_and_unit_are_what_the_readme_says(key: tuple[str | None, str]) -> None:
+    said, _ = documented()[key]
+    field = field_of(key)
+    takes = TypeAdapter(field.rebuild_annotation())
+    if choices := re.findall(r"`([^`]+)`", said):
+        if not said.startswith("list"):
+            for choice in choices:
+                takes.validate_python(typed(choice))
+        return
+    if bounds := BOUNDS.search(said):
+        low, high = (int(bound) for bound in bounds.groups())
+        for good, bad in ((low, low - 1), (high, high + 1)):
+            takes.validate_python(good)
+            with pytest.raises(ValidationError):
+                takes.validate_python(bad)
+        return
+    good, bad = next(values for word, values in TYPES.items() if said.startswith(word))
+    if good is not None:
+        takes.validate_python(good)
+    with pytest.raises(ValidationError):
+        takes.validate_python(bad)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
