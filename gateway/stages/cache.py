@@ -25,7 +25,7 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
 
     def stage(following: Handler) -> Handler:
         if not caches.enabled:
-            return following
+            return lambda call: nothing() if control(call.cache_control).only_if_cached else following(call)
 
         def handle(call: Call) -> Chunks:
             wanted = control(call.cache_control)

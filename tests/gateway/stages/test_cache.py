@@ -401,6 +401,15 @@ async def test_only_if_cached(exact: Fixture, also: str) -> None:
         assert len(exact.model.calls) == 1
 
 
+async def test_without_a_cache_nothing_is_cached() -> None:
+    """Who asks for what costs nothing is not served what does."""
+    async with made() as none:
+        with pytest.raises(errors.NotCached):
+            await none.ask(cache_control="only-if-cached")
+        await none.ask()
+        assert len(none.model.calls) == 1
+
+
 async def test_equal_requests_share_one_call(exact: Fixture) -> None:
     exact.model.gate = asyncio.Event()
     tasks = [asyncio.create_task(exact.ask(name)) for name in "abc"]
