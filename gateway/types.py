@@ -269,6 +269,8 @@ class Call:
     """On ``started``'s clock: past it the caller has no use for an answer."""
     cache_control: str = ""
     """The caller's own header."""
+    positions: bool = False
+    """The caller wants to be told at once where a request of his stands that waits."""
     cached: str | None = None
     """``exact`` or ``semantic``: the answer is given again, and nothing was spent on it. Set by ``cache``."""
     local_only: bool = False

@@ -7,29 +7,20 @@ from gateway.admission.pool import Pool, Pools
 from gateway.errors import Overloaded
 from gateway.policy.schema import OnSaturation, Policy, Tier
 
-_SHED = OnSaturation(action="shed", at=0.9)
 _WAIT = OnSaturation(action="wait", at=1.0)
 SPARE = 0.5
 """Copies of calls get into a backend while less than this share of it is taken: they must not make callers wait."""
 
 
 def saturation_action(policy: Policy, tier_name: str) -> OnSaturation:
-    """The tier's own rule. Without one, the lowest of several priorities is shed from 0.9 on, and all others wait.
+    """The tier's own rule; without one it waits, and the queue shares by weight.
 
     ``at`` is no higher than where a tier of higher priority begins to wait: what is kept from that one is not for this.
     """
     tier = policy.tier(tier_name)
-    rule = tier.on_saturation or _default(policy, tier)
+    rule = tier.on_saturation or _WAIT
     highest = ceiling(policy, tier)
     return rule if rule.at <= highest else rule.model_copy(update={"at": highest})
-
-
-def _default(policy: Policy, tier: Tier) -> OnSaturation:
-    if len(policy.tiers) < 2:
-        return _WAIT
-    priorities = [described.priority for described in policy.tiers.values()]
-    lowest = min(priorities)
-    return _SHED if tier.priority <= lowest < max(priorities) else _WAIT
 
 
 def ceiling(policy: Policy, tier: Tier) -> float:

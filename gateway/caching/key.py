@@ -99,6 +99,7 @@ BESIDE_CALL = frozenset(
             "headers",
             "deadline",
             "cache_control",
+            "positions",
             "cached",
             "shadow",
             "purpose",

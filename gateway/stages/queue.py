@@ -13,7 +13,12 @@ from gateway.types import Call, Chunks, Handler, Stage
 
 
 def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float = 1.0) -> Stage:
-    """A streaming client that waits is told of its position after ``quiet`` seconds, then every ``interval``."""
+    """A streaming client that waits is told of its position when its tier's patience is over, or after ``quiet``
+    seconds if it asked for that, and then every ``interval``.
+
+    What is told is the answer's beginning, with the status 200. Until then a refusal is a status and a Retry-After,
+    which clients heed.
+    """
 
     def enter(call: Call) -> Entry:
         try:
@@ -25,8 +30,9 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
     async def stand(call: Call, entry: Entry) -> Chunks:
         waiting = metrics.pool_waiting.labels(entry.pool.name)
         waiting.inc()
+        silence = quiet if call.positions else call.policy.tier(call.principal.tier).patience
         try:
-            async with aclosing(gate.wait(call, entry, quiet=quiet, interval=interval)) as news:
+            async with aclosing(gate.wait(call, entry, quiet=silence, interval=interval)) as news:
                 async for comment in news:
                     yield comment
         except Overloaded as error:

@@ -104,12 +104,14 @@ class OnSaturation(Frozen):
 
 class Tier(Frozen):
     priority: Annotated[int, Field(strict=True, ge=0, le=100)] = 0
-    """The lowest tier is the first to be shed; the engine serves the highest first."""
+    """The engine serves the highest first; room that a tier leaves by ``on_saturation`` is for higher ones."""
     weight: Weight = 1.0
     """Its share of a full backend, in relation to the other tiers'."""
     max_wait: Timeout = 30.0
     max_queue: Count = 1000
     """Requests of this tier that may wait at one backend."""
+    patience: Timeout = 5.0
+    """In it a stream that waits has no head: if it is refused, that is a status which clients try again."""
     ageing: Timeout = 10.0
     """A request's weight doubles when it has waited this long, trebles after twice as long, and so on."""
     sla: Timeout | None = None

@@ -183,7 +183,7 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
         raise UnknownModel.named(request.model)
-    traceparent, cache_control, deadline = "", "", None
+    traceparent, cache_control, deadline, positions = "", "", None, False
     provider: dict[str, str] = {}
     for name, value in scope["headers"]:
         if name == b"traceparent":
@@ -193,6 +193,8 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
             cache_control += ("," if cache_control else "") + value.decode("latin-1")
         elif name == b"x-tollgate-deadline":
             deadline = context.started + _seconds(value.decode("latin-1"))
+        elif name == b"x-tollgate-queue":
+            positions = value.strip().lower() == b"positions"
         elif name in _PROVIDER:
             before = provider.get(name.decode())
             told = value.decode("latin-1")
@@ -208,6 +210,7 @@ def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
         model=model,
         deadline=deadline,
         cache_control=cache_control,
+        positions=positions,
         provider_headers=provider,
         query=scope.get("query_string", b"").decode("latin-1"),
     )

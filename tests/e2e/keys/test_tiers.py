@@ -91,6 +91,15 @@ async def ever_refused(site: Site) -> bool:
     return 503 in await statuses(4, model="up")(site)
 
 
+async def stream_refused(site: Site) -> int | str:
+    """With which status a stream ends whose place does not come in 300 ms."""
+    return await second_while_the_first_hangs(site, stream=True)
+
+
+async def stream_refused_of_one_that_asks(site: Site) -> int | str:
+    return await second_while_the_first_hangs(site, stream=True, headers={"x-tollgate-queue": "positions"})
+
+
 def at(share: float, action: str, **more: Any) -> dict[str, Any]:
     return gold(2, on_saturation={"at": share, "action": action, **more})
 
@@ -114,6 +123,24 @@ ROWS = [
         503,
         "waits",
         gold(1),
+        up=BUSY,
+    ),
+    Row(
+        f"{TIER}.patience",
+        gold(1, max_wait="300ms", patience="100ms"),
+        stream_refused,
+        200,
+        503,
+        gold(1, max_wait="300ms"),
+        up=BUSY,
+    ),
+    Row(
+        f"{TIER}.patience",
+        gold(1, max_wait="800ms"),
+        stream_refused_of_one_that_asks,
+        200,
+        503,
+        gold(1, max_wait="300ms"),
         up=BUSY,
     ),
     Row(f"{TIER}.max_queue", gold(1, max_queue=1), third_in_line, "queue_full", "waits", gold(1), up=BUSY),

@@ -23,10 +23,10 @@ from gateway.types import Call, Chunk, Chunks, Demand, Handler, Principal, Usage
 from tests.fakes import CANDIDATE, a_call, policy
 from tests.gateway.admission.virtual_time import in_virtual_time
 
-TIERS = {
+TIERS: dict[str, dict[str, Any]] = {
     "enterprise": {"priority": 2, "weight": 8.0},
     "pro": {"priority": 1, "weight": 3.0, "max_wait": "1s"},
-    "free": {"priority": 0, "weight": 1.0, "max_wait": "1s"},
+    "free": {"priority": 0, "weight": 1.0, "max_wait": "1s", "on_saturation": {"action": "shed"}},
 }
 
 
@@ -155,17 +155,43 @@ async def test_tokens_in_flight_are_limited() -> None:
 
 
 @in_virtual_time
-async def test_a_streaming_client_is_told_of_its_position() -> None:
+async def test_a_streaming_client_that_asks_is_told_of_its_position() -> None:
     gate = Gate(model=Model(first=2.9, tokens=1))
-    first, second = gate.start(gate.call()), gate.start(gate.call())
+    first, second = gate.start(gate.call()), gate.start(replace(gate.call(), positions=True))
     await asyncio.sleep(0)
-    third = gate.start(gate.call())
+    third = gate.start(replace(gate.call(), positions=True))
     comments = [chunk.comment for chunk in await second if chunk.comment is not None]
     assert comments == ["queued position=1"] * 3  # after 0.5, 1.5 and 2.5 s; nothing is measured yet
     comments = [chunk.comment for chunk in await third if chunk.comment is not None]
     assert comments[0] == "queued position=2"
     assert comments[-1] == "queued position=1 wait=2.9s"
     await first
+    assert gate.is_empty()
+
+
+@in_virtual_time
+async def test_others_hear_nothing_while_they_can_still_be_refused_by_a_status() -> None:
+    gate = Gate(tiers={"pro": {"patience": "3s"}}, model=Model(first=4.5, tokens=1))
+    first, second = gate.start(gate.call()), gate.start(gate.call("pro"))
+    comments = [chunk.comment for chunk in await second if chunk.comment is not None]
+    assert comments == ["queued position=1"] * 2  # after 3 and 4 s
+    await first
+    assert gate.is_empty()
+
+
+@in_virtual_time
+async def test_tiers_share_a_full_backend_by_weight_where_nothing_else_is_said() -> None:
+    tiers = {"enterprise": {"priority": 2, "weight": 8}, "free": {"max_wait": "1m"}}
+    gate = Gate(limits={"max_concurrency": 20}, tiers=tiers, model=Model(first=0.1, tokens=1))
+    need = Demand(10, 10, 10)
+    tasks = {tier: [gate.start(gate.call(tier, demand=need)) for _ in range(900)] for tier in tiers}
+    await asyncio.sleep(4.05)  # 800 answers, or so
+    done = {tier: sum(task.done() for task in each) for tier, each in tasks.items()}
+    for task in (*tasks["enterprise"], *tasks["free"]):
+        task.cancel()
+    refused = await asyncio.gather(*tasks["enterprise"], *tasks["free"], return_exceptions=True)
+    assert not any(isinstance(one, Overloaded) for one in refused)
+    assert done["enterprise"] == pytest.approx(8 * done["free"], rel=0.3)  # who waits for long counts more
     assert gate.is_empty()
 
 
@@ -371,7 +397,7 @@ def test_a_client_that_leaves_frees_its_place(
         gate = Gate(model=Model(first=1.0))
         other = gate.start(gate.call()) if when != "streaming" else None
         await asyncio.sleep(0)
-        chunks = gate.handler(gate.call())
+        chunks = gate.handler(replace(gate.call(), positions=True))
         chunk = await anext(chunks)
         assert (chunk.comment is None) == (when == "streaming")
         if when == "called":  # its turn comes while nobody reads
@@ -516,7 +542,7 @@ async def test_on_the_real_clock_with_a_real_backend() -> None:
     handler = queue(pools, metrics, quiet=0.02, interval=0.02)(dispatch({"up": FakeBackend("up", config)}))
 
     async def answer() -> list[Chunk]:
-        call = replace(a_call(policy_=rules), candidate=CANDIDATE)
+        call = replace(a_call(policy_=rules), candidate=CANDIDATE, positions=True)
         call.deadline = call.started + 5
         async with aclosing(handler(call)) as chunks:
             return [chunk async for chunk in chunks]
