@@ -210,10 +210,12 @@ async def test_streamed_or_not_it_is_the_same_answer(exact: Fixture, first: bool
     assert said == again and call.cached == "exact"
 
 
-async def test_without_caches_there_is_no_stage() -> None:
+async def test_without_caches_the_answer_is_the_next_handlers_own() -> None:
+    answer = Model()(a_call())
     async with made() as fixture:
-        assert cache(fixture.caches, fixture.metrics)(fixture.model) is fixture.model
+        assert cache(fixture.caches, fixture.metrics)(lambda call: answer)(a_call()) is answer
         assert await fixture.header() is None
+    await answer.aclose()
 
 
 async def test_it_lives_for_its_time(exact: Fixture) -> None:
