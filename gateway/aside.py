@@ -170,14 +170,22 @@ class _Process:
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                 )
-        except OSError as error:
+        except BaseException as error:
             ours.close()
-            raise Died(f"no process can be started: {error.strerror}") from None
+            if isinstance(error, OSError):
+                raise Died(f"no process can be started: {error.strerror}") from None
+            raise
         return cls(process, ours)
 
     @property
     def has_ended(self) -> bool:
-        return self._process.returncode is not None
+        """Of one that has answered all: whether it was killed, perhaps a moment ago."""
+        try:
+            return not self._pipe.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     async def ask(self, call: bytes) -> bytearray:
         """Raises ``Died``, and ``TimeoutError`` if its time is up."""
@@ -188,10 +196,6 @@ class _Process:
             (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
             return await self._read(length)
         except (OSError, Died) as error:
-            # What ended it is known once it has been waited for; a signal would be in the way of that.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_BREATH):
-                    await self._process.wait()
             await self.end()
             if self._process.returncode == -signal.SIGPROF:
                 raise TimeoutError from None
@@ -210,8 +214,13 @@ class _Process:
         return whole
 
     async def end(self) -> None:
+        if self.has_ended:
+            # What ended it is known once it has been waited for; a signal would be in the way of that.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_BREATH):
+                    await self._process.wait()
         self._pipe.close()
-        if not self.has_ended:
+        if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
         await self._process.wait()

@@ -47,7 +47,7 @@ def _read_an_array() -> object:
 
 
 async def test_what_is_long_goes_there_and_comes_back(aside: Aside) -> None:
-    data = b"x" * 30_000_000
+    data = b"x" * 10_000_000
     assert await aside.run("a", LONG, bytes.upper, data) == data.upper()
 
 
@@ -127,7 +127,7 @@ async def test_nobody_stands_in_line_for_ever() -> None:
 
 class _Heavy:
     def __reduce__(self) -> tuple[object, tuple[int]]:
-        return _compute, (30_000_000,)
+        return _compute, (10_000_000,)
 
 
 def _compute(steps: int) -> int:
@@ -135,7 +135,7 @@ def _compute(steps: int) -> int:
 
 
 async def test_what_a_call_brings_along_is_got_ready_in_no_time_of_its_own(aside: Aside) -> None:
-    assert await aside.run("a", 0.05, str, _Heavy()) == str(_compute(30_000_000))
+    assert await aside.run("a", 0.05, str, _Heavy()) == str(_compute(10_000_000))
 
 
 async def test_who_asks_for_much_leaves_a_process_to_the_others(aside: Aside) -> None:
