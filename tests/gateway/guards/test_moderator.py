@@ -216,6 +216,24 @@ async def test_a_classifier_of_the_operators_own() -> None:
     assert result["category_scores"]["harassment"] == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize(("tenants", "stays"), [(["acme"], True), (["other"], False)])
+async def test_a_judge_elsewhere_is_not_asked_where_a_guard_keeps_things_here(
+    tenants: list[str], stays: bool
+) -> None:
+    """Nobody looks in a moderation for what the guard would keep."""
+    asked: list[bool] = []
+
+    class Noting(Saying):
+        async def judge(self, texts: Sequence[str], origin: Origin, asker: object = None) -> list[Verdict]:
+            assert isinstance(asker, Call)
+            asked.append(asker.local_only)
+            return await super().judge(texts, origin, asker)
+
+    keeper = {"kind": "pii", "action": "local", "tenants": tenants}
+    await results(moderator(guarded(g={}, keeper=keeper), g=Noting()), "perhaps vermin")
+    assert asked == [stays]
+
+
 async def test_the_judge_decides_what_is_not_clear() -> None:
     rules, judge = guarded(g={}), Saying("self_harm")
     unclear, clean, clear = await results(moderator(rules, g=judge), "perhaps vermin", "hello", "vermin")

@@ -270,6 +270,60 @@ async def test_the_slower_tier_is_asked_once_for_all_texts_and_guards_wait_side_
     assert model.request.messages[2]["content"] == "<EMAIL_ADDRESS_2>"
 
 
+class Asking(Slow):
+    """Notes whether the request was to stay when a judge was asked."""
+
+    def __init__(self) -> None:
+        super().__init__({"nothing": "x"})
+        self.stayed: list[bool] = []
+
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        assert call is not None
+        self.stayed.append(call.local_only)
+        return await super().thorough(texts, origin, call)
+
+
+def keeping(keeper: Any, asking: Any) -> Guards:
+    rules = {"asking": {"kind": "toxicity", "judge": "m"}, "keeper": {"kind": "secrets", "action": "local"}}
+    return Guards(policy(guards=rules), {"asking": asking, "keeper": keeper})
+
+
+@pytest.mark.parametrize(("text", "stays"), [(ANN, True), ("nobody", False)])
+async def test_a_judge_is_asked_when_it_is_known_whether_the_request_must_stay(
+    text: str, stays: bool
+) -> None:
+    keeper, asking = Slow(MAIL), Asking()
+    keeper.gate.clear()
+    call = user(text)
+    task = asyncio.create_task(ask(keeping(keeper, asking), call))
+    while not keeper.running:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (asking.asked, call.local_only) == ([], True)
+    keeper.gate.set()
+    model, _ = await task
+    assert asking.stayed == [stays]
+    assert model.asked[0].local_only is stays
+
+
+async def test_what_must_stay_for_other_reasons_goes_on_doing_so() -> None:
+    asking, call = Asking(), user("nobody")
+    call.local_only = True
+    model, _ = await ask(keeping(Slow(MAIL), asking), call)
+    assert asking.stayed == [True]
+    assert model.asked[0].local_only
+
+
+async def test_until_that_is_known_it_stays_even_where_it_is_refused() -> None:
+    """Guards that only flag look at it all the same, and may ask a judge."""
+    rules = {"keeper": {"kind": "secrets", "action": "local"}, "mail": {"kind": "secrets", "action": "block"}}
+    call = user(ANN)
+    with pytest.raises(errors.Blocked):
+        await ask(Guards(policy(guards=rules), {"keeper": Slow(MAIL), "mail": Words(MAIL)}), call)
+    assert call.local_only
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_what_cannot_be_judged(late: bool) -> None:
     scanner = Slow(MAIL, failure=None if late else down())
