@@ -13,6 +13,8 @@ from gateway.types import ChatRequest, Chunk, Json
 
 MAX_BODY = 64 * 2**20
 """Bytes in a whole answer; more is not an answer."""
+MAX_STREAM = 4 * MAX_BODY
+"""The same of each choice of a stream, whose events repeat much: half a million tokens, or more."""
 LOGPROBS = 8
 """Times as many values as usual may come where log-probabilities were asked for: up to 20 alternatives a token."""
 A_CHOICE, A_VECTOR = 64, 4096
@@ -34,8 +36,11 @@ class Volume:
         self._backend = backend
         self._limits = limits
         self._size = self._values = 0
-        usual = limits.answer_values * (LOGPROBS if _has_logprobs(request) else 1)
-        self._most_values = usual + self.choices * (A_VECTOR if request.embeds else A_CHOICE)
+        times = LOGPROBS if _has_logprobs(request) else 1
+        self._most_streamed = MAX_STREAM * times * self.choices
+        self._most_values = limits.answer_values * times + self.choices * (
+            A_VECTOR if request.embeds else A_CHOICE
+        )
         self._indices: set[int] = set()
         self._calls: set[tuple[int, int]] = set()
         """By the indices of their choice and their own."""
@@ -53,6 +58,9 @@ class Volume:
 
     def read_event(self, data: bytes) -> None:
         """The JSON of one event of a stream."""
+        self._size += len(data)
+        if self._size > self._most_streamed:
+            raise self._failed(f"streamed an answer of over {self._most_streamed} bytes")
         if len(data) > FEW and _values(data) > self._most_values:
             raise self._too_much(f"an event of more than {self._most_values} values", "limits.answer_values")
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.backends import exchange
+from gateway.backends import exchange, volume
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.volume import A_CHOICE, LOGPROBS, Volume, _values
@@ -242,6 +242,24 @@ def test_what_real_answers_hold_is_far_from_the_bounds() -> None:
     vector = orjson.dumps({"index": 0, "embedding": [0.5] * 3072})
     for _ in range(2048):
         volume.read(vector)
+
+
+async def test_a_stream_has_an_end(
+    upstream: FakeUpstream, openai: Backend, anthropic: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volume, "MAX_STREAM", 1000)
+    event = sse(delta("a" * 100))
+    size = len(event) - len(b"data: \n\n")
+    upstream.scripts = [stream(*[event] * (1000 // size), b"data: [DONE]\n\n")]
+    assert await ask(openai)
+    upstream.scripts = [stream(*[event] * (1000 // size + 1), b"data: [DONE]\n\n")]
+    with pytest.raises(UpstreamFailed, match="Backend 'up' streamed an answer of over 1000 bytes"):
+        await ask(openai)
+    assert await ask(openai, n=2)
+    assert await ask(openai, params={"logprobs": True})
+    upstream.scripts = [stream(*[sse({"type": "ping"})] * 100)]
+    with pytest.raises(UpstreamFailed, match="of over 1000 bytes"):
+        await ask(anthropic)
 
 
 EMPTY = {
