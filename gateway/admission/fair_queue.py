@@ -6,6 +6,9 @@ next, and virtual time jumps to it. A flow that was idle starts at the present v
 While two flows both wait, what they are served in relation to their weights differs by no more than one request of
 each. The flows are the tiers and, inside a tier, its tenants with equal weights. A tenant's requests keep their order.
 
+A cost is an estimate. What a request that stood here really came to is told afterwards (``correct``), and changes the
+account of its tier and its tenant, so that in the long run shares follow from what was used.
+
 The queue is told the time and reads no clock. Costs are whole tokens, at least 1.
 """
 
@@ -18,6 +21,9 @@ from itertools import count
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+MOST_OWING = 10_000
+"""Tiers and tenants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,8 @@ class FairQueue(Generic[T]):
         self._length = 0
         self.cost = 0
         """Of all that wait, in tokens."""
+        self._owed: dict[tuple[str, str], float] = {}
+        """By tiers (with no tenant) and tenants that have nobody in line: what they used beyond their estimates."""
 
     def __len__(self) -> int:
         return self._length
@@ -62,9 +70,10 @@ class FairQueue(Generic[T]):
         """Stand in line. ``terms`` hold from now on for all that wait in this tier."""
         lane = self._lanes.get(tier)
         if lane is None:
-            lane = self._lanes[tier] = _Lane(tier, terms, self._virtual)
+            lane = self._lanes[tier] = _Lane(tier, terms, self._virtual + self._owed.pop((tier, ""), 0.0))
         lane.terms = terms
-        waiter = lane.push(tenant, cost, now, next(self._numbers), item)
+        owed = self._owed.pop((tier, tenant), 0.0) if tenant not in lane.tenants else 0.0
+        waiter = lane.push(tenant, cost, now, next(self._numbers), item, owed)
         self._length += 1
         self.cost += cost
         return waiter
@@ -93,6 +102,29 @@ class FairQueue(Generic[T]):
         lane.serve(waiter)
         self._left(waiter)
 
+    def correct(self, tier: str, terms: Terms, tenant: str, more: int) -> None:
+        """One that was served cost ``more`` than its estimate, or less.
+
+        Who has nobody in line just now owes what was more, for as long as others stand here; what was less is
+        forgotten with all else that an idle flow might save up.
+        """
+        if not more or not self._length:
+            return
+        lane = self._lanes.get(tier)
+        if lane is not None:
+            lane.start += more / lane.terms.weight
+        else:
+            self._owe((tier, ""), more / terms.weight)
+        if lane is None or not lane.correct(tenant, more):
+            self._owe((tier, tenant), more)
+
+    def _owe(self, flow: tuple[str, str], more: float) -> None:
+        owed = self._owed.get(flow, 0.0) + more
+        if owed <= 0:
+            self._owed.pop(flow, None)
+        elif flow in self._owed or len(self._owed) < MOST_OWING:
+            self._owed[flow] = owed
+
     def remove(self, waiter: Waiter[T]) -> None:
         """``waiter`` does not want to wait any longer, and leaves those behind it no worse off."""
         waiter.lane.remove(waiter)
@@ -105,6 +137,7 @@ class FairQueue(Generic[T]):
             del self._lanes[waiter.lane.tier]
         if not self._length:
             self._virtual = 0.0
+            self._owed.clear()
 
     def cost_ahead(self, waiter: Waiter[T]) -> int:
         """Tokens that are likely to be served before ``waiter``, if nobody else comes."""
@@ -163,10 +196,10 @@ class _Lane(Generic[T]):
         head = self.head
         return self.start + head.cost / (self.terms.weight * (1.0 + (now - head.since) / self.terms.ageing))
 
-    def push(self, name: str, cost: int, now: float, number: int, item: T) -> Waiter[T]:
+    def push(self, name: str, cost: int, now: float, number: int, item: T, owed: float = 0.0) -> Waiter[T]:
         tenant = self.tenants.get(name)
         if tenant is None:
-            tenant = self.tenants[name] = _Tenant(name, self.virtual)
+            tenant = self.tenants[name] = _Tenant(name, self.virtual + owed)
         else:
             self._forget(tenant)
         waiter = Waiter(item, cost, now, number, self, tenant)
@@ -177,6 +210,16 @@ class _Lane(Generic[T]):
         self.length += 1
         self.cost += cost
         return waiter
+
+    def correct(self, name: str, more: int) -> bool:
+        """Whether the tenant is here."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            return False
+        self._forget(tenant)
+        tenant.start += more
+        self._enter(tenant)
+        return True
 
     def serve(self, waiter: Waiter[T]) -> None:
         self.virtual = self.order[0][0]

@@ -28,6 +28,8 @@ class Place:
     granted: float | None = None
     """When it was given, on the pool's clock."""
     _waiter: Waiter[Place] | None = None
+    _flow: tuple[str, str] | None = None
+    """The tier and the tenant on whose account it is, where it had to stand in line."""
     _woken: asyncio.Future[None] | None = None
     _released: bool = False
     _ended: int = 0
@@ -72,6 +74,13 @@ class Place:
     def stand(self, waiter: Waiter[Place]) -> None:
         """For the pool alone."""
         self._waiter = waiter
+        self._flow = (waiter.lane.tier, waiter.tenant.name)
+
+    def used(self, tokens: int) -> None:
+        """What the request really came to: its tenant's and its tier's next turns come the sooner or later for it."""
+        if self._flow is not None:
+            tier, tenant = self._flow
+            self._pool.queue.correct(tier, self.terms, tenant, tokens - self.cost)
 
     def one_ended(self) -> None:
         """One of its answers is complete, and others are not: its place is given to whoever is next."""

@@ -103,9 +103,12 @@ class _Prompts:
                 self._factor = _Figure(factor, 0.1 * factor, 1)
             else:
                 self._factor.add(factor, rise=0.3, fall=0.05)
-        else:
-            fixed = max(0.0, tokens - text * self._factor.mean)
-            self._fixed.add(fixed, rise=0.3, fall=0.05)
+            return
+        fixed = tokens - text * self._factor.mean
+        if fixed < 0 and text:
+            # Less than the text alone was thought to come to: where no prompt is long, short ones tell of the factor.
+            self._factor.add(tokens / text, rise=0.3, fall=0.05)
+        self._fixed.add(max(0.0, fixed), rise=0.3, fall=0.05)
 
 
 ENOUGH = 200

@@ -9,7 +9,7 @@ from gateway.admission.gate import Entry
 from gateway.admission.pool import Pools
 from gateway.errors import Overloaded
 from gateway.observe.metrics import Metrics
-from gateway.types import Call, Chunks, Handler, Stage
+from gateway.types import Call, Chunks, Handler, Stage, Usage
 
 
 def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float = 1.0) -> Stage:
@@ -61,6 +61,7 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
             entry = enter(call)
             clock = entry.pool.clock
             in_flight = None
+            usage: Usage | None = None
             try:
                 if entry.place.held:
                     note(call, entry)
@@ -76,7 +77,6 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                 in_flight = metrics.pool_in_flight.labels(entry.pool.name)
                 in_flight.inc()
                 first_token: float | None = None
-                completion = 0
                 async with aclosing(following(call)) as chunks:
                     async for chunk in chunks:
                         if first_token is None and chunk.delta is not None:
@@ -84,12 +84,14 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                         if chunk.finish_reason is not None:
                             entry.place.one_ended()
                         if chunk.usage is not None:
-                            completion = chunk.usage.completion
+                            usage = chunk.usage
                         yield chunk
-                entry.learn(call, first_token, completion)
+                entry.learn(call, first_token, 0 if usage is None else usage.completion)
             finally:
                 if in_flight is not None:
                     in_flight.dec()
+                if usage is not None:
+                    entry.place.used(usage.prompt + usage.completion)
                 entry.place.release()
 
         return handle

@@ -101,6 +101,17 @@ def test_learned_prompts_are_covered(factor: float, fixed: int, spread: float, s
     assert sum(ratios) / len(ratios) < 2.2
 
 
+def test_short_prompts_teach_what_they_come_to_where_none_is_long() -> None:
+    estimator = Estimator()
+    text = "x" * 160  # 47 tokens at four characters each, with what a message and a chat add
+    first = demand(estimator, messages=({"role": "user", "content": text},)).prompt
+    for _ in range(100):
+        told(estimator, Usage(47, 5), messages=({"role": "user", "content": text},))
+    learned = demand(estimator, messages=({"role": "user", "content": text},)).prompt
+    assert first > 1.3 * 47
+    assert 47 <= learned <= 1.1 * 47
+
+
 def test_models_are_learned_apart() -> None:
     estimator = Estimator()
     for _ in range(9):

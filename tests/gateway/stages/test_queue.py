@@ -42,6 +42,8 @@ class Model:
         self.most = 0
         self.calls: list[Call] = []
         self.error: Exception | None = None
+        self.as_thought = False
+        """It uses what was expected of each call."""
 
     async def __call__(self, call: Call) -> Chunks:
         self.calls.append(call)
@@ -56,7 +58,10 @@ class Model:
                 if number:
                     await asyncio.sleep(gap)
                 yield Chunk(delta={"content": "x"})
-            yield Chunk(delta={}, finish_reason="stop", usage=Usage(10, self.tokens))
+            used = Usage(10, self.tokens)
+            if self.as_thought and call.demand is not None:
+                used = Usage(call.demand.prompt, call.demand.expected)
+            yield Chunk(delta={}, finish_reason="stop", usage=used)
         finally:
             self.running -= 1
 
@@ -515,6 +520,7 @@ def test_under_five_times_the_load_the_best_tier_feels_nothing_and_the_lowest_is
 @in_virtual_time
 async def test_tenants_of_a_tier_share_by_tokens() -> None:
     gate = Gate(limits={"max_concurrency": 2}, model=Model(first=0.1, tokens=1))
+    gate.model.as_thought = True
     big = [gate.start(gate.call(tenant="big", demand=Demand(90, 10, 100))) for _ in range(60)]
     small = [gate.start(gate.call(tenant="small", demand=Demand(5, 5, 100))) for _ in range(300)]
     await asyncio.sleep(5.05)  # about 100 answers
@@ -524,6 +530,33 @@ async def test_tenants_of_a_tier_share_by_tokens() -> None:
         task.cancel()
     await asyncio.gather(*big, *small, return_exceptions=True)
     assert gate.is_empty()
+
+
+@pytest.mark.parametrize("steady", [True, False], ids=["in line all the time", "one after the other"])
+def test_shares_follow_from_what_was_used_and_not_from_what_was_thought(steady: bool) -> None:
+    """Each answer takes 20 tokens. One tenant's are thought to take 2."""
+
+    @in_virtual_time
+    async def scene() -> None:
+        gate = Gate(limits={"max_concurrency": 2}, model=Model(first=0.1, tokens=10, gap=0.0))
+        thought = {"modest": Demand(1, 1, 10), "right": Demand(10, 10, 10)}
+        done = dict.fromkeys(thought, 0)
+
+        async def client(tenant: str) -> None:
+            while True:
+                await gate.answer(gate.call(tenant=tenant, demand=thought[tenant]))
+                done[tenant] += 1
+
+        number = {"modest": 20 if steady else 2, "right": 20}
+        clients = [asyncio.create_task(client(tenant)) for tenant in thought for _ in range(number[tenant])]
+        await asyncio.sleep(20)
+        for task in clients:
+            task.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        assert done["modest"] == pytest.approx(done["right"], rel=0.06)
+        assert gate.is_empty()
+
+    scene()
 
 
 @pytest.mark.anyio
