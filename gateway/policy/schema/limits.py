@@ -32,7 +32,7 @@ class Limits(Frozen):
     """Lists and objects within each other."""
     answer_values: Count = 250_000
     """Texts, names, lists and objects in a whole answer, or in one event of a stream; four numbers count as one."""
-    answer_parts: Count = 4096
+    answer_parts: Count = 1024
     """Tool calls, or parts (blocks) of content, in one answer, all its choices together."""
     empty_events: Count = 100_000
     """Of one stream, that bring nothing of the answer: comments, pings, empty deltas."""
