@@ -98,17 +98,19 @@ class _Prompts:
         # A long prompt tells of the factor, a short one of the fixed part. Rising fast and falling slowly keeps
         # the estimate above the middle.
         if text >= SHORT:
-            factor = max(0.05, (tokens - self._fixed.mean) / text)
-            if not self._factor.seen:
-                self._factor = _Figure(factor, 0.1 * factor, 1)
-            else:
-                self._factor.add(factor, rise=0.3, fall=0.05)
+            self._learn_factor(max(0.05, (tokens - self._fixed.mean) / text))
             return
         fixed = tokens - text * self._factor.mean
-        if fixed < 0 and text:
-            # Less than the text alone was thought to come to: where no prompt is long, short ones tell of the factor.
-            self._factor.add(tokens / text, rise=0.3, fall=0.05)
+        if fixed <= 0 and text:
+            # No more than the text alone was thought to come to: where no prompt is long, short ones tell of the factor.
+            self._learn_factor(max(0.05, tokens / text))
         self._fixed.add(max(0.0, fixed), rise=0.3, fall=0.05)
+
+    def _learn_factor(self, factor: float) -> None:
+        if not self._factor.seen:
+            self._factor = _Figure(factor, 0.1 * factor, 1)
+        else:
+            self._factor.add(factor, rise=0.3, fall=0.05)
 
 
 ENOUGH = 200
