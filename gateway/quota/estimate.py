@@ -102,7 +102,7 @@ class _Prompts:
             return
         fixed = tokens - text * self._factor.mean
         if fixed <= 0 and text:
-            # No more than the text alone was thought to come to: where no prompt is long, short ones tell of the factor.
+            # No more than the text alone was thought to come to: where none is long, short prompts tell of the factor.
             self._learn_factor(max(0.05, tokens / text))
         self._fixed.add(max(0.0, fixed), rise=0.3, fall=0.05)
 
