@@ -114,8 +114,10 @@ class Ngrams:
         """``weights`` has, for each feature, a label's index and the weight times ``scale``, and so on in turn."""
         self.labels = tuple(labels)
         self._bias = tuple(bias)
+        self._scale = scale
+        # Whole numbers have one sum in whatever order; sets have another order in each process.
         self._weights = {
-            feature: tuple((each[at], each[at + 1] / scale) for at in range(0, len(each), 2))
+            feature: tuple((each[at], each[at + 1]) for at in range(0, len(each), 2))
             for feature, each in weights.items()
         }
 
@@ -140,10 +142,10 @@ class Ngrams:
 
     def _piece(self, text: str) -> list[float]:
         found = features(text)
-        sums = [0.0] * len(self.labels)
+        sums = [0] * len(self.labels)
         weights = self._weights
         for feature in found & weights.keys():
             for label, weight in weights[feature]:
                 sums[label] += weight
-        root = math.sqrt(len(found) + SMOOTHING)
+        root = math.sqrt(len(found) + SMOOTHING) * self._scale
         return [bias + total / root for bias, total in zip(self._bias, sums, strict=True)]

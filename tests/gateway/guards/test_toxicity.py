@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
+from itertools import product
 
 import pytest
 
 from gateway.guards.finding import Finding, Scanner, Unscanned
-from gateway.guards.ngrams import GROUP, Ngrams, features, tokens
+from gateway.guards.ngrams import GROUP, SMOOTHING, Ngrams, features, tokens
 from gateway.guards.toxicity import CATEGORIES, ORIGINS, scorer, toxicity
 from gateway.policy.schema.guards import ToxicityGuard
 from gateway.sidecar.api import Scored, SidecarDown
@@ -353,6 +355,16 @@ def test_log_odds_are_weighted_features_over_the_root_of_their_number() -> None:
     assert len(features("mad dog")) == 3 + 2
     root = 55**0.5
     assert model.log_odds("Mad dog!") == pytest.approx([-1 + 6 / root, 0.5 + 2 / root])
+
+
+def test_a_score_is_the_same_in_every_process() -> None:
+    """In each of which sets have an order of their own: it changes nothing, not the last digit."""
+    text = " ".join("".join(letters) for letters in product("bcdfg", repeat=3))[:400]
+    found = sorted(features(text))
+    weights = {feature: [0, number * 7919 % 997 - 400] for number, feature in enumerate(found)}
+    total = sum(weight for _, weight in weights.values())
+    [told] = Ngrams(["a"], [0.0], weights, scale=1000).log_odds(text)
+    assert told == total / (math.sqrt(len(found) + SMOOTHING) * 1000)
 
 
 def test_a_thousand_characters_take_two_milliseconds_at_most() -> None:
