@@ -26,6 +26,8 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 UP, OTHER = "http://up.invalid/v1", "http://other.invalid/v1"
 """Stand in a policy for the addresses of the two model servers."""
+PATIENCE = 3.0
+"""Seconds after which a request that has no answer is taken to wait."""
 
 
 @dataclass
@@ -281,7 +283,7 @@ async def second_while_the_first_hangs(site: Site, **ask: Any) -> int | str:
     first = asyncio.create_task(site.ask(model="up", **ask))
     await site.up.arrived()
     second = asyncio.create_task(site.ask(model="up", **ask))
-    await asyncio.wait([second], timeout=1.0)
+    await asyncio.wait([second], timeout=PATIENCE)
     seen = second.result().status_code if second.done() else "waits"
     for task in (first, second):
         task.cancel()

@@ -302,8 +302,8 @@ ROWS = [
     ),
     Row(
         "models.<name>.retry.backoff",
-        # Drawn from nothing to an hour: it is within the total by a chance of one in three thousand.
-        model(**on("up", retry={"backoff": "1h"}, timeouts={"total": "1s"})),
+        # Drawn from nothing to 27 years: it is within the total by a chance of one in a billion.
+        model(**on("up", retry={"backoff": "9999d"}, timeouts={"total": "1s"})),
         status(model="x"),
         502,
         200,

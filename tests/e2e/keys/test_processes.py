@@ -88,8 +88,7 @@ def starts(name: str) -> str:
     return f"backends.<name>.{name} (engine)"
 
 
-@shows(starts("launch"), starts("model"), starts("args"), starts("env"))
-def test_engines(whole: Whole) -> None:
+def _engines(whole: Whole) -> None:
     told = httpx.get(f"{whole.url}/readyz", headers=OPERATOR, timeout=300).json()["backends"]
     assert told["given"] == told["plain"] == "ready"
     assert told["idle"] != "ready"
@@ -105,16 +104,14 @@ def test_engines(whole: Whole) -> None:
     assert seen == [VALUE, None]
 
 
-@shows("sidecar.embedder", "backends.<name>.matryoshka (sidecar)")
-def test_another_embedder(whole: Whole) -> None:
+def _another_embedder(whole: Whole) -> None:
     """The one that is built in has 384 dimensions, which nobody may cut."""
     assert len(whole.embed("vectors").json()["data"][0]["embedding"]) == 16
     assert len(whole.embed("cut", dimensions=8).json()["data"][0]["embedding"]) == 8
     assert whole.embed("vectors", dimensions=8).status_code == 400
 
 
-@shows("sidecar.threads")
-def test_the_sidecars_threads(whole: Whole) -> None:
+def _the_sidecars_threads(whole: Whole) -> None:
     """As it is told when it is started; by default it has one."""
     mine = [
         SidecarConfig.from_json(one[CONFIG])
@@ -124,3 +121,14 @@ def test_the_sidecars_threads(whole: Whole) -> None:
     own = [config for config in mine if config.embedder not in (None, "builtin")]
     assert own and {config.threads for config in own} == {2}
     assert SidecarConfig(socket="").threads == 1
+
+
+@shows(
+    *(starts(name) for name in ("launch", "model", "args", "env")),
+    *("backends.<name>.matryoshka (sidecar)", "sidecar.embedder", "sidecar.threads"),
+)
+def test_what_is_started_and_how(whole: Whole) -> None:
+    """One test, so that the processes are started once, however many run tests."""
+    _engines(whole)
+    _another_embedder(whole)
+    _the_sidecars_threads(whole)
