@@ -23,15 +23,14 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway.alone import not_shared
 from gateway.backends.launcher import Launch, launches
 from gateway.child import Child, OnLine
 from gateway.control import Control, make_room
 from gateway.inheritance import INSTALLERS, inherited
-from gateway.policy.advice import has_limits
 from gateway.policy.keybook import ISSUED
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
-from gateway.policy.schema import Policy
 from gateway.settings import SOCKET_FD, Settings
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
@@ -284,7 +283,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
                 )
             for problem in loaded.warnings:
                 log.warning("%s", problem)
-            if alone := counts_alone(loaded.policy, settings.workers):
+            for alone in not_shared(loaded.policy, settings.workers):
                 log.warning("%s", alone)
             await asyncio.to_thread(last_good.keep, loaded)
             await supervisor.run_engines(launches(loaded))
@@ -338,16 +337,6 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
             return 128 + signals.last if signals.force.is_set() else 0
         finally:
             supervisor.kill()
-
-
-def counts_alone(policy: Policy, workers: int) -> str | None:
-    """What is to be said where each worker would let in the whole of a limit."""
-    if policy.store != "memory" or workers == 1 or not has_limits(policy):
-        return None
-    return (
-        f"store: memory with {workers} workers: each counts quotas and budgets by itself, so that up to "
-        f"{workers} times as much is let in. Write 'store: redis://…' for limits that hold, or serve with --workers 1"
-    )
 
 
 def _shared_metrics(scratch: Path) -> dict[str, str]:

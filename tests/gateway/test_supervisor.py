@@ -12,15 +12,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from gateway.backends.launcher import Launch
 from gateway.policy.loader import load_policy
-from gateway.supervisor import CannotListen, LastGood, Supervisor, counts_alone, listen
-from tests.fakes import policy
+from gateway.supervisor import CannotListen, LastGood, Supervisor, listen
 
 POLICY = """\
 version: 1
@@ -42,24 +40,6 @@ models:
   {model}: {{targets: [{{backend: own, model: m}}]}}
 # {delay}
 """
-
-
-class TestCountsAlone:
-    @pytest.mark.parametrize(
-        ("more", "workers", "told"),
-        [
-            ({"tenants": {"a": {"budget": {"usd_per_day": 1.0}}}}, 2, True),
-            ({"tiers": {"a": {"quotas": {"requests_per_minute": 1}}}}, 2, True),
-            ({"tenants": {"a": {"budget": {"usd_per_day": 1.0}}}}, 1, False),
-            ({"tenants": {"a": {"budget": {"usd_per_day": 1.0}}}, "store": "redis://r"}, 2, False),
-            ({"tenants": {"a": {}}}, 2, False),
-        ],
-    )
-    def test_workers_that_share_nothing_are_told(
-        self, more: dict[str, Any], workers: int, told: bool
-    ) -> None:
-        said = counts_alone(policy(**more), workers)
-        assert (said is not None and "redis://" in said) if told else said is None
 
 
 class TestListen:

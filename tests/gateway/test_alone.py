@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.alone import not_shared
+from tests.fakes import policy
+
+BUDGET = {"tenants": {"a": {"budget": {"usd_per_day": 1.0}}}}
+QUOTA = {"tiers": {"a": {"quotas": {"requests_per_minute": 1}}}}
+
+
+@pytest.mark.parametrize(
+    ("more", "workers", "told"),
+    [
+        (BUDGET, 2, ["quotas", "receipts"]),
+        (QUOTA, 2, ["quotas", "receipts"]),
+        (BUDGET, 1, []),
+        (BUDGET | {"store": "redis://r"}, 2, []),
+        (BUDGET | {"cache_store": "redis://r"}, 2, ["quotas"]),
+        ({"tenants": {"a": {}}}, 2, ["receipts"]),
+    ],
+)
+def test_workers_that_share_nothing_are_told(more: dict[str, Any], workers: int, told: list[str]) -> None:
+    said = list(not_shared(policy(**more), workers))
+    assert [next(word for word in ("quotas", "receipts") if word in one) for one in said] == told
+    assert all("redis://" in one for one in said)
