@@ -45,6 +45,10 @@ class Verdict:
         """False where no backend is enabled, too: such a policy serves nobody."""
         return bool(self.reasons) and not self.guards and not self.waits_for and self.store is None
 
+    def serves(self, model: str) -> bool:
+        """Whether this public model can be served, whatever others wait for."""
+        return self.models[model] is None and not self.guards and self.store is None
+
 
 class Readiness:
     """Askers that come within ``fresh`` seconds share one answer. Those on whom nothing depends are asked less often

@@ -95,6 +95,8 @@ async def test_it_is_not_ready_while_no_engine_can_be_reached(
         assert told["waits_for"] == ["far"]
         assert told["models"]["fake"] == "ready"
         assert told["models"]["demo"].startswith("far: ")
+        await ready(200, "/readyz?model=fake")
+        await ready(503, "/readyz?model=gpt-4o")
         stranger = await gateway.http.get("/readyz?model=demo")
         assert (stranger.status_code, stranger.json()) == (503, {"status": "not ready"})
         await upstream.start()

@@ -1,6 +1,7 @@
 """What an operator may write in a policy folder, as frozen types. ``policies/README.md`` is its reference.
 
-Unknown keys are errors everywhere. A key is added here together with the code that gives it effect, never before.
+Unknown keys are errors everywhere. A key is added here together with the code that gives it effect, never before, and
+with the experiment that shows it (``tests/e2e/keys``).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class ReadyPage:
             model = runtime.policy.resolve(name)
             if model is None:
                 raise UnknownModel(f"The model '{name}' does not exist.", param="model")
-            ready = ready and verdict.models[model] is None
+            ready = verdict.serves(model)
         body: dict[str, object] = {"status": "ready" if ready else "not ready"}
         if told:
             body |= _details(verdict)
