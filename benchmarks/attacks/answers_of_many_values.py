@@ -15,7 +15,7 @@ from tests.fakes import DONE, FakeUpstream, Script, completion, delta, reply, ss
 POINT = "A.2"
 TRIED = (
     "answers of 100,000 choices, tool calls, parts, logprobs, vectors or blocks, whole and streamed, by both dialects; "
-    "900,000 events without content; an event of 7 MB in pieces of 1 kB"
+    "900,000 events without content; an event of 7 MB in pieces of 1 kB; 2,048 vectors of 1,536 numbers, as asked for"
 )
 HOLDS = "each ends soon, and nobody else waits for more than a second"
 MANY = 100_000
@@ -89,6 +89,11 @@ def _scripts() -> dict[str, tuple[str, dict[str, Any], Script]]:
             "/v1/embeddings",
             {"input": "Hi"},
             reply({"data": [{"index": number, "embedding": [0.5]} for number in range(MANY)]}),
+        ),
+        "vectors that were asked for": (
+            "/v1/embeddings",
+            {"input": ["Hi"] * 2048},
+            reply({"data": [{"index": number, "embedding": [0.123456789] * 1536} for number in range(2048)]}),
         ),
         "streamed choices": (
             chat,

@@ -18,6 +18,7 @@ from gateway.backends.clock import Clock
 from gateway.backends.collecting import Collecting
 from gateway.backends.exchange import Exchange
 from gateway.backends.reading import Body, Dialect, Events, Reading
+from gateway.backends.vector_reading import VectorsBody
 from gateway.errors import BadRequest, Rejected
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
@@ -104,7 +105,8 @@ class OpenAIBackend:
             )
 
         def reading_of(streamed: bool) -> Reading:
-            return Events(self.name, dialect, call) if streamed else Body(self.name, dialect, call)
+            kind = Events if streamed else VectorsBody if dialect is _EMBEDDINGS else Body
+            return kind(self.name, dialect, call)
 
         on_headers = partial(fitting.tell, call) if self._hints else None
         may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.wishes)

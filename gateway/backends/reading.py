@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
@@ -173,7 +173,7 @@ class Body:
 
     def finish(self) -> Sequence[Chunk]:
         try:
-            raw = orjson.loads(b"".join(self._parts))
+            raw = self._whole()
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
             chunks: list[Chunk] = []
@@ -188,6 +188,9 @@ class Body:
         if not any(chunk.delta is not None for chunk in chunks):
             raise _empty(self._backend)
         return chunks
+
+    def _whole(self) -> Any:
+        return orjson.loads(b"".join(self._parts))
 
 
 def _empty(backend: str) -> UpstreamFailed:

@@ -47,5 +47,7 @@ class Vectors:
             "model": call.candidate.model if call.candidate else call.model,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
-        data = b",".join(self._written[index] for index in sorted(self._written))
-        return b'{"object":"list","data":[' + data + b"]," + orjson.dumps(rest)[1:]
+        first, *others = [self._written[index] for index in sorted(self._written)] or [b""]
+        # Put together once: it can be tens of megabytes.
+        separated = (piece for vector in others for piece in (b",", vector))
+        return b"".join((b'{"object":"list","data":[', first, *separated, b"],", orjson.dumps(rest)[1:]))
