@@ -37,12 +37,12 @@ _CONFIGS = {
 """Rows of queries, keys, warps and stages, by the head's padded size, in 16 bits. As many tiles of keys and values as
 there are stages are in shared memory, on Hopper nearly all of it; what is summed up is in registers, without spills."""
 _QUANTIZED = {
-    "sm_80": {64: (128, 32, 8, 3), 128: (128, 32, 8, 3), 256: (64, 32, 8, 2)},
-    "sm_90": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 3)},
+    "sm_80": {64: (128, 32, 8, 3), 128: (64, 64, 8, 3), 256: (32, 64, 8, 2)},
+    "sm_90": {64: (128, 64, 8, 3), 128: (128, 32, 8, 3), 256: (64, 16, 8, 3)},
     "sm_100": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (64, 64, 8, 3)},
     "gfx942": {64: (128, 32, 4, 2), 128: (128, 32, 4, 1), 256: (32, 32, 4, 1)},
 }
-"""Of a cache in 8 bits, which is widened in registers."""
+"""Of a cache in 8 bits, which is widened in registers: the largest without spills under Triton 3.6 and 3.7 alike."""
 _WIDE = {64: (32, 32, 4, 1), 128: (16, 16, 4, 1), 256: (16, 16, 4, 1)}
 """In float32, whose products are exact and slow: for tests."""
 

@@ -37,7 +37,29 @@ def jit(function: Callable[..., Any] | None = None, *, varying: Iterable[str] = 
     """
     if function is None:
         return partial(jit, varying=varying)
-    return function if triton is None else triton.jit(function, do_not_specialize=list(varying))
+    if triton is None:
+        return function
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        mend_interpreter()
+    return triton.jit(function, do_not_specialize=list(varying))
+
+
+def mend_interpreter() -> None:
+    """Lets Triton's interpreter count in loops. All its numbers are arrays of one, which numpy 2.4 no longer takes for
+    numbers, and Triton before 3.7 relies on that."""
+    from triton.runtime import interpreter
+
+    theirs = interpreter._patch_lang_tensor
+    if getattr(theirs, "mended", False):
+        return
+
+    def patch(tensor: Any, *scope: Any) -> None:
+        theirs(tensor, *scope)
+        # As Triton 3.7 has it. What they set they take back themselves.
+        tensor.__index__ = lambda self: int(self.handle.data.squeeze())
+
+    patch.mended = True  # type: ignore[attr-defined]
+    interpreter._patch_lang_tensor = patch
 
 
 @cache

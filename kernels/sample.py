@@ -54,7 +54,7 @@ SIZES = {"CHUNK": 4096, "CANDIDATES": 8192, "BLOCK": 1024, "WAYS": 16}
 """Of the Triton kernels, on all chips: logits that a program looks at at a time; tokens of a row that are set aside for
 its filters, and how many of these are looked at at a time; places that a search tries at a time."""
 
-WARPS = {"sm_80": (8, 16), "sm_90": (8, 16), "sm_100": (8, 16), "gfx942": (4, 8)}
+WARPS = {"sm_80": (8, 16), "sm_90": (8, 16), "sm_100": (8, 16), "gfx942": (4, 16)}
 """Of a program of the scan, and of the draw."""
 
 

@@ -141,3 +141,41 @@ def test_attention_is_compiled_once_whatever_is_in_the_batch() -> None:
     assert done.returncode == 0, done.stderr
     times = json.loads(done.stdout)
     assert times == dict.fromkeys(times, 1) and len(times) >= 4
+
+
+LOOP = """
+import torch
+from triton.runtime import interpreter
+
+theirs = interpreter._patch_lang_tensor
+
+
+def as_before_3_7(tensor, *scope):
+    theirs(tensor, *scope)
+    tensor.__index__ = lambda self: int(self.handle.data)
+
+
+interpreter._patch_lang_tensor = as_before_3_7
+
+from kernels.launch import jit, tl
+
+
+@jit
+def count(out):
+    total = 0
+    for i in range(0, tl.program_id(0) + 3):
+        total += i
+    tl.store(out, total)
+
+
+out = torch.zeros(1, dtype=torch.int32)
+count[(1,)](out)
+assert out.item() == 3
+"""
+
+
+def test_the_interpreter_of_an_older_triton_counts_in_loops(tmp_path: Path) -> None:
+    """Under the numpy that is pinned."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(kernels.__file__).parents[1])}
+    subprocess.run([sys.executable, "loop.py"], cwd=tmp_path, env=env, check=True, timeout=300)
