@@ -10,14 +10,20 @@ from engine.core.stretch import Stretch
 
 
 def drive(
-    stretch: Stretch, quiet: float, per_token: float, steps: int = 200, noise: float = 0.0, prompts: int = 1
+    stretch: Stretch,
+    quiet: float,
+    per_token: float,
+    steps: int = 200,
+    noise: float = 0.0,
+    prompts: int = 1,
+    fixed: float = 0.0,
 ) -> list[float]:
-    """Seconds of the steps of a machine that takes ``per_token`` more for each token of a prompt."""
+    """Seconds of the steps of a machine that takes ``per_token`` more for each token of a prompt, ``fixed`` for any."""
     chance = random.Random(1)
     found = []
     for _ in range(steps):
         chunk = stretch.chunk(prompts)
-        seconds = (quiet + chunk * per_token) * (1 + noise * chance.random())
+        seconds = (quiet + fixed * (chunk > 0) + chunk * per_token) * (1 + noise * chance.random())
         stretch.observe(seconds, prefill_tokens=chunk, decode_tokens=4)
         found.append(seconds)
     return found
@@ -59,6 +65,25 @@ def test_a_machine_that_gets_slower_is_noticed() -> None:
     seconds = drive(stretch, 0.01, 0.0004)
     assert max(seconds[20:]) <= 0.02
     assert stretch.chunk() < before
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize(("quiet", "fixed"), [(0.001, 0.007), (0.003, 0.005), (0.002, 0.0015)])
+def test_where_any_chunk_costs_more_than_is_allowed_chunks_are_large_all_the_same(
+    quiet: float, fixed: float, noise: float
+) -> None:
+    """As on a GPU, where steps with prompts are not recorded: a share of 8 tokens would be a step of 8 ms each."""
+    stretch = Stretch(2.0, 2048)
+    seconds = drive(stretch, quiet, 1e-5, noise=noise, fixed=fixed)[30:]
+    assert min(stretch.chunk() or 2048, 2048) >= 100
+    assert max(seconds) <= 2.0 * (quiet + fixed)
+
+
+def test_where_it_costs_less_the_limit_holds() -> None:
+    stretch = Stretch(2.0, 2048)
+    seconds = drive(stretch, 0.01, 1e-4, noise=0.1, fixed=0.003)[30:]
+    assert max(seconds) <= 0.02
+    assert (stretch.chunk() or 30) >= 20
 
 
 def test_without_a_limit_chunks_are_as_large_as_can_be() -> None:
