@@ -34,7 +34,7 @@ The body is OpenAI's on every path: ``{"error": {"message", "type", "param", "co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 
@@ -64,6 +64,8 @@ class GatewayError(Exception):
         """Sent with the error."""
         self.upstream_status: int | None = None
         """The HTTP status with which the model's server said so, where it did by one."""
+        self.unread: Sequence[Any] = ()
+        """What had come of the answer (``gateway.types.Chunk``) and was given to nobody: it is paid for."""
         self.logged = False
         """The log has told of it."""
         if code is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import orjson
-
 from gateway.backends import anthropic_errors
 from gateway.backends.upstream_errors import Outage
 from gateway.backends.volume import Volume
@@ -72,7 +70,7 @@ class Events:
     def _chunks(self, data: bytes) -> list[Chunk]:
         self._volume.read_event(data)
         try:
-            raw = orjson.loads(data)
+            raw = self._volume.parsed(data)
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
             if raw["type"] == "content_block_start":
@@ -115,7 +113,7 @@ class Body:
 
     def finish(self) -> Sequence[Chunk]:
         try:
-            raw = orjson.loads(b"".join(self._parts))
+            raw = self._volume.parsed(b"".join(self._parts))
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
             self._volume.begin_blocks(len(raw["content"]))

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from gateway.backends.volume import MAX_BODY
-from gateway.errors import BadRequest, UpstreamFailed
+from gateway.errors import BadRequest, GatewayError, UpstreamFailed
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Json, Usage
 
 WHOLE_ONLY = frozenset({"audio", "best_of", "prompt_logprobs", "use_beam_search"})
@@ -58,8 +58,10 @@ class Collecting:
                             f"Backend '{self._backend}' sent an answer of over {MAX_BODY} bytes.",
                             code="upstream_malformed",
                         )
-        except BadRequest as error:
-            if answer.begun or not _STREAM.search(f"{error.param} {error.message}"):
+        except GatewayError as error:
+            refused = isinstance(error, BadRequest) and _STREAM.search(f"{error.param} {error.message}")
+            if answer.begun or not refused:
+                error.unread = [*answer.chunks()]
                 raise
         else:
             if answer.usage is None:

@@ -100,7 +100,7 @@ class Events:
         fresh: list[Chunk] = []
         is_news = False
         try:
-            raw = orjson.loads(data)
+            raw = self._volume.parsed(data)
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
             for chunk in self._read_event(raw):
@@ -190,7 +190,7 @@ class Body:
         return chunks
 
     def _whole(self) -> Any:
-        return orjson.loads(b"".join(self._parts))
+        return self._volume.parsed(b"".join(self._parts))
 
 
 def _empty(backend: str) -> UpstreamFailed:

@@ -6,10 +6,14 @@ Texts are not counted, only what holds them: a long one is soon read, a hundred 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+import orjson
 
 from gateway.errors import UpstreamFailed
 from gateway.policy.schema.limits import Limits
 from gateway.types import ChatRequest, Chunk, Json
+from gateway.wire.body import is_deeper
 
 MAX_BODY = 64 * 2**20
 """Bytes in a whole answer; more is not an answer."""
@@ -63,6 +67,16 @@ class Volume:
             raise self._failed(f"streamed an answer of over {self._most_streamed} bytes")
         if len(data) > FEW and _values(data) > self._most_values:
             raise self._too_much(f"an event of more than {self._most_values} values", "limits.answer_values")
+
+    def parsed(self, data: bytes) -> Any:
+        """The JSON of an event or of a whole answer. Raises ``orjson.JSONDecodeError``.
+
+        What lies deeper than bodies may would be too deep for who walks through it: counts, guards and caches.
+        """
+        value, most = orjson.loads(data), self._limits.depth
+        if len(data) > 2 * most and data.count(b"[") + data.count(b"{") > most and is_deeper(value, most):
+            raise self._failed(f"sent an answer that is nested more than {most} levels deep")
+        return value
 
     def take(self, chunk: Chunk, place: int) -> bool:
         """The chunk at this ``place`` among those of one body or event: none has two of one choice.

@@ -45,7 +45,8 @@ class Flight:
     """One call upstream and all who read its answer. It runs in a task of its own, and no longer than it has readers.
 
     ``call`` is a copy with a receipt, ``reply_headers`` and ``spent`` of its own: they go to who pays, which is the
-    reader that has been there for longest.
+    reader that was there first. It is his limits that hold what the call may cost, so that he pays, and his limits go
+    on holding it, whoever still reads.
     """
 
     def __init__(self, call: Call, source: Source, *, max_entry: int, landed: Callable[[], object]) -> None:
@@ -57,7 +58,7 @@ class Flight:
         self.done = False
         self.error: BaseException | None = None
         self._readers: list[Reader] = []
-        self._billed = False
+        self._payer: Reader | None = None
         self._max_entry = max_entry
         self._room: asyncio.Future[None] | None = None
         self._landed = landed
@@ -68,12 +69,10 @@ class Flight:
         """It must still be known from its beginning, and be on its way to a good end."""
         return not self.done and not self.recording.cut and self.recording.size <= self._max_entry
 
-    @property
-    def payer(self) -> Reader | None:
-        return self._readers[0] if self._readers else None
-
     def join(self, call: Call) -> Reader:
-        reader = Reader(self, call)
+        reader = Reader(self, call, leads=self._payer is None)
+        if self._payer is None:
+            self._payer = reader
         if self.begun:
             reader.chunks.extend(self.recording.chunks())
             if reader.chunks:
@@ -82,28 +81,37 @@ class Flight:
         return reader
 
     async def leave(self, reader: Reader) -> None:
-        """The last to leave waits until the work behind the call has stopped."""
-        pays = reader is self.payer
+        """Who pays waits until the work behind the call has stopped, and so does the last to leave."""
         self._readers.remove(reader)
-        if not self._readers or (pays and self.done):
-            if not self.done:
-                self._land()
-                self._task.cancel()
-            try:
-                if not self._task.done():
-                    await asyncio.wait([self._task])
-            finally:
+        if not self._readers and not self.done:
+            self._land()
+            self._task.cancel()
+        self.make_room()
+        if reader is not self._payer:
+            if not self._readers:
+                await self._end()
+            reader.call.cached = "exact"
+            self._tell(reader.call)
+            return
+        try:
+            await self._end()
+        finally:
+            if self.done or not self._readers:
                 # Who left before the first chunk has not seen where it had been sent.
                 reader.call.candidate = self.call.candidate
                 self._bill(reader.call)
-            return
-        reader.call.cached = "exact"
-        self._tell(reader.call)
-        if pays:
-            # The next in the row takes over.
-            reader.call.receipt.note("cache", paid_by=self._readers[0].call.request_id)
-            self._readers[0].call.cached = None
-        self.make_room()
+            else:
+                self._hand_over(reader, self._readers[0])
+
+    async def _end(self) -> None:
+        if not self._task.done():
+            await asyncio.wait([self._task])
+
+    def _hand_over(self, payer: Reader, following: Reader) -> None:
+        """``payer`` is made to go before the end: somebody has to pay."""
+        self._payer = following
+        payer.call.cached, following.call.cached = "exact", None
+        payer.call.receipt.note("cache", paid_by=following.call.request_id)
 
     def make_room(self) -> None:
         if self._room is not None and not self._room.done():
@@ -114,11 +122,6 @@ class Flight:
         await asyncio.wait([self._task])
 
     def _bill(self, call: Call) -> None:
-        if self._billed:
-            call.cached = "exact"
-            self._tell(call)
-            return
-        self._billed = True
         call.spent.extend(self.call.spent)
         for stage, facts in self.call.receipt.notes.items():
             call.receipt.note(stage, **facts)
@@ -173,11 +176,11 @@ class Reader:
 
     __slots__ = ("_leads", "_waiter", "call", "chunks", "flight")
 
-    def __init__(self, flight: Flight, call: Call) -> None:
+    def __init__(self, flight: Flight, call: Call, *, leads: bool) -> None:
         self.flight = flight
         self.call = call
         self.chunks: deque[Chunk] = deque()
-        self._leads = flight.payer is None
+        self._leads = leads
         self._waiter: asyncio.Future[None] | None = None
 
     def feed(self, chunk: Chunk) -> None:

@@ -89,6 +89,9 @@ class Attempt:
 
     def _estimated(self, error: BaseException | None) -> tuple[Usage, bool] | None:
         call, tally = self.call, self.tally
+        if isinstance(error, GatewayError):
+            for chunk in error.unread:
+                tally.add(chunk)
         heard = tally.usage is not None or tally.counted > 0
         if not heard and (not call.sent or declined(error)) and error is not None:
             return None

@@ -43,7 +43,7 @@ def read_json(body: bytes, limits: Limits = USUAL) -> dict[str, Any]:
     if not isinstance(value, dict):
         kind = {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a bare value")
         raise BadRequest(f"The request body is {kind}. Send a JSON object.", code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > limits.depth and _is_deeper(value, limits.depth):
+    if body.count(b"[") + body.count(b"{") > limits.depth and is_deeper(value, limits.depth):
         raise BadRequest(
             f"The request body is nested more than {limits.depth} levels deep. Send flatter JSON.",
             code="invalid_json",
@@ -103,7 +103,8 @@ def _too_long(name: str, length: int, longest: int) -> BadRequest:
     )
 
 
-def _is_deeper(value: Any, depth: int) -> bool:
+def is_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and objects of ``value`` lie within each other more than ``depth`` times."""
     level = [value]
     for _ in range(depth):
         level = [

@@ -208,3 +208,16 @@ async def test_it_holds_no_more_than_a_whole_answer_may_have(piece: Chunk) -> No
     with pytest.raises(errors.UpstreamFailed, match="over 67108864 bytes"):
         async for _ in collecting.ask(call.request, "m", endless):
             pass
+
+
+async def test_what_had_come_of_an_answer_that_breaks_off_is_told_to_who_counts() -> None:
+    async def breaks_off(request: ChatRequest) -> Chunks:
+        for _ in range(1000):
+            yield Chunk(delta={"content": "word "})
+        raise errors.UpstreamTimeout("silent")
+
+    collecting, call = Collecting("up", enabled=True), a_call(timeouts=WRITTEN, stream=False)
+    with pytest.raises(errors.UpstreamTimeout) as caught:
+        async for _ in collecting.ask(call.request, "m", breaks_off):
+            pass
+    assert body(copies([*caught.value.unread]))["choices"][0]["message"]["content"] == "word " * 1000

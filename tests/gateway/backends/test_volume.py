@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -335,3 +336,36 @@ async def test_chunks_of_a_whole_answer_take_turns_too(
         async for _ in chunks:
             loop.call_soon(another)
     assert rounds == 100
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_no_answer_is_nested_so_deep_that_nobody_can_walk_through_it(
+    upstream: FakeUpstream, openai: Backend, streamed: bool
+) -> None:
+    def answer(levels: int) -> Script:
+        # The answer, its choices, the choice, and its message lie around it.
+        odd = nested(levels - 4)
+        if streamed:
+            event = json.dumps(delta("Hi", odd=odd)).encode()  # orjson writes no more than 254 levels
+            return stream(sse(event), sse(delta(finish="stop")), DONE)
+        message = {**CHOICE["message"], "odd": odd}
+        return reply(json.dumps(completion(choices=[{**CHOICE, "message": message}])))
+
+    upstream.scripts = [answer(250)]
+    assert await ask(openai, stream=streamed)
+    for levels in (251, 900):
+        upstream.scripts = [answer(levels)]
+        assert "nested more than 250 levels" in await refused(openai, stream=streamed)
+
+
+async def test_no_message_of_anthropics_is_nested_so_deep(upstream: FakeUpstream, anthropic: Backend) -> None:
+    # The message, its content, and the block lie around it.
+    upstream.scripts = [reply({**MESSAGE, "content": [{**BLOCK, "input": nested(248)}]})]
+    assert "nested more than 250 levels" in await refused(anthropic, stream=False)

@@ -129,7 +129,8 @@ async def test_each_has_chunks_and_an_id_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
-async def test_the_leader_leaves_and_the_next_one_pays(after: int) -> None:
+async def test_the_leader_leaves_and_pays_at_the_end(after: int) -> None:
+    """Its limits hold what the call may cost, those of the others do not: they must not be free before."""
     upstream = Upstream()
     flight = started(upstream)
     leader = Client(flight, "a")
@@ -137,13 +138,29 @@ async def test_the_leader_leaves_and_the_next_one_pays(after: int) -> None:
     upstream.go(after)
     await turn()
     leader.task.cancel()
+    await turn()
+    assert not upstream.closed and not leader.task.done()
+    upstream.go()
+    await asyncio.wait([client.task for client in (leader, *others)])
+    assert [other.text for other in others] == ["0123", "0123"]
+    assert [client.call.spent for client in (leader, *others)] == [[SPENT], [], []]
+    assert [client.call.cached for client in (leader, *others)] == [None, "exact", "exact"]
+
+
+async def test_a_leader_who_is_made_to_go_at_once_leaves_the_bill_to_the_next() -> None:
+    upstream = Upstream()
+    flight = started(upstream)
+    leader, other = Client(flight, "a"), Client(flight, "b")
+    await turn()
+    leader.task.cancel()
+    await turn()
+    leader.task.cancel()
     await asyncio.wait([leader.task])
     assert not upstream.closed
     upstream.go()
-    await asyncio.gather(*(other.task for other in others))
-    assert [other.text for other in others] == ["0123", "0123"]
-    assert [client.call.spent for client in (leader, *others)] == [[], [SPENT], []]
-    assert [client.call.cached for client in (leader, *others)] == ["exact", None, "exact"]
+    await other.task
+    assert (leader.call.spent, other.call.spent) == ([], [SPENT])
+    assert (leader.call.cached, other.call.cached) == ("exact", None)
     assert leader.call.receipt.notes["cache"] == {"paid_by": "b"}
 
 
@@ -159,7 +176,7 @@ async def test_the_work_stops_when_all_have_left(after: int) -> None:
     await asyncio.wait([client.task for client in clients])
     assert upstream.closed
     assert upstream.said == after
-    assert [client.call.spent for client in clients] == [[], [SPENT]]
+    assert [client.call.spent for client in clients] == [[SPENT], []]
     assert flights.find("k") is None
 
 

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Target, Timeouts
 from gateway.stages.fallback import fallback
 from gateway.types import Call, Candidate, Chunk, Chunks, Demand, Usage
-from tests.fakes import a_call, policy
+from tests.fakes import CANDIDATE, a_call, policy
 
 METRICS = Metrics()
 PROMPT = 5
@@ -149,3 +150,22 @@ def test_whatever_they_say_there_is_one_answer_or_an_error(
         assert finishes <= 1
     if error is None and not any(server.continues for server in row.values()):
         assert read_text in said
+
+
+@pytest.mark.anyio
+async def test_what_had_come_of_an_unheard_answer_is_charged() -> None:
+    error = UpstreamTimeout("silent")
+    error.unread = [Chunk(delta={"content": "word " * 1000})]
+
+    async def breaks_off(call: Call) -> Chunks:
+        call.sent = True
+        raise error
+        yield
+
+    call = a_call(stream=False)
+    call.candidates = (CANDIDATE,)
+    call.demand = Demand(PROMPT, 10, 20)
+    with pytest.raises(UpstreamTimeout):
+        async for _ in fallback(Switchboard(), METRICS)(breaks_off)(call):
+            pass
+    assert [one.usage for one in call.spent] == [Usage(PROMPT, 1250)]
