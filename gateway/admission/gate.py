@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from gateway.admission.fair_queue import Terms
@@ -13,6 +14,10 @@ from gateway.policy.schema import EngineBackend, Tier
 from gateway.prefixes import alias, sharing
 from gateway.types import Call, Chunk, Chunks
 
+_SHORT = 256
+"""Tokens of a prompt below which its length matters little."""
+_AS_MANY = 50
+"""Tokens that take about as long as it takes a whole answer to begin."""
 ALWAYS = Terms()
 """For a backend that knows no limit."""
 
@@ -38,6 +43,19 @@ class Entry:
         granted = self.place.granted
         return (self.pool.clock() if granted is None else granted) - self.arrived
 
+    def begins(self, call: Call) -> float:
+        """The answer begins now. Gives when that is, on the pool's clock."""
+        now = self.pool.clock()
+        if call.request.stream and self.place.granted is not None:
+            self.pool.answered(self.place, self._kind(call), now - self.place.granted)
+        return now
+
+    def _kind(self, call: Call) -> Hashable:
+        """Of requests that take alike where nothing is in their way."""
+        target = call.target.model if call.target is not None else ""
+        size = 0 if call.demand is None else (call.demand.prompt // _SHORT).bit_length()
+        return target, call.request.stream, size
+
     def learn(self, call: Call, first_token: float | None, completion: int) -> None:
         """The call has come to its end now, its first token at ``first_token`` on the pool's clock."""
         if self.place.granted is None:
@@ -51,6 +69,9 @@ class Entry:
             first_token=first_token - self.place.granted if seen and first_token is not None else None,
             completion=completion,
         )
+        if not call.request.stream:
+            seconds = (self.pool.clock() - self.place.granted) / (completion + _AS_MANY)
+            self.pool.answered(self.place, self._kind(call), seconds)
 
     def late(self, call: Call) -> Overloaded:
         """The error for a call whose place did not come in time."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
 from gateway.admission.fair_queue import FairQueue, Terms, Waiter
+from gateway.admission.gradient import SILENCE, Gradient
 from gateway.admission.predictor import EngineFigures, Speeds
-from gateway.policy.schema import Policy
+from gateway.policy.schema import AnthropicBackend, OpenAIBackend, Policy
 
 
 @dataclass(slots=True, eq=False)
@@ -60,8 +61,11 @@ class Place:
     async def wait(self, seconds: float) -> bool:
         """Wait so long at most; True once the place is given."""
         if not self.held:
-            self._woken = asyncio.get_running_loop().create_future()
-            await asyncio.wait((self._woken,), timeout=max(0.0, seconds))
+            loop = asyncio.get_running_loop()
+            self._woken, end = loop.create_future(), loop.time() + seconds
+            while not self.held and (left := end - loop.time()) > 0:
+                await asyncio.wait((self._woken,), timeout=min(left, SILENCE))
+                self._pool.stir()
         return self.held
 
     def grant(self, now: float) -> None:
@@ -120,13 +124,18 @@ class Pool:
         """Of those in flight."""
         self.queue: FairQueue[Place] = FairQueue()
         self.speeds = Speeds(clock)
+        self._gradient: Gradient | None = None
+        """Where nobody says how much the backend can take."""
 
     @property
     def limited(self) -> bool:
         return self.places is not None or self.tokens_limit is not None
 
-    def limit(self, places: int | None, tokens: int | None) -> None:
-        """From now on. What is in flight beyond a smaller limit may finish."""
+    def limit(self, places: int | None, tokens: int | None, *, adapts: bool = False) -> None:
+        """From now on. What is in flight beyond a smaller limit may finish. What ``adapts`` has places by latency."""
+        self._gradient = (self._gradient or Gradient(self.clock)) if adapts else None
+        if self._gradient is not None:
+            places = self._gradient.limit
         if (places, tokens) == (self.places, self.tokens_limit):
             return
         self.places, self.tokens_limit = places, tokens
@@ -142,6 +151,19 @@ class Pool:
             place.stand(self.queue.push(tier, terms, tenant, cost, self.clock(), place))
             self.serve()
         return place
+
+    def stir(self) -> None:
+        """Somebody has waited for a while."""
+        if self._gradient is not None and self.queue and self._gradient.grow_in_silence():
+            self.places = self._gradient.limit
+            self.serve()
+
+    def answered(self, place: Place, kind: Hashable, seconds: float) -> None:
+        """It took so long to begin an answer to a request of this kind."""
+        gradient, sent = self._gradient, place.granted
+        if gradient is not None and sent is not None and gradient.learn(kind, seconds, sent, self.in_flight):
+            self.places = gradient.limit
+            self.serve()
 
     def renew(self, terms_of: Callable[[str], Terms]) -> None:
         """Other terms hold for those in line, by tier."""
@@ -263,7 +285,10 @@ class Pools:
             if not self._pools[name].load:
                 del self._pools[name]
         for name, backend in policy.backends.items():
-            self.of(name).limit(self.part(backend.max_concurrency), self.part(backend.max_tokens_in_flight))
+            places, tokens = self.part(backend.max_concurrency), self.part(backend.max_tokens_in_flight)
+            # The bundled engine has a fair line of its own, and tells how full it is.
+            adapts = places is tokens is None and isinstance(backend, OpenAIBackend | AnthropicBackend)
+            self.of(name).limit(places, tokens, adapts=adapts)
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.policy.problems import Finding, KeyPath, suggestion
-from gateway.policy.schema import AnthropicBackend, EngineBackend, FakeBackend, Policy
+from gateway.policy.schema import AnthropicBackend, EngineBackend, FakeBackend, OpenAIBackend, Policy
 
 _OF_LAUNCHED = ("model", "args", "env")
 _OF_STREAMS = ("stream", "window", "interval")
+_OF_QUEUES = ("max_wait", "max_queue", "ageing", "patience")
+_OF_SHARES = ("weight", "priority", "on_saturation")
+"""Of tiers. The bundled engine shares by itself, and tells how full it is."""
 _SILENT = FakeBackend | AnthropicBackend
 """They tell no log-probabilities."""
 
@@ -23,6 +26,7 @@ def idle(policy: Policy, content: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _conditions(policy)
     yield from _unsure(policy)
     yield from _no_larger(policy)
+    yield from _without_queue(policy, content)
 
 
 def _empty(content: Any, path: KeyPath = ()) -> Iterator[Finding]:
@@ -123,3 +127,22 @@ def _no_larger(policy: Policy) -> Iterator[Finding]:
                 f"model's {model.context}"
             )
             yield Finding(("models", name, "larger_context"), message)
+
+
+def _without_queue(policy: Policy, content: Mapping[str, Any]) -> Iterator[Finding]:
+    """Tiers where everybody is let in at once."""
+    queues = any(
+        isinstance(backend, OpenAIBackend | AnthropicBackend)  # they get a limit by their latency
+        or backend.max_concurrency is not None
+        or backend.max_tokens_in_flight is not None
+        for backend in policy.backends.values()
+    )
+    if queues:
+        return
+    engines = any(isinstance(backend, EngineBackend) for backend in policy.backends.values())
+    idle = _OF_QUEUES if engines else (*_OF_QUEUES, *_OF_SHARES)
+    for name in policy.tiers:
+        for key in idle:
+            if key in content["tiers"][name]:
+                message = "has no effect: no backend has a queue. Write max_concurrency for one, or remove it"
+                yield Finding(("tiers", name, key), message)

@@ -80,7 +80,7 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                 async with aclosing(following(call)) as chunks:
                     async for chunk in chunks:
                         if first_token is None and chunk.delta is not None:
-                            first_token = clock()
+                            first_token = entry.begins(call)
                         if chunk.finish_reason is not None:
                             entry.place.one_ended()
                         if chunk.usage is not None:

@@ -132,3 +132,23 @@ def test_what_cannot_act(tmp_path: Path, lines: str, warning: str) -> None:
 )
 def test_what_acts_is_let_be(tmp_path: Path, lines: str) -> None:
     assert told(tmp_path, lines.replace("'${L:-false}'", "${L:-false}")) == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "tiers", "keys"),
+    [
+        ("{kind: fake, script: [{reply: Hi}]}", "{a: {weight: 2, max_wait: 1s}}", ["max_wait", "weight"]),
+        ("{kind: fake, script: [{reply: Hi}], max_concurrency: 2}", "{a: {weight: 2, max_wait: 1s}}", []),
+        ("{kind: fake, script: [{reply: Hi}]}", "{a: {sla: 1s}, b: {}}", []),
+        ("{kind: engine}", "{a: {weight: 2, max_wait: 1s, on_saturation: {at: 0.5}}}", ["max_wait"]),
+        ("{kind: openai, base_url: 'http://one/v1'}", "{a: {weight: 2, max_wait: 1s}}", []),
+    ],
+)
+def test_tiers_that_cannot_act(tmp_path: Path, backend: str, tiers: str, keys: list[str]) -> None:
+    (tmp_path / "a.yaml").write_text(
+        f"version: 1\nbackends: {{one: {backend}}}\nmodels: {{m: {{targets: [{{backend: one, model: m}}]}}}}\n"
+        f"tiers: {tiers}\n"
+    )
+    warnings = [str(one) for one in load_policy(tmp_path, {}).warnings]
+    found = [one.split(": ")[1].removeprefix("tiers.a.") for one in warnings if "has a queue" in one]
+    assert found == keys

@@ -82,7 +82,10 @@ class Gate:
         self.pools = Pools(clock=self.now)
         self.pools.update(self.policy)
         self.metrics = Metrics()
-        self.handler: Handler = queue(self.pools, self.metrics)(self.model)
+        self.handler = self.around(self.model)
+
+    def around(self, model: Model) -> Handler:
+        return queue(self.pools, self.metrics)(model)
 
     def call(
         self,
