@@ -18,6 +18,8 @@ _SHORT = 256
 """Tokens of a prompt below which its length matters little."""
 _AS_MANY = 50
 """Tokens that take about as long as it takes a whole answer to begin."""
+_SLACK = 0.25
+"""Seconds that are no line at a backend worth speaking of: the network's, and this worker's own."""
 ALWAYS = Terms()
 """For a backend that knows no limit."""
 
@@ -47,7 +49,7 @@ class Entry:
         """The answer begins now. Gives when that is, on the pool's clock."""
         now = self.pool.clock()
         if call.request.stream and self.place.granted is not None:
-            self.pool.answered(self.place, self._kind(call), now - self.place.granted)
+            self.pool.answered(self.place, self._kind(call), now - self.place.granted + _SLACK)
         return now
 
     def _kind(self, call: Call) -> Hashable:
@@ -70,7 +72,7 @@ class Entry:
             completion=completion,
         )
         if not call.request.stream:
-            seconds = (self.pool.clock() - self.place.granted) / (completion + _AS_MANY)
+            seconds = (self.pool.clock() - self.place.granted + _SLACK) / (completion + _AS_MANY)
             self.pool.answered(self.place, self._kind(call), seconds)
 
     def late(self, call: Call) -> Overloaded:

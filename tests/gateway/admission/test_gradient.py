@@ -84,6 +84,14 @@ async def test_what_takes_all_that_comes_is_not_limited() -> None:
 
 
 @in_virtual_time
+async def test_a_line_of_milliseconds_is_none() -> None:
+    gate = Gate(limits={}, model=Server(slots=1, first=0.0005, seconds=0.0005))
+    await flood(gate, {"pro": 1}, 1)
+    await flood(gate, {"pro": 64}, 5)
+    assert gate.pools.of("up").places == MOST
+
+
+@in_virtual_time
 async def test_what_is_slow_for_reasons_of_its_own_is_let_alone() -> None:
     server = Server(slots=1000)
     gate = Gate(limits={}, model=server)
