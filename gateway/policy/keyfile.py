@@ -88,7 +88,7 @@ def _without(text: str, index: int) -> str:
 
 
 def _keys(text: str, name: str = "keys") -> tuple[yaml.Node, yaml.Node] | None:
-    root = yaml.compose(protect(text), Loader=yaml.SafeLoader)
+    root = yaml.compose(protect(text), Loader=yaml_tree.LOADER)
     if root is None:
         return None
     if not isinstance(root, yaml.MappingNode) or root.flow_style:

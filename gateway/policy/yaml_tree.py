@@ -22,7 +22,7 @@ MAX_DEPTH = 50
 MAX_VALUES = 250_000
 """Values in a file, counting what an alias stands for each time it is used."""
 
-_LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*([eE][-+]?[0-9]{1,2})?|[0-9]+[eE][-+]?[0-9]{1,2})")
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
@@ -78,7 +78,7 @@ def read(text: str, file: Path, env: Mapping[str, str], problems: list[Problem])
     """The tree of one file, or None where there is none; what is wrong with it is added to ``problems``."""
     composer = _Composer(file, env, problems)
     try:
-        for event in yaml.parse(protect(text), Loader=_LOADER):
+        for event in yaml.parse(protect(text), Loader=LOADER):
             composer.take(event)
     except _Stop:
         return None
