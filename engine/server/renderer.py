@@ -10,10 +10,11 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from engine import channel
-from engine.errors import EngineError, InternalError, InvalidRequest, ModelUnavailable
+from engine.errors import InternalError, InvalidRequest, ModelUnavailable
 from engine.server.rendering import (
     DONE,
     LENGTH,
@@ -28,8 +29,10 @@ from engine.server.template_files import Templates
 log = logging.getLogger("engine.server")
 
 _LARGE = 2**16
-"""Bytes from which messages go to the process for large ones: a template that takes long over much holds nobody up who
-has little to say."""
+"""Bytes from which messages go to the process for those that take long, who hold up nobody who is quickly done."""
+
+_LEAVE = 2.0
+"""Seconds after which a process is ended that has closed its connection."""
 
 _PATIENCE = 60.0
 """Seconds after which a process is ended that neither answers nor takes processor time."""
@@ -40,7 +43,7 @@ class Renderer:
 
     def __init__(self, start: Start) -> None:
         self.templates = start.templates
-        self._small, self._large = _Lane(start), _Lane(start)
+        self._small, self._large = _Lane(replace(start, brief=True)), _Lane(start)
 
     @classmethod
     async def start(
@@ -80,7 +83,23 @@ class Renderer:
             data = channel.encode(job)
         except RecursionError:
             raise InvalidRequest("The messages are nested too deeply.", param="messages") from None
-        return await (self._large if len(data) > _LARGE else self._small).ask(data)
+        if len(data) <= _LARGE:
+            # One that takes long all the same goes to the others, and begins anew there.
+            with suppress(_TooMuch):
+                return await self._small.ask(data)
+        try:
+            return await self._large.ask(data)
+        except _TooMuch as error:
+            log.warning("the chat template took more than %s over one request: it was stopped", error)
+            raise InvalidRequest(
+                f"The model's chat template takes more than {error} over these messages, and was stopped. Send "
+                "fewer or shorter ones.",
+                param="messages",
+            ) from None
+
+
+class _TooMuch(Exception):
+    """What it was more than."""
 
 
 class _Lane:
@@ -98,7 +117,8 @@ class _Lane:
             await self._opened()
 
     async def ask(self, job: bytes) -> str:
-        """The prompt. Raises ``InvalidRequest``, and ``InternalError`` if the process ended for no reason of ours."""
+        """The prompt. Raises ``InvalidRequest``, ``_TooMuch``, and ``InternalError`` if the process ended for no
+        reason of ours."""
         async with self._lock:
             try:
                 await self._opened()
@@ -110,16 +130,15 @@ class _Lane:
             raise InvalidRequest(message, param=param or None)
         return text
 
-    async def close(self) -> int:
-        """Ends the process, if there is one. Returns its exit status."""
+    async def close(self) -> None:
+        """Ends the process, if there is one."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
-        if self._process is None:
-            return 0
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        return await self._process.wait()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
 
     async def _opened(self) -> None:
         if self._streams is not None and self._process is not None and self._process.returncode is None:
@@ -137,13 +156,15 @@ class _Lane:
         self._streams = await asyncio.open_unix_connection(sock=ours)
         try:
             kind, text = await self._exchange(channel.encode(self._start))
-        except InvalidRequest as error:
-            raise ModelUnavailable(error.message) from None
+        except _TooMuch as error:
+            raise ModelUnavailable(
+                f"The model's chat template takes more than {error} to be compiled."
+            ) from None
         if kind != DONE:
             raise ModelUnavailable(text)
 
     async def _exchange(self, data: bytes) -> tuple[bytes, str]:
-        """Kind and text of the reply. Whoever leaves before it has come takes the process along."""
+        """Kind and text of the reply. Who leaves before it has come takes the process along. Raises ``_TooMuch``."""
         assert self._streams is not None
         reader, writer = self._streams
         try:
@@ -160,21 +181,18 @@ class _Lane:
             raise
         if kind == OUT_OF_MEMORY:
             await self.close()
-            raise self._too_much(f"{self._start.bounds.memory >> 20} MiB of memory")
+            raise _TooMuch(f"{self._start.bounds.memory >> 20} MiB of memory")
         return kind, text
 
-    async def _ended(self) -> EngineError:
+    async def _ended(self) -> Exception:
         """Why there is no reply."""
-        status = await self.close()
+        status = None
+        # Not killed before it is waited for: asyncio may then not learn how it ended by itself.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE):
+                status = await self._process.wait() if self._process is not None else None
+        await self.close()
         if status == -signal.SIGPROF:
-            return self._too_much(f"{self._start.bounds.seconds:g} s of processor time")
-        log.error("the process that runs the chat template ended with status %d", status)
+            return _TooMuch(f"{self._start.bounds.seconds:g} s of processor time")
+        log.error("the process that runs the chat template ended with status %s", status)
         return InternalError("The process that runs the model's chat template ended. Try again.")
-
-    def _too_much(self, what: str) -> InvalidRequest:
-        log.warning("the chat template took more than %s over one request: it was stopped", what)
-        return InvalidRequest(
-            f"The model's chat template takes more than {what} over these messages, and was stopped. Send fewer or "
-            "shorter ones.",
-            param="messages",
-        )

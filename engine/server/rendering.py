@@ -24,6 +24,8 @@ class Bounds:
 
     seconds: float = 2.0
     """Of processor time. Real templates take 0.2 for 8,000 messages."""
+    brief: float = 0.25
+    """The same, of those who are quickly done: who is not begins anew among those who take long."""
     memory: int = 2**30
     """Bytes that the process may map."""
     characters: int = 2**25
@@ -36,6 +38,8 @@ class Start:
     tokens: Mapping[str, str]
     """Special tokens by role."""
     bounds: Bounds
+    brief: bool = False
+    """Whether it is for those who are quickly done."""
 
 
 @dataclass(frozen=True, slots=True)

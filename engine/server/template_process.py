@@ -41,7 +41,7 @@ class Worker:
 
     def _timed(self, message: Start | Job) -> tuple[bytes, str]:
         if isinstance(message, Start):
-            self._seconds = message.bounds.seconds
+            self._seconds = message.bounds.seconds  # whatever is done later: it is compiled once
             # Where it cannot be set (a lower one is set already, or not on this system), time is bounded all the same.
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_AS, (message.bounds.memory, message.bounds.memory))
@@ -51,6 +51,8 @@ class Worker:
             return self._start(message) if isinstance(message, Start) else self._render(message)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
+            if isinstance(message, Start) and message.brief:
+                self._seconds = message.bounds.brief
 
     def _start(self, start: Start) -> tuple[bytes, str]:
         try:

@@ -86,7 +86,7 @@ async def test_a_template_that_looks_at_each_message_for_each_is_stopped() -> No
     [
         ("{% for %}", "does not parse"),
         ("{{ 'a' | nothing_of_that_name }}", "does not parse"),
-        ("{{ (10 ** (10 ** 8)) % 2 }}", TOO_LONG),  # computed when it is compiled
+        ("{{ (10 ** (10 ** 8)) % 2 }}", "processor time to be compiled"),  # computed when it is compiled
         ("{% if 1 %}" * 5000 + "{% endif %}" * 5000, "does not parse"),
         ("{% for i in [1] %}" * 30 + "{% endfor %}" * 30, "does not parse"),
     ],
@@ -108,6 +108,24 @@ async def test_a_large_request_that_takes_long_holds_up_no_small_one() -> None:
         assert not large.done()
         with pytest.raises(InvalidRequest, match=TOO_LONG):
             await large
+
+
+async def test_a_small_request_that_takes_long_does_so_beside_the_others() -> None:
+    """It begins among the small ones, and is soon sent away."""
+    async with started(under_a_spell(HOSTILE["loops"][0]), Bounds(seconds=2.0, brief=0.05)) as renderer:
+        slow = asyncio.create_task(renderer.render([SPELL]))
+        await asyncio.sleep(0)
+        for _ in range(20):
+            assert await renderer.render([HARMLESS]) == "<hi>"
+        assert not slow.done()
+        with pytest.raises(InvalidRequest, match="2 s of processor time"):
+            await slow
+
+
+async def test_who_needs_a_little_more_than_others_gets_it() -> None:
+    source = under_a_spell("{% for i in range(99999) %}{% for j in range(30) %}{% endfor %}{% endfor %}")
+    async with started(source, Bounds(seconds=60.0, brief=0.01)) as renderer:
+        assert await renderer.render([SPELL]) == "<now>"
 
 
 async def test_who_leaves_gets_no_other_ones_prompt() -> None:
