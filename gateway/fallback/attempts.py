@@ -36,9 +36,12 @@ from gateway.fallback.continuation import (
 from gateway.fallback.switchboard import Switchboard
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
+from gateway.policy.schema import EngineBackend
 from gateway.types import Call, Candidate
 
 LARGER = "larger_context"
+ENGINE_SOON = 2.0
+"""Seconds in which a bundled engine that crashed is mostly there again."""
 UNASKED = frozenset({"shadow", "judge", "verifier"})
 """Purposes of calls that no caller made: however they end, they decide nothing about callers' own."""
 OUTCOMES = UPSTREAM | {
@@ -319,13 +322,18 @@ class Attempts:
         return self._left_alone()
 
     def _left_alone(self) -> UpstreamUnavailable:
-        waits = [self._breaker(turn).wait(self._caller) for turn in self._skipped]
-        wait = min(waits, default=SOON)
+        wait = min((self._wait(turn) for turn in self._skipped), default=SOON)
         return UpstreamUnavailable(
             f"Every backend of the model '{self._call.model}' that could answer has failed of late, and is left "
             f"alone for now. Try again in {max(wait, 1):.0f} s.",
             retry_after=wait,
         )
+
+    def _wait(self, turn: Turn) -> float:
+        wait = self._breaker(turn).wait(self._caller)
+        backend = self._call.policy.backends[turn.candidate.target.backend]
+        # An engine is asked how it is all the time, and is let through again as soon as it says so.
+        return min(wait, ENGINE_SOON) if isinstance(backend, EngineBackend) else wait
 
 
 def is_own_limit(error: BaseException) -> bool:

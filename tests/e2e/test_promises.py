@@ -2,7 +2,7 @@
 limit is ever overspent, a limit of tokens a minute at most twice over, and neither a place nor a reserved dollar, nor a
 block of the engine behind them, is lost.
 
-One story takes half a minute and more, as a dead worker's places are free after 30 s; TOLLGATE_PROMISES=N tells N of
+One story takes half a minute and more, as a dead worker's places are free after 10 s; TOLLGATE_PROMISES=N tells N of
 them, and six have each promise once with each answer to a store that is away. What is drawn follows from a story's
 number, what processes and sockets make of it does not.
 """
@@ -42,7 +42,7 @@ DAY = 1_500
 MINUTE = 700
 """Tokens a minute, of which a story uses more."""
 PROMISES = ("budget", "strict", "minute")
-COUNTERS = {"budget": "dollars:month", "strict": "tokens:day", "minute": "tokens:minute"}
+COUNTERS = {"budget": "dollars:month", "strict": "tokens:day", "minute": "tokens:60s"}
 
 
 def limits(promise: str) -> dict[str, Any]:
@@ -164,7 +164,7 @@ async def counters(url: str, promise: str) -> tuple[int, int, int]:
             for key in (COUNTERS[promise], "concurrent:now")
         ]
         alive = await client.zrangebyscore(
-            "{tollgate}:quota:instances", int(time.time() * 1000) - 30_000, "+inf"
+            "{tollgate}:quota:instances", int(time.time() * 1000) - 10_000, "+inf"
         )
         held = sum(int(value) for field, value in counter.items() if field.startswith("p:"))
         taken = sum(int(value) for field, value in places.items() if field.removeprefix("p:") in alive)

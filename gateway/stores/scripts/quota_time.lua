@@ -1,6 +1,6 @@
 -- Shared by the quota scripts, and put before them: windows of time. All times are milliseconds since 1970, UTC.
 local SLOT, SLOTS, DAY = 1000, 60, 86400000
-local SILENT = 30000 -- an instance that has not been heard of for this long has crashed
+local SILENT = 10000 -- an instance that has not been heard of for this long has crashed: it tells each second
 local KEEP = 3600000 -- and after this long is forgotten
 
 -- Redis's own clock, unless the caller gives the time.

@@ -83,6 +83,7 @@ async def row(
     continues: str = "",
     retry: dict[str, Any] | None = None,
     breaker: dict[str, Any] | None = None,
+    kind: str = "openai",
 ) -> AsyncIterator[Row]:
     """``continues`` names the backends that go on from a partial answer."""
     async with AsyncExitStack() as stack:
@@ -96,9 +97,9 @@ async def row(
         rules = policy(
             backends={
                 name: {
-                    "kind": "openai",
-                    "base_url": server.base_url,
-                    "continues": name in continues,
+                    "kind": kind,
+                    "base_url": server.base_url.removesuffix("/v1" if kind == "engine" else ""),
+                    **({"continues": name in continues} if kind == "openai" else {}),
                     **({"breaker": breaker} if breaker else {}),
                 }
                 for name, server in named.items()
@@ -429,6 +430,16 @@ async def test_a_sick_backend_is_left_alone_then_probed_by_one() -> None:
         assert r.attempts() == [4, 15]
         await ask(r, r.call())
         assert r.attempts() == [5, 15]
+
+
+async def test_an_engine_is_let_through_as_soon_as_it_is_there_again() -> None:
+    async with row(
+        FaultServer(faults.broken), breaker={"failures": 1, "cooldown": "30s"}, kind="engine"
+    ) as r:
+        assert (await failure(r, r.call())).code == "upstream_error"
+        error = await failure(r, r.call())
+        assert isinstance(error, errors.UpstreamUnavailable)
+        assert error.retry_after == pytest.approx(2.0), "not the cooldown, which ends when it says how it is"
 
 
 async def test_a_probe_that_fails_starts_the_cooldown_anew() -> None:
