@@ -14,6 +14,11 @@ from gateway.errors import BadRequest, ContextTooLong
 from gateway.types import Call, ChatRequest, Json
 
 CAPS = ("max_tokens", "max_completion_tokens")
+OTHER_CAPS = frozenset({"n_predict", "num_predict", "max_new_tokens", "max_output_tokens"})
+"""Names for a cap that only some servers know, and heed before the usual ones: llama.cpp's server does with the first.
+Where tokens or dollars are limited the cap that was reserved is to be the only one."""
+OTHER_MODELS = "models"
+"""OpenRouter's list of who may answer in the model's place: which model a caller may use is the policy's to say."""
 MAX_TOKENS = "x-tollgate-max-tokens"
 """The header, of the bundled engine's answers and of ours, that tells to what the cap was clipped."""
 IGNORED = "x-tollgate-ignored"
@@ -70,13 +75,22 @@ def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
 
 def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:
     """The call's request with the cap that its caller's limits have room for."""
-    request, cap = call.request, call.cap
+    request, cap = _without_loopholes(call), call.cap
     if cap is None:
         return request
     if _cap(request) is not None:
         return clipped(call, request, cap)
     tell_cap(call, cap)
     return request.having({**request.params, name: cap})
+
+
+def _without_loopholes(call: Call) -> ChatRequest:
+    """The call's request without what would lead around its caller's limits at the server."""
+    names = {OTHER_MODELS, *(OTHER_CAPS if call.purse is not None else ())} & call.request.params.keys()
+    if not names:
+        return call.request
+    tell_ignored(call, sorted(names))
+    return without(call.request, names)
 
 
 def clipped(call: Call, request: ChatRequest, most: int) -> ChatRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -278,3 +278,15 @@ def test_openais_own_servers_know_the_new_name() -> None:
     assert cap_name("https://api.openai.com/v1") == "max_completion_tokens"
     assert cap_name("https://x.openai.azure.com/openai/v1") == "max_completion_tokens"
     assert cap_name("http://127.0.0.1:8000/v1") == "max_tokens"
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_no_field_leads_around_the_limits_of_who_asks(upstream: FakeUpstream, limited: bool) -> None:
+    odd = {"n_predict": 10**6, "max_new_tokens": 10**6, "models": ["another/model"]}
+    call = calling({"max_tokens": 50, "top_k": 3, **odd})
+    call.purse = cast(Any, object()) if limited else None
+    (sent,) = await ask(upstream, call)
+    left_out = {"models", "n_predict", "max_new_tokens"} if limited else {"models"}
+    assert not left_out & sent.keys() and odd.keys() - left_out <= sent.keys()
+    assert (sent["max_tokens"], sent["top_k"]) == (50, 3)
+    assert call.reply_headers[fitting.IGNORED] == ", ".join(sorted(left_out))
