@@ -80,7 +80,8 @@ class Speeds:
         """The backend is another size now."""
         self._cost = Average()
         self._occupied = Average()
-        self._delays: dict[str, Average] = {}
+        self._delays: dict[str, tuple[Average, Average]] = {}
+        """By tier: the waits that there were, and those that had been expected."""
 
     def _expire(self) -> None:
         if self._learned is not None and self._clock() - self._learned > MEMORY:
@@ -122,13 +123,18 @@ class Speeds:
     def learn_wait(self, tier: str, expected: float, waited: float) -> None:
         """What ``expected_wait`` had said, and what it came to: it does not know who else will come, and pass."""
         if expected > 0 and (tier in self._delays or len(self._delays) < MAX_TIERS):
-            self._delays.setdefault(tier, Average(0.02)).add(min(MAX_DELAY, waited / expected))
+            was, thought = self._delays.setdefault(tier, (Average(0.02), Average(0.02)))
+            was.add(waited)
+            thought.add(expected)
 
     def delay(self, tier: str) -> float:
         """By what factor the waits of this tier have been longer than expected."""
         self._expire()
-        delay = self._delays.get(tier)
-        return delay.value if delay is not None else 1.0
+        if (known := self._delays.get(tier)) is None:
+            return 1.0
+        # Of their sums: a mean of ratios would go by the shortest waits, which are the least certain.
+        was, thought = known
+        return min(MAX_DELAY, was.value / thought.value)
 
     def tell(self, figures: EngineFigures | None) -> None:
         """The engine's own figures, or that they are not to be had."""

@@ -39,6 +39,14 @@ def test_speeds_follow_from_a_finished_request() -> None:
     assert speeds.expected_service(DEMAND) == pytest.approx(0.5 + 50 / 25)
 
 
+def test_the_shortest_waits_do_not_decide_how_far_forecasts_are_off() -> None:
+    speeds = Speeds(Clock())
+    for _ in range(200):
+        speeds.learn_wait("pro", 0.1, 0.4)
+        speeds.learn_wait("pro", 9.9, 9.6)
+    assert speeds.delay("pro") == pytest.approx(1.0, rel=0.05)
+
+
 def test_they_converge_to_a_new_speed() -> None:
     speeds = Speeds(Clock())
     learn(speeds, 2.5)

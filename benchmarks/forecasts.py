@@ -1,0 +1,181 @@
+"""How often does the queue refuse wrongly, and how often does it let in what comes to nothing? In virtual time.
+
+    python -m benchmarks.forecasts [--seconds 40] [--samples 40] [--json FILE]
+
+Twenty places, answers of some 60 tokens at 50 tokens/s, and one tier that waits for 2 s. Requests come at 1.3 times
+what the places bear (steady), or 150 at once every 10 s (bursts). Their lengths are foreseen exactly (true), or all are
+thought to be as long as the mean, while they are exponentially distributed (wide).
+
+wrong    of those refused when they came, as their place was not foreseen to come in time: the part that would have had
+         it. Each of a sample is let in after all, in a repetition of the same run.
+late     of those let in: the part that waited in vain to the end of the tier's ``max_wait``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from gateway.admission import gate
+from gateway.admission.gate import Entry
+from gateway.admission.pool import Pools
+from gateway.errors import Overloaded
+from gateway.policy.schema import Policy
+from gateway.types import Call, Candidate, ChatRequest, Demand, Principal, Receipt
+
+PLACES, MAX_WAIT = 20, 2.0
+FIRST, TOKEN, MEAN, PROMPT = 0.2, 0.02, 60, 40
+CAPACITY = PLACES / (FIRST + TOKEN * MEAN)
+KNOWN = 150
+"""Requests before which nothing can be foreseen, as none has ended."""
+
+POLICY = Policy.model_validate(
+    {
+        "version": 1,
+        "backends": {
+            "up": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "max_concurrency": PLACES}
+        },
+        "models": {"m": {"targets": [{"backend": "up", "model": "m"}]}},
+        "tiers": {"pro": {"max_wait": "2s"}},
+    }
+)
+
+
+@dataclass
+class Run:
+    refused: list[int] = field(default_factory=list)
+    """Numbers of the requests, in order, that were refused when they came."""
+    admitted: int = 0
+    late: int = 0
+    fate: str = ""
+    """Of the request that was let in after all."""
+
+
+def arrivals(kind: str, seconds: float, chance: random.Random) -> Iterator[float]:
+    now = 0.0
+    if kind == "bursts":
+        while now < seconds:
+            yield from (now + i / 1000 for i in range(150))
+            now += 10.0
+    else:
+        while (now := now + chance.expovariate(1.3 * CAPACITY)) < seconds:
+            yield now
+
+
+def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
+    chance, now, found = random.Random(7), [0.0], Run()
+    pools = Pools(clock=lambda: now[0])
+    pools.update(POLICY)
+    number = count()
+    events: list[tuple[float, int, str, object]] = []
+    for i, at in enumerate(arrivals(kind, seconds, chance)):
+        length = max(1, round(chance.expovariate(1 / MEAN)))
+        heapq.heappush(events, (at, next(number), "comes", (i, length)))
+    waiting: dict[int, tuple[Entry, Call, int]] = {}
+
+    def starts(i: int, entry: Entry, call: Call, length: int) -> None:
+        if i == let_in:
+            found.fate = "served"
+        heapq.heappush(events, (now[0] + FIRST + TOKEN * length, next(number), "ends", (entry, call, length)))
+
+    while events and not found.fate:
+        now[0], _, what, who = heapq.heappop(events)
+        if what == "comes":
+            i, length = who  # type: ignore[misc]
+            call = _call(length if caps == "true" else MEAN, now[0])
+            try:
+                entry = gate.enter(call, pools)
+            except Overloaded:
+                found.refused.append(i)
+                if i != let_in:
+                    continue
+                pool = pools.of("up")
+                place = pool.take("pro", gate.ALWAYS, "t", PROMPT + call.demand.expected)  # type: ignore[union-attr]
+                entry = Entry(pool, place, now[0], place.position, 0.0, now[0] + MAX_WAIT, 0.0)
+            found.admitted += i >= KNOWN
+            if entry.place.held:
+                starts(i, entry, call, length)
+            else:
+                waiting[i] = entry, call, length
+                heapq.heappush(events, (entry.until, next(number), "is late", i))
+        elif what == "ends":
+            entry, call, length = who  # type: ignore[misc]
+            entry.learn(call, now[0] - TOKEN * length, length)
+            entry.place.used(PROMPT + length)
+            entry.place.release()
+        elif who in waiting:
+            entry, call, _ = waiting[who]  # type: ignore[index]
+            found.late += who >= KNOWN  # type: ignore[operator]
+            found.fate = "late" if who == let_in else ""
+            del waiting[who]  # type: ignore[arg-type]
+            entry.pool.speeds.learn_wait("pro", entry.expected, entry.waited)
+            entry.place.release()
+        for i in [i for i, (entry, _, _) in waiting.items() if entry.place.held]:
+            entry, call, length = waiting.pop(i)
+            entry.pool.speeds.learn_wait("pro", entry.expected, entry.waited)
+            starts(i, entry, call, length)
+    return found
+
+
+def _call(expected: int, now: float) -> Call:
+    request = ChatRequest("m", ({"role": "user", "content": "Hi"},), stream=True)
+    call = Call(
+        "r",
+        Principal("k", "t", tier="pro"),
+        request,
+        POLICY,
+        Receipt("r", 0.0),
+        now,
+    )
+    call.demand = Demand(PROMPT, expected, expected)
+    model = POLICY.models["m"]
+    call.candidate = Candidate("m", model.targets[0], model.timeouts)
+    return call
+
+
+def measure(kind: str, caps: str, seconds: float, samples: int) -> dict[str, float | str]:
+    whole = run(kind, caps, seconds)
+    known = [i for i in whole.refused if i >= KNOWN]
+    step = max(1, len(known) // samples)
+    fates = [run(kind, caps, seconds, let_in=i).fate for i in known[::step]]
+    return {
+        "arrivals": kind,
+        "lengths": caps,
+        "refused": len(whole.refused),
+        "wrong": fates.count("served") / len(fates) if fates else 0.0,
+        "late": whole.late / max(1, whole.admitted),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--samples", type=int, default=40)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    began = time.perf_counter()
+    rows = [
+        measure(kind, caps, given.seconds, given.samples)
+        for kind in ("steady", "bursts")
+        for caps in ("true", "wide")
+    ]
+    print("| arrivals | lengths | refused | of these wrongly | late |")
+    print("|---|---|---|---|---|")
+    for row in rows:
+        print("| {arrivals} | {lengths} | {refused} | {wrong:.0%} | {late:.1%} |".format(**row))
+    print(f"\n{time.perf_counter() - began:.0f} s")
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()
