@@ -22,7 +22,7 @@ import numpy as np
 
 from gateway.sidecar.models.embedder import Embedder, load
 from gateway.sidecar.models.index import Index
-from gateway.sidecar.models.verifier import SHIPPED, Verifier
+from gateway.sidecar.semantic.verifier import SHIPPED, Verifier
 from tests.gateway.caching.near_misses import NEAR_MISSES, PARAPHRASES
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

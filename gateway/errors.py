@@ -255,3 +255,11 @@ class ShuttingDown(GatewayError):
 
 class Internal(GatewayError):
     code = "internal_error"
+
+
+class EstimatedWait(float):
+    """Seconds that the gateway thinks fit, where the server did not name any."""
+
+
+class NotConnected(UpstreamUnavailable):
+    """The server let the time to connect pass in silence: it is not asked again at once."""

@@ -12,11 +12,11 @@ from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, Unk
 from gateway.fallback.switchboard import Switchboard
 from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
+from gateway.metering.tally import Bill
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
-from gateway.quota.tally import Bill
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
 from gateway.stages.cache import cache

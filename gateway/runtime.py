@@ -28,7 +28,6 @@ from gateway.backends.standing import Standing
 from gateway.backends.transport import AiohttpTransport
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
-from gateway.caching.repeats import Repeats
 from gateway.cascade.complexity import Classifier
 from gateway.cascade.embedded import Embedded
 from gateway.fallback.switchboard import Switchboard
@@ -39,6 +38,8 @@ from gateway.guards.moderator import Moderator
 from gateway.guards.offload import build_offloads
 from gateway.guards.scanners import build_scanners
 from gateway.identity.authenticator import Authenticator
+from gateway.metering.estimate import Estimator
+from gateway.metering.spent import Spent
 from gateway.observe.backend_watch import BackendWatch
 from gateway.observe.books import Books
 from gateway.observe.ledger import Ledger
@@ -50,9 +51,8 @@ from gateway.policy import schema
 from gateway.policy.advice import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
 from gateway.policy.revocation import Withdrawn
-from gateway.quota.estimate import Estimator
-from gateway.quota.limits import Spent
 from gateway.quota.quotas import Quotas
+from gateway.rendered import Repeats
 from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows

@@ -19,10 +19,9 @@ from types import FrameType
 import uvicorn
 
 from gateway import watchdog
-from gateway.cli import logs
 from gateway.connection import Connection
 from gateway.crowd import Crowd, Room, descriptors
-from gateway.observe import room
+from gateway.observe import logs, room
 from gateway.settings import SOCKET_FD, Settings, SettingsError
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from gateway.caching.question import Question, read
-from gateway.caching.rules import refusal
-from gateway.sidecar.models.alignment import BUCKETS, features, vocabulary
-from gateway.sidecar.models.verifier import RADII, SHIPPED, crowding, pair, standard, unit
+from gateway.sidecar.semantic.alignment import BUCKETS, features, vocabulary
+from gateway.sidecar.semantic.question import Question, read
+from gateway.sidecar.semantic.rules import refusal
+from gateway.sidecar.semantic.verifier import RADII, SHIPPED, crowding, pair, standard, unit
 
 FOLDS = 5
 SEEDS = 2

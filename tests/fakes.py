@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import orjson
 
+from gateway.metering.tally import Bill, Charge
 from gateway.policy.schema import Policy, Target, Timeouts
-from gateway.quota.tally import Bill, Charge
 from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt, Spending, Usage
 
 

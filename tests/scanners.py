@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.guards.finding import Finding, Origin, Scanner, Unscanned, Verdict
+from gateway.findings import Finding
 from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards
+from gateway.guards.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.types import Call
 from tests.fakes import policy

@@ -21,7 +21,7 @@ HEAVY = (
     *("presidio_analyzer", "presidio_anonymizer", "sentence_transformers", "faiss"),
 )
 BY_NAME = ("importlib.import_module", "__import__")
-SIDECAR = ("gateway.sidecar.worker", "gateway.sidecar.models")
+SIDECAR = ("gateway.sidecar.worker", "gateway.sidecar.models", "gateway.sidecar.semantic")
 """The process that runs the small models, and what only it imports."""
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.guards.report import Row
-from gateway.guards.finding import Finding
-from gateway.guards.patterns import PATTERNS
+from gateway.findings import Finding
 from gateway.guards.pii import Pii, apart
-from gateway.guards.recognizers import NAMES
 from gateway.guards.secrets import Secrets
 from gateway.guards.topics import Topics
+from gateway.pii.patterns import PATTERNS
+from gateway.pii.recognizers import NAMES
 from gateway.policy.schema.guards import PiiGuard, SecretsGuard, TopicsGuard
 
 PATTERN_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE", "US_SSN", "IP_ADDRESS", "URL")

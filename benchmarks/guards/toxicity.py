@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.guards.report import Row
-from gateway.guards.finding import Scanner
+from gateway.guards.scanner import Scanner
 from gateway.guards.toxicity import CATEGORIES, scorer, toxicity, weights
 from gateway.policy.schema.guards import ToxicityGuard
 from gateway.sidecar.api import Scored, SidecarLoading

@@ -13,7 +13,8 @@ from math import ceil
 
 from gateway.admission.fair_queue import FairQueue, Terms, Waiter
 from gateway.admission.gradient import SILENCE, Gradient
-from gateway.admission.predictor import EngineFigures, Speeds
+from gateway.admission.predictor import Speeds
+from gateway.engine_figures import EngineFigures
 from gateway.policy.schema import AnthropicBackend, OpenAIBackend, Policy
 
 

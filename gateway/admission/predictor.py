@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.engine_figures import EngineFigures
 from gateway.errors import Overloaded
 from gateway.types import Demand
 
@@ -18,25 +19,6 @@ ENGINE_MEMORY = 5.0
 
 MAX_DELAY = 4.0
 MAX_TIERS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFigures:
-    """What the bundled engine tells of itself. Speeds are tokens/s over all its requests, 0 where not yet known."""
-
-    running: int = 0
-    waiting: int = 0
-    places: int = 0
-    """Requests that it runs at once; 0 where it does not say."""
-    kv_usage: float = 0.0
-    """The share of the KV cache's blocks that running requests hold."""
-    prefill: float = 0.0
-    decode: float = 0.0
-
-    @property
-    def saturation(self) -> float:
-        seats = (self.running + self.waiting) / self.places if self.places else float(self.waiting > 0)
-        return min(1.0, max(seats, self.kv_usage))
 
 
 class Average:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import httpx
 import orjson
 
-from gateway.admission.predictor import EngineFigures
+from gateway.engine_figures import EngineFigures
 
 log = logging.getLogger(__name__)
 

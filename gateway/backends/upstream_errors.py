@@ -13,7 +13,9 @@ import orjson
 from gateway.errors import (
     ContentPolicy,
     ContextTooLong,
+    EstimatedWait,
     GatewayError,
+    NotConnected,
     Overloaded,
     RateLimited,
     Rejected,
@@ -59,14 +61,6 @@ _NOT_ADMITTED = {"deadline_unreachable": "deadline_exceeded", "queue_full": "que
 """What the bundled engine refuses at its door, in good health: by its words, and by ours."""
 
 
-class Estimate(float):
-    """Seconds that the gateway thinks fit, where the server did not name any."""
-
-
-class NotConnected(UpstreamUnavailable):
-    """The server let the time to connect pass in silence: it is not asked again at once."""
-
-
 class Outage:
     """How long a server has been failing us, and so when to try again: the longer it lasts, the longer the wait."""
 
@@ -76,12 +70,12 @@ class Outage:
     def over(self) -> None:
         self._since = None
 
-    def wait(self) -> Estimate:
+    def wait(self) -> EstimatedWait:
         """Seconds after which another try makes sense: as long as the outage has lasted, within 1 and 30."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        return Estimate(min(max(1.0, now - self._since), 30.0))
+        return EstimatedWait(min(max(1.0, now - self._since), 30.0))
 
 
 def from_transport(backend: str, error: httpx.TransportError, outage: Outage) -> GatewayError:

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.control import ask, identity
+from gateway.identity.keys import hash_key, make_key
 from gateway.policy.folder import Folder, find
 from gateway.policy.keybook import FILE, ISSUED, Failed, KeyBook, entries, revoked_hashes
-from gateway.policy.keys import DEFAULT_TIER, hash_key, make_key
 from gateway.policy.problems import PolicyError
-from gateway.policy.schema import Key, parse_duration
+from gateway.policy.schema import DEFAULT_TIER, Key, parse_duration
 from gateway.policy.yaml_tree import Scalar
 from gateway.settings import Settings
 

@@ -15,11 +15,12 @@ from typing import TextIO, get_args
 
 from gateway import supervisor
 from gateway.backends.launcher import obstructed, unsound
-from gateway.cli import init, logs
+from gateway.cli import init
 from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token
+from gateway.identity.keys import hash_key
+from gateway.observe import logs
 from gateway.policy.keybook import ISSUED
-from gateway.policy.keys import hash_key
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.settings import LogLevel, Settings, SettingsError

@@ -17,8 +17,8 @@ from gateway.errors import (
 )
 from gateway.fallback.breaker import Trial
 from gateway.fallback.continuation import Deviated, Joint, joined_usage
-from gateway.quota.estimate import Estimate, answers_wanted, guess, unheard
-from gateway.quota.tally import Tally
+from gateway.metering.estimate import Estimate, answers_wanted, guess, unheard
+from gateway.metering.tally import Tally
 from gateway.types import Call, Candidate, Chunk, Purpose, Spending, Usage
 
 

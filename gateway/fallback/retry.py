@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import random
 
-from gateway.backends.upstream_errors import Estimate, NotConnected
-from gateway.errors import GatewayError, RateLimited, UpstreamFailed, UpstreamUnavailable
+from gateway.errors import (
+    EstimatedWait,
+    GatewayError,
+    NotConnected,
+    RateLimited,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
 
 RESERVE = 10.0
 """Retries that a backend has from the start, so that little traffic does not mean none."""
@@ -56,7 +62,7 @@ def pause(error: GatewayError, backoff: float, failed: int, *, others: bool, lef
     https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), after the time that the server asks for.
     """
     asked = error.retry_after or 0.0
-    if isinstance(asked, Estimate):
+    if isinstance(asked, EstimatedWait):
         asked = 0.0
     if asked > (FAIL_OVER_ABOVE if others else PATIENCE):
         return None

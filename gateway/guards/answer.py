@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gateway.findings import Finding
 from gateway.guards.choice import Choice, Held
 from gateway.guards.deltas import is_json, is_whole, readable, said, single
-from gateway.guards.finding import Finding, Origin, Unscanned
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import Inspection
 from gateway.guards.judgement import Judgement, at_once
 from gateway.guards.logprobs import spell
 from gateway.guards.revocation import Cut, last_words
+from gateway.guards.scanner import Origin, Unscanned
 from gateway.guards.texts import put
 from gateway.guards.window import Lane, Mode, Scan, Watch
 from gateway.observe.metrics import Metrics

@@ -13,10 +13,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway.guards.finding import Finding, Origin, Unscanned
+from gateway.findings import Finding
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import Inspection
 from gateway.guards.judgement import Judgement
+from gateway.guards.scanner import Origin, Unscanned
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Json, Receipt
 

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 
-from gateway.guards.finding import Finding
+from gateway.findings import Finding
 
 _FULL_WIDTH = range(0xFF01, 0xFF5F)
 """``!`` to ``~``."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from gateway.guards.finding import Scanner
 from gateway.guards.offload import Offload
+from gateway.guards.scanner import Scanner
 from gateway.guards.turns import Turns
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, ToxicityGuard

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.guards.disguise import plain
-from gateway.guards.finding import Origin, Scanner, Verdict
+from gateway.guards.scanner import Origin, Scanner, Verdict
 from gateway.guards.tiers import Judge, Tiered, unsafe
 from gateway.guards.wording import Wording
 from gateway.policy.schema.guards import Classifier, InjectionGuard

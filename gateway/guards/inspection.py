@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.findings import Finding
 from gateway.guards.guards import Guard
+from gateway.guards.scanner import Origin, Unscanned, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Json
 

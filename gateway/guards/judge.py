@@ -15,7 +15,8 @@ from contextlib import aclosing
 from itertools import count
 
 from gateway.errors import GatewayError
-from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.findings import Finding
+from gateway.guards.scanner import Origin, Unscanned, Verdict
 from gateway.policy.schema import Policy
 from gateway.types import HOUSE, Call, ChatRequest, Handler, Json, Principal, Receipt
 

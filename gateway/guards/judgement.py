@@ -9,9 +9,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.findings import Finding
 from gateway.guards.inspection import Inspection
 from gateway.guards.pieces import MOST, PIECE, Cut, Piece, shares
+from gateway.guards.scanner import Origin, Unscanned, Verdict
 
 MOST_FINDINGS = 100_000
 """Of one guard in all texts: to keep and to change more would take the event loop's time."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.guards.finding import Finding, Origin, Verdict
+from gateway.findings import Finding
+from gateway.guards.scanner import Origin, Verdict
 from gateway.policy.schema.guards import LengthGuard
 from gateway.types import Call
 

@@ -12,8 +12,8 @@ from typing import Self
 from gateway.aside import Aside, Crowded, Died
 from gateway.errors import GuardUnavailable
 from gateway.guards import toxicity
-from gateway.guards.finding import Unscanned
 from gateway.guards.offload import AT_ONCE_WEIGHED
+from gateway.guards.scanner import Unscanned
 from gateway.guards.tiers import Fast, Judge, Model
 from gateway.policy.schema import AnyGuard, ToxicityGuard
 from gateway.sidecar.api import Sidecar, SidecarError

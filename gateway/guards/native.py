@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gateway.errors import BadRequest
-from gateway.guards.finding import Origin
+from gateway.guards.scanner import Origin
 from gateway.types import Json
 
 Path = tuple[str | int, ...]

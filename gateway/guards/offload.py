@@ -10,11 +10,11 @@ from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 
 from gateway.aside import Aside, Crowded, Died
-from gateway.guards.finding import Origin, Scanner, Unscanned, Verdict
-from gateway.guards.linear import are_linear
 from gateway.guards.pieces import PIECE
+from gateway.guards.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, TopicsGuard, ToxicityGuard
+from gateway.regex.linear import are_linear
 
 LINE = 30.0
 """Seconds that a piece may wait for its tenant's turn and a free process."""

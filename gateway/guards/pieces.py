@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gateway.guards.finding import Finding, Origin
+from gateway.findings import Finding
+from gateway.guards.scanner import Origin
 
 PIECE = 4000
 """Characters that are scanned at once; a longer text is cut, and others may run between its pieces."""

@@ -7,13 +7,14 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
+from gateway.findings import Finding
 from gateway.guards.escapes import unglued
-from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
 from gateway.guards.folding import folded, through
-from gateway.guards.patterns import PATTERNS
-from gateway.guards.recognizers import NAMES, RECOGNIZERS
+from gateway.guards.scanner import Origin, Unscanned, Verdict
+from gateway.pii.entities import asked_of_sidecar
+from gateway.pii.patterns import PATTERNS
+from gateway.pii.recognizers import NAMES
 from gateway.policy.schema.guards import PiiGuard
-from gateway.policy.schema.guards import Sidecar as SidecarPolicy
 from gateway.sidecar.api import Sidecar, SidecarError
 from gateway.types import Call
 
@@ -29,7 +30,7 @@ class Pii:
     def __init__(self, config: PiiGuard, sidecar: Sidecar | None) -> None:
         fast = "fast" in config.checks
         self._patterns = tuple(PATTERNS[entity] for entity in config.entities if fast and entity in PATTERNS)
-        self._asked = asked_of_sidecar(config)
+        self._asked = asked_of_sidecar(config.entities, config.checks)
         # Numbers are the same in all languages; names and dates are not.
         self._named = tuple(entity for entity in self._asked if entity in NAMES or entity == "DATE_TIME")
         self._order = {entity: place for place, entity in enumerate(config.entities)}
@@ -81,14 +82,6 @@ class Pii:
         return Verdict(tuple(apart(certain, self._order)), best, tier)
 
 
-def asked_of_sidecar(config: PiiGuard) -> tuple[str, ...]:
-    """The guard's entities that Presidio is to look for. Without any, the guard does without the sidecar."""
-    if "model" not in config.checks:
-        return ()
-    fast = "fast" in config.checks
-    return tuple(entity for entity in config.entities if not (fast and entity in PATTERNS))
-
-
 def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding]:
     """Those that stay where findings overlap, in the text's order.
 
@@ -109,33 +102,3 @@ def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding
 
 
 _start = attrgetter("start")
-
-
-def unknown_entities(config: PiiGuard, sidecar: SidecarPolicy) -> list[str]:
-    """What is wrong with the guard's entities: one message for each that nothing here can find."""
-    problems = []
-    for entity in config.entities:
-        problem = _problem(entity, config, sidecar)
-        if problem:
-            problems.append(f"{entity}: {problem}")
-    return problems
-
-
-def _problem(entity: str, config: PiiGuard, sidecar: SidecarPolicy) -> str | None:
-    pattern = entity in PATTERNS
-    if pattern and "fast" in config.checks:
-        return None
-    if not pattern and entity not in NAMES and entity not in RECOGNIZERS:
-        return (
-            "nobody here can find it; the names are Presidio's, see the guards in the reference of policies"
-        )
-    if "model" not in config.checks:
-        return "only the model tier can find it; add 'model' to 'checks'"
-    if entity in NAMES:
-        for language in config.languages:
-            if language not in sidecar.spacy:
-                return (
-                    f"it takes a spaCy model to find it in {language!r}; "
-                    f"name one under 'sidecar', as in 'spacy: {{{language}: …}}'"
-                )
-    return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.guards.finding import Scanner
 from gateway.guards.injection import injection
 from gateway.guards.length import Length
 from gateway.guards.pii import Pii
+from gateway.guards.scanner import Scanner
 from gateway.guards.secrets import Secrets
 from gateway.guards.tiers import Judge
 from gateway.guards.topics import Topics

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from itertools import chain
 
 from gateway.errors import BadRequest, Blocked, GuardUnavailable
+from gateway.findings import Finding
 from gateway.guards.edits import Edit, merged
-from gateway.guards.finding import Finding, Unscanned
 from gateway.guards.flags import Said
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import Inspection
 from gateway.guards.judgement import Judgement, TooMuchFound, at_once
 from gateway.guards.mask import Masks
 from gateway.guards.native import Path
+from gateway.guards.scanner import Unscanned
 from gateway.guards.texts import Texts, replaced
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, ChatRequest

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gateway.findings import Finding
 from gateway.guards.escapes import unglued
-from gateway.guards.finding import Finding, Origin, Verdict
 from gateway.guards.folding import through
 from gateway.guards.pii import apart
+from gateway.guards.scanner import Origin, Verdict
 from gateway.policy.schema.guards import SecretsGuard
 from gateway.types import Call
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from gateway.errors import BadRequest
 from gateway.guards import native
 from gateway.guards.escapes import Unescaping
-from gateway.guards.finding import Origin
 from gateway.guards.native import DEEPEST, Path
+from gateway.guards.scanner import Origin
 from gateway.types import ChatRequest, Json, Native
 
 Kind = Literal["text", "json", "name"]

@@ -7,7 +7,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.findings import Finding
+from gateway.guards.scanner import Origin, Unscanned, Verdict
 from gateway.policy.schema.guards import Classifier
 from gateway.sidecar.api import Scored, SidecarError
 from gateway.types import Call

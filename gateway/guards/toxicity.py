@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.guards.finding import Origin, Scanner
 from gateway.guards.ngrams import Ngrams
+from gateway.guards.scanner import Origin, Scanner
 from gateway.guards.tiers import Judge, Model, Tiered, sentences, unsafe
 from gateway.policy.schema.guards import Classifier, ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar

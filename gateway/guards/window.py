@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.findings import Finding
 from gateway.guards.edits import Edit, JsonPlace, Offsets, merged, shown
 from gateway.guards.escapes import Unescaping
-from gateway.guards.finding import Finding
 from gateway.guards.inspection import Inspection
 from gateway.guards.pieces import PIECE, ongoing
 

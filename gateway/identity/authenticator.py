@@ -12,14 +12,14 @@ import httpx
 from starlette.types import Scope
 
 from gateway.errors import Forbidden
+from gateway.identity.client_address import ClientAddress, within
 from gateway.identity.credential import presented
 from gateway.identity.jwks_source import LOOK_AT_FILE, JwksSource, from_file, from_url
 from gateway.identity.jwt import TokenVerifier
-from gateway.policy.keys import HeldKey, KeyRing, digest_of
+from gateway.identity.keys import HeldKey, KeyRing, digest_of
 from gateway.policy.revocation import Withdrawn
 from gateway.policy.schema import Jwt, Policy
 from gateway.types import Principal
-from gateway.web.client_address import ClientAddress, within
 
 
 class Authenticator:

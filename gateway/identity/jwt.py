@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.errors import Unauthenticated
 from gateway.identity.jwks_source import JwksSource
-from gateway.policy.keys import DEFAULT_TIER, tier_of
-from gateway.policy.schema import Jwt, Policy
+from gateway.identity.keys import tier_of
+from gateway.policy.schema import DEFAULT_TIER, Jwt, Policy
 from gateway.policy.schema.values import Name
 from gateway.types import Principal
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.metering.price import NANO
+from gateway.metering.tally import Bill, Charge
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
-from gateway.quota.price import NANO
-from gateway.quota.tally import Bill, Charge
 from gateway.types import Call, Principal
 
 

@@ -14,8 +14,8 @@ from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 
+from gateway.metering.tally import NOTHING, Bill, Charge
 from gateway.private import private_file, private_folder
-from gateway.quota.tally import NOTHING, Bill, Charge
 from gateway.types import Call, Principal
 
 VERSION = 4

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from gateway.quota.limits import Spent
+from gateway.metering.spent import Spent
 
 _HALF = 32
 """Bits. SQLite's sum() of whole numbers fails beyond 63: halves are added up apart, and put together here."""

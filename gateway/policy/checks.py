@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from gateway.policy.engine_options import complaint
 from gateway.policy.guard_checks import guard_findings
-from gateway.policy.keys import DEFAULT_TIER
 from gateway.policy.problems import Finding, KeyPath, suggestion
 from gateway.policy.schema import EngineBackend, Model
+from gateway.policy.schema.access import DEFAULT_TIER
 
 _GLOB = frozenset("*?[")
 _OWN_OPTIONS = {"--model": "model", "--host": "base_url", "--port": "base_url"}

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.guards.pii import unknown_entities
-from gateway.guards.topics import unbounded
+from gateway.pii.entities import unknown_entities
 from gateway.policy.problems import Finding, suggestion
 from gateway.policy.schema import PiiGuard, Sidecar, TopicsGuard
+from gateway.regex.backtracking import unbounded
 
 _LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
 _REFUSED = "would be refused; mark one with 'local: true'"
@@ -48,7 +48,8 @@ def _entities(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) 
         for name, guard in guards.items():
             if guard.get("kind") == "pii":
                 with suppress(ValidationError):
-                    for problem in unknown_entities(PiiGuard.model_validate(guard), sidecar):
+                    pii = PiiGuard.model_validate(guard)
+                    for problem in unknown_entities(pii.entities, pii.checks, pii.languages, sidecar.spacy):
                         yield Finding(("guards", name, "entities"), problem)
 
 

@@ -16,8 +16,8 @@ from gateway.policy.checks import aliases_of
 from gateway.policy.files import policy_files
 from gateway.policy.folder import Folder, find, read_folder
 from gateway.policy.keyfile import ISSUED_FILE, NEW_FILE, CannotEdit, added, removed
-from gateway.policy.keys import DEFAULT_TIER
 from gateway.policy.problems import Place, PolicyError, suggestion
+from gateway.policy.schema.access import DEFAULT_TIER
 from gateway.policy.yaml_tree import Map, Scalar, Sequence
 from gateway.private import private_folder
 

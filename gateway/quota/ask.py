@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.metering.estimate import Estimate, declared_cap
+from gateway.metering.price import Rates, writes_cache
 from gateway.quota.bounds import most_tokens
 from gateway.quota.counters import Elastic
-from gateway.quota.estimate import Estimate, declared_cap
 from gateway.quota.limits import Amounts, Limits
-from gateway.quota.price import Rates, writes_cache
 from gateway.quota.reach import Reach
 from gateway.types import Call, ChatRequest
 

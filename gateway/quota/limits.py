@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from gateway.metering.price import NANO
+from gateway.metering.spent import Spent
 from gateway.policy.schema import Budget, Policy, Quotas
-from gateway.quota.price import NANO
 from gateway.types import Principal
 
 Scope = Literal["key", "tenant", "tier"]
@@ -28,17 +29,6 @@ class Amounts(NamedTuple):
     nanodollars: int
     answers: int = 0
     """Under way at once: a request for several is as many. Nothing remains of them once it has ended."""
-
-
-class Spent(NamedTuple):
-    """What a caller has used and paid in a window by now, as someone else remembers it."""
-
-    tenant: str
-    key_id: str
-    tier: str
-    window: Literal["day", "month"]
-    tokens: int
-    nanodollars: int
 
 
 @dataclass(frozen=True, slots=True)

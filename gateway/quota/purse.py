@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.metering.estimate import Estimate, Estimator
+from gateway.metering.price import cost
 from gateway.policy.schema import Policy
 from gateway.quota.ask import Ask, ask
 from gateway.quota.counters import Counters, Elastic, Verdict
-from gateway.quota.estimate import Estimate, Estimator
 from gateway.quota.limits import Amounts, Limits
-from gateway.quota.price import cost
 from gateway.quota.reach import Reach, ReachBook
 from gateway.types import Call, Spending
 

@@ -9,15 +9,16 @@ from functools import lru_cache
 from typing import Self
 
 from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited, TooManyAnswers
+from gateway.metering.estimate import Estimate, Estimator
+from gateway.metering.price import NANO
+from gateway.metering.spent import Spent
 from gateway.policy.advice import has_limits
 from gateway.policy.schema import Policy
 from gateway.quota.ask import Ask, ask
 from gateway.quota.counters import Counters, Elastic, Verdict
-from gateway.quota.estimate import Estimate, Estimator
 from gateway.quota.guarded import GuardedCounters
-from gateway.quota.limits import Amounts, Limit, LimitBook, Limits, Spent, counted
+from gateway.quota.limits import Amounts, Limit, LimitBook, Limits, counted
 from gateway.quota.memory import MemoryCounters
-from gateway.quota.price import NANO
 from gateway.quota.purse import Books, Purse, Reservation
 from gateway.quota.reach import Reach, ReachBook
 from gateway.quota.redis import RedisCounters

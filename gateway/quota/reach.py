@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.metering.price import Rates, at_most, dearest, price_of
 from gateway.policy.prices import is_unpriced
 from gateway.policy.schema import Policy, Target
-from gateway.quota.price import Rates, at_most, dearest, price_of
 from gateway.types import Call
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from random import Random
 
 from gateway.errors import ContextTooLong, Forbidden, GatewayError, UnknownModel
+from gateway.metering.estimate import declared_cap
 from gateway.policy.schema import Policy, Target
 from gateway.prefixes import sharing
-from gateway.quota.estimate import declared_cap
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.selector import Leg, Loads, Selector
 from gateway.types import Call, Candidate, ChatRequest

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-from gateway.guards.finding import Finding
+from gateway.findings import Finding
 
 ACCOUNT: ContextVar[str] = ContextVar("account", default="")
 """The tenant for whom the sidecar is asked: set where it is known, for all that a request does, and passed on by the

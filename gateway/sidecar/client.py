@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.guards.finding import Finding
+from gateway.findings import Finding
 from gateway.sidecar.api import ACCOUNT, Hit, Look, Scored, SidecarBusy, SidecarDown, SidecarError
 from gateway.sidecar.protocol import (
     HELLO,

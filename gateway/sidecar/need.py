@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.guards.pii import asked_of_sidecar
+from gateway.pii.entities import asked_of_sidecar
 from gateway.policy.schema import Policy, SemanticCache, SidecarBackend
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, PiiGuard, ToxicityGuard
 from gateway.sidecar.config import SidecarConfig
@@ -39,7 +39,7 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
 def models_of(guard: AnyGuard) -> tuple[str, ...]:
     """What must be loaded there before ``guard`` can judge, by the names of the sidecar's ``status``."""
     if isinstance(guard, PiiGuard):
-        return ("entities",) if asked_of_sidecar(guard) else ()
+        return ("entities",) if asked_of_sidecar(guard.entities, guard.checks) else ()
     if isinstance(guard, InjectionGuard | ToxicityGuard) and "model" in guard.checks:
         return (guard.classifier.model,) if guard.classifier else ("embedder",)
     return ()
@@ -65,7 +65,10 @@ def needs_embedder(policy: Policy) -> bool:
 
 
 def _needs_entities(policy: Policy) -> bool:
-    return any(isinstance(guard, PiiGuard) and asked_of_sidecar(guard) for guard in policy.guards.values())
+    return any(
+        isinstance(guard, PiiGuard) and asked_of_sidecar(guard.entities, guard.checks)
+        for guard in policy.guards.values()
+    )
 
 
 def _classifiers(policy: Policy) -> tuple[str, ...]:

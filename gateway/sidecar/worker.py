@@ -14,7 +14,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from gateway.cli import logs
+from gateway.observe import logs
 from gateway.settings import Settings, SettingsError
 from gateway.sidecar.config import CONFIG, SidecarConfig
 from gateway.sidecar.models.registry import Registry

@@ -7,10 +7,10 @@ from contextlib import aclosing
 from typing import Protocol
 
 from gateway.errors import GatewayError
+from gateway.metering.price import NANO
+from gateway.metering.tally import Bill, Charge, bill_of
 from gateway.observe.outcome import outcome_of, reason_of
-from gateway.quota.price import NANO
 from gateway.quota.quotas import Quotas, tokens_of
-from gateway.quota.tally import Bill, Charge, bill_of
 from gateway.types import Call, Chunks, Handler, Json, Stage
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ import pytest
 from gateway.admission.pool import Pools
 from gateway.errors import BudgetSpent, UpstreamFailed
 from gateway.fallback.switchboard import Switchboard
+from gateway.metering.price import NANO, cost
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import fold
 from gateway.policy.schema import Budget, Target
 from gateway.quota.bounds import most_tokens
-from gateway.quota.price import NANO, cost
 from gateway.quota.quotas import Quotas
 from gateway.stages.fallback import fallback
 from gateway.stages.queue import queue

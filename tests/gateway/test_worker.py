@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.policy.keys import hash_key
+from gateway.identity.keys import hash_key
 from gateway.settings import Settings
 from gateway.supervisor import listen
 

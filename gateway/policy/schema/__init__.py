@@ -13,7 +13,17 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from gateway.policy.schema.access import Algorithm, Budget, Jwt, Key, OnSaturation, Quotas, Tenant, Tier
+from gateway.policy.schema.access import (
+    DEFAULT_TIER,
+    Algorithm,
+    Budget,
+    Jwt,
+    Key,
+    OnSaturation,
+    Quotas,
+    Tenant,
+    Tier,
+)
 from gateway.policy.schema.backends import (
     AnthropicBackend,
     AnyBackend,
@@ -58,6 +68,7 @@ from gateway.policy.schema.models import (
 from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
 
 __all__ = [
+    "DEFAULT_TIER",
     "Algorithm",
     "AnthropicBackend",
     "AnyBackend",

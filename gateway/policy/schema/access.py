@@ -21,6 +21,9 @@ from gateway.policy.schema.values import (
     sha256_digits,
 )
 
+DEFAULT_TIER = "default"
+"""Of those whose key and tenant name none."""
+
 
 class Quotas(Frozen):
     """What is not set is not limited."""

@@ -14,8 +14,8 @@ from presidio_analyzer.nlp_engine import NerModelConfiguration, NlpArtifacts, Sp
 from presidio_analyzer.predefined_recognizers import EmailRecognizer, SpacyRecognizer
 from spacy.language import Language
 
-from gateway.guards.finding import Finding
-from gateway.guards.recognizers import NAMES, RECOGNIZERS
+from gateway.findings import Finding
+from gateway.pii.recognizers import NAMES, RECOGNIZERS
 
 _NER = ("tok2vec", "transformer", "ner", "entity_ruler", "span_ruler", "sentencizer")
 """Parts of a spaCy pipeline that names come from; the others would only take time."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import faiss
 import numpy as np
 
-from gateway.sidecar.models.alignment import Floats
+from gateway.sidecar.semantic.alignment import Floats
 
 _OVERHEAD = 512
 """Bytes of an entry's objects, about."""

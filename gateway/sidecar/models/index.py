@@ -11,10 +11,10 @@ from typing import TypeVar
 import numpy as np
 
 from gateway.sidecar.api import Hit, Look
-from gateway.sidecar.models.alignment import Floats
 from gateway.sidecar.models.entries import Entries, Entry
 from gateway.sidecar.models.shared_index import Forgotten, Shared
-from gateway.sidecar.models.verifier import Verifier
+from gateway.sidecar.semantic.alignment import Floats
+from gateway.sidecar.semantic.verifier import Verifier
 
 T = TypeVar("T")
 Embed = Callable[[Sequence[str]], Awaitable[list[bytes]]]

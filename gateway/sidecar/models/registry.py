@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gateway import packages
-from gateway.guards.finding import Finding
+from gateway.findings import Finding
 from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
 from gateway.sidecar.batcher import Batcher
 from gateway.sidecar.by_length import ByLength

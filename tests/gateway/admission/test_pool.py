@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.fair_queue import Terms
 from gateway.admission.pool import Place, Pool, Pools
-from gateway.admission.predictor import EngineFigures
+from gateway.engine_figures import EngineFigures
 from tests.fakes import policy
 
 PLAIN = Terms()

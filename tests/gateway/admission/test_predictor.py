@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission.predictor import Average, EngineFigures, Forecast, Speeds, check_in_time
+from gateway.admission.predictor import Average, Forecast, Speeds, check_in_time
+from gateway.engine_figures import EngineFigures
 from gateway.errors import Overloaded
 from gateway.types import Demand
 from tests.gateway.admission.test_pool import Clock

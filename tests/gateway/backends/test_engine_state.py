@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.admission.predictor import EngineFigures
 from gateway.backends.engine_state import EngineState, read_figures
 from gateway.backends.transport import AiohttpTransport
+from gateway.engine_figures import EngineFigures
 from tests.fakes import Do, FakeUpstream, head, reply
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import usage
+from gateway.metering.tally import Bill, Charge
 from gateway.observe.ledger import Ledger
-from gateway.quota.tally import Bill, Charge
 from gateway.types import Principal, Purpose, Spending, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call
 

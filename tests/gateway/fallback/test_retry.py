@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backends.upstream_errors import Estimate, NotConnected
 from gateway.errors import (
     ContextTooLong,
+    EstimatedWait,
     GatewayError,
+    NotConnected,
     Overloaded,
     RateLimited,
     UpstreamFailed,
@@ -42,7 +43,7 @@ def test_what_the_server_asks_for(asked: float, others: bool, waits: bool) -> No
 
 
 def test_what_the_gateway_made_up_itself_is_not_waited_for() -> None:
-    wait = pause(UpstreamUnavailable("x", retry_after=Estimate(30)), 0.25, 1, others=True, left=60)
+    wait = pause(UpstreamUnavailable("x", retry_after=EstimatedWait(30)), 0.25, 1, others=True, left=60)
     assert wait is not None
     assert wait <= 0.25
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.guards.finding import Origin, Unscanned, Verdict
 from gateway.guards.injection import LABELS, injection
+from gateway.guards.scanner import Origin, Unscanned, Verdict
 from gateway.guards.wording import Wording, pieces
 from gateway.policy.schema.guards import Classifier, InjectionGuard
 from gateway.sidecar.api import Scored, SidecarDown

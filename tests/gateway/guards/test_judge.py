@@ -14,8 +14,9 @@ from gateway.admission.pool import Pools
 from gateway.backends.openai import OpenAIBackend
 from gateway.errors import Internal
 from gateway.fallback.switchboard import Switchboard
-from gateway.guards.finding import Finding, Unscanned, Verdict
+from gateway.findings import Finding
 from gateway.guards.judge import LlamaGuard
+from gateway.guards.scanner import Unscanned, Verdict
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import Beside, dispatch

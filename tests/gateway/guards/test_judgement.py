@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.guards.finding import Finding, Origin, Verdict
+from gateway.findings import Finding
 from gateway.guards.guards import Guard, Guards
 from gateway.guards.inspection import Inspection
 from gateway.guards.judgement import Judgement
 from gateway.guards.pieces import PIECE
+from gateway.guards.scanner import Origin, Verdict
 from gateway.guards.scanners import build_scanners
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import PiiGuard

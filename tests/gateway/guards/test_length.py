@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from gateway.guards.finding import Finding, Verdict
+from gateway.findings import Finding
 from gateway.guards.length import Length
+from gateway.guards.scanner import Verdict
 from gateway.policy.schema.guards import LengthGuard
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from gateway.aside import Aside
 from gateway.errors import GuardUnavailable
+from gateway.findings import Finding
 from gateway.guards import tiers, toxicity
-from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
 from gateway.guards.moderator import CATEGORIES, OVERLAP, PIECE, SLICE, Moderator, _pieces
+from gateway.guards.scanner import Origin, Unscanned, Verdict
 from gateway.guards.tiers import Judge
 from gateway.policy.schema import Policy, ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar, SidecarDown, SidecarError

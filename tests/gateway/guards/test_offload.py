@@ -17,11 +17,11 @@ from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.guards.guards import Guards
 from gateway.guards.inspection import Inspection
 from gateway.guards.judgement import Judgement
-from gateway.guards.linear import are_linear, steps
 from gateway.guards.offload import AT_ONCE, AT_ONCE_WEIGHED, Offload
 from gateway.guards.scanners import build_scanners
 from gateway.guards.screening import Screening
 from gateway.observe.metrics import Metrics
+from gateway.regex.linear import are_linear, steps
 from gateway.sidecar.client import Absent
 from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks, Principal

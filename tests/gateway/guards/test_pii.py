@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.guards.finding import Finding, Unscanned
-from gateway.guards.pii import Pii, apart, asked_of_sidecar, unknown_entities
+from gateway.findings import Finding
+from gateway.guards.pii import Pii, apart
+from gateway.guards.scanner import Unscanned
 from gateway.policy.schema.guards import PiiGuard
-from gateway.policy.schema.guards import Sidecar as SidecarPolicy
 from gateway.sidecar.api import SidecarBusy
 
 pytestmark = pytest.mark.anyio
@@ -158,36 +158,6 @@ def test_any_text(text: str) -> None:
         assert end <= finding.start < finding.end <= len(text)
         assert finding.score <= verdict.score
         end = finding.end
-
-
-@pytest.mark.parametrize(
-    ("config", "spacy", "said"),
-    [
-        (guard(*EVERY), {}, []),
-        (guard(*EVERY, checks=("fast",)), {}, []),
-        (guard("US_BANK_NUMBER", "DATE_TIME", "DE_TAX_ID"), {}, []),
-        (guard("US_BANK_NUMBER", checks=("fast",)), {}, ["US_BANK_NUMBER: only the model tier"]),
-        (guard("EMAIL"), {}, ["EMAIL: nobody here"]),
-        (guard("PERSON", "LOCATION"), {"en": "any"}, []),
-        (guard("PERSON"), {}, ["PERSON: it takes a spaCy model to find it in 'en'"]),
-        (
-            guard("PERSON", languages=("en", "de")),
-            {"en": "any"},
-            ["PERSON: it takes a spaCy model to find it in 'de'"],
-        ),
-    ],
-)
-def test_entities_that_nobody_can_find(config: PiiGuard, spacy: dict[str, str], said: list[str]) -> None:
-    problems = unknown_entities(config, SidecarPolicy(spacy=spacy))
-    assert len(problems) == len(said)
-    assert all(problem.startswith(start) for problem, start in zip(problems, said, strict=True))
-
-
-def test_what_needs_the_sidecar() -> None:
-    assert asked_of_sidecar(guard("EMAIL_ADDRESS")) == ()
-    assert asked_of_sidecar(guard("EMAIL_ADDRESS", "PERSON")) == ("PERSON",)
-    assert asked_of_sidecar(guard("EMAIL_ADDRESS", "PERSON", checks=("fast",))) == ()
-    assert asked_of_sidecar(guard("EMAIL_ADDRESS", checks=("model",))) == ("EMAIL_ADDRESS",)
 
 
 @pytest.mark.parametrize(

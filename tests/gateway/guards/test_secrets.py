@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.guards.finding import Finding
+from gateway.findings import Finding
 from gateway.guards.secrets import Secrets, find
-from gateway.policy.keys import make_key
+from gateway.identity.keys import make_key
 from gateway.policy.schema.guards import SecretsGuard
 
 SECRETS = Secrets(SecretsGuard(kind="secrets"))

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from gateway.guards.finding import Finding, Origin, Unscanned, Verdict
+from gateway.findings import Finding
+from gateway.guards.scanner import Origin, Unscanned, Verdict
 from gateway.guards.tiers import Tiered
 from gateway.sidecar.api import Scored, SidecarDown
 

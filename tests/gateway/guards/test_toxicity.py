@@ -7,8 +7,9 @@ from itertools import product
 
 import pytest
 
-from gateway.guards.finding import Finding, Scanner, Unscanned
+from gateway.findings import Finding
 from gateway.guards.ngrams import GROUP, SMOOTHING, Ngrams, features, tokens
+from gateway.guards.scanner import Scanner, Unscanned
 from gateway.guards.toxicity import CATEGORIES, ORIGINS, scorer, toxicity
 from gateway.policy.schema.guards import ToxicityGuard
 from gateway.sidecar.api import Scored, SidecarDown

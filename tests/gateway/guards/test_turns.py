@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.guards.finding import Origin, Verdict
 from gateway.guards.guards import Guard
 from gateway.guards.inspection import Inspection
 from gateway.guards.judgement import Judgement
 from gateway.guards.pieces import PIECE
+from gateway.guards.scanner import Origin, Verdict
 from gateway.guards.turns import Turns
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import InjectionGuard

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.guards.finding import Finding
+from gateway.findings import Finding
 from gateway.guards.inspection import Inspection
 from gateway.guards.window import Lane, Mode, Watch
 from gateway.observe.metrics import Metrics

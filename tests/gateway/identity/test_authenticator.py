@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import AuthUnavailable, Forbidden, Unauthenticated
-from gateway.policy.keys import hash_key
+from gateway.identity.client_address import ClientAddress
+from gateway.identity.keys import hash_key
 from gateway.policy.revocation import Withdrawn
 from gateway.policy.schema import Budget, Quotas
 from gateway.types import Principal
-from gateway.web.client_address import ClientAddress
 from tests.gateway.identity.conftest import Authenticate, at_once, scope
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,7 @@ from gateway.errors import AuthUnavailable, Unauthenticated
 from gateway.identity import jwt as module
 from gateway.identity.authenticator import Authenticator
 from gateway.identity.jwt import read
-from gateway.policy.keys import digest_of, hash_key
+from gateway.identity.keys import digest_of, hash_key
 from gateway.types import Principal
 from tests.fakes import policy
 from tests.gateway.identity import issuer

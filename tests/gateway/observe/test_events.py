@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.logs import JsonFormatter, TextFormatter
 from gateway.observe.events import FACTS, KEYS
+from gateway.observe.logs import JsonFormatter, TextFormatter
 from gateway.observe.metrics import Metrics
 from tests.faults import (
     ANSWER,

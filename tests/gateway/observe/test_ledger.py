@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from gateway.metering.tally import Bill, Charge
 from gateway.observe import ledger as module
 from gateway.observe.ledger import Ledger
-from gateway.quota.tally import Bill, Charge
 from gateway.types import Principal, Spending, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call, within
 

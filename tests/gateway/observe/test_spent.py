@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.metering.spent import Spent
 from gateway.observe.ledger import Ledger
 from gateway.observe.spent import read_spent
-from gateway.quota.limits import Spent
 from gateway.types import Principal, Usage
 from tests.fakes import a_bill, a_call
 

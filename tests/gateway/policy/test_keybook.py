@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.identity.keys import hash_key
 from gateway.policy.files import read_files
 from gateway.policy.keybook import ISSUED, Failed, KeyBook
-from gateway.policy.keys import hash_key
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.identity.keys import hash_key
 from gateway.policy import files
-from gateway.policy.keys import hash_key
 from gateway.policy.loader import Loaded
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.identity.keys import hash_key
 from gateway.policy import revocation
 from gateway.policy.files import PolicyFile
-from gateway.policy.keys import hash_key
 from gateway.policy.revocation import Standing, Withdrawn
 from gateway.policy.schema import Key
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import BudgetSpent, GatewayError, RateLimited
+from gateway.metering.estimate import unheard
+from gateway.metering.price import NANO, cost
 from gateway.policy.schema import Budget
 from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.ask import COMPLETION, FEWEST, LARGEST, OVERSHOOT
 from gateway.quota.bounds import most_tokens
-from gateway.quota.estimate import unheard
-from gateway.quota.price import NANO, cost
 from gateway.quota.purse import Reservation
 from gateway.quota.quotas import Quotas
 from gateway.types import Call, Candidate, Demand, Principal, Spending, Timeouts, Usage

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.metering.price import Rates
 from gateway.policy.schema import Target
-from gateway.quota.price import Rates
 from gateway.quota.reach import Reach, ReachBook
 from gateway.types import Principal
 from tests.fakes import a_call, policy

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.guards.finding import Finding
+from gateway.findings import Finding
 from gateway.sidecar.api import Hit, Look, Scored, SidecarBusy, SidecarDown, SidecarError
 from gateway.sidecar.client import Absent, SidecarClient
 from gateway.sidecar.protocol import encode

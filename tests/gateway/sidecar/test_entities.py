@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gateway.guards.recognizers import NAMES, RECOGNIZERS
+from gateway.pii.recognizers import NAMES, RECOGNIZERS
 
 if importlib.util.find_spec("presidio_analyzer") is None:
     pytest.skip("presidio-analyzer is not installed", allow_module_level=True)

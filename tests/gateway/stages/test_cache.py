@@ -12,10 +12,10 @@ import pytest
 
 from gateway import errors
 from gateway.caching.caches import Caches
+from gateway.metering.tally import Bill
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy, Timeouts
 from gateway.quota.quotas import Quotas
-from gateway.quota.tally import Bill
 from gateway.sidecar.api import Hit, Look, SidecarDown
 from gateway.stages.cache import cache
 from gateway.stages.quota import quota

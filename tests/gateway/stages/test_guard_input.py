@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import errors
-from gateway.guards.finding import Finding, Origin, Verdict
+from gateway.findings import Finding
 from gateway.guards.guards import Guards
 from gateway.guards.mask import Unmasking
+from gateway.guards.scanner import Origin, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input
 from gateway.types import Call, ChatRequest, Chunk, Chunks

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import errors
-from gateway.guards.finding import Finding
+from gateway.findings import Finding
 from gateway.guards.guards import Guards
 from gateway.guards.streams import guarded
 from gateway.observe.metrics import Metrics

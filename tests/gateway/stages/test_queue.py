@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gateway.admission.pool import Pools
-from gateway.admission.predictor import EngineFigures
 from gateway.backends.fake import FakeBackend
+from gateway.engine_figures import EngineFigures
 from gateway.errors import Internal, Overloaded, UpstreamFailed
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gateway import errors
+from gateway.metering.tally import Bill
 from gateway.policy.schema import Budget, Target
 from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.limits import Amounts
 from gateway.quota.quotas import Quotas
-from gateway.quota.tally import Bill
 from gateway.stages.quota import quota
 from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Spending, Timeouts, Usage
 from tests.fakes import TARGET, a_call, policy

@@ -14,7 +14,7 @@ pytest.importorskip("faiss")
 
 from gateway.sidecar.models.entries import Entries, Entry
 from gateway.sidecar.models.index import Index
-from gateway.sidecar.models.verifier import Verifier
+from gateway.sidecar.semantic.verifier import Verifier
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ pytest.importorskip("faiss")
 
 from gateway.sidecar.models.index import Index
 from gateway.sidecar.models.shared_index import SECONDS_TO_ANSWER, Shared
-from gateway.sidecar.models.verifier import Verifier
+from gateway.sidecar.semantic.verifier import Verifier
 from tests.conftest import RedisServer
 from tests.fakes import within
 from tests.gateway.sidecar.models.test_index import MIB, Clock, embed

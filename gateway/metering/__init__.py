@@ -1,0 +1,1 @@
+"""Tokens and money: what a request will need, what it used, and what that costs."""

@@ -1,0 +1,52 @@
+"""Who finds an entity: a pattern in this very process, or Presidio in the sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gateway.pii.patterns import PATTERNS
+from gateway.pii.recognizers import NAMES, RECOGNIZERS
+
+
+def asked_of_sidecar(entities: Sequence[str], checks: Collection[str]) -> tuple[str, ...]:
+    """A guard's entities that Presidio is to look for. Without any, the guard does without the sidecar."""
+    if "model" not in checks:
+        return ()
+    return tuple(entity for entity in entities if not ("fast" in checks and entity in PATTERNS))
+
+
+def unknown_entities(
+    entities: Sequence[str], checks: Collection[str], languages: Sequence[str], spacy: Collection[str]
+) -> list[str]:
+    """What is wrong with a guard's entities: one message for each that nothing here can find.
+
+    ``spacy``: the languages of which the sidecar has a spaCy model.
+    """
+    problems = []
+    for entity in entities:
+        problem = _problem(entity, checks, languages, spacy)
+        if problem:
+            problems.append(f"{entity}: {problem}")
+    return problems
+
+
+def _problem(
+    entity: str, checks: Collection[str], languages: Sequence[str], spacy: Collection[str]
+) -> str | None:
+    pattern = entity in PATTERNS
+    if pattern and "fast" in checks:
+        return None
+    if not pattern and entity not in NAMES and entity not in RECOGNIZERS:
+        return (
+            "nobody here can find it; the names are Presidio's, see the guards in the reference of policies"
+        )
+    if "model" not in checks:
+        return "only the model tier can find it; add 'model' to 'checks'"
+    if entity in NAMES:
+        for language in languages:
+            if language not in spacy:
+                return (
+                    f"it takes a spaCy model to find it in {language!r}; "
+                    f"name one under 'sidecar', as in 'spacy: {{{language}: …}}'"
+                )
+    return None

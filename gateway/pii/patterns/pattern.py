@@ -1,0 +1,66 @@
+"""A pattern, and the words around a match that speak for or against it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gateway.findings import Finding
+
+Find = Callable[[str], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """How one entity is found. Finding takes time linear in the text, whatever the text."""
+
+    entity: str
+    """Presidio's name."""
+    longest: int
+    """Characters of the longest that is sure to be found, with the words before it that decide."""
+    find: Find
+    """All candidates with their scores, in order, perhaps overlapping those of other patterns."""
+
+
+class Context:
+    """Words that, shortly before a match, make it likely or unlikely: the nearest one decides."""
+
+    BEFORE = 48
+    """Characters before a match that are looked at."""
+    AFTER = 12
+
+    def __init__(self, words: str, against: str = "", after: str = "") -> None:
+        """Each is a list of regular expressions with white space between; ``after`` may follow the match."""
+        for_it, against_it, behind = ("|".join(each.split()) or "(?!)" for each in (words, against, after))
+        self._before = re.compile(
+            rf"(?=[^\s\d.,:;()+-])(?:(?<!\w)|(?<=_))(?:(?P<word>{for_it})|(?P<against>{against_it}))",
+            re.IGNORECASE,
+        )
+        self._after = re.compile(rf"[\s\\,;()\-]{{0,4}}(?:{behind})(?!\w)", re.IGNORECASE) if after else None
+
+    def of(self, text: str) -> Surroundings:
+        return Surroundings(self._before, self._after, text)
+
+
+class Surroundings:
+    """What the words say of one match after another, in the text's order. Each word is read once."""
+
+    __slots__ = ("_after", "_before", "_nearest", "_read", "_text", "_where")
+
+    def __init__(self, before: re.Pattern[str], after: re.Pattern[str] | None, text: str) -> None:
+        self._before, self._after, self._text = before, after, text
+        self._read = 0
+        self._where = self._nearest = 0
+
+    def __call__(self, start: int, end: int) -> int:
+        """1 where the words speak for a match, -1 where they speak against it, 0 where they say nothing."""
+        first = max(0, start - Context.BEFORE)
+        for match in self._before.finditer(self._text, max(first, self._read), start):
+            self._where = match.start()
+            self._nearest = 1 if match["word"] else -1
+        self._read = max(self._read, start)
+        nearest = self._nearest if self._where >= first else 0
+        if nearest <= 0 and self._after and self._after.match(self._text, end, end + Context.AFTER):
+            return 1
+        return nearest

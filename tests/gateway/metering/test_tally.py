@@ -1,0 +1,113 @@
+"""Counting what an answer took, where its server does not say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.metering.tally import Bill, Tally, bill_of
+from gateway.types import Chunk, Spending, Target, Usage
+from tests.fakes import TARGET, policy
+
+EXPECTED = 50
+
+
+def of(*chunks: Chunk, whole: bool = True) -> tuple[Usage, bool]:
+    tally = Tally()
+    for chunk in chunks:
+        tally.add(chunk)
+    return tally.of(7, EXPECTED, whole=whole)
+
+
+def said(usage: Usage | None = None, **delta: Any) -> Chunk:
+    return Chunk(delta=delta, usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("delta", "tokens"),
+    [
+        ({"role": "assistant", "content": ""}, 0),
+        ({"content": "y" * 41}, 11),
+        ({"role": "assistant", "content": "y" * 41}, 11),
+        ({"content": None, "refusal": "n" * 40}, 10),
+        ({"reasoning_content": "t" * 40}, 10),
+        ({"reasoning": "t" * 40, "reasoning_content": "t" * 40}, 10),
+        ({"reasoning": "t" * 40, "reasoning_details": [{"text": "t" * 40}]}, 10),
+        ({"function_call": {"name": "f" * 4, "arguments": "x" * 36}}, 10),
+        (
+            {"tool_calls": [{"id": "c" * 40, "type": "custom", "custom": {"name": "f", "input": "x" * 39}}]},
+            10,
+        ),
+        ({"audio": {"id": "a" * 40, "data": "b" * 4000, "transcript": "w" * 40}}, 10),
+        ({"content": [{"type": "text", "text": "y" * 40}]}, 10),
+        ({"something_new": "y" * 40}, 10),
+        ({"embedding": "AAAA" * 100}, 0),
+        ({"content": "\u4f60\u597d\u4e16\u754c" * 5}, 25),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_whatever_a_model_says_is_counted(delta: dict[str, Any], tokens: int) -> None:
+    assert of(Chunk(delta=delta)) == (Usage(7, tokens), True)
+
+
+def test_all_choices_count() -> None:
+    one, other = Chunk(index=0, delta={"content": "y" * 40}), Chunk(index=1, delta={"content": "y" * 20})
+    assert of(one, other) == (Usage(7, 15), True)
+
+
+def test_each_piece_of_a_stream_is_a_token_at_least() -> None:
+    assert of(*[said(content="a")] * 9) == (Usage(7, 9), True)
+    assert of(*[said(content="a" * 40)] * 9) == (Usage(7, 90), True)
+
+
+def test_what_the_server_says_counts() -> None:
+    assert of(said(Usage(8, 1), content="a"), said(Usage(8, 3), content="a")) == (Usage(8, 3), False)
+    assert of(said(content=""), said(Usage(8, 0), content="")) == (Usage(8, 0), False)
+
+
+def test_a_usage_of_nothing_at_all_for_an_answer_that_says_something_is_none() -> None:
+    assert of(said(content="a" * 40), Chunk(usage=Usage(0, 0))) == (Usage(7, 10), True)
+
+
+def test_what_the_server_leaves_out_of_its_usage_is_counted() -> None:
+    assert of(said(content="a" * 40), Chunk(usage=Usage(8, 0))) == (Usage(8, 10), True)
+    assert of(said(content="a" * 40), Chunk(usage=Usage(0, 12))) == (Usage(7, 12), True)
+
+
+def test_an_answer_that_was_cut() -> None:
+    """Anthropic's first event tells of the prompt, and of one token of the answer."""
+    assert of(said(Usage(8, 1), content="a"), *[said(content="a")] * 2, whole=False) == (Usage(8, 3), True)
+    assert of(said(Usage(8, 9), content="a"), whole=False) == (Usage(8, 9), False)
+    assert of(said(content="a"), whole=False) == (Usage(7, 1), True)
+    assert of(whole=False) == (Usage(7, EXPECTED), True)
+
+
+def test_a_bill_adds_up_each_spending_at_its_own_price() -> None:
+    dear = Target(backend="up", model="dear")
+    rules = policy(prices={"upstream-model": {"input": 1, "output": 2}, "dear": {"input": 10, "output": 20}})
+    free = Target(backend="up", model="new")
+    spent = [
+        Spending(TARGET, Usage(7, 4), True, "step", "small"),
+        Spending(dear, Usage(8, 2), False, "answer", "m"),
+        Spending(free, Usage(1, 1), False, "attempt", "m"),
+    ]
+    bill = bill_of(rules, spent)
+    assert [charge.nanodollars for charge in bill.charges] == [15_000, 120_000, 0]
+    assert (bill.tokens, bill.nanodollars, bill.estimated, bill.unpriced) == (23, 135_000, True, ("up/new",))
+    assert bill.answer == (spent[1], 120_000)
+    assert [charge.spending.purpose for charge in bill.others] == ["step", "attempt"]
+    assert bill_of(rules, []) == Bill() and not Bill().others
+
+
+def test_thoughts_that_are_kept_back_count_in_an_answer_that_was_cut() -> None:
+    def cut(*chunks: Chunk) -> tuple[Usage, bool]:
+        tally = Tally()
+        for chunk in chunks:
+            tally.add(chunk)
+        return tally.of(7, 50, whole=False, thoughts=1000)
+
+    assert cut(said(content="a" * 40)) == (Usage(7, 1010), True)
+    assert cut(said(reasoning_content="a" * 40)) == (Usage(7, 10), True)
+    assert cut(said(content="a" * 40), Chunk(usage=Usage(8, 30))) == (Usage(8, 30), False)
+    assert cut() == (Usage(7, 50), True)
