@@ -6,7 +6,7 @@
 #   HOST, PORT   where `make serve` listens                         default: 127.0.0.1, 8000
 #   POLICIES     the policy folder                                  default: policies
 #   WORKERS      gateway worker processes                           default: 1
-#   PYTEST_ARGS  what `make test` hands to pytest                   default: -n 2
+#   PYTEST_ARGS  what `make test` and `test-all` hand to pytest     default: -n 2
 #   ATTACKS      what `make attack` tries: names, or points     default: all of them
 #   TORCH_INDEX  a package index with CPU builds of torch, used only where there is no NVIDIA GPU: the one
 #                pytorch.org prints for pip, Linux, CPU. Without it torch is the CUDA build, several GB.
@@ -34,8 +34,8 @@ STAGE = dev
 
 help:
 	@echo "make serve   install what is missing, start the gateway and its engine, print how to call them"
-	@echo "make test    install what is missing, run the tests"
-	@echo "make test-all  make test, then what depends on the processor once more as on older ones"
+	@echo "make test    install what is missing, run the tests but the slow ones: about 5 minutes"
+	@echo "make test-all  make test, then the slow ones, and the numerics once more as on older processors"
 	@echo "make attack  attack a running gateway in every way that has worked once, print what happened"
 	@echo "make lint    ruff and mypy"
 	@echo "make lock    resolve the dependencies afresh into constraints.txt"
@@ -63,16 +63,17 @@ test: setup
 	fi
 	@exec .venv/bin/python -m pytest $(PYTEST_ARGS)
 
-# After `make test`: layers, worker and kernels as on processors without AMX, without AVX-512 (libraries and compiler
-# alike), and where MKL has no AVX-512; each with a cache of compiled C of its own. A line here is a run of its own.
-# Then six random stories of what limits promise, and last the published shapes of answers; the outside suites, which
-# need a package index, run without `shapes`.
-NUMERICS = .venv/bin/python -m pytest $(PYTEST_ARGS) tests/engine/layers tests/engine/worker tests/kernels
+# After `make test`: what is marked slow, with six random stories of what limits promise. Then layers, worker and kernels
+# as on processors without AMX, without AVX-512 (libraries and compiler alike), and where MKL has no AVX-512; each with a
+# cache of compiled C of its own. Kernels compiled ahead of time are the same there. A line here is a run of its own. Last
+# the published shapes of answers; the outside suites, which need a package index, run without `shapes`.
+NUMERICS = .venv/bin/python -m pytest $(PYTEST_ARGS) -m "slow or not slow" --ignore tests/kernels/test_compile.py \
+	tests/engine/layers tests/engine/worker tests/kernels
 test-all: test
+	TOLLGATE_PROMISES=6 .venv/bin/python -m pytest $(PYTEST_ARGS) -m slow
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $(NUMERICS)
 	ONEDNN_MAX_CPU_ISA=AVX2 $(NUMERICS)
 	ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 CC="cc -mno-avx512f" $(NUMERICS)
-	TOLLGATE_PROMISES=6 .venv/bin/python -m pytest $(PYTEST_ARGS) tests/e2e/test_promises.py
 	.venv/bin/python -m benchmarks.conformance shapes
 
 attack: setup

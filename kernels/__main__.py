@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
         "--arch", nargs="+", metavar="ARCH", help="of sm_80, sm_90, sm_100, gfx942 (default: all)"
     )
     report.add_argument("--only", nargs="+", metavar="OP", help="operations, such as rms_norm (default: all)")
+    report.add_argument("--limit", type=int, metavar="N", help="of each operation the first N (default: all)")
     report.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
     report.add_argument("--jobs", type=int, help="processes (default: one a core)")
     report.set_defaults(run=_report)
@@ -65,7 +66,10 @@ def _report(arguments: argparse.Namespace) -> int:
             f"No such operation: {', '.join(unknown)}. There are {', '.join(operations())}.", file=sys.stderr
         )
         return 2
-    rows = report(ops, archs, arguments.jobs)
+    if arguments.limit is not None and arguments.limit < 1:
+        print(f"--limit is how many variants to compile, at least 1, not {arguments.limit}.", file=sys.stderr)
+        return 2
+    rows = report(ops, archs, arguments.jobs, arguments.limit)
     faulty = sum(bool(row.faults) for row in rows)
     print(table(rows))
     print(

@@ -39,8 +39,11 @@ def operations() -> list[str]:
     return [file.stem for file in files if "\ndef variants(" in file.read_text(encoding="utf-8")]
 
 
-def report(ops: Sequence[str], archs: Sequence[str] = ARCHS, jobs: int | None = None) -> list[Row]:
-    """``ops`` are modules of this package, or full names of others. ``jobs``: processes, by default one a core."""
+def report(
+    ops: Sequence[str], archs: Sequence[str] = ARCHS, jobs: int | None = None, limit: int | None = None
+) -> list[Row]:
+    """``ops`` are modules of this package, or full names of others. ``jobs``: processes, by default one a core.
+    ``limit``: no more than so many variants of an operation, the first."""
     tasks: list[Task] = []
     rows: list[Row] = []
     for op in ops:
@@ -50,7 +53,7 @@ def report(ops: Sequence[str], archs: Sequence[str] = ARCHS, jobs: int | None = 
             except Exception as error:  # A module's own, and it is to be told beside the others' results.
                 rows.append(Row(op, "", arch, None, (f"variants: {_text(error)}",)))
                 continue
-            tasks += ((op, arch, index) for index in range(len(variants)))
+            tasks += ((op, arch, index) for index in range(len(variants[:limit])))
             names = Counter(variant.name for variant in variants)
             rows += (
                 Row(op, name, arch, None, (f"is the name of {count} variants",))

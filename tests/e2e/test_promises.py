@@ -27,7 +27,7 @@ from tests.e2e.books import NATURAL, PROMPT, Upstream
 from tests.engine.live import EngineServer, eventually
 from tests.redis_server import RedisServer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 STORIES = int(os.environ.get("TOLLGATE_PROMISES", "1"))
 GATEWAYS = 3

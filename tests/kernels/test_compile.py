@@ -1,5 +1,5 @@
-"""All kernels compiled ahead of time for all chips, as ``python -m kernels report`` does it: in a process without the
-interpreter, once for all workers of the test run."""
+"""Kernels compiled ahead of time, as ``python -m kernels report`` does it: in a process without the interpreter, once
+for all workers of the test run. All variants for all chips are slow; one of each kernel for two chips is not."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ FAULTS = {
     "misnamed argument": "given for ['SIZE', 'x', 'y']",
     "crashes the compiler": "the compiler crashed",
 }
+COMPILERS = ("sm_90", "gfx942")
+"""A chip of each maker, as their compilers differ."""
+CHIPS = [arch if arch in COMPILERS else pytest.param(arch, marks=pytest.mark.slow) for arch in ARCHS]
 ABSENT = {("gfx942", "dot without matrix instructions")}
 ABSENT |= {(arch, "crashes the compiler") for arch in ARCHS if arch != "gfx942"}
 
@@ -60,20 +63,42 @@ def report(folder: Path, name: str, *arguments: str) -> dict:
     return json.loads(file.read_text())
 
 
+def faulty(folder: Path, arch: str) -> dict:
+    return report(folder, f"faulty-{arch}", "--only", FAULTY, "--arch", arch)
+
+
+def check(rows: list[dict], op: str, arch: str) -> None:
+    found = [row for row in rows if (row["op"], row["arch"]) == (op, arch)]
+    assert found
+    assert {row["variant"]: row["faults"] for row in found if row["faults"]} == {}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("op", operations())
 def test_compiles_without_faults(op: str, arch: str, reports: Path) -> None:
-    rows = [row for row in report(reports, "all")["rows"] if (row["op"], row["arch"]) == (op, arch)]
-    assert rows
-    assert {row["variant"]: row["faults"] for row in rows if row["faults"]} == {}
+    check(report(reports, "all")["rows"], op, arch)
+
+
+@pytest.mark.parametrize("arch", COMPILERS)
+@pytest.mark.parametrize("op", operations())
+def test_one_variant_of_each_kernel_compiles_without_faults(op: str, arch: str, reports: Path) -> None:
+    done = report(reports, f"one-{arch}", "--limit", "1", "--arch", arch)
+    check(done["rows"], op, arch)
+    assert len(done["rows"]) == len(operations())
 
 
 @pytest.mark.parametrize(
     ("arch", "name"),
-    [(arch, name) for arch in ARCHS for name in FAULTS if (arch, name) not in ABSENT],
+    [
+        pytest.param(arch, name, marks=[] if arch in COMPILERS else pytest.mark.slow)
+        for arch in ARCHS
+        for name in FAULTS
+        if (arch, name) not in ABSENT
+    ],
 )
 def test_faults_are_found(name: str, arch: str, reports: Path) -> None:
-    done = report(reports, "faulty", "--only", FAULTY)
+    done = faulty(reports, arch)
     assert done["status"] == 1
     rows = [row for row in done["rows"] if (row["variant"], row["arch"]) == (name, arch)]
     [fault] = [fault for row in rows for fault in row["faults"]]
@@ -83,10 +108,10 @@ def test_faults_are_found(name: str, arch: str, reports: Path) -> None:
     assert "Traceback" not in done["text"]
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", CHIPS)
 def test_what_is_good_is_not_called_faulty(arch: str, reports: Path) -> None:
-    rows = report(reports, "faulty", "--only", FAULTY)["rows"]
-    good = {row["variant"]: row for row in rows if row["arch"] == arch and row["variant"].startswith("good")}
+    rows = faulty(reports, arch)["rows"]
+    good = {row["variant"]: row for row in rows if row["variant"].startswith("good")}
     assert len(good) == 4
     assert not any(row["faults"] for row in good.values())
     kind = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}[arch]
@@ -97,7 +122,7 @@ def test_what_is_good_is_not_called_faulty(arch: str, reports: Path) -> None:
     assert not code["good copy of single numbers"]["wide_loads"]
 
 
-@pytest.mark.parametrize("arguments", [["--arch", "sm_70"], ["--only", "no_such_op"]])
+@pytest.mark.parametrize("arguments", [["--arch", "sm_70"], ["--only", "no_such_op"], ["--limit", "0"]])
 def test_what_there_is_not_is_named(arguments: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kernels", "report", *arguments], capture_output=True, text=True, cwd=ROOT

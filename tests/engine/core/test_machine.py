@@ -1,6 +1,6 @@
 """100,000 random steps: whatever happens, blocks add up, nobody is lost, and every answer is as if alone.
 
-Each case drives a fifth of them. ``TOLLGATE_MACHINE_STEPS`` asks for more in all.
+Each slow case drives a fifth of them, and a quick one a thousand. ``TOLLGATE_MACHINE_STEPS`` asks for more in all.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from engine.core import prefix_cache
 from tests.engine.core.world import World
 
 STEPS = int(os.environ.get("TOLLGATE_MACHINE_STEPS", "100000"))
+QUICK = 1_000
 LENGTH = 250
 
 ACTIONS: dict[str, Callable[[World], None]] = {
@@ -78,6 +79,7 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("steps", [QUICK, pytest.param(STEPS // 5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -90,16 +92,19 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         ({"caching": True, "guessing": True, "crowd": False, "tenants": 3}, ALWAYS | HITS | GUESSES),
     ],
 )
-def test_every_answer_is_as_if_alone(options: dict[str, int], expected: set[str]) -> None:
-    drive(options, expected, STEPS // 5)
+def test_every_answer_is_as_if_alone(options: dict[str, int], expected: set[str], steps: int) -> None:
+    drive(options, expected, steps)
 
 
 @pytest.mark.timeout(900)
-def test_blocks_whose_keys_collide_are_told_apart_by_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("steps", [QUICK, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_blocks_whose_keys_collide_are_told_apart_by_their_tokens(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
     """With keys of three bits."""
     monkeypatch.setattr(
         prefix_cache,
         "block_key",
         lambda parent, tokens: bytes([blake2b(parent + tokens, digest_size=1).digest()[0] & 7]),
     )
-    drive({"caching": True, "guessing": True, "crowd": False}, ALWAYS | HITS, 5000)
+    drive({"caching": True, "guessing": True, "crowd": False}, ALWAYS | HITS, steps)
