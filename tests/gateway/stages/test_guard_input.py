@@ -497,6 +497,7 @@ async def test_figures() -> None:
     assert 'tollgate_guard_scans_total{guard="mail",outcome="found",tier="fast"} 2.0' in page
 
 
+@pytest.mark.deadlines
 async def test_a_long_text_is_judged_share_by_share_each_within_the_timeout() -> None:
     class Patient(Slow):
         async def thorough(

@@ -85,6 +85,7 @@ async def test_a_key_in_the_wrong_place(guarded: Gateway) -> None:
     assert (await ask(guarded, **headers, x_forwarded_for="192.0.2.7, 198.51.100.1")).status_code == 403
 
 
+@pytest.mark.deadlines
 @pytest.mark.parametrize("broken", [False, True])
 async def test_a_revoked_key_is_refused_within_a_second(
     guarded: Gateway, capsys: pytest.CaptureFixture[str], broken: bool
