@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 
 from engine.core.plan import Plan, Work
+from engine.kv_cache import KVCache, KVShape
 from engine.layers.attend import attend
 from engine.worker.batch import Batch, BatchBuilder
-from engine.worker.kv_cache import KVCache, KVShape
 from kernels.native.attention import is_packed
 from kernels.paged_decode import gather, runs
 

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from engine.core.plan import Plan, Work
 from engine.errors import ModelUnavailable, StartupError
+from engine.kv_cache import KVCache
 from engine.layers.linear import Linear
 from engine.layers.native import Int6Linear
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear
@@ -30,7 +31,6 @@ from engine.weights.pack import write
 from engine.weights.quantize import METHODS
 from engine.weights.source import DEMO, locate
 from engine.worker.batch import BatchBuilder
-from engine.worker.kv_cache import KVCache
 from engine.worker.runner import pick_threads
 
 _BLOCK = 16

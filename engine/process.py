@@ -240,13 +240,8 @@ class Loop:
 
     def _load_adapter(self, key: str, folder: Path) -> None:
         """Between two steps: what runs waits while the files are read."""
-        bank = self._runner.adapters
-        if bank is None:
-            error = "The engine was started without room for adapters: give it --max-adapters."
-            self._channel.send(AdapterDone(key, error))
-            return
         try:
-            bank.load(key, folder)
+            self._runner.load_adapter(key, folder)
         except InvalidRequest as refused:
             self._channel.send(AdapterDone(key, refused.message))
         except Exception:
@@ -260,11 +255,10 @@ class Loop:
         scheduler = self._scheduler
         users = (*scheduler.running, *scheduler.waiting, *scheduler.parked.values())
         in_use = {request.adapter for request in users}
-        bank = self._runner.adapters
         for key in self._leaving - in_use:
             self._leaving.remove(key)
-            if bank is not None:
-                bank.unload(key)
+            if self._runner.adapters is not None:
+                self._runner.unload_adapter(key)
             scheduler.forget_adapter(key)
             self._channel.send(AdapterDone(key))
 

@@ -1,104 +1,127 @@
-"""The gateway's floors: a package imports from its own floor and from those below it, and no capability another."""
+"""Floors: a room imports from its own floor and from those below it; no capability another; and no rooms in a circle.
+
+A room of a folder is a file or a folder in it. All imports count, those in functions and for types alone included.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.test_imports import Import, all_imports, grow, modules_under
+from tests.import_graph import ROOT, Graph, circles, file_graph, folders, grow, modules_under, room_graph
 
-ROOT = Path(__file__).resolve().parents[1]
-FLOORS = (
-    "errors settings private packages version findings engine_figures regex pii",
-    "policy",
-    "types prefixes metering",
-    "stores observe aside child",
-    "identity quota admission routing fallback cascade caching guards wire sidecar",
-    "backends",
-    "stages",
-    "pipeline rendered runtime",
-    "web cli app alone connection control crowd cycle half_close inheritance leash supervisor watchdog worker __main__",
-)
-"""From the ground up. What a floor holds beside packages are modules of ``gateway`` itself."""
+FLOORS: Mapping[str, tuple[str, ...]] = {
+    "gateway": (
+        "errors settings private packages version findings engine_figures regex pii",
+        "policy",
+        "types prefixes metering",
+        "stores observe aside child",
+        "identity quota admission routing fallback cascade caching guards wire sidecar",
+        "backends",
+        "stages",
+        "pipeline rendered runtime",
+        "web cli app alone connection control crowd cycle half_close inheritance leash supervisor watchdog worker "
+        "__main__",
+    ),
+    "engine": (
+        "errors channel startup version config parallel kv_cache",
+        "core demo",
+        "weights",
+        "messages grammar layers",
+        "models",
+        "worker",
+        "client process",
+        "server",
+        "*",
+    ),
+    "kernels": ("launch", "native", "*", "compile report", "bench", "__main__"),
+}
+"""From the ground up. ``*`` is every file that is not named; without one, all must be."""
 CAPABILITIES = frozenset(
     ["identity", "quota", "admission", "routing", "fallback", "cascade", "caching", "guards"]
 )
-FLOOR_OF = {name: number for number, names in enumerate(FLOORS) for name in names.split()}
 
 
-def part_of(module: str) -> str:
-    """The package of ``gateway`` that a module is in, or the module where it is in none."""
-    return module.split(".")[1]
+def upward(rooms: Graph, package: str) -> Iterator[str]:
+    """One line for every room that imports one above it, and every capability that imports another."""
+    floor_of = {room: floor for floor, names in enumerate(FLOORS[package]) for room in names.split()}
+    floors = {room: floor_of.get(room, floor_of.get("*", 0)) for room in {*rooms}.union(*rooms.values())}
+    for room, targets in rooms.items():
+        for target in sorted(targets):
+            if floors[target] > floors[room]:
+                yield f"{package}.{room} imports {package}.{target}, which stands on a floor above"
+            elif package == "gateway" and {room, target} <= CAPABILITIES:
+                yield f"{package}.{room} imports {package}.{target}: capabilities do not know each other"
 
 
-def between_parts(root: Path) -> Iterator[tuple[str, str, Import]]:
-    """Every import of one part of the gateway by another, those in functions and for types alone included."""
-    modules = modules_under(root)
-    for found in all_imports(root):
-        if not found.importer.startswith("gateway.") or not found.target.startswith("gateway."):
-            continue
-        importer, target = part_of(found.importer), part_of(found.target)
-        if importer != target and (f"gateway.{target}" in modules or found.target in modules):
-            yield importer, target, found
+@pytest.fixture(scope="module")
+def files() -> Graph:
+    return file_graph(ROOT)
 
 
-def upward(root: Path) -> list[str]:
-    """One line for every import that goes up, or from one capability to another."""
-    wrong = []
-    for importer, target, found in between_parts(root):
-        if FLOOR_OF[importer] < FLOOR_OF[target]:
-            wrong.append(f"{found}: {target} is on a floor above {importer}")
-        elif importer in CAPABILITIES and target in CAPABILITIES:
-            wrong.append(f"{found}: capabilities do not know each other")
-    return wrong
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_import_goes_up(package: str, files: Graph) -> None:
+    assert list(upward(room_graph(files, package), package)) == []
 
 
-def circle(root: Path) -> list[str]:
-    """Parts of the gateway that import each other in a circle, or nothing."""
-    graph: dict[str, set[str]] = {}
-    for importer, target, _ in between_parts(root):
-        graph.setdefault(importer, set()).add(target)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
+@pytest.mark.parametrize("folder", folders(ROOT))
+def test_no_rooms_of_a_folder_import_each_other_in_a_circle(folder: str, files: Graph) -> None:
+    assert circles(room_graph(files, folder)) == []
 
 
-def test_no_import_goes_up() -> None:
-    assert upward(ROOT) == []
-
-
-def test_no_parts_import_each_other() -> None:
-    assert circle(ROOT) == []
-
-
-def test_every_part_has_its_floor_and_every_name_is_a_part() -> None:
-    modules = modules_under(ROOT)
-    assert {part_of(module) for module in modules if module.startswith("gateway.")} == set(FLOOR_OF)
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_room_has_its_floor_and_every_name_is_a_room(package: str) -> None:
+    rooms = {module.split(".")[1] for module in modules_under(ROOT) if module.startswith(f"{package}.")}
+    packages = {folder.split(".")[1] for folder in folders(ROOT) if folder.startswith(f"{package}.")}
+    named = [room for names in FLOORS[package] for room in names.split()]
+    assert len(named) == len(set(named))
+    assert set(named) - {"*"} <= rooms
+    assert (packages if "*" in named else rooms) <= set(named)
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("tree", "said"),
     [
         ({"gateway/policy/a.py": "from gateway.guards import b", "gateway/guards/b.py": ""}, "floor above"),
         ({"gateway/quota/a.py": "def f():\n    import gateway.web.b", "gateway/web/b.py": ""}, "floor above"),
         ({"gateway/quota/a.py": "from gateway.guards.b import C", "gateway/guards/b.py": ""}, "capabilities"),
+        ({"engine/layers/a.py": "import engine.models.b", "engine/models/b.py": ""}, "floor above"),
+        ({"engine/core/a.py": "from engine.new import x", "engine/new.py": ""}, "floor above"),
+        (
+            {
+                "kernels/launch.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import kernels.native.a",
+                "kernels/native/a.py": "",
+            },
+            "floor above",
+        ),
     ],
+    ids=["up", "lazy", "capabilities", "engine", "no-floor", "for-types"],
 )
-def test_a_wrong_import_is_found(tmp_path: Path, files: dict[str, str], said: str) -> None:
-    (found,) = upward(grow(tmp_path, files))
+def test_a_wrong_import_is_found(tmp_path: Path, tree: dict[str, str], said: str) -> None:
+    package = next(iter(tree)).split("/")[0]
+    (found,) = upward(room_graph(file_graph(grow(tmp_path, tree)), package), package)
     assert said in found
 
 
-def test_a_circle_of_packages_is_found_where_no_files_make_one(tmp_path: Path) -> None:
-    files = {
-        "gateway/wire/a.py": "from gateway.sidecar import b",
-        "gateway/sidecar/b.py": "",
-        "gateway/sidecar/c.py": "def f():\n    from gateway.wire import d",
-        "gateway/wire/d.py": "",
-    }
-    assert set(circle(grow(tmp_path, files))) == {"wire", "sidecar"}
+def test_rooms_in_a_circle_are_found_where_no_files_make_one(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        {
+            "engine/layers/norm.py": "from engine.weights import loader",
+            "engine/weights/loader.py": "",
+            "engine/weights/adapters.py": "def read():\n    from engine.layers.linear import Linear",
+            "engine/layers/linear.py": "",
+            "engine/deep/one/a.py": "from engine.deep.two import b",
+            "engine/deep/two/b.py": "",
+            "engine/deep/two/c.py": "import engine.deep.one.d",
+            "engine/deep/one/d.py": "from engine.errors import x",
+            "engine/errors.py": "",
+        },
+    )
+    files = file_graph(tmp_path)
+    assert circles(files) == []
+    assert circles(room_graph(files, "engine")) == [["layers", "weights"]]
+    assert circles(room_graph(files, "engine.deep")) == [["one", "two"]]
+    assert circles(room_graph(files, "engine.layers")) == []

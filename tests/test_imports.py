@@ -1,4 +1,4 @@
-"""Imports go one way: the rules of the README's tree, read off the source, and each rule shown able to fail."""
+"""Imports go one way, and never in a circle: read off the source, and each rule shown able to fail."""
 
 from __future__ import annotations
 
@@ -7,91 +7,29 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("gateway", "engine", "kernels")
+from tests.import_graph import (
+    KINDS,
+    ROOT,
+    Kind,
+    all_imports,
+    circles,
+    file_graph,
+    grow,
+    modules_under,
+    within,
+)
+
 TORCH_FREE = ("engine.core", "engine.client", "engine.messages")
 HEAVY = (
     *("torch", "triton", "numpy", "transformers", "spacy"),
     *("presidio_analyzer", "presidio_anonymizer", "sentence_transformers", "faiss"),
 )
-BY_NAME = ("importlib.import_module", "__import__")
 SIDECAR = ("gateway.sidecar.worker", "gateway.sidecar.models", "gateway.sidecar.semantic")
 """The process that runs the small models, and what only it imports."""
-
-
-@dataclass(frozen=True)
-class Import:
-    """One import: `importer` and `target` are dotted; `eager` ones run when `importer` itself is imported."""
-
-    importer: str
-    target: str
-    line: int
-    eager: bool
-
-    def __str__(self) -> str:
-        return f"{self.importer}, line {self.line}, imports {self.target}"
-
-
-def within(module: str, *packages: str) -> bool:
-    return any(module == package or module.startswith(package + ".") for package in packages)
-
-
-def modules_under(root: Path) -> dict[str, Path]:
-    """Every module of the three packages by dotted name; a package by its own name."""
-    found = {}
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def imports_of(module: str, path: Path, modules: dict[str, Path]) -> list[Import]:
-    """All imports of one file, those in functions, under TYPE_CHECKING and by literal name included."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    found: list[Import] = []
-
-    def note(target: str, node: ast.AST, eager: bool) -> None:
-        found.append(Import(module, target, getattr(node, "lineno", 0), eager))
-
-    def visit(node: ast.AST, eager: bool) -> None:
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                note(name.name, node, eager)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*above, base] if base else above)
-            for name in node.names:
-                inner = f"{base}.{name.name}"
-                note(inner if inner in modules else base, node, eager)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME and node.args:
-            note(ast.unparse(node.args[0]).strip("'"), node, eager)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            eager = False
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for statement in node.body:
-                visit(statement, False)
-            for statement in node.orelse:
-                visit(statement, eager)
-            return
-        for child in ast.iter_child_nodes(node):
-            visit(child, eager)
-
-    visit(ast.parse(path.read_text(), str(path)), True)
-    return found
-
-
-def all_imports(root: Path) -> list[Import]:
-    modules = modules_under(root)
-    return [found for module, path in modules.items() for found in imports_of(module, path, modules)]
 
 
 def defines_backend(path: Path) -> bool:
@@ -129,27 +67,6 @@ def violations(root: Path) -> Iterator[str]:
             yield f"{found}: only the sidecar's own process loads these"
 
 
-def cycle(root: Path) -> list[str]:
-    """One import cycle as the modules along it, or nothing. Counts only what runs at import time."""
-    modules = modules_under(root)
-    graph: dict[str, set[str]] = {module: set() for module in modules}
-    for found in all_imports(root):
-        if not found.eager:
-            continue
-        # Importing a.b.c runs a and a.b first, unless they are what is being imported already.
-        parts = found.target.split(".")
-        for end in range(1, len(parts) + 1):
-            target = ".".join(parts[:end])
-            is_own_parent = end < len(parts) and within(found.importer, target)
-            if target in modules and not is_own_parent:
-                graph[found.importer].add(target)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
-
-
 def loaded_by(modules: list[str], root: Path) -> set[str]:
     """The top-level names in sys.modules after a fresh interpreter imported `modules`."""
     script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
@@ -174,8 +91,9 @@ def test_every_import_goes_the_right_way() -> None:
     assert list(violations(ROOT)) == []
 
 
-def test_there_is_no_import_cycle() -> None:
-    assert cycle(ROOT) == []
+@pytest.mark.parametrize("kinds", [KINDS[: last + 1] for last in range(len(KINDS))], ids="-".join)
+def test_no_files_import_each_other_in_a_circle(kinds: tuple[Kind, ...]) -> None:
+    assert circles(file_graph(ROOT, kinds)) == []
 
 
 def test_the_torch_free_part_of_the_engine_loads_no_torch() -> None:
@@ -185,18 +103,6 @@ def test_the_torch_free_part_of_the_engine_loads_no_torch() -> None:
 def test_the_gateway_loads_neither_engine_nor_torch() -> None:
     loaded = loaded_by(importable(ROOT, "gateway"), ROOT)
     assert loaded.isdisjoint({"engine", "kernels", *HEAVY})
-
-
-def grow(root: Path, files: dict[str, str]) -> Path:
-    """A small source tree with the given files; the packages above them get an empty __init__.py."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        for parent in path.relative_to(root).parents:
-            if parent != Path() and not (root / parent / "__init__.py").exists():
-                (root / parent / "__init__.py").touch()
-    return root
 
 
 WRONG = {
@@ -252,39 +158,57 @@ def test_right_imports_are_let_be(tmp_path: Path) -> None:
     assert list(violations(tmp_path)) == []
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"gateway/a.py": "from gateway import b", "gateway/b.py": "import gateway.a"},
-        {
-            "gateway/a.py": "from .b import x",
-            "gateway/b.py": "from .c import x",
-            "gateway/c.py": "from . import a",
-        },
-        {"gateway/__init__.py": "from gateway.a import x", "gateway/a.py": "from gateway import version"},
-        {
-            "gateway/wire/__init__.py": "from gateway import app",
-            "gateway/app.py": "from gateway.wire import sse",
-        },
-    ],
-    ids=["two", "three", "own-package", "through-a-package"],
-)
-def test_a_cycle_is_found(tmp_path: Path, files: dict[str, str]) -> None:
-    assert len(cycle(grow(tmp_path, files))) >= 3
-
-
-def test_what_does_not_run_at_import_time_closes_no_cycle(tmp_path: Path) -> None:
-    late = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import gateway.a\ndef f():\n    import gateway.a"
-    grow(
-        tmp_path,
-        {"gateway/a.py": "import gateway.b", "gateway/b.py": late, "gateway/__init__.py": "import gateway.a"},
-    )
-    assert cycle(tmp_path) == []
-
-
 def test_a_torch_reached_through_another_module_is_seen(tmp_path: Path) -> None:
     grow(
         tmp_path,
         {"engine/core/plan.py": "import engine.tensors", "engine/tensors.py": "import torch", "torch.py": ""},
     )
     assert "torch" in loaded_by(importable(tmp_path, *TORCH_FREE), tmp_path)
+
+
+LATE = "def f():\n    import gateway.a"
+TYPING = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import gateway.a"
+
+
+@pytest.mark.parametrize(
+    ("there", "kind"), [("import gateway.a", "eager"), (LATE, "lazy"), (TYPING, "typing")], ids=KINDS
+)
+def test_a_circle_is_found_by_the_kinds_of_its_imports(tmp_path: Path, there: str, kind: Kind) -> None:
+    grow(tmp_path, {"gateway/a.py": "from gateway import b", "gateway/b.py": there})
+    for last in range(len(KINDS)):
+        found = circles(file_graph(tmp_path, KINDS[: last + 1]))
+        assert found == ([["gateway.a", "gateway.b"]] if kind in KINDS[: last + 1] else [])
+
+
+@pytest.mark.parametrize(
+    ("files", "circle"),
+    [
+        (
+            {
+                "gateway/a.py": "from .b import x",
+                "gateway/b.py": "from .c import x",
+                "gateway/c.py": "from . import a",
+                "gateway/d.py": "from . import a",
+            },
+            ["gateway.a", "gateway.b", "gateway.c"],
+        ),
+        (
+            {"gateway/__init__.py": "from gateway.a import x", "gateway/a.py": "from gateway import version"},
+            ["gateway", "gateway.a"],
+        ),
+        (
+            {
+                "gateway/wire/__init__.py": "from gateway import app",
+                "gateway/app.py": "from gateway.wire import sse",
+            },
+            ["gateway.app", "gateway.wire"],
+        ),
+        (
+            {"engine/a.py": "__import__('engine.b')", "engine/b.py": "import engine.a"},
+            ["engine.a", "engine.b"],
+        ),
+    ],
+    ids=["three", "own-package", "through-a-package", "by-name"],
+)
+def test_a_circle_of_files_is_found(tmp_path: Path, files: dict[str, str], circle: list[str]) -> None:
+    assert circles(file_graph(grow(tmp_path, files))) == [circle]

@@ -17,10 +17,10 @@ from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as RustTokenizer
 from torch import Tensor
 
+from engine.core.draw import Draw
 from engine.core.sampling_params import Grammar
 from engine.grammar.compiled import Compiled, Entry
 from engine.grammar.follower import SLOW, Bits, Follower
-from engine.worker.batch import Draw
 
 _END = "<|end of grammar|>"
 """A token of our own that llguidance takes for the end: which tokens really end an answer, each request says."""

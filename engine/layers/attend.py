@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine.worker.kv_cache import KVLayer
+from engine.kv_cache import KVLayer
 from kernels.launch import on_triton
 from kernels.native.attention import Sequences, is_packed, packed_attention
 from kernels.paged_bags import Bags, by_dimension, paged_bags

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from engine.kv_cache import KVLayer
 from engine.layers.attend import AttentionInput, attend
 from engine.layers.norm import HeadNorm
-from engine.weights.loader import Product
-from engine.worker.kv_cache import KVLayer
+from engine.layers.product import Product
 from kernels.rope import rope
 
 

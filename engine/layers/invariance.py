@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-log = logging.getLogger("engine.layers")
+from engine.layers.product import Product
 
-Product = Callable[[Tensor], Tensor]
+log = logging.getLogger("engine.layers")
 
 ALONE = 0
 """Each row is a product of its own."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from engine.weights.loader import Loader, Product
+from engine.layers.product import Product
 from kernels.geglu import geglu
 from kernels.swiglu import swiglu
 
@@ -25,27 +25,6 @@ class GatedMLP:
         self.gate_up = gate_up
         self.down = down
         self.activation = ACTIVATIONS[activation]
-
-    @classmethod
-    def load(
-        cls,
-        weights: Loader,
-        name: str,
-        hidden: int,
-        width: int,
-        *,
-        bias: bool = False,
-        activation: str = "silu",
-        gate_up: Sequence[str] = ("gate_proj", "up_proj"),
-        down: str = "down_proj",
-    ) -> GatedMLP:
-        """``gate_up``: the names of the gate's and the other layer, or one for both."""
-        parts = {f"{name}.{part}": 2 * width // len(gate_up) for part in gate_up}
-        return cls(
-            weights.linear(parts, hidden, bias=bias, split="out"),
-            weights.linear({f"{name}.{down}": hidden}, width, bias=bias, split="in"),
-            activation,
-        )
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.gate_up(x)))

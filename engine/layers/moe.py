@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
-from engine.weights.loader import Product
-from engine.worker.parallel import Reduced
+from engine.layers.product import Product
+from engine.layers.row_parallel import RowParallelLinear
 from kernels.geglu import geglu
 from kernels.launch import on_triton
 from kernels.moe import mixture
@@ -49,7 +49,7 @@ class MixtureMLP:
             one = self._experts[0]
             activation = "geglu" if one.activation is geglu else "swiglu"
             out = mixture(x, scores, *self._stacks, self._top, self._normalise, activation)
-            return one.down.ranks.all_reduce(out) if isinstance(one.down, Reduced) else out
+            return one.down.ranks.all_reduce(out) if isinstance(one.down, RowParallelLinear) else out
         chosen, weights = route(scores, self._top, self._normalise)
         out = x.new_zeros(x.shape)
         if len(x) == 1:
@@ -80,7 +80,7 @@ class MixtureMLP:
 
 def _plain(layer: Product) -> Linear | None:
     """The linear layer that is nothing but its weight; ``None`` if it is something else."""
-    layer = layer.part if isinstance(layer, Reduced) else layer
+    layer = layer.part if isinstance(layer, RowParallelLinear) else layer
     return layer if isinstance(layer, Linear) and layer.is_plain else None
 
 

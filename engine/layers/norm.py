@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.weights.loader import Loader
 from kernels.rms_norm import add_rms_norm, rms_norm, twice
 from kernels.rope import norm_rope
 
@@ -16,10 +15,6 @@ class RMSNorm:
     def __init__(self, weight: Tensor, eps: float, *, offset: float = 0.0) -> None:
         self._weight = twice(weight) + offset
         self._eps = eps
-
-    @classmethod
-    def load(cls, weights: Loader, name: str, size: int, eps: float, *, offset: float = 0.0) -> RMSNorm:
-        return cls(weights.take(f"{name}.weight", (size,)), eps, offset=offset)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns the normalised ``x + residual``, and that sum: the next residual."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
+from engine.kv_cache import KVCache, KVLayer, KVShape
 from engine.layers.attend import AttentionInput
 from engine.layers.attention import PagedAttention
 from engine.layers.mlp import GatedMLP
 from engine.layers.moe import MixtureMLP
 from engine.layers.norm import HeadNorm, RMSNorm
+from engine.layers.product import Product
 from engine.layers.rope import RotaryTable
+from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Experts
-from engine.weights.loader import Loader, Product
-from engine.worker.kv_cache import KVCache, KVLayer, KVShape
+from engine.weights.loader import Loader
 
 log = logging.getLogger("engine.models")
 
@@ -26,28 +29,19 @@ _PICTURES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "
 
 
 class Block:
-    def __init__(self, config: DecoderConfig, weights: Loader, name: str, layer: int) -> None:
+    def __init__(self, config: DecoderConfig, build: LayerBuilder, name: str, layer: int) -> None:
         def norm(part: str) -> RMSNorm:
-            return RMSNorm.load(
-                weights, f"{name}.{part}", config.hidden, config.eps, offset=config.norm_offset
-            )
+            return _norm(config, build.weights, f"{name}.{part}")
 
         self._attention_norm = norm("input_layernorm")
-        self._attention = _attention(config, weights, f"{name}.self_attn", layer)
+        self._attention = _attention(config, build, f"{name}.self_attn", layer)
         self._after_attention = norm("post_attention_layernorm") if config.sandwich else None
         self._mlp_norm = norm("pre_feedforward_layernorm" if config.sandwich else "post_attention_layernorm")
         if config.experts and layer in config.experts.layers:
-            self._mlp: GatedMLP | MixtureMLP = _mixture(config, config.experts, weights, name)
+            self._mlp: GatedMLP | MixtureMLP = _mixture(config, config.experts, build, name)
         else:
-            self._mlp = GatedMLP.load(
-                weights,
-                f"{name}.mlp",
-                config.hidden,
-                config.width,
-                bias=config.mlp_bias,
-                activation=config.activation,
-                gate_up=("gate_up_proj",) if config.fused else ("gate_proj", "up_proj"),
-            )
+            gate_up = ("gate_up_proj",) if config.fused else ("gate_proj", "up_proj")
+            self._mlp = _mlp(config, build, f"{name}.mlp", config.width, gate_up, bias=config.mlp_bias)
         self._after_mlp = norm("post_feedforward_layernorm") if config.sandwich else None
 
     def __call__(
@@ -75,15 +69,14 @@ class Decoder:
     Raises ``UnsupportedModel`` if the weights do not fit.
     """
 
-    def __init__(self, config: DecoderConfig, weights: Loader, length: int | None = None) -> None:
-        ranks = weights.ranks
+    def __init__(self, config: DecoderConfig, build: LayerBuilder, length: int | None = None) -> None:
+        weights, ranks = build.weights, build.weights.ranks
         if config.fused and ranks.size > 1:
             raise UnsupportedModel(
                 "Ranks cannot share a model whose projections are fused: leave out --tensor-parallel."
             )
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
-        self.kv_shape = KVShape(config.layers, config.kv_heads, config.head_dim)
         prefix = next((name for name in _PREFIXES if f"{name}embed_tokens.weight" in weights), _PREFIXES[0])
         self._embedding = weights.take(f"{prefix}embed_tokens.weight", (config.vocab_size, config.hidden))
         self._scale = config.embedding_scale
@@ -92,13 +85,12 @@ class Decoder:
             self._scale = torch.tensor(self._scale, dtype=weights.dtype).item()
         self._blocks = []
         for i in range(config.layers):
-            self._blocks.append((Block(config, weights, f"{prefix}layers.{i}", i), config.rope_of[i]))
+            self._blocks.append((Block(config, build, f"{prefix}layers.{i}", i), config.rope_of[i]))
             # Old checkpoints store what can be computed.
             weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
-        self._norm = RMSNorm.load(
-            weights, f"{prefix}norm", config.hidden, config.eps, offset=config.norm_offset
-        )
-        self._head = _head(config, weights, prefix, self._embedding)
+        self.kv_shape = KVShape(config.layers, ranks.share(config.kv_heads, "KV heads"), config.head_dim)
+        self._norm = _norm(config, weights, f"{prefix}norm")
+        self._head = _head(config, build, prefix, self._embedding)
         self._softcap = config.logit_softcap
         length = min(length or self.max_positions, self.max_positions)
         self._tables = [RotaryTable(rope, length, weights.device, weights.dtype) for rope in config.ropes]
@@ -120,7 +112,32 @@ class Decoder:
         return logits.div_(self._softcap).tanh_().mul_(self._softcap)
 
 
-def _attention(config: DecoderConfig, weights: Loader, name: str, layer: int) -> PagedAttention:
+def _norm(config: DecoderConfig, weights: Loader, name: str) -> RMSNorm:
+    weight = weights.take(f"{name}.weight", (config.hidden,))
+    return RMSNorm(weight, config.eps, offset=config.norm_offset)
+
+
+def _mlp(
+    config: DecoderConfig,
+    build: LayerBuilder,
+    name: str,
+    width: int,
+    gate_up: Sequence[str],
+    down: str = "down_proj",
+    *,
+    bias: bool = False,
+) -> GatedMLP:
+    """``gate_up``: the names of the gate's and the other layer, or one for both."""
+    parts = {f"{name}.{part}": 2 * width // len(gate_up) for part in gate_up}
+    return GatedMLP(
+        build.linear(parts, config.hidden, bias=bias, split="out"),
+        build.linear({f"{name}.{down}": config.hidden}, width, bias=bias, split="in"),
+        config.activation,
+    )
+
+
+def _attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int) -> PagedAttention:
+    weights = build.weights
     heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
     if config.fused:
         parts = {f"{name}.qkv_proj": (heads + 2 * kv_heads) * dim}
@@ -137,8 +154,8 @@ def _attention(config: DecoderConfig, weights: Loader, name: str, layer: int) ->
         query, key = (weights.take(f"{name}.{part}_norm.weight", (dim,)) for part in "qk")
         norm = HeadNorm(query, key, mine, kv_mine, config.eps, config.norm_offset)
     return PagedAttention(
-        weights.linear(parts, config.hidden, bias=config.qkv_bias, split="out"),
-        weights.linear({f"{name}.o_proj": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
+        build.linear(parts, config.hidden, bias=config.qkv_bias, split="out"),
+        build.linear({f"{name}.o_proj": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
         mine,
         kv_mine,
         dim,
@@ -149,26 +166,19 @@ def _attention(config: DecoderConfig, weights: Loader, name: str, layer: int) ->
     )
 
 
-def _mixture(config: DecoderConfig, experts: Experts, weights: Loader, name: str) -> MixtureMLP:
+def _mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: str) -> MixtureMLP:
     name = f"{name}.{experts.name}"
     # The router is small, and what it decides is decided for good: it stays as it is stored.
-    router = weights.take(f"{name}.gate.weight", (experts.count, config.hidden))
+    router = build.weights.take(f"{name}.gate.weight", (experts.count, config.hidden))
     mlps = (
-        GatedMLP.load(
-            weights,
-            f"{name}.experts.{i}",
-            config.hidden,
-            experts.width,
-            activation=config.activation,
-            gate_up=experts.gate_up,
-            down=experts.down,
-        )
+        _mlp(config, build, f"{name}.experts.{i}", experts.width, experts.gate_up, experts.down)
         for i in range(experts.count)
     )
-    return MixtureMLP(router, mlps, experts.top, experts.normalise, invariant=weights.invariant)
+    return MixtureMLP(router, mlps, experts.top, experts.normalise, invariant=build.invariant)
 
 
-def _head(config: DecoderConfig, weights: Loader, prefix: str, embedding: Tensor) -> Product:
+def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Tensor) -> Product:
+    weights = build.weights
     for name in _PICTURES:
         weights.ignore(name)
     # Beside the decoder, or beside what holds it.
@@ -176,10 +186,10 @@ def _head(config: DecoderConfig, weights: Loader, prefix: str, embedding: Tensor
     if config.tied:
         if not weights.differs(f"{name}.weight", embedding):
             weights.ignore(f"{name}.weight")
-            return weights.tied(f"{prefix}embed_tokens", embedding)
+            return build.tied(f"{prefix}embed_tokens", embedding)
         log.warning(
             "config.json says that the head is the embedding (tie_word_embeddings), but the weights hold another one, "
             "%s.weight: it is used. Correct config.json to silence this warning.",
             name,
         )
-    return weights.linear({name: config.vocab_size}, config.hidden)
+    return build.linear({name: config.vocab_size}, config.hidden)

@@ -11,20 +11,21 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelUnavailable, UnsupportedModel
+from engine.kv_cache import KVCache, KVShape
 from engine.layers.attend import AttentionInput
+from engine.layers.lora import AdapterBank
+from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Raw
 from engine.models.decoder import Decoder
 from engine.models.gemma import gemma2, gemma3, gemma3_text
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.mixture import mixtral, qwen3_moe
+from engine.parallel import ALONE, Ranks
+from engine.weights.formats import stored
 from engine.weights.loader import Loader
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
 from engine.weights.source import gguf_file
-from engine.weights.stored import stored
-from engine.worker.kv_cache import KVCache, KVShape
-from engine.worker.lora import AdapterBank
-from engine.worker.parallel import ALONE, Ranks
 
 
 class Model(Protocol):
@@ -32,6 +33,7 @@ class Model(Protocol):
     max_positions: int
     """The longest context that it was made for."""
     kv_shape: KVShape
+    """Of this rank."""
 
     def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:
         """Hidden states [tokens, hidden] of ``tokens`` int64 [tokens] at ``positions`` int64 [tokens]."""
@@ -117,12 +119,11 @@ def load_model(
         device,
         dtype,
         ranks=ranks,
-        adapters=adapters,
         quantization=quantization,
         stored=way,
-        invariant=invariant,
     )
+    build = LayerBuilder(weights, adapters=adapters, invariant=invariant)
     with progress(reader.total_bytes) as reader.on_read:
-        model = Decoder(read_family(known, config), weights, max_model_len)
+        model = Decoder(read_family(known, config), build, max_model_len)
     weights.finish()
     return model

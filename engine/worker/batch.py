@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.core.draw import Draw
 from engine.core.plan import Plan, Work
-from engine.core.sampling_params import SamplingParams
 from engine.layers.attend import AttentionInput, DecodeGroup, PrefillGroup
 from engine.worker.upload import upload
 from kernels.launch import on_triton
@@ -27,26 +27,6 @@ are multiplied. In bfloat16, on one thread of a busy machine, eight sequences of
 group, and 7 ms as four."""
 _TILE = 16
 """Query positions of a tile where bits must not depend on company, in which most tiles hold one token."""
-
-
-@dataclass(slots=True)
-class Draw:
-    """A token to be drawn: for whom, and after what."""
-
-    request_id: int
-    sampling: SamplingParams
-    history: list[int]
-    """The request's tokens, prompt first. Only to be read."""
-    prompt_length: int
-    guesses: list[int]
-    """Those that stand between ``history`` and this token."""
-    guess: int | None = None
-    """What this token is guessed to be; ``None`` after the last guess."""
-
-    @property
-    def position(self) -> int:
-        """Where the token will stand."""
-        return len(self.history) + len(self.guesses)
 
 
 @dataclass(slots=True)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from engine.kv_cache import KVCache
 from engine.layers.attend import AttentionInput, DecodeGroup
 from engine.models.registry import Model
 from engine.worker.batch import Batch
-from engine.worker.kv_cache import KVCache
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Rows of the recordings: few, as each takes time at the start, and close enough that filling up costs little."""

@@ -10,11 +10,12 @@ import torch
 from tokenizers import Tokenizer
 
 from engine.config import EngineConfig
+from engine.core.draw import Draw
 from engine.core.plan import Plan, Work
 from engine.errors import StartupError
+from engine.kv_cache import KVCache
 from engine.models.registry import Model, load_model
-from engine.worker.batch import BatchBuilder, Draw
-from engine.worker.kv_cache import KVCache
+from engine.worker.batch import BatchBuilder
 from engine.worker.sampler import Sampler
 
 _NEAR = 4

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
-from engine.worker.batch import Draw
 from engine.worker.upload import upload
 from kernels.edit_logits import Edits, edit_logits_triton
 from kernels.launch import on_triton

@@ -13,16 +13,18 @@ import torch
 from engine.config import EngineConfig
 from engine.core.plan import Drawn, Plan, Work
 from engine.core.sampling_params import SamplingParams
-from engine.errors import StartupError
+from engine.errors import InvalidRequest, StartupError
 from engine.grammar.masks import PATIENCE, Grammars
+from engine.kv_cache import KVCache
+from engine.layers.lora import start_bank
+from engine.messages import LoadAdapter, UnloadAdapter
 from engine.models.registry import load_model, read_config
+from engine.parallel import Ranks
 from engine.worker.batch import BatchBuilder
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.draft import DraftModel
-from engine.worker.kv_cache import KVCache
-from engine.worker.lora import start_bank
 from engine.worker.ngram import PromptLookup
-from engine.worker.parallel import Ranks, start_ranks
+from engine.worker.ranks import start_ranks
 from engine.worker.sampler import Sampler, gather, measure, verify
 from engine.worker.scoring import score
 from engine.worker.speculative import Fixed, Proposer, Speculation
@@ -81,7 +83,7 @@ class Runner:
                 "that the model was made for."
             )
         self.block_size = config.block_size
-        shape = self.ranks.shape(self.model.kv_shape)
+        shape = self.model.kv_shape
         self.block_bytes = shape.block_bytes(config.block_size, self.dtype, config.kv_cache_dtype)
         proposer = self._load_proposer(config)
         if proposer:
@@ -117,8 +119,25 @@ class Runner:
         plain = self.device.type == "cpu" and path() != "triton"
         alike = config.deterministic or (plain and self.dtype == torch.float32)
         self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device, alike=alike)
-        if self.adapters:
-            self.adapters.load_all(config.adapters)
+        for key, folder in config.adapters:
+            try:
+                self.load_adapter(key, folder)
+            except InvalidRequest as error:
+                raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
+
+    def load_adapter(self, key: str, folder: Path) -> None:
+        """On all ranks. Raises ``InvalidRequest`` if it cannot be read, does not fit the model, or finds no room."""
+        if self.adapters is None:
+            raise InvalidRequest("The engine was started without room for adapters: give it --max-adapters.")
+        self.adapters.load(key, folder)
+        self.ranks.send(LoadAdapter(key, folder))
+
+    def unload_adapter(self, key: str) -> None:
+        """On all ranks. Raises ``KeyError`` if there is no such adapter."""
+        if self.adapters is None:
+            raise KeyError(key)
+        self.adapters.unload(key)
+        self.ranks.send(UnloadAdapter(key))
 
     @torch.inference_mode()
     def execute(self, plan: Plan) -> Drawn:

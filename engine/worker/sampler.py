@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.core.draw import Draw
 from engine.core.logprobs import TokenLogprobs
-from engine.worker.batch import Draw
 from engine.worker.logit_editor import LogitEditor
 from engine.worker.upload import upload
 from kernels.launch import on_triton

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
 from engine.worker import logit_editor
-from engine.worker.batch import Draw
 from engine.worker.logit_editor import LogitEditor
 from kernels import edit_logits
 from kernels.edit_logits import Edits, edit_logits_reference, edit_logits_triton

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
 from engine.worker import logit_editor, sampler
-from engine.worker.batch import Draw
 from kernels import sample
 from kernels.sample import sample_reference, sample_triton
 from tests.kernels.test_sample import exactly

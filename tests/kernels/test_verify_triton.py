@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
 from engine.worker import sampler
-from engine.worker.batch import Draw
 from kernels import verify
 from kernels.verify import reject_reference, reject_triton, verify_reference, verify_triton
 from tests.kernels.triton_cases import poisoned

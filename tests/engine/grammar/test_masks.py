@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models, normalizers
 
+from engine.core.draw import Draw
 from engine.core.sampling_params import Grammar, SamplingParams
 from engine.grammar import compiled
 from engine.grammar.masks import Grammars
-from engine.worker.batch import Draw
 from tests.engine.tiny import make_tokenizer
 
 VOCAB = 352

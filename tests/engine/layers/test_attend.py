@@ -8,9 +8,9 @@ from torch import Tensor
 
 from engine.core.plan import Plan, Work
 from engine.core.sampling_params import SamplingParams
+from engine.kv_cache import KVCache, KVShape
 from engine.layers.attend import attend
 from engine.worker.batch import BatchBuilder
-from engine.worker.kv_cache import KVCache, KVShape
 from kernels.native.attention import packs
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ class Sequences:
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No C: the cache lies as torch reads it."""
-    monkeypatch.setattr("engine.worker.kv_cache.packs", lambda *shape: False)
+    monkeypatch.setattr("engine.kv_cache.packs", lambda *shape: False)
 
 
 def check(sequences: Sequences, window: int | None) -> None:
@@ -129,7 +129,7 @@ def test_torch_and_c_attend_alike(
     if not packs(CPU, dtype, DIM, BLOCK):
         pytest.skip("no C compiler, or for bfloat16 no AVX-512")
     packed = Sequences(dtype, "auto", alike=False)
-    monkeypatch.setattr("engine.worker.kv_cache.packs", lambda *shape: False)
+    monkeypatch.setattr("engine.kv_cache.packs", lambda *shape: False)
     others = [Sequences(dtype, "auto", alike=alike) for alike in (False, True)]
     assert packed.keys.dim() == 6 and others[0].keys.dim() == 4
     for pieces in [[(0, 0, 150)], [(0, 150, 151), (1, 0, 30)], [(0, 151, 155), (1, 30, 31)]]:

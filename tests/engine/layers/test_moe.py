@@ -10,7 +10,8 @@ from torch import Tensor
 from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
 from engine.layers.moe import MixtureMLP
-from engine.worker.parallel import Ranks, Reduced
+from engine.layers.row_parallel import RowParallelLinear
+from engine.parallel import Ranks
 from tests.engine.models.hub import Paged, expected, save
 
 HIDDEN, WIDTH, COUNT = 32, 64, 6
@@ -126,7 +127,7 @@ class TestOnTriton:
         router, weights, ranks = torch.randn(COUNT, HIDDEN), random_weights(), Twin()
         experts = list(made(weights))
         for expert in experts:
-            expert.down = Reduced(expert.down, ranks)
+            expert.down = RowParallelLinear(expert.down, ranks)
         x = torch.randn(5, HIDDEN)
         found = MixtureMLP(router, experts, 2, True)(x)
         assert ranks.calls == 1

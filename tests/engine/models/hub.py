@@ -11,9 +11,9 @@ import transformers
 from torch import Tensor
 
 from engine.core.plan import Plan, Work
+from engine.kv_cache import KVCache
 from engine.models.registry import Model, load_model
 from engine.worker.batch import BatchBuilder
-from engine.worker.kv_cache import KVCache
 
 BLOCK = 4
 CPU = torch.device("cpu")

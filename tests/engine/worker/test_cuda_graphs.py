@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from engine.core.plan import Plan, Work
+from engine.kv_cache import KVCache, KVShape
 from engine.layers.attend import AttentionInput
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.cuda_graphs import DecodeGraphs
-from engine.worker.kv_cache import KVCache, KVShape
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
-from engine.worker.batch import Draw
 from engine.worker.logit_editor import LogitEditor
 
 VOCAB = 40

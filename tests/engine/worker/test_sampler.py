@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
-from engine.worker.batch import Draw
 from engine.worker.runner import Runner
 from engine.worker.sampler import Sampler, measure, uniforms
 from tests.engine.steps import run

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.worker.kv_cache import KVCache, KVShape
+from engine.kv_cache import KVCache, KVShape
 from kernels.native import attention, library
 from kernels.native.attention import (
     Sequences,

@@ -4,23 +4,16 @@ A layer with ``split="out"`` is cut by its outputs (each rank has some of the he
 next one with ``split="in"`` by its inputs, and what the ranks get from that is summed: one all-reduce for attention
 and one for the MLP (Megatron-LM, https://arxiv.org/abs/1909.08053). Embeddings, norms and the head are on every rank.
 
-Rank 0 is the loop process; ``engine/worker/followers.py`` has the others.
+Rank 0 is the loop process; ``engine/worker/ranks.py`` starts the others and speaks to them.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.config import EngineConfig
-from engine.core.plan import Plan
 from engine.errors import UnsupportedModel
-from engine.messages import LoadAdapter, UnloadAdapter
-from engine.worker.kv_cache import KVShape
 
 
 class Ranks:
@@ -38,7 +31,7 @@ class Ranks:
         """The fewest KV blocks that any rank has room for."""
         return blocks
 
-    def send(self, message: Plan | LoadAdapter | UnloadAdapter) -> None:
+    def send(self, message: object) -> None:
         """What rank 0 does, and the others are to do as well."""
 
     def close(self) -> None:
@@ -59,10 +52,6 @@ class Ranks:
         width = self.share(tensor.shape[dim], what)
         return tensor.narrow(dim, self.rank * width, width)
 
-    def shape(self, whole: KVShape) -> KVShape:
-        """The part of each token's keys and values that this rank keeps."""
-        return replace(whole, kv_heads=self.share(whole.kv_heads, "key/value heads"))
-
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all ranks' ``x``, the same to the last bit on each; ``x`` may be overwritten."""
         x = x.contiguous()
@@ -77,23 +66,3 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-def start_ranks(config: EngineConfig, device: torch.device) -> Ranks:
-    """Rank 0's part. Starts the other processes, if there are to be any, or raises ``StartupError``."""
-    if config.tensor_parallel == 1:
-        return ALONE
-    from engine.worker.followers import Leader
-
-    return Leader(config, device)
-
-
-class Reduced:
-    """A layer of which each rank has some inputs: their results are summed."""
-
-    def __init__(self, part: Callable[[Tensor], Tensor], ranks: Ranks) -> None:
-        self.part = part
-        self.ranks = ranks
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.ranks.all_reduce(self.part(x))

@@ -16,10 +16,10 @@ from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.errors import InvalidRequest, StartupError
 from engine.layers.linear import Linear
+from engine.layers.lora import AdaptedLinear, AdapterBank
 from engine.layers.quantized import Int4Linear, Int8Linear
+from engine.parallel import Ranks
 from engine.weights.quantize import to_int4, to_int8
-from engine.worker.lora import AdaptedLinear, AdapterBank
-from engine.worker.parallel import Ranks
 from engine.worker.runner import Runner
 from tests.engine import dense
 from tests.engine.lora import merge, write_adapter
@@ -294,7 +294,7 @@ def test_an_engine_without_adapters_has_no_wrappers(
 ) -> None:
     assert runner.adapters is not None
     assert len(runner.adapters._layers) == 4 * SHAPE["num_hidden_layers"]
-    monkeypatch.delattr("engine.weights.loader.AdaptedLinear")
+    monkeypatch.delattr("engine.models.builder.AdaptedLinear")
     plain = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=9, threads=1))
     assert plain.adapters is None
     with pytest.raises(NameError):
@@ -345,7 +345,7 @@ class TestOnTriton:
     @pytest.fixture(autouse=True)
     def forced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("triton", reason="triton is installed on Linux alone")
-        for module in ("engine.worker.lora", "kernels.lora"):
+        for module in ("engine.layers.lora", "kernels.lora"):
             monkeypatch.setattr(f"{module}.on_triton", lambda x: True)
 
     def test_logits_equal_those_of_merged_weights(

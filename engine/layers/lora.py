@@ -19,11 +19,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.config import EngineConfig
-from engine.errors import InvalidRequest, StartupError
+from engine.errors import InvalidRequest
 from engine.layers.linear import Linear
-from engine.messages import LoadAdapter, UnloadAdapter
+from engine.parallel import Ranks
 from engine.weights.adapters import Adapter, read_adapter
-from engine.worker.parallel import Ranks
 from kernels.launch import on_triton
 from kernels.lora import Bank, lora
 
@@ -64,14 +63,6 @@ class AdapterBank:
         self._layers.append(layer)
         self._stacked = layer.stacked
 
-    def load_all(self, adapters: Sequence[tuple[str, Path]]) -> None:
-        """Those of the start: (key, folder). Raises ``StartupError``."""
-        for key, folder in adapters:
-            try:
-                self.load(key, folder)
-            except InvalidRequest as error:
-                raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
-
     def load(self, key: str, folder: Path) -> None:
         """Raises ``InvalidRequest`` if it cannot be read or does not fit the model, or no place is left for it."""
         if len(self.loaded) >= self.places:
@@ -96,7 +87,6 @@ class AdapterBank:
             layer.put(key, place, pair)
         self._places[key] = place
         self.loaded.add(key)
-        self.ranks.send(LoadAdapter(key, folder))
 
     def unload(self, key: str) -> None:
         """Raises ``KeyError`` if there is no such adapter."""
@@ -104,7 +94,6 @@ class AdapterBank:
         place = self._places.pop(key)
         for layer in self._layers:
             layer.put(key, place, None)
-        self.ranks.send(UnloadAdapter(key))
 
     def select(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
         """Of the batch that comes next: (adapter, first row, row after its last), in any order."""

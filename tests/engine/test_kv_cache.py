@@ -9,7 +9,7 @@ import torch
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
-from engine.worker.kv_cache import KVCache, KVShape
+from engine.kv_cache import KVCache, KVShape
 from engine.worker.runner import Runner
 from tests.engine.steps import run
 from tests.engine.tiny import SHAPE
@@ -49,7 +49,7 @@ def test_a_blocks_bytes_are_those_of_all_tensors_in_all_layers(name: str) -> Non
 def test_in_bfloat16_a_block_is_as_large_however_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = KVShape(1, 2, 48)
     (packed,) = KVCache(shape, 5, 16, CPU, torch.bfloat16).layers
-    monkeypatch.setattr("engine.worker.kv_cache.packs", lambda *shape: False)
+    monkeypatch.setattr("engine.kv_cache.packs", lambda *shape: False)
     (plain,) = KVCache(shape, 5, 16, CPU, torch.bfloat16).layers
     for layer in (packed, plain):
         assert 6 * shape.block_bytes(16, torch.bfloat16) == sum(tensor.nbytes for tensor in layer.tensors)

@@ -22,10 +22,9 @@ from engine.core.block_pool import BlockPool
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
-from engine.errors import StartupError, UnsupportedModel
+from engine.errors import StartupError
 from engine.server.tokenizer import Tokenizer
-from engine.worker.followers import Leader
-from engine.worker.parallel import Ranks
+from engine.worker.ranks import Leader
 from engine.worker.runner import Runner
 from tests.engine.live import EngineServer, alive, eventually
 from tests.engine.lora import write_adapter
@@ -136,9 +135,9 @@ def test_an_adapter_comes_and_goes_on_all_ranks(tmp_path: Path, tiny_model: Path
     with started(tiny_model, max_adapters=1) as runner:
         assert runner.adapters is not None
         for key in ("one#1", "one#2"):
-            runner.adapters.load(key, folder)
+            runner.load_adapter(key, folder)
             assert run(runner, prompts, adapters=[key, None]).tokens == expected
-            runner.adapters.unload(key)
+            runner.unload_adapter(key)
 
 
 def test_preempted_ranks_say_the_same(tiny_model: Path) -> None:
@@ -204,16 +203,6 @@ def test_ranks_agree_on_the_smallest_cache() -> None:
     assert (ranks.agree(30), ranks.told) == (30, [40, 30])
 
 
-def test_each_rank_cuts_its_part() -> None:
-    weight = torch.arange(24).view(4, 6)
-    parts = [Ranks(rank, 2) for rank in range(2)]
-    assert torch.equal(torch.cat([ranks.cut(weight, 0, "rows") for ranks in parts]), weight)
-    assert torch.equal(torch.cat([ranks.cut(weight, 1, "columns") for ranks in parts], 1), weight)
-    assert Ranks().cut(weight, 0, "rows") is weight
-    with pytest.raises(UnsupportedModel, match="4 ranks cannot share 6 columns evenly"):
-        Ranks(0, 4).cut(weight, 1, "columns")
-
-
 def test_what_cannot_be_shared_is_refused(model_of: Callable[..., Path]) -> None:
     model = model_of(num_attention_heads=6, num_key_value_heads=3, head_dim=16)
     command = [sys.executable, "-m", "engine", "serve", "--port", "0", "--model", str(model)]
@@ -240,7 +229,7 @@ def test_a_start_that_fails_or_is_interrupted_leaves_no_ranks_behind(
     def interrupt(*parts: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    for where in ("engine.worker.runner.load_model", "engine.worker.followers.dist.all_reduce"):
+    for where in ("engine.worker.runner.load_model", "engine.worker.ranks.dist.all_reduce"):
         with monkeypatch.context() as patch:
             patch.setattr(where, interrupt)
             with pytest.raises(KeyboardInterrupt):

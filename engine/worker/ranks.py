@@ -1,16 +1,14 @@
-"""The processes that share the model with rank 0: each has its part of the layers and of the KV cache.
+"""How rank 0 and the processes that share the model with it start, meet and talk.
 
 Rank 0 tells them what it does over socket pairs, and they do the same; nothing comes back but what the layers sum up.
-Only rank 0 draws tokens. Who loses a rank leaves at once: half a model answers nothing. ``python -m
-engine.worker.followers FD``
+Only rank 0 draws tokens. Who loses a rank leaves at once: half a model answers nothing. ``rank_process.py`` is what
+runs in the others.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -30,8 +28,7 @@ from engine.channel import Channel, encode
 from engine.config import EngineConfig
 from engine.core.plan import Plan, Work
 from engine.errors import StartupError
-from engine.messages import LoadAdapter, UnloadAdapter
-from engine.worker.parallel import Ranks
+from engine.parallel import ALONE, Ranks
 
 log = logging.getLogger("engine.parallel")
 
@@ -41,7 +38,6 @@ _NOTICE = 2.0
 """Seconds after which the death of a process is known for sure."""
 _LEAVE = 5.0
 """Seconds that the others get to leave by themselves."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,7 @@ class Leader(Ranks):
             threading.Thread(target=self._watch, args=(rank, process), daemon=True).start()
         return blocks
 
-    def send(self, message: Plan | LoadAdapter | UnloadAdapter) -> None:
+    def send(self, message: object) -> None:
         self._tell(_bare(message) if isinstance(message, Plan) else message)
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -140,7 +136,7 @@ class Leader(Ranks):
         with theirs:
             self._processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "engine.worker.followers", str(theirs.fileno())],
+                    [sys.executable, "-m", "engine.worker.rank_process", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
@@ -200,6 +196,11 @@ class Follower(Ranks):
         return self._inbox.popleft()
 
 
+def start_ranks(config: EngineConfig, device: torch.device) -> Ranks:
+    """Rank 0's part. Starts the other processes, if there are to be any, or raises ``StartupError``."""
+    return ALONE if config.tensor_parallel == 1 else Leader(config, device)
+
+
 def _bare(plan: Plan) -> Plan:
     """What a rank that draws nothing needs of ``plan``: without the requests' histories, which are long."""
     work = [
@@ -235,39 +236,3 @@ def _leave(rank: int) -> None:
     log.critical("rank %d died: half a model answers nothing, so the loop process leaves too", rank)
     # From a thread, and out of whatever collective the main one waits in.
     os._exit(1)
-
-
-def main(fd: int) -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        # In a collective nobody would notice that rank 0 is gone.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    channel = Channel(socket.socket(fileno=fd))
-    try:
-        (join,) = channel.receive(None)
-        logging.basicConfig(
-            level=join.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
-        from engine.worker.runner import Runner
-
-        try:
-            follower = Follower(join, channel)
-            runner = Runner(join.config, follower)
-        except StartupError as error:
-            channel.send(error.message)
-            return 0
-        while True:
-            message = follower.receive()
-            if isinstance(message, Plan):
-                runner.execute(message)
-            elif runner.adapters and isinstance(message, LoadAdapter):
-                runner.adapters.load(message.key, message.folder)
-            elif runner.adapters and isinstance(message, UnloadAdapter):
-                runner.adapters.unload(message.key)
-    except EOFError:
-        return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))

@@ -14,15 +14,15 @@ from torch import Tensor
 from engine.core.plan import Plan, Work
 from engine.errors import UnsupportedModel
 from engine.evaluate import FULL, Way, exam, predict
+from engine.kv_cache import KVCache
 from engine.models.registry import load_model
 from engine.weights.awq import Awq
+from engine.weights.formats import check, stored
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
 from engine.weights.pack import write
 from engine.weights.quantize import Groups
-from engine.weights.stored import check, stored
 from engine.worker.batch import BatchBuilder
-from engine.worker.kv_cache import KVCache
 from tests.engine.tiny import SHAPE, make_weights, write_model
 
 CPU = torch.device("cpu")

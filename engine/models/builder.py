@@ -1,0 +1,105 @@
+"""Linear layers that are ready to run, by the names of their weights.
+
+A model names its layers and their shapes; which product their weights call for, whether adapters sit on them and what
+other ranks add is decided here, so that model families know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.layers.linear import Linear
+from engine.layers.lora import AdaptedLinear, AdapterBank
+from engine.layers.native import Int6Linear
+from engine.layers.product import Product
+from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear, Joined
+from engine.layers.row_parallel import RowParallelLinear
+from engine.weights.loader import DIMENSION, Loader, Split, Weight
+from engine.weights.quantize import Channels, Groups, Sixes, join, same_inputs
+
+
+class LayerBuilder:
+    def __init__(
+        self, weights: Loader, *, adapters: AdapterBank | None = None, invariant: bool = False
+    ) -> None:
+        """``invariant``: a row's result must not depend on the number of rows, at the price of slower prompts."""
+        self.weights = weights
+        self.invariant = invariant
+        self._adapters = adapters
+
+    def linear(
+        self,
+        parts: Mapping[str, int],
+        in_features: int,
+        *,
+        bias: bool = False,
+        split: Split | None = None,
+    ) -> Product:
+        """Several layers that share their input become one product; ``parts`` maps their names to their widths.
+
+        Raises ``UnsupportedModel`` if the weights do not fit.
+        """
+        weights = [self.weights.weight(name, out, in_features, split) for name, out in parts.items()]
+        biases = [self.weights.bias(name, out, split) for name, out in parts.items()] if bias else []
+        # What every rank has in full must be added once.
+        once = split != "in" or self.weights.ranks.rank == 0
+        head = any(name.endswith("lm_head") for name in parts)
+        layer = self._product(weights, torch.cat(biases) if biases and once else None, head)
+        return self._shared(layer, parts, in_features, split)
+
+    def tied(self, name: str, weight: Tensor) -> Product:
+        """The head whose weights are the embedding ``weight`` [vocab, hidden] of that name."""
+        return self._plain(weight, None, head=True)
+
+    def _product(self, weights: Sequence[Weight], bias: Tensor | None, head: bool) -> Product:
+        plain = [weight for weight in weights if isinstance(weight, Tensor)]
+        grouped = [weight for weight in weights if isinstance(weight, Groups)]
+        if len(plain) == len(weights):
+            return self._plain(torch.cat(plain), bias, head)
+        if len(grouped) == len(weights) and same_inputs(grouped):
+            return self._grouped(join(grouped), bias)
+        if len(weights) == 1:
+            return self._kept(weights[0], bias)
+        widths = [len(weight) if isinstance(weight, Tensor) else len(weight.codes) for weight in weights]
+        biases = [None] * len(weights) if bias is None else bias.split(widths)
+        return Joined(
+            [self._product([weight], part, head) for weight, part in zip(weights, biases, strict=True)]
+        )
+
+    def _plain(self, weight: Tensor, bias: Tensor | None, head: bool) -> Product:
+        return self._kept(self.weights.quantized(weight, head), bias)
+
+    def _kept(self, weight: Weight, bias: Tensor | None) -> Product:
+        match weight:
+            case Groups():
+                return self._grouped(weight, bias)
+            case Sixes():
+                return Int6Linear(weight, bias)
+            case Channels() if weight.codes.dtype == torch.int8:
+                return Int8Linear(weight, bias, invariant=self.invariant)
+            case Channels():
+                return Fp8Linear(weight, bias, invariant=self.invariant)
+        return Linear(weight, bias, invariant=self.invariant)
+
+    def _grouped(self, weight: Groups, bias: Tensor | None) -> Product:
+        weight = weight.to(self.weights.device)
+        if weight.size % 32:
+            return Linear(weight.weight().to(self.weights.dtype), bias, invariant=self.invariant)
+        return Int4Linear(weight, bias, invariant=self.invariant)
+
+    def _shared(
+        self, layer: Product, parts: Mapping[str, int], in_features: int, split: Split | None
+    ) -> Product:
+        """``layer`` is this rank's part: with adapters around it, and what the other ranks add."""
+        if split is None:
+            return layer
+        weights, ranks = self.weights, self.weights.ranks
+        # An expert sees rows of its own choice, and cannot tell whose they are.
+        if self._adapters is not None and not any(".experts." in name for name in parts):
+            layer = AdaptedLinear(
+                layer, self._adapters, parts, in_features, DIMENSION[split], weights.device, weights.dtype
+            )
+        return RowParallelLinear(layer, ranks) if split == "in" and ranks.size > 1 else layer

@@ -1,0 +1,58 @@
+"""Which format config.json's ``quantization_config`` names, and which of ``--quantization`` may go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from engine.errors import UnsupportedModel
+from engine.weights.awq import Awq
+from engine.weights.fp8 import Fp8
+from engine.weights.gptq import Gptq
+from engine.weights.quantize import METHODS
+from engine.weights.stored import Stored
+
+
+def stored(config: Mapping[str, Any]) -> Stored | None:
+    """How a checkpoint's weights are stored; ``None``: plainly. Raises ``UnsupportedModel`` for a way not known."""
+    settings = config.get("quantization_config") or config.get("compression_config")
+    if not settings:
+        return None
+    if isinstance(settings, Mapping) and settings.get("transform_config"):
+        raise UnsupportedModel(
+            "Weights that were turned before they were quantized (transform_config) are not supported: take the plain "
+            "checkpoint and --quantization int4."
+        )
+    ways = {"awq": Awq, "gptq": Gptq, "fp8": Fp8, "fbgemm_fp8": Fp8, "compressed-tensors": Fp8}
+    method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
+    if not isinstance(method, str) or method not in ways:
+        raise UnsupportedModel(
+            f"Weights quantized by {method!r} are not supported; these are: {', '.join(ways)}. "
+            "Or take the plain checkpoint and --quantization int4."
+        )
+    try:
+        way: Stored = ways[method](settings)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UnsupportedModel(f"quantization_config holds a value that makes no sense: {error}.") from error
+    return way
+
+
+def check(quantization: str | None, way: Stored | None, device: torch.device) -> None:
+    """Raises ``UnsupportedModel`` for a ``--quantization`` that this checkpoint or device does not allow."""
+    if quantization is None:
+        return
+    if quantization not in METHODS:
+        raise UnsupportedModel(
+            f"--quantization {quantization} is not supported; these are: {', '.join(METHODS)}."
+        )
+    if way is not None and way.name not in ("FP8", "GGUF"):
+        raise UnsupportedModel(
+            f"The checkpoint's weights are quantized already ({way.name}): leave out --quantization {quantization}."
+        )
+    if quantization == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9)):
+        raise UnsupportedModel(
+            "--quantization fp8 needs an NVIDIA GPU of compute capability 8.9 or later (Ada, Hopper, Blackwell): "
+            "take int8."
+        )

@@ -1,0 +1,55 @@
+"""The process of a rank other than the first: it loads its part of the model, and does what rank 0 tells it.
+
+``python -m engine.worker.rank_process FD``
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import signal
+import socket
+import sys
+
+from engine.channel import Channel
+from engine.core.plan import Plan
+from engine.errors import StartupError
+from engine.messages import LoadAdapter, UnloadAdapter
+from engine.worker.ranks import Follower
+from engine.worker.runner import Runner
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(fd: int) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        # In a collective nobody would notice that rank 0 is gone.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    channel = Channel(socket.socket(fileno=fd))
+    try:
+        (join,) = channel.receive(None)
+        logging.basicConfig(
+            level=join.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        try:
+            follower = Follower(join, channel)
+            runner = Runner(join.config, follower)
+        except StartupError as error:
+            channel.send(error.message)
+            return 0
+        while True:
+            match follower.receive():
+                case Plan() as plan:
+                    runner.execute(plan)
+                case LoadAdapter(key, folder):
+                    runner.load_adapter(key, folder)
+                case UnloadAdapter(key):
+                    runner.unload_adapter(key)
+    except EOFError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
