@@ -17,11 +17,10 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.attention.native_backend import NativeBackend
 from engine.core.plan import Plan, Work
 from engine.kv_cache import KVCache, KVShape
-from engine.layers.attend import attend
 from engine.worker.batch import Batch, BatchBuilder
-from kernels.native.attention import is_packed
 from kernels.paged_decode import gather, runs
 
 BLOCK = 16
@@ -85,16 +84,16 @@ class Bench:
         for layer in self.cache.layers:
             every = torch.arange(sum(blocks) * BLOCK)
             k = torch.randn(len(every), options.kv_heads, options.head_dim, generator=generator).to(dtype)
-            layer.store(k, k, every)
+            layer.backend.store(layer, k, k, every)
         self.scale = options.head_dim**-0.5
 
     def store(self, batch: Batch) -> None:
         for layer in self.cache.layers:
-            layer.store(self.k, self.v, batch.attention.slots)
+            layer.backend.store(layer, self.k, self.v, batch.attention.slots)
 
     def attend(self, batch: Batch) -> None:
         for layer in self.cache.layers:
-            attend(self.q, batch.attention, layer, scale=self.scale)
+            layer.backend.forward(self.q, layer, batch.attention, scale=self.scale)
 
     def gather(self, batch: Batch) -> None:
         """Of the decodes alone, where it is done: in a prefill it is little, and in 16 bits all is read in place."""
@@ -102,8 +101,10 @@ class Bench:
             kv_heads = self.k.shape[1]
             rows = runs(group.block_tables, kv_heads)
             for layer in self.cache.layers:
+                if isinstance(layer.backend, NativeBackend):
+                    continue
                 for cache in (layer.keys, layer.values):
-                    if not cache.is_contiguous() or is_packed(cache):
+                    if not cache.is_contiguous():
                         continue
                     gather(cache, rows, len(group.block_tables) * kv_heads, self.k.dtype)
 

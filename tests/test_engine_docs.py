@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "engine.md").read_text()
 URL = "http://127.0.0.1:8100"
 ADAPTER = "/models/adapters/fox"
-PACKAGES = ["core", "worker", "layers", "models", "weights", "grammar", "server"]
+PACKAGES = ["core", "worker", "attention", "layers", "models", "weights", "grammar", "server"]
 FOLDERS = ["engine", *(f"engine/{name}" for name in PACKAGES)]
 
 

@@ -22,11 +22,11 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "backends",
         "stages",
         "pipeline rendered runtime",
-        "web cli app alone connection control crowd cycle half_close inheritance leash supervisor watchdog worker "
-        "__main__",
+        "web app alone connection control crowd cycle half_close inheritance leash supervisor watchdog worker",
+        "cli __main__",
     ),
     "engine": (
-        "errors channel startup version config parallel kv_cache",
+        "errors channel startup version config parallel attention kv_cache",
         "core demo",
         "weights",
         "messages grammar layers",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engine.kv_cache import KVLayer
-from engine.layers.attend import AttentionInput, attend
+from engine.attention.backend import KVLayer
+from engine.attention.metadata import AttentionMetadata
 from engine.layers.norm import HeadNorm
 from engine.layers.product import Product
 from kernels.rope import rope
@@ -14,7 +14,7 @@ from kernels.rope import rope
 class PagedAttention:
     """``x`` [tokens, hidden] → [tokens, hidden].
 
-    ``heads`` and ``kv_heads`` are those of this rank. ``window`` and ``softcap``: see ``attend``.
+    ``heads`` and ``kv_heads`` are those of this rank. ``window`` and ``softcap``: see ``AttentionBackend.forward``.
     """
 
     def __init__(
@@ -44,14 +44,15 @@ class PagedAttention:
         self,
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
-        batch: AttentionInput,
+        batch: AttentionMetadata,
         cache: KVLayer,
     ) -> Tensor:
         tokens, heads, kv_heads = x.shape[0], self._heads, self._kv_heads
         qkv = self._qkv(x).view(tokens, heads + 2 * kv_heads, self._head_dim)
         turned = self._turn(qkv[:, : heads + kv_heads], *rotation)
-        cache.store(turned[:, heads:], qkv[:, heads + kv_heads :], batch.slots, batch.places)
-        mixed = attend(
-            turned[:, :heads], batch, cache, scale=self._scale, window=self._window, softcap=self._softcap
+        keys, values = turned[:, heads:], qkv[:, heads + kv_heads :]
+        cache.backend.store(cache, keys, values, batch.slots, batch.places)
+        mixed = cache.backend.forward(
+            turned[:, :heads], cache, batch, scale=self._scale, window=self._window, softcap=self._softcap
         )
         return self._out(mixed.reshape(tokens, heads * self._head_dim))

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engine.attention.backend import KVLayer
+from engine.attention.metadata import AttentionMetadata
 from engine.errors import UnsupportedModel
-from engine.kv_cache import KVCache, KVLayer, KVShape
-from engine.layers.attend import AttentionInput
+from engine.kv_cache import KVCache, KVShape
 from engine.layers.attention import PagedAttention
 from engine.layers.mlp import GatedMLP
 from engine.layers.moe import MixtureMLP
@@ -49,7 +50,7 @@ class Block:
         x: Tensor,
         residual: Tensor | None,
         rotation: tuple[Tensor, Tensor],
-        batch: AttentionInput,
+        batch: AttentionMetadata,
         cache: KVLayer,
     ) -> tuple[Tensor, Tensor]:
         x, residual = self._attention_norm(x, residual)
@@ -95,7 +96,7 @@ class Decoder:
         length = min(length or self.max_positions, self.max_positions)
         self._tables = [RotaryTable(rope, length, weights.device, weights.dtype) for rope in config.ropes]
 
-    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
         x = torch.nn.functional.embedding(tokens, self._embedding)
         if self._scale != 1:
             x = x * self._scale

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from engine.attention.metadata import AttentionMetadata
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
-from engine.layers.attend import AttentionInput
 from engine.layers.lora import AdapterBank
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Raw
@@ -35,7 +35,7 @@ class Model(Protocol):
     kv_shape: KVShape
     """Of this rank."""
 
-    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
         """Hidden states [tokens, hidden] of ``tokens`` int64 [tokens] at ``positions`` int64 [tokens]."""
         ...
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.attention.metadata import AttentionMetadata, DecodeGroup, PrefillGroup
 from engine.core.draw import Draw
 from engine.core.plan import Plan, Work
-from engine.layers.attend import AttentionInput, DecodeGroup, PrefillGroup
 from engine.worker.upload import upload
 from kernels.launch import on_triton
 from kernels.native.attention import Sequences
@@ -35,7 +35,7 @@ class Batch:
     """int64 [tokens]"""
     positions: Tensor
     """int64 [tokens]"""
-    attention: AttentionInput
+    attention: AttentionMetadata
     draws: list[Draw]
     """A request's draws stand together and in order; those of siblings that begin follow."""
     drawn_rows: Tensor
@@ -121,7 +121,7 @@ class BatchBuilder:
         return Batch(
             tokens=token_ids,
             positions=token_positions,
-            attention=AttentionInput(
+            attention=AttentionMetadata(
                 token_slots,
                 decodes,
                 prefills,

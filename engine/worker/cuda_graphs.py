@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from engine.attention.metadata import AttentionMetadata, DecodeGroup
 from engine.kv_cache import KVCache
-from engine.layers.attend import AttentionInput, DecodeGroup
 from engine.models.registry import Model
 from engine.worker.batch import Batch
 
@@ -75,7 +75,7 @@ class DecodeGraphs:
         def forward() -> Tensor:
             # A group of its own each time: what it keeps for a step's layers must be recorded too.
             group = DecodeGroup(0, size, self._block_tables[:size], self._seq_lens[:size])
-            batch = AttentionInput(self._slots[:size], [group], [])
+            batch = AttentionMetadata(self._slots[:size], [group], [])
             return self._model.forward(self._tokens[:size], self._positions[:size], batch, self._cache)
 
         return forward

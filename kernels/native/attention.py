@@ -93,11 +93,6 @@ def _needed(dtype: torch.dtype) -> _Functions:
     return functions
 
 
-def is_packed(cache: Tensor) -> bool:
-    """Whether keys or values lie in panels."""
-    return cache.dim() == 6
-
-
 def packs(device: torch.device, dtype: torch.dtype, head_dim: int, block_size: int) -> bool:
     """Whether there is a way to attend to such a cache in panels, on this machine."""
     fits = head_dim % PANEL == 0 and head_dim <= _WIDEST and block_size % PANEL == 0

@@ -49,7 +49,7 @@ def test_a_blocks_bytes_are_those_of_all_tensors_in_all_layers(name: str) -> Non
 def test_in_bfloat16_a_block_is_as_large_however_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = KVShape(1, 2, 48)
     (packed,) = KVCache(shape, 5, 16, CPU, torch.bfloat16).layers
-    monkeypatch.setattr("engine.kv_cache.packs", lambda *shape: False)
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
     (plain,) = KVCache(shape, 5, 16, CPU, torch.bfloat16).layers
     for layer in (packed, plain):
         assert 6 * shape.block_bytes(16, torch.bfloat16) == sum(tensor.nbytes for tensor in layer.tensors)
@@ -68,7 +68,7 @@ def test_another_dtype_is_refused_by_name() -> None:
 def test_copies_are_made_in_order_and_whole(name: str, dtype: torch.dtype) -> None:
     cache = KVCache(KVShape(2, 2, 16), 5, 16, CPU, dtype, name)
     for layer in cache.layers:
-        layer.store(*torch.randn(2, 32, 2, 16).to(dtype), torch.arange(32))
+        layer.backend.store(layer, *torch.randn(2, 32, 2, 16).to(dtype), torch.arange(32))
     before = [tensor[:2].clone() for layer in cache.layers for tensor in layer.tensors]
     cache.copy([(0, 3), (1, 0), (3, 4)])
     after = [tensor for layer in cache.layers for tensor in layer.tensors]

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from engine.attention.metadata import AttentionMetadata
 from engine.core.plan import Plan, Work
 from engine.kv_cache import KVCache, KVShape
-from engine.layers.attend import AttentionInput
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.cuda_graphs import DecodeGraphs
 
@@ -24,7 +24,7 @@ class Given:
 
     vocab_size, max_positions, kv_shape = 320, 512, KVShape(1, 1, 16)
 
-    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionInput, cache: KVCache) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
         (group,) = batch.decodes
         given = [tokens, positions, batch.slots, group.seq_lens, group.block_tables[:, 0]]
         return torch.stack(given, 1)

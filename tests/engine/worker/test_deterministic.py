@@ -165,7 +165,7 @@ def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Those in C, where there is a compiler, and those of libraries, as where there is none."""
     if request.param == "torch":
         monkeypatch.setattr("engine.layers.linear.multiplies", lambda dtype: False)
-        monkeypatch.setattr("engine.kv_cache.packs", lambda *shape: False)
+        monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
     elif not multiplies(torch.float32):
         pytest.skip("no C compiler")
 

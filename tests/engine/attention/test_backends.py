@@ -6,10 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.attention.backend import KVLayer
+from engine.attention.metadata import AttentionMetadata
+from engine.attention.native_backend import NativeBackend
+from engine.attention.select import select_backend
+from engine.attention.torch_backend import TorchBackend
+from engine.attention.triton_backend import TritonBackend
 from engine.core.plan import Plan, Work
 from engine.core.sampling_params import SamplingParams
 from engine.kv_cache import KVCache, KVShape
-from engine.layers.attend import attend
 from engine.worker.batch import BatchBuilder
 from kernels.native.attention import packs
 
@@ -34,7 +39,7 @@ class Sequences:
         order = torch.randperm(2 * per_sequence, generator=generator).tolist()
         self._blocks = [order[:per_sequence], order[per_sequence:]]
         self._cache = KVCache(KVShape(1, KV_HEADS, DIM), 2 * per_sequence, BLOCK, CPU, dtype, kv_cache_dtype)
-        self.keys = self._cache.layers[0].keys
+        self.backend = self._cache.layers[0].backend
         padding = self._cache.padding_block
         self._builder = BatchBuilder(BLOCK, padding, CPU, alike=alike)
 
@@ -51,8 +56,8 @@ class Sequences:
             torch.stack([self._numbers[name // LENGTH][i][name % LENGTH] for name in names]) for i in range(3)
         )
         (layer,) = self._cache.layers
-        layer.store(k, v, batch.attention.slots)
-        out = attend(q, batch.attention, layer, scale=DIM**-0.5, window=window, softcap=20.0)
+        self.backend.store(layer, k, v, batch.attention.slots)
+        out = self.backend.forward(q, layer, batch.attention, scale=DIM**-0.5, window=window, softcap=20.0)
         rows = {name: row for row, name in enumerate(names)}
         return [torch.stack([out[rows[name]] for name in work.tokens]) for work in works]
 
@@ -60,7 +65,7 @@ class Sequences:
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No C: the cache lies as torch reads it."""
-    monkeypatch.setattr("engine.kv_cache.packs", lambda *shape: False)
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
 
 
 def check(sequences: Sequences, window: int | None) -> None:
@@ -129,11 +134,48 @@ def test_torch_and_c_attend_alike(
     if not packs(CPU, dtype, DIM, BLOCK):
         pytest.skip("no C compiler, or for bfloat16 no AVX-512")
     packed = Sequences(dtype, "auto", alike=False)
-    monkeypatch.setattr("engine.kv_cache.packs", lambda *shape: False)
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
     others = [Sequences(dtype, "auto", alike=alike) for alike in (False, True)]
-    assert packed.keys.dim() == 6 and others[0].keys.dim() == 4
+    assert isinstance(packed.backend, NativeBackend)
+    assert all(isinstance(other.backend, TorchBackend) for other in others)
     for pieces in [[(0, 0, 150)], [(0, 150, 151), (1, 0, 30)], [(0, 151, 155), (1, 30, 31)]]:
         expected = packed.step(pieces, window)
         for other in others:
             for ours, theirs in zip(expected, other.step(pieces, window), strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_a_backend_is_selected_by_device_dtype_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: True)
+    assert isinstance(select_backend(CPU, torch.bfloat16, None, DIM, BLOCK), NativeBackend)
+    # C reads no quantized cache.
+    assert isinstance(select_backend(CPU, torch.bfloat16, torch.int8, DIM, BLOCK), TorchBackend)
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
+    assert isinstance(select_backend(CPU, torch.bfloat16, None, DIM, BLOCK), TorchBackend)
+    monkeypatch.setattr("kernels.launch.path", lambda: "triton")
+    for stored in (None, torch.int8):
+        assert isinstance(select_backend(CPU, torch.bfloat16, stored, DIM, BLOCK), TritonBackend)
+
+
+@pytest.mark.usefixtures("torch_alone")
+@pytest.mark.parametrize(
+    ("dtype", "kv_cache_dtype", "by_dimension"),
+    [(torch.bfloat16, "auto", True), (torch.float32, "auto", False), (torch.bfloat16, "int8", False)],
+    ids=str,
+)
+def test_torch_has_keys_by_dimension_where_bags_read_them(
+    dtype: torch.dtype, kv_cache_dtype: str, by_dimension: bool
+) -> None:
+    (layer,) = KVCache(KVShape(1, 2, 48), 5, 16, CPU, dtype, kv_cache_dtype).layers
+    assert layer.keys.shape == layer.values.shape == (6, 2, 16, 48)
+    assert layer.values.is_contiguous()
+    assert layer.keys.is_contiguous() is not by_dimension
+    assert layer.keys.transpose(2, 3).is_contiguous() is by_dimension
+
+
+def test_c_without_sequences_says_so() -> None:
+    metadata = AttentionMetadata(torch.zeros(1, dtype=torch.int64), [], [])
+    backend = NativeBackend(CPU, torch.float32)
+    layer = KVLayer(backend, torch.zeros(1), torch.zeros(1))
+    with pytest.raises(ValueError, match="goes by the batch's sequences"):
+        backend.forward(torch.zeros(1, HEADS, DIM), layer, metadata, scale=1.0)

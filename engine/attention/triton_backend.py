@@ -1,0 +1,80 @@
+"""Attention in Triton's kernels: a block's part of one head is contiguous, whatever the cache's dtype."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.attention.allocation import plain_layer
+from engine.attention.backend import KVLayer
+from engine.attention.metadata import AttentionMetadata
+from kernels.flash_decoding import paged_decode_triton
+from kernels.flash_prefill import paged_prefill_triton
+from kernels.store_kv import store_kv_triton
+
+
+class TritonBackend:
+    """On a GPU, or in Triton's interpreter."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, *, quantized: bool) -> None:
+        """``dtype``: of the cache."""
+        self._device = device
+        self._dtype = dtype
+        self._quantized = quantized
+
+    def allocate(self, blocks: int, kv_heads: int, block_size: int, head_dim: int) -> KVLayer:
+        size = (blocks, kv_heads, block_size, head_dim)
+        return KVLayer(self, *plain_layer(size, self._device, self._dtype, quantized=self._quantized))
+
+    def store(
+        self,
+        cache: KVLayer,
+        keys: Tensor,
+        values: Tensor,
+        slots: Tensor,
+        places: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        store_kv_triton(keys, values, cache.keys, cache.values, slots, cache.key_scales, cache.value_scales)
+
+    def forward(
+        self,
+        query: Tensor,
+        cache: KVLayer,
+        batch: AttentionMetadata,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        scales = cache.key_scales, cache.value_scales
+        parts = [
+            paged_decode_triton(
+                query[group.start : group.stop],
+                cache.keys,
+                cache.values,
+                group.block_tables,
+                group.seq_lens,
+                scale,
+                window,
+                softcap,
+                *scales,
+            )
+            for group in batch.decodes
+        ]
+        parts += [
+            paged_prefill_triton(
+                query[group.start : group.stop],
+                cache.keys,
+                cache.values,
+                group.block_tables,
+                group.query_starts,
+                group.seq_lens,
+                scale,
+                window,
+                softcap,
+                *scales,
+                group.tile,
+            )
+            for group in batch.prefills
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
