@@ -13,6 +13,7 @@ from engine.worker.logit_editor import LogitEditor
 from kernels import edit_logits
 from kernels.edit_logits import Edits, edit_logits_reference, edit_logits_triton
 from tests.kernels.triton_cases import assert_close, poisoned
+from tests.sampling import diagonal
 
 __all__ = ["poisoned"]
 
@@ -59,8 +60,9 @@ def plainly(logits: Tensor, edits: Edits) -> Tensor:
     return torch.tensor(found, dtype=torch.float64).reshape(rows, vocab)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("vocab", [31, 64, 65, 130])
+@pytest.mark.parametrize(
+    ("vocab", "dtype"), diagonal([31, 64, 65, 130], [torch.float32, torch.float16, torch.bfloat16])
+)
 def test_equals_the_formula(vocab: int, dtype: torch.dtype) -> None:
     logits = (torch.randn(4, 2 * vocab) * 3).to(dtype)[:, :vocab]
     before = logits.clone()

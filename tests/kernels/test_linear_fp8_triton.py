@@ -10,6 +10,7 @@ from kernels import launch
 from kernels.linear_fp8 import linear_fp8, quantize_rows_reference, quantize_rows_triton
 from kernels.linear_w8a16 import linear_w8a16_triton
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
+from tests.sampling import diagonal
 
 __all__ = ["bfloat16_products", "poisoned"]
 
@@ -31,9 +32,9 @@ def codes_and_scale(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
     return bits.view(torch.float8_e4m3fn), torch.rand(outputs) / inputs**0.5 / 64
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs", "dtype", "arch"), diagonal(SHAPES, DTYPES, ["sm_80", "sm_90"])
+)
 def test_equals_the_formula(
     rows: int, inputs: int, outputs: int, dtype: torch.dtype, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from kernels.linear_w4a16 import (
     widen_w4_triton,
 )
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
+from tests.sampling import diagonal
 
 __all__ = ["bfloat16_products", "poisoned"]
 
@@ -47,8 +48,7 @@ def formula(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
     return ((grouped - 8) * scale[..., None].double() + offset[..., None].double()).flatten(1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "inputs", "outputs", "size"), SHAPES)
+@pytest.mark.parametrize(("rows", "inputs", "outputs", "size", "dtype"), diagonal(SHAPES, DTYPES))
 def test_equals_the_formula(rows: int, inputs: int, outputs: int, size: int, dtype: torch.dtype) -> None:
     parts = codes_and_scales(outputs, inputs, size)
     weight = pack_w4(*parts)

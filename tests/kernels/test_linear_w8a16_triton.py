@@ -12,6 +12,7 @@ from kernels.linear_w8a16 import (
     linear_w8a16_triton,
 )
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
+from tests.sampling import diagonal
 
 __all__ = ["bfloat16_products", "poisoned"]
 
@@ -28,8 +29,7 @@ def codes_and_scale(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
     return codes, torch.rand(outputs) / inputs**0.5 / 64
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+@pytest.mark.parametrize(("rows", "inputs", "outputs", "dtype"), diagonal(SHAPES, DTYPES))
 def test_equals_the_formula(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
     codes, scale = codes_and_scale(outputs, inputs)
     x, bias = torch.randn(rows, inputs).to(dtype), torch.randn(outputs).to(dtype)

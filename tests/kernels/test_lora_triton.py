@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kernels.lora import BLOCK, Bank, lora_reference, lora_triton
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
+from tests.sampling import diagonal
 
 __all__ = ["bfloat16_products", "poisoned"]
 
@@ -45,15 +46,17 @@ def check(x: Tensor, index: Tensor, bank: Bank) -> Tensor:
     return y - before
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("tokens", "wide", "high", "ranks"),
-    [
-        (1, 64, 48, [8]),
-        (3, 40, 30, [1, 0, 33]),
-        (31, 16, BLOCK, [8, 1, 16]),
-        (33, 513, BLOCK + 1, [16, 65, 3]),
-    ],
+    ("tokens", "wide", "high", "ranks", "dtype"),
+    diagonal(
+        [
+            (1, 64, 48, [8]),
+            (3, 40, 30, [1, 0, 33]),
+            (31, 16, BLOCK, [8, 1, 16]),
+            (33, 513, BLOCK + 1, [16, 65, 3]),
+        ],
+        DTYPES,
+    ),
 )
 def test_equals_the_formula(tokens: int, wide: int, high: int, ranks: list[int], dtype: torch.dtype) -> None:
     index = torch.randint(-1, len(ranks), (tokens,), dtype=torch.int32)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kernels.moe import mixture_triton
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
+from tests.sampling import diagonal
 
 __all__ = ["bfloat16_products", "poisoned"]
 
@@ -46,17 +47,19 @@ def formula(
     return out
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("tokens", "count", "top", "hidden", "width", "normalise", "activation"),
-    [
-        (1, 8, 2, 64, 48, True, "swiglu"),
-        (1, 1, 1, 16, 16, False, "swiglu"),
-        (5, 5, 1, 40, 24, False, "geglu"),
-        (17, 4, 4, 33, 7, True, "swiglu"),
-        (31, 8, 2, 32, 16, True, "geglu"),
-        (33, 24, 8, 32, 16, True, "swiglu"),
-    ],
+    ("tokens", "count", "top", "hidden", "width", "normalise", "activation", "dtype"),
+    diagonal(
+        [
+            (1, 8, 2, 64, 48, True, "swiglu"),
+            (1, 1, 1, 16, 16, False, "swiglu"),
+            (5, 5, 1, 40, 24, False, "geglu"),
+            (17, 4, 4, 33, 7, True, "swiglu"),
+            (31, 8, 2, 32, 16, True, "geglu"),
+            (33, 24, 8, 32, 16, True, "swiglu"),
+        ],
+        DTYPES,
+    ),
 )
 def test_equals_the_formula(
     tokens: int,

@@ -10,12 +10,14 @@ from kernels.kv_splits import decode_workspace
 from kernels.store_kv import quantize
 from tests.kernels.paged import Paged, dense, scatter
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
+from tests.sampling import diagonal, slow
 
 __all__ = ["bfloat16_products", "poisoned"]
 pytestmark = pytest.mark.usefixtures("bfloat16_products")
 
 SPLIT = 128
 """Of a float32 cache with a head size of 128."""
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 QUANTIZED = [torch.int8, torch.float8_e4m3fn]
 
 
@@ -57,18 +59,20 @@ def places(paged: Paged) -> tuple[Tensor, ...]:
     return paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("lengths", "heads", "kv_heads", "head_dim", "block_size", "new"),
-    [
-        pytest.param([1], 4, 1, 64, 16, 1, id="one-token"),
-        pytest.param([15, 16, 17, 33], 7, 1, 96, 16, 1, id="block-edges-group-7"),
-        pytest.param([63, 64, 65], 4, 4, 80, 16, 1, id="tile-edges-dim-80"),
-        pytest.param([9, 70, 2], 16, 2, 64, 7, 1, id="block-7-group-8"),
-        pytest.param([40, 0, 130], 4, 2, 256, 32, 1, id="an-empty-slot-dim-256"),
-        pytest.param([40, 3, 64], 6, 2, 64, 16, 4, id="four-guesses-one-before-the-start"),
-        pytest.param([37, 90], 10, 1, 64, 16, 7, id="seventy-rows"),
-    ],
+    ("lengths", "heads", "kv_heads", "head_dim", "block_size", "new", "dtype"),
+    diagonal(
+        [
+            pytest.param([1], 4, 1, 64, 16, 1, id="one-token"),
+            pytest.param([15, 16, 17, 33], 7, 1, 96, 16, 1, id="block-edges-group-7"),
+            pytest.param([63, 64, 65], 4, 4, 80, 16, 1, id="tile-edges-dim-80"),
+            pytest.param([9, 70, 2], 16, 2, 64, 7, 1, id="block-7-group-8"),
+            pytest.param([40, 0, 130], 4, 2, 256, 32, 1, id="an-empty-slot-dim-256"),
+            pytest.param([40, 3, 64], 6, 2, 64, 16, 4, id="four-guesses-one-before-the-start"),
+            pytest.param([37, 90], 10, 1, 64, 16, 7, id="seventy-rows"),
+        ],
+        DTYPES,
+    ),
 )
 def test_equals_the_formula(
     lengths: list[int],
@@ -85,8 +89,9 @@ def test_equals_the_formula(
     assert_close(out, expected(q, paged, head_dim**-0.5))
 
 
-@pytest.mark.parametrize("new", [1, 3])
-@pytest.mark.parametrize(("window", "softcap"), [(None, None), (100, 2.0), (300, None)])
+@pytest.mark.parametrize(
+    ("new", "window", "softcap"), diagonal([1, 3], [(None, None), (100, 2.0), (300, None)])
+)
 def test_the_splits_of_a_sequence_are_reduced(new: int, window: int | None, softcap: float | None) -> None:
     lengths = [SPLIT - 1, SPLIT, SPLIT + 1, 0, 3 * SPLIT]
     paged = cache(lengths, 1, 128)
@@ -117,9 +122,13 @@ def test_what_no_token_sees_is_not_read(window: int, softcap: float | None) -> N
     assert_close(out, expected(q, paged, 0.1, window, softcap))
 
 
-@pytest.mark.parametrize("chip", ["sm_80", "sm_90"], ids=["in-integers", "by-the-chip"])
-@pytest.mark.parametrize("stored", QUANTIZED)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+IN_INTEGERS, BY_THE_CHIP = pytest.param("sm_80", id="in-integers"), pytest.param("sm_90", id="by-the-chip")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored", "chip"),
+    diagonal([torch.bfloat16, torch.float32, torch.float16], QUANTIZED, [IN_INTEGERS, BY_THE_CHIP]),
+)
 def test_a_quantized_cache(
     dtype: torch.dtype, stored: torch.dtype, chip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +175,7 @@ def test_a_prefix_may_be_shared() -> None:
     assert_close(paged_decode_triton(q, *places(paged), 0.2), expected(q, paged, 0.2))
 
 
-@pytest.mark.parametrize("splits", [1, 3, 4, 6, 7, 99])
+@pytest.mark.parametrize("splits", [1, *slow(3, 4, 6), 7, 99])
 def test_sequences_without_room_for_their_splits_are_read_whole(splits: int) -> None:
     lengths = [5, 2 * SPLIT + 1, 30, 2 * SPLIT, 0]
     paged = cache(lengths, 1, 128)

@@ -8,10 +8,13 @@ from kernels.paged_prefill import paged_prefill, paged_prefill_triton
 from kernels.store_kv import quantize, store_kv
 from tests.kernels.paged import scatter
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
+from tests.sampling import diagonal
 
 __all__ = ["bfloat16_products", "poisoned"]
 
 pytestmark = pytest.mark.usefixtures("bfloat16_products")
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def attention(
@@ -102,9 +105,9 @@ def test_equals_the_formula(new: list[int], lengths: list[int]) -> None:
     check(new, lengths)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(3, 3, 64), (7, 1, 80), (8, 2, 96), (8, 1, 128), (2, 2, 256)]
+    ("heads", "kv_heads", "head_dim", "dtype"),
+    diagonal([(3, 3, 64), (7, 1, 80), (8, 2, 96), (8, 1, 128), (2, 2, 256)], DTYPES),
 )
 def test_heads_of_all_sizes_and_groups(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
     check([20, 0, 1], [50, 4, 9], heads, kv_heads, head_dim, dtype)
@@ -118,15 +121,15 @@ def test_a_window_and_a_cap(window: int | None, softcap: float | None) -> None:
     check([45, 20, 1, 0], [45, 130, 90, 7], window=window, softcap=softcap)
 
 
-@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize(
+    ("window", "dtype", "stored"),
+    diagonal([None, 20], [torch.bfloat16, torch.float32, torch.float16], [torch.int8, torch.float8_e4m3fn]),
+)
 def test_a_quantized_cache(window: int | None, dtype: torch.dtype, stored: torch.dtype) -> None:
     check([20, 0, 33], [20, 3, 66], 4, 2, 64, dtype, window=window, stored=stored)
 
 
-@pytest.mark.parametrize("block_size", [1, 3, 16, 24, 32, 48, 96, 128])
-@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(("block_size", "window"), diagonal([1, 3, 16, 24, 32, 48, 96, 128], [None, 50]))
 def test_blocks_of_other_sizes(block_size: int, window: int | None) -> None:
     check([33, 40], [33, 170], block_size=block_size, window=window)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernels.native import library
+from tests.sampling import slow
 
 pytestmark = pytest.mark.skipif(
     platform.system() != "Linux" or shutil.which("cc") is None, reason="Linux and a C compiler"
@@ -141,7 +142,7 @@ def test_a_compiler_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seven() == 7
 
 
-@pytest.mark.parametrize("part", [0, 10, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("part", [*slow(0, 10, 0.3), 0.9, *slow(0.999)])
 def test_a_damaged_library_is_made_anew(part: float, tmp_path: Path) -> None:
     """One that is cut short may load, and be a bus error as soon as it is used: so it is told in a process apart."""
     assert seven() == 7
