@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from engine.demo import corpus, evaluate, tokens, train
 from engine.demo.llama import Shape
+from tests.sampling import slow
 
 FOLDERS = [train.HERE / "model", train.HERE / "draft"]
 TOKENIZER = Tokenizer.from_file(str(FOLDERS[0] / "tokenizer.json"))
@@ -51,10 +52,11 @@ def test_digits_stand_alone() -> None:
     assert len(TOKENIZER.encode("1234567").ids) == 7
 
 
-def test_it_answers_held_out_questions() -> None:
+@pytest.mark.parametrize("count", [12, *slow(120)])
+def test_it_answers_held_out_questions(count: int) -> None:
     """A sample of what the card reports; ``python -m engine.demo.evaluate`` is the whole."""
     model, tokenizer = evaluate.load(FOLDERS[0])
-    exam = [c for c in corpus.exam(0, 400) if c.kind not in ("stories", "lists")][:120]
+    exam = [c for c in corpus.exam(0, 400) if c.kind not in ("stories", "lists")][:count]
     said = evaluate.answers(model, tokenizer, exam)
     right = sum(a == conversation.turns[-1][1] for a, conversation in zip(said, exam, strict=True))
     assert right / len(exam) >= 0.9

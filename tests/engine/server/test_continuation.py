@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.live import EngineServer
+from tests.sampling import slow
 
 CHAT = "/v1/chat/completions"
 QUESTIONS = [
@@ -57,7 +58,7 @@ def cuts(choice: dict[str, Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("question", [QUESTIONS[0], *slow(*QUESTIONS[1:])])
 def test_from_every_token_on_the_answer_goes_on_as_if_never_cut(demo: EngineServer, question: str) -> None:
     whole = ask(demo, question, logprobs=True)
     assert whole["text"]

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -39,11 +38,26 @@ async def eventually(test: Callable[[], Awaitable[bool]], seconds: float = 300) 
             await asyncio.sleep(0.02)
 
 
+Give = Callable[[float], None]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> Give:
+    """A busy machine must not look like a server that is away; a test about that gives less."""
+
+    def give(seconds: float) -> None:
+        monkeypatch.setattr(module, "SECONDS_TO_ANSWER", seconds)
+
+    give(60.0)
+    return give
+
+
 @pytest.fixture
-async def store(own_redis: RedisServer) -> AsyncIterator[RedisCounters]:
+async def store(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisCounters]:
     store = RedisCounters(own_redis.url)
     yield store
     own_redis.kill()
+    monkeypatch.setattr(module, "SECONDS_TO_FLUSH", 0.1)
     store._settlements.clear()
     await store.aclose()
 
@@ -82,10 +96,13 @@ async def test_local_enforces_the_same_limits(own_redis: RedisServer, guarded: G
     assert (await guarded.reserve("x", limits(3, "local"), ONE)).used == (3, 2)
 
 
-async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+async def test_back_again_with_what_it_held(
+    own_redis: RedisServer, guarded: GuardedCounters, patience: Give
+) -> None:
     on = limits(50)
     assert own_redis.process is not None
     assert (await guarded.reserve("before", on, ONE)).used == (1, 1)
+    patience(SECONDS_TO_ANSWER)
     own_redis.process.send_signal(signal.SIGSTOP)
     try:
         async with within(SECONDS_TO_ANSWER + 0.15):
@@ -95,6 +112,7 @@ async def test_back_again_with_what_it_held(own_redis: RedisServer, guarded: Gua
             assert (await guarded.reserve("later", on, ONE)).used == (7, 7), "only the first pay"
         guarded.settle("before", on, ONE)
     finally:
+        patience(60.0)
         own_redis.process.send_signal(signal.SIGCONT)
 
     async def back() -> bool:
@@ -125,7 +143,10 @@ async def test_a_server_that_was_long_away_is_found_soon(
     await eventually(back)
 
 
-async def test_a_server_that_hangs_is_said_to_be_slow(own_redis: RedisServer, store: RedisCounters) -> None:
+async def test_a_server_that_hangs_is_said_to_be_slow(
+    own_redis: RedisServer, store: RedisCounters, patience: Give
+) -> None:
+    patience(SECONDS_TO_ANSWER)
     assert own_redis.process is not None
     own_redis.process.send_signal(signal.SIGSTOP)
     with pytest.raises(StoreDown, match="too slow"):
@@ -137,20 +158,19 @@ async def test_under_load_nobody_waits_for_a_dead_server(
     own_redis: RedisServer, guarded: GuardedCounters, on_failure: str
 ) -> None:
     on = limits(10**6, on_failure)
-    slowest, closed, stop = 0.0, 0, False
+    closed, stop = 0, False
 
     async def load(name: int) -> None:
-        nonlocal slowest, closed
+        nonlocal closed
         turn = 0
         while not stop:
             turn += 1
-            started = time.perf_counter()
             try:
-                await guarded.reserve(f"{name}-{turn}", on, ONE)
+                async with within(SECONDS_TO_ANSWER + 0.15):
+                    await guarded.reserve(f"{name}-{turn}", on, ONE)
                 guarded.settle(f"{name}-{turn}", on, ONE)
             except Overloaded:
                 closed += 1
-            slowest = max(slowest, time.perf_counter() - started)
             await asyncio.sleep(0.001)
 
     tasks = [asyncio.create_task(load(i)) for i in range(4)]
@@ -167,7 +187,6 @@ async def test_under_load_nobody_waits_for_a_dead_server(
     await asyncio.sleep(0.05)
     stop = True
     await asyncio.gather(*tasks)
-    assert slowest < SECONDS_TO_ANSWER + 0.15
     assert bool(closed) == (on_failure == "closed")
     assert not guarded._held
     verdict = await guarded.reserve("after", on, ONE)
@@ -250,8 +269,7 @@ async def test_leaving_while_it_reserves_gives_back(store: RedisCounters) -> Non
         held = await store._redis.hgetall(store._prefix + on.keys[1])
         return sum(map(int, held.values())) == 1
 
-    async with within(1):
-        await eventually(one_left)
+    await eventually(one_left)
     (left,) = (await store._redis.hgetall(store._reserved)).items()
     assert left[0] == b"first"
 
@@ -296,15 +314,17 @@ async def test_a_live_gateway_says_so(redis_server: RedisServer, monkeypatch: py
     await store.aclose()
 
 
-async def test_closing_settles_what_is_left(redis_server: RedisServer) -> None:
+async def test_closing_settles_what_is_left(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_FLUSH", 60.0)
     prefix = f"{{{secrets.token_hex(4)}}}:"
     store, other = (RedisCounters(redis_server.url, prefix=prefix) for _ in range(2))
     on = limits(400)
     await asyncio.gather(*(store.reserve(str(i), on, ONE) for i in range(300)))
     for i in range(300):
         store.settle(str(i), on, ONE)
-    async with within(3):
-        await store.aclose()
+    await store.aclose()
     assert (await other.reserve("x", on, ONE)).used == (301, 1)
     with pytest.raises(StoreDown):
         await store.reserve("late", on, ONE)
