@@ -74,7 +74,7 @@ CMD ["serve"]
 FROM gateway-base AS gateway-guards
 COPY --from=gateway-guards-dependencies /opt/tollgate /opt/tollgate
 COPY --from=source /opt/tollgate /opt/tollgate
-RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.worker, gateway.sidecar.worker; \
+RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker, gateway.sidecar.worker; \
        from gateway.sidecar.models import classifier, embedder, entities, index, minilm, shared_index"
 USER tollgate
 
@@ -100,5 +100,5 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 FROM gateway-base AS gateway
 COPY --from=gateway-dependencies /opt/tollgate /opt/tollgate
 COPY --from=source /opt/tollgate /opt/tollgate
-RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.worker"
+RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker"
 USER tollgate

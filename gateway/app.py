@@ -10,10 +10,10 @@ from functools import partial
 
 from starlette.types import ASGIApp
 
-from gateway import watchdog
-from gateway.aside import Aside
-from gateway.control import tell
+from gateway.children import watchdog
+from gateway.children.aside import Aside
 from gateway.guards.offload import LINE
+from gateway.identity.control import tell
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.keybook import ISSUED

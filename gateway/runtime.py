@@ -17,7 +17,6 @@ from pydantic import SecretStr
 
 from gateway.admission.pool import Pools
 from gateway.admission.shedding import renew
-from gateway.aside import Aside
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_state import EngineState
@@ -30,6 +29,7 @@ from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
 from gateway.cascade.complexity import Classifier
 from gateway.cascade.embedded import Embedded
+from gateway.children.aside import Aside
 from gateway.fallback.switchboard import Switchboard
 from gateway.guards.flags import Flags
 from gateway.guards.guards import Guards

@@ -71,7 +71,7 @@ class Settings:
     leaving: Path | None = None
     """A file that comes to be when the gateway is to stop: from then on workers say that they are not ready."""
     taken_up: Path | None = None
-    """A folder where each worker says which keys it lets in, for ``gateway.control``."""
+    """A folder where each worker says which keys it lets in, for ``gateway.identity.control``."""
     sidecar: Path | None = None
     """The socket of the sidecar, which is there or not as the policy wants it; None: nobody starts one."""
 

@@ -18,7 +18,7 @@ import uvicorn
 import yaml
 
 from gateway.app import build_app
-from gateway.connection import Connection
+from gateway.server.connection import Connection
 from gateway.settings import Settings
 
 OPERATOR = {"authorization": "Bearer metrics-token"}

@@ -14,16 +14,16 @@ from tests.import_graph import ROOT, Graph, circles, file_graph, folders, grow, 
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
-        "errors settings private packages version findings engine_figures regex pii",
+        "errors settings private packages version findings engine_figures regex pii children",
         "policy",
         "types prefixes metering",
-        "stores observe aside child",
+        "stores observe server",
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",
         "stages",
         "pipeline rendered runtime",
-        "web app alone connection control crowd cycle half_close inheritance leash supervisor watchdog worker",
-        "cli __main__",
+        "web",
+        "app process cli __main__",
     ),
     "engine": (
         "errors channel startup version config parallel attention kv_cache",

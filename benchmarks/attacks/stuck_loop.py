@@ -19,7 +19,7 @@ HOLDS = "it is replaced with its stack in the log, and all requests meanwhile ar
 HANDLER = """
 import signal, sys
 MARK = {mark!r}
-if "gateway.worker" in sys.orig_argv:
+if "gateway.process.worker" in sys.orig_argv:
     def stand_still(*_):
         open(MARK, "w").close()
         while True:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.control import ask, identity
+from gateway.identity.control import ask, identity
 from gateway.identity.keys import hash_key, make_key
 from gateway.policy.folder import Folder, find
 from gateway.policy.keybook import FILE, ISSUED, Failed, KeyBook, entries, revoked_hashes

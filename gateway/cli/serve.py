@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TextIO, get_args
 
-from gateway import supervisor
 from gateway.backends.launcher import obstructed, unsound
 from gateway.cli import init
 from gateway.cli.banner import banner
@@ -23,6 +22,7 @@ from gateway.observe import logs
 from gateway.policy.keybook import ISSUED
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
+from gateway.process import supervisor
 from gateway.settings import LogLevel, Settings, SettingsError
 
 log = logging.getLogger(__name__)

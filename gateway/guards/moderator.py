@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Self
 
-from gateway.aside import Aside, Crowded, Died
+from gateway.children.aside import Aside, Crowded, Died
 from gateway.errors import GuardUnavailable
 from gateway.guards import toxicity
 from gateway.guards.offload import AT_ONCE_WEIGHED

@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 
-from gateway.aside import Aside, Crowded, Died
+from gateway.children.aside import Aside, Crowded, Died
 from gateway.guards.pieces import PIECE
 from gateway.guards.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.policy.schema import Policy

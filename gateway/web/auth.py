@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.cycle import HANGUP, Hangup
+from gateway.server.cycle import HANGUP, Hangup
 from gateway.sidecar.api import ACCOUNT
 from gateway.web.context import Context
 

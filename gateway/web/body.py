@@ -7,8 +7,8 @@ from types import TracebackType
 
 from starlette.types import Receive, Scope
 
-from gateway.cycle import HANGUP, Hangup
 from gateway.errors import BodyTooLarge
+from gateway.server.cycle import HANGUP, Hangup
 from gateway.web.coding import Inflater, coding_of
 
 

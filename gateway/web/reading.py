@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from gateway.aside import Aside, Died
+from gateway.children.aside import Aside, Died
 from gateway.errors import BadRequest, Overloaded
 from gateway.policy.schema.limits import Limits
 

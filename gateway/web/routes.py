@@ -8,7 +8,7 @@ from typing import cast
 from starlette.routing import Route
 from starlette.types import Scope
 
-from gateway.aside import Aside
+from gateway.children.aside import Aside
 from gateway.observe.metrics import Metrics
 from gateway.web.dialect import is_anthropics
 from gateway.web.endpoints import health, requests

@@ -138,4 +138,4 @@ def _wait_for(condition, seconds: float = 60.0) -> None:  # type: ignore[no-unty
 
 
 def _workers(gateway: Gateway) -> list[int]:
-    return children(gateway.process.pid, "gateway.worker")
+    return children(gateway.process.pid, "gateway.process.worker")

@@ -18,8 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message
 
-from gateway.aside import Aside
 from gateway.caching.exact import MemoryAnswers
+from gateway.children.aside import Aside
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
 from gateway.policy.revocation import Withdrawn

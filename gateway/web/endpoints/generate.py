@@ -10,7 +10,6 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.cycle import TAKE_BY
 from gateway.errors import (
     TOO_LATE,
     BadRequest,
@@ -21,6 +20,7 @@ from gateway.errors import (
     UpstreamFailed,
 )
 from gateway.policy.schema import parse_duration
+from gateway.server.cycle import TAKE_BY
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context

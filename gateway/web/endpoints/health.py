@@ -14,8 +14,8 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.aside import Aside, Died
 from gateway.backends.readiness import Verdict
+from gateway.children.aside import Aside, Died
 from gateway.errors import Overloaded, UnknownModel
 from gateway.observe.metrics import KIND, Metrics, render_shared
 from gateway.web.context import Context
@@ -30,7 +30,7 @@ async def healthz(request: Request) -> Response:
 
 
 class ReadyPage:
-    """``leaving`` exists once the gateway is to stop (``gateway.supervisor``)."""
+    """``leaving`` exists once the gateway is to stop (``gateway.process.supervisor``)."""
 
     def __init__(self, leaving: Path | None, operator: Operator) -> None:
         self._leaving = leaving

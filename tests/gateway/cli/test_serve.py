@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
-from gateway.supervisor import listen
+from gateway.process.supervisor import listen
 
 POLICY = """\
 version: 1

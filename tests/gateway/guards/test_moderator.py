@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.aside import Aside
+from gateway.children.aside import Aside
 from gateway.errors import GuardUnavailable
 from gateway.findings import Finding
 from gateway.guards import tiers, toxicity

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.aside import Aside
+from gateway.children.aside import Aside
 from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.guards.guards import Guards
 from gateway.guards.inspection import Inspection
@@ -170,8 +170,8 @@ def _ticks(pid: int) -> int:
 
 
 async def test_a_process_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.aside._STUCK", 1)
-    monkeypatch.setattr("gateway.aside._START", 0.2)
+    monkeypatch.setattr("gateway.children.aside._STUCK", 1)
+    monkeypatch.setattr("gateway.children.aside._START", 0.2)
     aside = Aside(1)
     pid = await aside.run("acme", 60, os.getpid)
     os.kill(pid, signal.SIGSTOP)

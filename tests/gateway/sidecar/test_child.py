@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.process.supervisor import Supervisor
 from gateway.sidecar.api import SidecarDown
 from gateway.sidecar.client import SidecarClient
 from gateway.sidecar.config import SidecarConfig
-from gateway.supervisor import Supervisor
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from openai import APIError, AsyncOpenAI, OpenAI
 
-from gateway.connection import Connection
+from gateway.server.connection import Connection
 from tests.fakes import (
     DONE,
     USAGE,
@@ -292,7 +292,7 @@ async def test_a_client_that_ends_its_sending_reads_on(gateway: Gateway, streame
 async def test_a_client_that_ends_its_sending_and_then_leaves_stops_the_upstream(
     gateway: Gateway, upstream: FakeUpstream, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.half_close.SIGN", 0.05)
+    monkeypatch.setattr("gateway.server.half_close.SIGN", 0.05)
     start = stream(sse(delta("a")), whole=False) if streamed else ()
     upstream.scripts = [(*start, Do.HANG)]
     async with Wire(gateway.port) as wire:

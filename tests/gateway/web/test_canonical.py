@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.aside import Aside
+from gateway.children.aside import Aside
 from gateway.observe.metrics import Metrics
 from gateway.web import routes
 from gateway.web.canonical import UNVERSIONED, canonical

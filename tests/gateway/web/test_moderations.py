@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.aside import Aside
+from gateway.children.aside import Aside
 from gateway.guards.moderator import CATEGORIES, Moderator
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics

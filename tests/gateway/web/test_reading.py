@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.aside import Aside
+from gateway.children.aside import Aside
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, Limits
 from gateway.web import reading

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gateway.backends.launcher import Launch, launch
-from gateway.inheritance import INSTALLERS, inherited
+from gateway.children.inheritance import INSTALLERS, inherited
 from gateway.policy.schema import EngineBackend
+from gateway.process.supervisor import Supervisor
 from gateway.settings import Settings
 from gateway.sidecar.config import SidecarConfig
-from gateway.supervisor import Supervisor
 
 NEEDED = (
     *(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.aside import Aside, Crowded, Died
+from gateway.children.aside import Aside, Crowded, Died
 from gateway.errors import BadRequest
 
 pytestmark = pytest.mark.anyio
@@ -67,8 +67,8 @@ async def test_time_in_which_it_cannot_compute_does_not_count(aside: Aside) -> N
 async def test_one_that_gets_nothing_done_is_ended_all_the_same(
     aside: Aside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.aside._STUCK", 1)
-    monkeypatch.setattr("gateway.aside._START", 0)
+    monkeypatch.setattr("gateway.children.aside._STUCK", 1)
+    monkeypatch.setattr("gateway.children.aside._START", 0)
     with pytest.raises(TimeoutError):
         await aside.run("a", 0.1, time.sleep, LONG)
 

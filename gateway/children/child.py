@@ -37,7 +37,7 @@ class Backoff:
 
 class Child:
     """Runs ``argv`` in a process group of its own, so that a terminal's Ctrl-C does not reach it, and for as long as
-    this process lives and no longer (see ``gateway.leash``)."""
+    this process lives and no longer (see ``gateway.children.leash``)."""
 
     def __init__(
         self,

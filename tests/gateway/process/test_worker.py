@@ -13,15 +13,15 @@ import httpx
 import pytest
 
 from gateway.identity.keys import hash_key
+from gateway.process.supervisor import listen
 from gateway.settings import Settings
-from gateway.supervisor import listen
 
 POLICY = """\
 version: 1
 backends: {scripted: {kind: fake, script: [{reply: hi}]}}
 models: {m: {targets: [{backend: scripted, model: m}]}}
 """
-COMMAND = (sys.executable, "-m", "gateway.worker")
+COMMAND = (sys.executable, "-m", "gateway.process.worker")
 
 
 @pytest.fixture

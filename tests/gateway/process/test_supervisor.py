@@ -18,7 +18,7 @@ import pytest
 
 from gateway.backends.launcher import Launch
 from gateway.policy.loader import load_policy
-from gateway.supervisor import CannotListen, LastGood, Supervisor, listen
+from gateway.process.supervisor import CannotListen, LastGood, Supervisor, listen
 
 POLICY = """\
 version: 1
@@ -216,7 +216,9 @@ class Serve:
         children = [
             int(pid) for thread in task.iterdir() for pid in (thread / "children").read_text().split()
         ]
-        return [pid for pid in children if b"gateway.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [
+            pid for pid in children if b"gateway.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
 
     def client(self) -> httpx.Client:
         return httpx.Client(

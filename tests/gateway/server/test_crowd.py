@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from gateway import crowd
-from gateway.crowd import Crowd, Room
+from gateway.server import crowd
+from gateway.server.crowd import Crowd, Room
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +153,7 @@ async def test_as_many_descriptors_as_the_system_lets_us_have() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < 300:
         pytest.skip("the system gives too few to tell")
-    code = "from gateway.crowd import descriptors; print(descriptors())"
+    code = "from gateway.server.crowd import descriptors; print(descriptors())"
     shell = f'ulimit -Sn 100 && ulimit -Hn 300 && exec "{sys.executable}" -c "{code}"'
     done = await asyncio.to_thread(
         subprocess.run, ["sh", "-c", shell], capture_output=True, text=True, check=True

@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from gateway.connection import Connection
-from gateway.crowd import Crowd, Room
-from gateway.cycle import HANGUP, TAKE_BY
+from gateway.server.connection import Connection
+from gateway.server.crowd import Crowd, Room
+from gateway.server.cycle import HANGUP, TAKE_BY
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.alone import not_shared
+from gateway.policy.alone import not_shared
 from tests.fakes import policy
 
 BUDGET = {"tenants": {"a": {"budget": {"usd_per_day": 1.0}}}}

@@ -1,4 +1,4 @@
-"""One process that serves requests: ``python -m gateway.worker``, started by ``tollgate serve``.
+"""One process that serves requests: ``python -m gateway.process.worker``, started by ``tollgate serve``.
 
 Settings come from the environment (``gateway.settings``); so does the number of the listening socket's file
 descriptor, which the supervisor holds open across a worker's death so that no connection is refused meanwhile.
@@ -18,10 +18,10 @@ from types import FrameType
 
 import uvicorn
 
-from gateway import watchdog
-from gateway.connection import Connection
-from gateway.crowd import Crowd, Room, descriptors
+from gateway.children import watchdog
 from gateway.observe import logs, room
+from gateway.server.connection import Connection
+from gateway.server.crowd import Crowd, Room, descriptors
 from gateway.settings import SOCKET_FD, Settings, SettingsError
 
 log = logging.getLogger(__name__)

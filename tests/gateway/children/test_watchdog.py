@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.child import Backoff, Child
-from gateway.watchdog import PULSE_FD, Watchdog
+from gateway.children.child import Backoff, Child
+from gateway.children.watchdog import PULSE_FD, Watchdog
 
 pytestmark = [
     pytest.mark.anyio,
@@ -22,7 +22,7 @@ pytestmark = [
 
 WORKER = """
 import asyncio, faulthandler, os, re, sys, time
-from gateway import watchdog
+from gateway.children import watchdog
 
 def compute():
     re.match("(a+)+b", "a" * 200)  # in C, and with the interpreter's lock

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.child import Backoff, Child
+from gateway.children.child import Backoff, Child
 
 pytestmark = pytest.mark.anyio
 
@@ -170,7 +170,7 @@ async def test_very_long_lines_and_bytes_that_are_no_text() -> None:
 def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     program = """
         import asyncio, sys
-        from gateway.child import Child
+        from gateway.children.child import Child
 
         async def main():
             child = Child("it", ["sh", "-c", "sleep 60 & echo $$ $!; trap '' TERM HUP INT; while :; do sleep 1; done"],
@@ -197,7 +197,7 @@ def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_the_leash_does_not_start_what_has_no_parent_any_more(tmp_path: Path) -> None:
-    leash = Path(sys.modules["gateway.child"].__file__ or "").with_name("leash.py")
+    leash = Path(sys.modules["gateway.children.child"].__file__ or "").with_name("leash.py")
     file = tmp_path / "ran"
     done = subprocess.run(
         [sys.executable, leash, "1", "touch", file], capture_output=True, text=True, check=False
@@ -209,7 +209,7 @@ def test_the_leash_does_not_start_what_has_no_parent_any_more(tmp_path: Path) ->
 async def test_an_obstacle_is_waited_for_and_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.child._LOOK_AGAIN", 0.01)
+    monkeypatch.setattr("gateway.children.child._LOOK_AGAIN", 0.01)
     looks: list[int] = []
     way, began = tmp_path / "way", tmp_path / "began"
 

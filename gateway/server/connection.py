@@ -18,10 +18,10 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.crowd import Crowd
-from gateway.cycle import HANGUP, Cycle, Hangup
 from gateway.errors import BadRequest, GatewayError, Overloaded
-from gateway.half_close import HalfClosed
+from gateway.server.crowd import Crowd
+from gateway.server.cycle import HANGUP, Cycle, Hangup
+from gateway.server.half_close import HalfClosed
 
 SLOW = 10.0
 """Seconds after which a request that is still coming in makes room, where there is none, for others."""

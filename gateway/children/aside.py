@@ -1,8 +1,8 @@
 """Long computations, each in a process beside this one, which is ended when its time is up.
 
 A thread would not do: what computes in Python, or in C without giving up the interpreter's lock, stops all threads.
-``python -m gateway.aside FD`` is such a process; it reads pickled calls from a socket and writes what comes of them.
-Only this program's own functions are called, by whoever started it.
+``python -m gateway.children.aside FD`` is such a process; it reads pickled calls from a socket and writes what comes of
+them. Only this program's own functions are called, by whoever started it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
-from gateway.child import LEASH
+from gateway.children.child import LEASH
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from gateway.__main__ import main
-from gateway.control import SOCKET, ask, identity
-from tests.gateway.test_supervisor import ASK, Serve
+from gateway.identity.control import SOCKET, ask, identity
+from tests.gateway.process.test_supervisor import ASK, Serve
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -23,11 +23,12 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gateway.alone import not_shared
 from gateway.backends.launcher import Launch, launches
-from gateway.child import Child, OnLine
-from gateway.control import Control, make_room
-from gateway.inheritance import INSTALLERS, inherited
+from gateway.children.child import Child, OnLine
+from gateway.children.inheritance import INSTALLERS, inherited
+from gateway.children.watchdog import PULSE_FD, Watchdog
+from gateway.identity.control import Control, make_room
+from gateway.policy.alone import not_shared
 from gateway.policy.keybook import ISSUED
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
@@ -36,7 +37,6 @@ from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
 from gateway.sidecar.config import CONFIG, SidecarConfig
 from gateway.sidecar.need import needs_sidecar, sidecar_config
-from gateway.watchdog import PULSE_FD, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -311,7 +311,7 @@ async def run(settings: Settings, listener: socket.socket, env: Mapping[str, str
                     )
                     supervisor.start_worker(
                         "gateway" if settings.workers == 1 else f"gateway {number}",
-                        (sys.executable, "-m", "gateway.worker"),
+                        (sys.executable, "-m", "gateway.process.worker"),
                         env={**own.to_env(), **shared, SOCKET_FD: str(listener.fileno())},
                         pass_fds=[listener.fileno()],
                     )

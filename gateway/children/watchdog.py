@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.child import Child
+from gateway.children.child import Child
 
 log = logging.getLogger(__name__)
 

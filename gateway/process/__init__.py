@@ -1,0 +1,1 @@
+"""The processes of ``tollgate serve``: one that supervises, and the workers that serve."""
