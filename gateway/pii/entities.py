@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 
 from gateway.pii.patterns import PATTERNS
 from gateway.pii.recognizers import NAMES, RECOGNIZERS
@@ -38,7 +39,7 @@ def _problem(
         return None
     if not pattern and entity not in NAMES and entity not in RECOGNIZERS:
         return (
-            "nobody here can find it; the names are Presidio's, see the guards in the reference of policies"
+            f"nobody here can find it; {_meant(entity)} names are Presidio's, see the reference of policies"
         )
     if "model" not in checks:
         return "only the model tier can find it; add 'model' to 'checks'"
@@ -50,3 +51,10 @@ def _problem(
                     f"name one under 'sidecar', as in 'spacy: {{{language}: …}}'"
                 )
     return None
+
+
+def _meant(entity: str) -> str:
+    known = (*PATTERNS, *NAMES, *RECOGNIZERS)
+    begins = (name for name in known if name.startswith(entity))
+    like = next(begins, None) or next(iter(get_close_matches(entity, known, n=1)), None)
+    return f"did you mean '{like}'? The" if like else "the"

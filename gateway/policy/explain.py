@@ -7,6 +7,7 @@ from pydantic_core import ErrorDetails
 from gateway.policy.fields import kind_of, locate, models_in
 from gateway.policy.problems import KeyPath, listed, suggestion
 from gateway.policy.schema import Backend, Guard
+from gateway.policy.yaml_tree import typed
 
 _PLAIN_WORDS = {
     "missing": "is required, and missing",
@@ -18,6 +19,19 @@ _PLAIN_WORDS = {
     "bool_type": "should be true or false",
     "bool_parsing": "should be true or false",
     "too_short": "should have at least one entry",
+    "int_type": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "int_parsing_size": "should be a smaller number",
+    "float_type": "should be a number",
+    "float_parsing": "should be a number",
+    "finite_number": "should be a number",
+}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "should be {} or more"),
+    "greater_than": ("gt", "should be more than {}"),
+    "less_than_equal": ("le", "should be {} or less"),
+    "less_than": ("lt", "should be less than {}"),
 }
 
 
@@ -27,7 +41,7 @@ def explain(details: ErrorDetails) -> tuple[KeyPath, str]:
     context = details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden" if owner is not None:
-            return path, f"unknown key{suggestion(str(path[-1]), tuple(owner.model_fields))}"
+            return path, f"unknown key{_meant(str(path[-1]), tuple(owner.model_fields), details['input'])}"
         case "union_tag_not_found":
             if not isinstance(details["input"], dict):
                 return path, _PLAIN_WORDS["model_type"]
@@ -40,9 +54,29 @@ def explain(details: ErrorDetails) -> tuple[KeyPath, str]:
             return path, str(context.get("error"))
         case _ if details["input"] is None and details["type"] != "missing":
             return path, "has no value; write one, or remove the key"
+        case bound if bound in _BOUNDS:
+            name, words = _BOUNDS[bound]
+            return path, words.format(f"{context[name]:g}")
+        case "int_type" | "float_type" if _quoted(details["input"]):
+            return path, f"{_PLAIN_WORDS[details['type']]}, without quotes"
         case known:
             message = details["msg"].removeprefix("Input ")
             return path, _PLAIN_WORDS.get(known, message[:1].lower() + message[1:])
+
+
+def _quoted(value: object) -> bool:
+    """Whether it is a number but for its quotes."""
+    return isinstance(value, str) and not isinstance(typed(value), str | bool)
+
+
+def _meant(key: str, known: tuple[str, ...], value: object) -> str:
+    """What may have been meant by a key that is unknown."""
+    name, colon, rest = key.partition(":")
+    if colon and rest and name in known:
+        return f"; put a space after the colon: '{name}: {rest}'"
+    if value is None and key.isdigit():
+        return "; write numbers without commas: 1000, not 1,000"
+    return suggestion(key, known)
 
 
 def _kinds(path: KeyPath) -> tuple[str, ...]:

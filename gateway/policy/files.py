@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +36,7 @@ def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]
     Raises ``PolicyError`` if the folder has none.
     """
     try:
-        names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(_SUFFIXES))
+        there = sorted(entry.name for entry in directory.iterdir())
     except FileNotFoundError:
         raise _nothing(
             directory,
@@ -45,9 +47,10 @@ def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]
     except (OSError, ValueError) as error:
         raise _nothing(directory, f"cannot be read: {_why(error)}") from None
     # Names with a leading dot are the half-written files of editors and of `tollgate keys`.
-    files = tuple(directory / name for name in names if not name.startswith("."))
+    visible = [name for name in there if not name.startswith(".")]
+    files = tuple(directory / name for name in visible if name.lower().endswith(_SUFFIXES))
     if not files:
-        raise _nothing(directory, "holds no *.yaml file; write one that begins with 'version: 1'")
+        raise _nothing(directory, f"holds no *.yaml file; {_instead(visible)}")
     return (*files, *(path for path in also if _stamp(path) is not None))
 
 
@@ -58,8 +61,12 @@ def read_files(directory: Path, also: Sequence[Path] = ()) -> tuple[PolicyFile, 
 
 def read_file(path: Path) -> PolicyFile:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        found = path.stat()
+        if found.st_size > MAX_BYTES:
             return PolicyFile(path, None, f"is larger than {MAX_BYTES} bytes")
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            # A pipe would be waited for, and a device might never end.
+            return PolicyFile(path, None, "is a pipe, a device or a socket; write a file, or remove it")
         content = path.read_bytes()
     except IsADirectoryError:
         return PolicyFile(
@@ -68,7 +75,7 @@ def read_file(path: Path) -> PolicyFile:
             "is a folder where a file should be (Docker makes one if the mounted file does not exist)",
         )
     except OSError as error:
-        return PolicyFile(path, None, f"cannot be read: {_why(error)}")
+        return PolicyFile(path, None, _unread(path, error))
     if not content:
         return PolicyFile(path, content, "is empty; write something or remove the file")
     return PolicyFile(path, content)
@@ -155,12 +162,12 @@ class FollowedFiles:
 def _stamp(path: Path) -> Stamp | None:
     """None for a file that is not there; one that cannot be looked at is there."""
     try:
-        stat = path.stat()
+        found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         return (error.errno or 0, 0, 0, 0)
-    return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _fresh(stamp: Stamp | None) -> bool:
@@ -170,6 +177,23 @@ def _fresh(stamp: Stamp | None) -> bool:
 
 def _nothing(directory: Path, message: str) -> PolicyError:
     return PolicyError([Problem(directory, 1, message)])
+
+
+def _instead(names: Sequence[str]) -> str:
+    """What to do about a folder of these files, none of which is read."""
+    meant = next(
+        (name for name in names if any(suffix in name.lower() for suffix in (*_SUFFIXES, ".json"))), None
+    )
+    if meant is None:
+        return "write one that begins with 'version: 1'"
+    return f"rename '{meant}' so that it ends with .yaml, or write one that begins with 'version: 1'"
+
+
+def _unread(path: Path, error: OSError) -> str:
+    with suppress(OSError):
+        if isinstance(error, FileNotFoundError) and path.is_symlink():
+            return f"is a link to '{path.readlink()}', which is not there; correct the link or remove it"
+    return f"cannot be read: {_why(error)}"
 
 
 def _why(error: Exception) -> str:

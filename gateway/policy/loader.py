@@ -65,6 +65,8 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
     disabled = dict(_without_key(folder.root, content))
     silenced = set()
     for path, place, scalar in yaml_tree.scalars(folder.root):
+        if scalar.broken:
+            silenced.add(path)
         if scalar.unset and not _is_backend_key(path):
             silenced.add(path)
             problems.append(Problem.at(place, _unset(scalar.unset), path))

@@ -43,6 +43,8 @@ class Scalar:
     """Environment variables without a default that are set to nothing."""
     used: bool = False
     """Environment variables stand in it."""
+    broken: bool = False
+    """What is meant cannot be told, which has been said."""
     size: int = 1
     depth: int = 0
 
@@ -181,7 +183,7 @@ class _Composer:
             result = substitute(written, self._env)
         except ValueError as error:
             self._problem(place, str(error))
-            return Scalar(place, written, written)
+            return Scalar(place, written, written, broken=True)
         text = result.text
         plain = event.implicit[0] and event.tag is None
         # An environment value is never null, only nothing: a key that reads "null" is a key.
