@@ -261,5 +261,9 @@ class EstimatedWait(float):
     """Seconds that the gateway thinks fit, where the server did not name any."""
 
 
+ENGINE_SOON = 2.0
+"""Seconds in which a bundled engine that crashed is mostly there again."""
+
+
 class NotConnected(UpstreamUnavailable):
     """The server let the time to connect pass in silence: it is not asked again at once."""

@@ -66,10 +66,11 @@ class Exchange:
         *,
         api_key: str | None = None,
         base_url: str = "",
+        outage: Outage | None = None,
     ) -> None:
         """``api_key`` and the host of ``base_url`` are told to no caller, should the server name them in an error."""
         self.backend = backend
-        self.outage = Outage()
+        self.outage = outage or Outage()
         self._client = Client(transport=transport)
         self._read_error = read_error
         self._scrubber = Scrubber(backend, api_key, urlsplit(base_url).hostname)

@@ -18,8 +18,9 @@ from gateway.backends.clock import Clock
 from gateway.backends.collecting import Collecting
 from gateway.backends.exchange import Exchange
 from gateway.backends.reading import Body, Dialect, Events, Reading
+from gateway.backends.upstream_errors import Outage
 from gateway.backends.vector_reading import VectorsBody
-from gateway.errors import BadRequest, Rejected
+from gateway.errors import ENGINE_SOON, BadRequest, Rejected
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
 from gateway.wire import openai_chat, openai_completions, openai_embeddings
@@ -60,7 +61,9 @@ class OpenAIBackend:
             for dialect in (_CHAT, _COMPLETIONS, _EMBEDDINGS)
         }
         self._health = Endpoint("GET", probe_url)
-        self._exchange = Exchange(name, transport, api_key=api_key, base_url=base_url)
+        # The bundled engine is started again at once, and asked all the time how it is.
+        outage = Outage(ENGINE_SOON) if hints else Outage()
+        self._exchange = Exchange(name, transport, api_key=api_key, base_url=base_url, outage=outage)
         self._cap = cap_name(base_url)
         self._hints = hints
         self._continues = continues

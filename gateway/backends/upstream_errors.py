@@ -64,18 +64,20 @@ _NOT_ADMITTED = {"deadline_unreachable": "deadline_exceeded", "queue_full": "que
 class Outage:
     """How long a server has been failing us, and so when to try again: the longer it lasts, the longer the wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = 30.0) -> None:
+        """``most`` seconds are the longest wait."""
+        self._most = most
         self._since: float | None = None
 
     def over(self) -> None:
         self._since = None
 
     def wait(self) -> EstimatedWait:
-        """Seconds after which another try makes sense: as long as the outage has lasted, within 1 and 30."""
+        """Seconds after which another try makes sense: as long as the outage has lasted, 1 at least."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        return EstimatedWait(min(max(1.0, now - self._since), 30.0))
+        return EstimatedWait(min(max(1.0, now - self._since), self._most))
 
 
 def from_transport(backend: str, error: httpx.TransportError, outage: Outage) -> GatewayError:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from gateway.errors import (
+    ENGINE_SOON,
     BadRequest,
     ContentPolicy,
     ContextTooLong,
@@ -33,6 +34,7 @@ from gateway.fallback.continuation import (
     can_be_one,
     continued,
 )
+from gateway.fallback.retry import RetryBudget
 from gateway.fallback.switchboard import Switchboard
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
@@ -40,8 +42,6 @@ from gateway.policy.schema import EngineBackend
 from gateway.types import Call, Candidate
 
 LARGER = "larger_context"
-ENGINE_SOON = 2.0
-"""Seconds in which a bundled engine that crashed is mostly there again."""
 UNASKED = frozenset({"shadow", "judge", "verifier"})
 """Purposes of calls that no caller made: however they end, they decide nothing about callers' own."""
 OUTCOMES = UPSTREAM | {
@@ -60,6 +60,7 @@ class Attempts:
         self._switchboard = switchboard
         self._metrics = metrics
         self._began = time.perf_counter()
+        self._unasked = call.purpose in UNASKED
         self._caller = Caller(call.principal.tenant, call.principal.key_id)
         self._made = 0
         self._facts: list[dict[str, Any]] = []
@@ -87,17 +88,15 @@ class Attempts:
         while self._left:
             turn = self._left.popleft()
             backend = turn.candidate.target.backend
-            line = self._switchboard[backend]
             limits = self._call.policy.backends[backend].breaker
-            counts = self._call.purpose not in UNASKED
-            trial = self._breaker(turn).admit(self._caller, limits, counts=counts)
+            trial = self._breaker(turn).admit(self._caller, limits, counts=not self._unasked)
             if trial is None:
                 self._skipped.append(turn)
                 continue
             if self._failed is not None:
                 self._goes_over(*self._failed, turn.candidate)
             if not turn.failed:
-                line.budget.deposit(self._call.policy.models[turn.candidate.model].retry.budget)
+                self._budget(turn).deposit(self._call.policy.models[turn.candidate.model].retry.budget)
             if self._cut is not None and self.sent is not None:
                 return self._recovery(turn, trial, self.sent)
             self._call.candidate = turn.candidate
@@ -245,19 +244,22 @@ class Attempts:
     def _before_retry(self, turn: Turn, error: GatewayError) -> float:
         """Put the same candidate first once more, where that makes sense, and return how long to wait for it."""
         rules = self._call.policy.models[turn.candidate.model].retry
-        line = self._switchboard[turn.candidate.target.backend]
         failed = turn.failed + 1
         if failed >= rules.attempts or not retry.can_succeed(error) or not self._is_usable(turn):
             return 0.0
         others = any(self._is_usable(other) for other in self._left)
         wait = retry.pause(error, rules.backoff, failed, others=others, left=self._time_left(turn.candidate))
-        if wait is None or not line.budget.take(rules.budget):
+        if wait is None or not self._budget(turn).take(rules.budget):
             return 0.0
         self._left.appendleft(replace(turn, failed=failed))
         return wait
 
     def _is_usable(self, turn: Turn) -> bool:
         return self._breaker(turn).wait(self._caller) == 0
+
+    def _budget(self, turn: Turn) -> RetryBudget:
+        line = self._switchboard[turn.candidate.target.backend]
+        return line.aside if self._unasked else line.budget
 
     def _breaker(self, turn: Turn) -> Breaker:
         return self._switchboard.breaker(turn.candidate.target)
@@ -294,10 +296,11 @@ class Attempts:
     def _once_more(self, turn: Turn, error: GatewayError) -> None:
         """The only candidate there is gets one more chance, unless it has fallen silent or is known to be sick."""
         candidate = turn.candidate
-        line = self._switchboard[candidate.target.backend]
         if self._asked_again or len(self._call.candidates) > 1 or isinstance(error, UpstreamTimeout):
             return
-        if self._is_usable(turn) and line.budget.take(self._call.policy.models[candidate.model].retry.budget):
+        if self._is_usable(turn) and self._budget(turn).take(
+            self._call.policy.models[candidate.model].retry.budget
+        ):
             self._asked_again = True
             self._left.append(Turn(candidate))
 

@@ -38,6 +38,8 @@ class Line:
     """A backend's."""
 
     budget: RetryBudget = field(default_factory=RetryBudget)
+    aside: RetryBudget = field(default_factory=RetryBudget)
+    """For calls that no caller made: they take no retries from callers."""
     refused: dict[str, str] = field(default_factory=dict)
     """Models (as the backend knows them) for which it refuses our credentials, and the error's code."""
 

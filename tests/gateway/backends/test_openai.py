@@ -850,6 +850,22 @@ async def test_the_longer_an_outage_the_longer_the_wait(
     assert (await failure(backend)).retry_after == 1
 
 
+async def test_the_bundled_engine_is_soon_there_again(
+    upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("gateway.backends.upstream_errors.time.monotonic", lambda: now)
+    upstream.scripts = [reply("", status=503)]
+    url = upstream.base_url
+    engine = OpenAIBackend("engine", base_url=url, probe_url=f"{url}/models", hints=True)
+    waits = []
+    for later in (0, 5, 60):
+        now += later
+        waits.append((await failure(engine)).retry_after)
+    await engine.aclose()
+    assert waits == [1, 2, 2]
+
+
 @pytest.mark.parametrize("end", [Do.CLOSE, Do.HANG], ids=["cut", "stalled"])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_an_error_whose_body_never_comes_is_that_error_still(

@@ -19,7 +19,7 @@ from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
 from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.stages.fallback import fallback
-from gateway.types import Backend, Call, Candidate, Chunk, Chunks, Demand, Handler, Spending, Usage
+from gateway.types import Backend, Call, Candidate, Chunk, Chunks, Demand, Handler, Purpose, Spending, Usage
 from tests import faults
 from tests.fakes import FakeUpstream, a_call, policy, within
 from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
@@ -324,6 +324,17 @@ async def test_retries_have_a_budget() -> None:
         for _ in range(50):
             await failure(r, r.call())
         assert 50 + 10 <= r.attempts()[0] <= 50 + 10 + 10
+
+
+@pytest.mark.parametrize("purpose", ["shadow", "judge", "verifier"])
+async def test_what_no_caller_asked_for_takes_no_retries_from_callers(purpose: Purpose) -> None:
+    async with row(FaultServer(faults.broken), retry={"backoff": "1ms", "budget": 0.01}) as r:
+        for _ in range(20):
+            await failure(r, replace(r.call(), purpose=purpose))
+        before = r.attempts()[0]
+        assert before == 20 + 10, "they have a budget of their own"
+        await failure(r, r.call())
+        assert r.attempts()[0] == before + 2
 
 
 async def test_a_budget_of_nothing_allows_no_retry() -> None:
