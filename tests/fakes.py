@@ -346,6 +346,22 @@ def a_call(
     )
 
 
+class Held:
+    """A purse that holds dollars, or only tokens."""
+
+    def __init__(self, dollars: int | None) -> None:
+        self.dollars = dollars
+
+    async def hold(self, call: Call) -> int | None:
+        return None
+
+    def most(self, call: Call) -> int | None:
+        return self.dollars
+
+    def release(self, call: Call, spent: Spending | None = None) -> None:
+        return None
+
+
 _BEAT = 0.005
 """Seconds."""
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import httpx
 import orjson
 
-from gateway.backends import anthropic_errors, fitting
+from gateway.backends import anthropic_errors, extras, fitting
 from gateway.backends.anthropic_reading import Body, Events
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
@@ -68,7 +68,7 @@ class AnthropicBackend:
             self._headers["x-api-key"] = api_key
 
     def stream(self, call: Call, target: Target) -> Chunks:
-        """Raises ``BadRequest``, too, for what this provider has no equivalent of."""
+        """Raises ``BadRequest``, too, for what this provider has no equivalent of, or a budget cannot hold."""
         if call.request.embeds:
             raise BadRequest(
                 f"Backend '{self.name}' is Anthropic's API, which has no embeddings. Ask for a model whose backend is "
@@ -79,6 +79,8 @@ class AnthropicBackend:
         fitting.forget(call)
         # All that the gateway wishes for itself is unknown here.
         asked = fitting.without(fitting.fitted(call, fitting.CAPS[1]), call.wishes)
+        if asked.native is not None and asked.speaks(DIALECT):
+            extras.check_native(call, asked.native.body, target)
 
         def answer(request: ChatRequest) -> Chunks:
             return self._formed(call, request, target)

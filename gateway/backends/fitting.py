@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from gateway.errors import BadRequest, ContextTooLong
 from gateway.types import Call, ChatRequest, Json
@@ -17,8 +18,9 @@ CAPS = ("max_tokens", "max_completion_tokens")
 OTHER_CAPS = frozenset({"n_predict", "num_predict", "max_new_tokens", "max_output_tokens"})
 """Names for a cap that only some servers know, and heed before the usual ones: llama.cpp's server does with the first.
 Where tokens or dollars are limited the cap that was reserved is to be the only one."""
-OTHER_MODELS = "models"
-"""OpenRouter's list of who may answer in the model's place: which model a caller may use is the policy's to say."""
+OTHER_MODELS, NATIVE_MODELS = "models", "fallbacks"
+"""OpenRouter's and Anthropic's lists of who may answer in the model's place: which model a caller may use is the
+policy's to say."""
 MAX_TOKENS = "x-tollgate-max-tokens"
 """The header, of the bundled engine's answers and of ours, that tells to what the cap was clipped."""
 IGNORED = "x-tollgate-ignored"
@@ -43,6 +45,9 @@ _UNKNOWN = re.compile(
     r"|not allowed|unexpected|additional propert",
     re.IGNORECASE,
 )
+_UNFIT = re.compile(r"[^\w.\[\]-]", re.ASCII)
+"""In a header: line breaks above all."""
+_LONGEST_NAME, _MOST_NAMES = 64, 32
 _LEFT = (
     # OpenAI and vLLM; the number of the prompt's tokens is the second one.
     r"maximum context length is (\d+) tokens.*?\((\d+) (?:in|of|from) (?:the|your) ",
@@ -86,11 +91,16 @@ def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:
 
 def _without_loopholes(call: Call) -> ChatRequest:
     """The call's request without what would lead around its caller's limits at the server."""
-    names = {OTHER_MODELS, *(OTHER_CAPS if call.purse is not None else ())} & call.request.params.keys()
+    request, native = call.request, call.request.native
+    if native is not None and NATIVE_MODELS in native.body:
+        tell_ignored(call, [NATIVE_MODELS])
+        body = {name: value for name, value in native.body.items() if name != NATIVE_MODELS}
+        request = replace(request, native=replace(native, body=body))
+    names = {OTHER_MODELS, *(OTHER_CAPS if call.purse is not None else ())} & request.params.keys()
     if not names:
-        return call.request
+        return request
     tell_ignored(call, sorted(names))
-    return without(call.request, names)
+    return without(request, names)
 
 
 def clipped(call: Call, request: ChatRequest, most: int) -> ChatRequest:
@@ -172,8 +182,9 @@ def tell_cap(call: Call, tokens: int) -> None:
 
 
 def tell_ignored(call: Call, names: list[str]) -> None:
+    """``names`` are the caller's own, of any characters and length, and go into a header."""
     known = call.receipt.notes.get("backend", {}).get("ignored", [])
-    ignored = sorted({*known, *names})
+    ignored = sorted({*known, *(_UNFIT.sub("?", name[:_LONGEST_NAME]) for name in names)})[:_MOST_NAMES]
     call.reply_headers[IGNORED] = ", ".join(ignored)
     call.receipt.note("backend", ignored=ignored)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from gateway.backends import fitting
+from gateway.backends import extras, fitting
 from gateway.backends.client import Endpoint
 from gateway.backends.clock import Clock
 from gateway.backends.collecting import Collecting
@@ -74,7 +74,8 @@ class OpenAIBackend:
         self._post_headers = {**self._headers, "content-type": "application/json"}
 
     def stream(self, call: Call, target: Target) -> Chunks:
-        """Raises ``BadRequest`` at once for embeddings of the bundled engine, which has none."""
+        """Raises ``BadRequest`` at once for embeddings of the bundled engine, which has none; and for what a budget
+        cannot hold (``extras``)."""
         dialect = _dialect(call.request)
         if self._hints and dialect is _EMBEDDINGS:
             raise BadRequest(
@@ -94,6 +95,8 @@ class OpenAIBackend:
         asked = fitting.capped(call) if self._hints else fitting.fitted(call, name)
         if asked.continues and not self._continues:
             asked = replace(asked, continues=False)
+        if not self._hints:
+            extras.check(call, asked, target)
 
         def send(request: ChatRequest) -> Chunks:
             return self._exchange.ask(

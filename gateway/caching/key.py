@@ -75,6 +75,7 @@ BESIDE_POLICY = frozenset(
             "prices",
             "default_price",
             "on_unpriced",
+            "extras",
             "trusted_proxies",
             "cors",
         ),

@@ -12,6 +12,10 @@ from gateway.policy.schema import Policy
 from gateway.types import Chunk, Json, Spending, Usage
 
 NOTHING = Usage(0, 0)
+MOST_CHARACTERS_PER_TOKEN = 16
+"""On average over an answer: four times what is usual. Of a run of spaces or of dashes a token may hold more."""
+SHORT = 256
+"""Characters of which nothing is proven."""
 
 _THOUGHTS = frozenset({"reasoning", "reasoning_content", "redacted_thinking"})
 _UNSAID = frozenset({"role", "id", "type", "index", "embedding", "signature", "data", "reasoning_details"})
@@ -52,12 +56,17 @@ class Tally:
         return max(self._pieces, -int(-self._quarters // CHARACTERS_PER_TOKEN))
 
     @property
+    def proven(self) -> int:
+        """Tokens that a text of some length proves: with fewer it would be neither words nor code."""
+        return (self._quarters - SHORT) // MOST_CHARACTERS_PER_TOKEN
+
+    @property
     def told(self) -> Usage | None:
         """The server's own figures, where they are all that an answer needs that came to its own end."""
         told = self.usage
         if told is None or not told.prompt or not (told.completion or not self._pieces):
             return None
-        return told
+        return told if told.completion >= self.proven else None
 
     def of(self, prompt: int, unseen: int, *, whole: bool, thoughts: int = 0) -> tuple[Usage, bool]:
         """What it used, and whether that is estimated. ``whole``: the answer came to its own end.
@@ -72,6 +81,9 @@ class Tally:
         if not told.prompt or (counted and not told.completion):
             # No prompt is nothing, and nothing is said with no tokens: what the server leaves out is counted.
             return replace(told, prompt=told.prompt or prompt, completion=told.completion or counted), True
+        if told.completion < self.proven:
+            # It tells of the last piece alone, say, or of a part of the choices.
+            return replace(told, completion=counted + hidden), True
         if whole or counted <= told.completion:
             return told, False
         # A server may tell the usage as it goes along, and be cut before the last of it.

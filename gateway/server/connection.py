@@ -57,6 +57,8 @@ class Connection(HttpToolsProtocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._hangup = Hangup(self._proven)
         self._half_closed: HalfClosed | None = None
+        self._answering: RequestResponseCycle | None = None
+        """Of requests that were sent one behind the other uvicorn knows the last alone."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -84,6 +86,9 @@ class Connection(HttpToolsProtocol):
             self._half_closed.cancel()
         if self.crowd is not None:
             self.crowd.left(self)
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
         self._hangup.happened()
 
@@ -208,6 +213,10 @@ class Connection(HttpToolsProtocol):
             self.cycle.__class__ = Cycle
         if len(self.pipeline) > self.max_pipeline:
             raise ValueError("too many requests that wait")
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         self._went_on = True

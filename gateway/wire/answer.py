@@ -138,12 +138,20 @@ def read_usage(raw: Json) -> Usage | None:
     if not (is_count(raw, "prompt_tokens") and is_count(raw, "completion_tokens")):
         return None
     read, spoken = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
+    prompt, completion = count(raw, "prompt_tokens"), count(raw, "completion_tokens")
+    reasoning = count(spoken, "reasoning_tokens") if spoken else 0
+    if (beyond := count(raw, "total_tokens") - prompt - completion) > 0:
+        # xAI and Gemini leave thoughts, which they bill, out of the completion; others tell nothing but the total.
+        if prompt or completion:
+            completion, reasoning = completion + beyond, max(reasoning, beyond)
+        else:
+            prompt = beyond
     usage = Usage(
-        prompt=count(raw, "prompt_tokens"),
-        completion=count(raw, "completion_tokens"),
+        prompt=prompt,
+        completion=completion,
         cached=count(read, "cached_tokens") if read else 0,
         cache_write=count(read, "cache_write_tokens") if read else 0,
-        reasoning=count(spoken, "reasoning_tokens") if spoken else 0,
+        reasoning=reasoning,
     )
     return usage if usage.believable else None
 

@@ -178,6 +178,9 @@ class Policy(Frozen):
     """For targets of a provider's that neither ``prices`` nor the catalogue knows."""
     on_unpriced: Literal["refuse", "free"] = "refuse"
     """What becomes of a request under a budget that may reach a target without a price."""
+    extras: tuple[Text, ...] = ()
+    """What requests under a budget may ask of a provider beside what the price table counts, by the names of fields and
+    of kinds of tools."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose ``X-Forwarded-For`` is believed."""
     cors: Cors = Cors()

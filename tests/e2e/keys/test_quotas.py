@@ -159,6 +159,7 @@ def prices(path: str, at: Any) -> list[Row]:
 
 
 BUDGET = {"tenants": {"acme": {"budget": {"usd_per_day": 100.0}}}}
+PRICED_BUDGET = {**BUDGET, "prices": {"u": {"input": 1.0, "output": 2.0}}}
 HOUSE_IS_BROKE = {"tenants": {"tollgate": {"quotas": {"tokens_per_minute": 1}}}}
 SHADOWED = {"models": {"m": on("script", shadow={"model": "other"})}}
 JUDGED = {
@@ -185,6 +186,15 @@ ROWS = [
     *prices("default_price", lambda **price: {"default_price": price}),
     Row(
         "on_unpriced", {**BUDGET, "on_unpriced": "free"}, code(model="up"), 200, "model_has_no_price", BUDGET
+    ),
+    Row(
+        "extras",
+        {**PRICED_BUDGET, "extras": ["web_search_options"]},
+        code(model="up", web_search_options={}),
+        200,
+        "unsupported_parameter",
+        PRICED_BUDGET,
+        up=OPENAI,
     ),
     Row(
         "billing",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gateway import errors
 from gateway.backends import fitting
 from gateway.backends.openai import OpenAIBackend, cap_name
-from gateway.types import Call, Candidate, Demand
-from tests.fakes import TARGET, FakeUpstream, a_call, completion, policy, reply
+from gateway.types import Call, Candidate, Demand, Native
+from tests.fakes import TARGET, FakeUpstream, Held, a_call, completion, policy, reply
 
 pytestmark = pytest.mark.anyio
 
@@ -284,9 +285,31 @@ def test_openais_own_servers_know_the_new_name() -> None:
 async def test_no_field_leads_around_the_limits_of_who_asks(upstream: FakeUpstream, limited: bool) -> None:
     odd = {"n_predict": 10**6, "max_new_tokens": 10**6, "models": ["another/model"]}
     call = calling({"max_tokens": 50, "top_k": 3, **odd})
-    call.purse = cast(Any, object()) if limited else None
+    call.purse = Held(None) if limited else None
     (sent,) = await ask(upstream, call)
     left_out = {"models", "n_predict", "max_new_tokens"} if limited else {"models"}
     assert not left_out & sent.keys() and odd.keys() - left_out <= sent.keys()
     assert (sent["max_tokens"], sent["top_k"]) == (50, 3)
     assert call.reply_headers[fitting.IGNORED] == ", ".join(sorted(left_out))
+
+
+def test_names_of_any_characters_are_told_in_a_header() -> None:
+    """They are a caller's: with line breaks in them an answer could not be sent, after it had been paid for."""
+    call = calling({})
+    names = ["top_k", "a\r\nset-cookie: x", "ü" * 100, "x" * 10_000, *(f"n{i}" for i in range(1000))]
+    fitting.tell_ignored(call, names)
+    told = call.reply_headers["x-tollgate-ignored"]
+    assert told.isprintable() and told.isascii() and len(told) < 4096
+    assert "a??set-cookie??x" in told
+    assert len(call.receipt.notes["backend"]["ignored"]) <= 32
+
+
+def test_who_else_may_answer_is_not_the_callers_to_say() -> None:
+    native = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
+    call = calling({})
+    written = Native("anthropic", {**native, "fallbacks": [{"model": "dear"}]}, lambda _: call.request)
+    call.request = replace(call.request, native=written)
+    asked = fitting.capped(call)
+    assert asked.native is not None
+    assert asked.native.body == native
+    assert call.reply_headers["x-tollgate-ignored"] == "fallbacks"

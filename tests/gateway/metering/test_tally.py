@@ -66,6 +66,26 @@ def test_what_the_server_says_counts() -> None:
     assert of(said(content=""), said(Usage(8, 0), content="")) == (Usage(8, 0), False)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("told", [1, 61])
+def test_a_usage_that_the_text_belies_is_not_believed(told: int, whole: bool) -> None:
+    """A server that tells of each piece by itself, or of one choice: 1,248 characters are 62 tokens in any language."""
+    tally = Tally()
+    tally.add(said(content="word " * 250))
+    tally.add(Chunk(usage=Usage(8, told)))
+    assert tally.told is None
+    assert tally.of(7, EXPECTED, whole=whole) == (Usage(8, 313), True)
+
+
+def test_a_usage_that_may_be_true_is_believed() -> None:
+    """Pretty-printed code, or a table, has long tokens; of a short answer nothing is known."""
+    for text, told in (("word " * 250, 63), ("y" * 271, 1)):
+        tally = Tally()
+        tally.add(said(content=text))
+        tally.add(Chunk(usage=Usage(8, told)))
+        assert tally.told == Usage(8, told)
+
+
 def test_a_usage_of_nothing_at_all_for_an_answer_that_says_something_is_none() -> None:
     assert of(said(content="a" * 40), Chunk(usage=Usage(0, 0))) == (Usage(7, 10), True)
 

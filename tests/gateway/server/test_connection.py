@@ -53,6 +53,10 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         scope[HANGUP].call = left.set
         await send({"type": "http.response.body", "body": b"x" * LARGE})
         return
+    if scope["path"] == "/waits":
+        scope[HANGUP].call = left.set
+        await left.wait()
+        return
     if scope["path"] == "/slow":
         await asyncio.sleep(PATIENCE * 2.5)
     body = str(length).encode()
@@ -306,6 +310,17 @@ async def test_only_so_many_requests_may_wait() -> None:
 
 
 # How many there may be
+
+
+async def test_too_many_requests_in_line_are_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """Each such client would put a traceback into the log."""
+    async with connected(patience=60, max_pipeline=1) as (reader, writer):
+        writer.write(b"GET /waits HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
+        assert await closed(reader)
+        async with asyncio.timeout(60):
+            await left.wait()
+        await asyncio.sleep(0.05)
+    assert not caplog.records
 
 
 async def test_strangers_make_room_for_strangers_but_not_who_proved_a_key() -> None:

@@ -293,6 +293,41 @@ def test_events_are_well_formed_to_the_official_parser() -> None:
     assert {chunk.object for chunk in parsed} == {"chat.completion.chunk"}
 
 
+@pytest.mark.parametrize(
+    ("told", "usage"),
+    [
+        # https://docs.x.ai/docs/key-information/consumption-and-rate-limits
+        (
+            {
+                "prompt_tokens": 12,
+                "completion_tokens": 2,
+                "total_tokens": 331,
+                "completion_tokens_details": {"reasoning_tokens": 317},
+            },
+            Usage(12, 319, reasoning=317),
+        ),
+        ({"prompt_tokens": 20, "completion_tokens": 198, "total_tokens": 623}, Usage(20, 603, reasoning=405)),
+        (
+            {
+                "prompt_tokens": 21,
+                "completion_tokens": 0,
+                "total_tokens": 81,
+                "completion_tokens_details": {"reasoning_tokens": 60},
+            },
+            Usage(21, 60, reasoning=60),
+        ),
+        ({"total_tokens": 9}, Usage(9, 0)),
+        ({"prompt_tokens": 9, "total_tokens": 9}, Usage(9, 0)),
+        ({"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 5}, Usage(9, 4)),
+    ],
+    ids=["xAI", "Gemini", "thoughts alone", "the total alone", "embeddings", "a total that is none"],
+)
+def test_thoughts_that_are_left_out_of_the_answers_tokens_count(told: dict[str, Any], usage: Usage) -> None:
+    """They are billed like the rest; with nothing but the answer's own they would be free."""
+    assert answer.read_usage(told) == usage
+    assert answer.read_usage({**told, "total_tokens": 2**62}) is None
+
+
 def test_usage_is_left_out_unless_asked_for() -> None:
     for data in relay([delta("Hi"), delta(finish="stop"), usage_event()])[:-1]:
         assert "usage" not in orjson.loads(data)
