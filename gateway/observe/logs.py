@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import orjson
 
 from gateway.observe.events import FACTS
+from gateway.observe.log_batches import BatchHandler
 from gateway.settings import LogFormat, LogLevel
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", FACTS}
@@ -18,9 +20,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _TALKATIVE = ("asyncio", "httpx", "httpcore", "aiohttp", "uvicorn")
 
 
-def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None) -> None:
-    """Send every record to ``stream`` (standard error), in place of what was set up before."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None, *, batches: bool = False) -> None:
+    """Send every record to ``stream`` (standard error), in place of what was set up before.
+
+    In ``batches`` it is written by a thread, for a process that serves requests; else at once.
+    """
+    into = stream or sys.stderr
+    handler: logging.Handler = BatchHandler(into) if batches else logging.StreamHandler(into)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -34,7 +40,14 @@ def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None) -> No
 
 class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+        self._second, self._time = -1, ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        if int(record.created) != self._second:  # hundreds of lines may share one
+            self._second = int(record.created)
+            self._time = time.strftime("%H:%M:%S", time.localtime(self._second))
+        return self._time
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

@@ -18,7 +18,7 @@ TTL = 3600.0
 """Seconds for which a receipt can be looked up."""
 BACKLOG = 10_000
 BATCH = 256
-PAUSE = 0.02
+PAUSE = 0.05
 """Seconds between two batches: what comes together is written together."""
 WARN_EVERY = 60.0
 SECONDS_TO_CLOSE = 3.0

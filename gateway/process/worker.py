@@ -43,7 +43,7 @@ def main() -> int:
     except (SettingsError, KeyError, ValueError) as error:
         print(f"{error}. Workers are started by 'tollgate serve'.", file=sys.stderr)  # noqa: T201
         return 2
-    logs.set_up(settings.log_level, settings.log_format)
+    logs.set_up(settings.log_level, settings.log_format, batches=True)
     faulthandler.register(watchdog.TELL, all_threads=True)
     room.share_or_not()
     from gateway.app import build_app  # it imports prometheus_client, which must know by then

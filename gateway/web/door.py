@@ -29,6 +29,13 @@ ANTHROPIC_ID = (*REQUEST_ID, b"request-id")
 """Anthropic's clients know it by the second name (https://platform.claude.com/docs/en/api/errors)."""
 
 
+def new_request_id() -> str:
+    """Ids begin with the time, in milliseconds, so that the ledger's rows lie one after the other: where they are at
+    random each dirties a page of its own, which took three times as long to write.
+    """
+    return f"req_{time.time_ns() // 1_000_000:011x}{random.getrandbits(52):013x}"
+
+
 class Door:
     """``current`` tells the policy generation in force now. Non-HTTP traffic is passed through untouched."""
 
@@ -50,7 +57,7 @@ class Door:
             await self._app(scope, receive, send)
             return
         runtime = self._current()
-        context = Context(f"req_{random.getrandbits(96):024x}", runtime)
+        context = Context(new_request_id(), runtime)
         scope["path"], context.deployment = canonical(scope["path"])
         context.error_body = self._error_writer(scope)
         with runtime.in_use():
