@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from gateway.children import watchdog
 from gateway.children.aside import Aside
-from gateway.guards.offload import LINE
+from gateway.guards.actions.offload import LINE
 from gateway.identity.control import tell
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics

@@ -10,8 +10,8 @@ from gateway.caching.caches import Caches
 from gateway.cascade.cascade import Judge
 from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, UnknownModel, Upstream
 from gateway.fallback.switchboard import Switchboard
-from gateway.guards.flags import Flags
-from gateway.guards.guards import Guards
+from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.guards import Guards
 from gateway.metering.tally import Bill
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics

@@ -16,7 +16,7 @@ from gateway.caching.answers import unpack
 from gateway.caching.caches import Caches
 from gateway.caching.exact import MemoryAnswers
 from gateway.errors import GatewayError
-from gateway.guards.guards import Guards
+from gateway.guards.actions.guards import Guards
 from gateway.metering.tally import Bill
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics

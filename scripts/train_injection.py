@@ -1,8 +1,8 @@
 """Trains the injection guard: ``python scripts/train_injection.py [--data FOLDER] [--cache FILE]``.
 
-Writes ``gateway/guards/data/injection.json`` (the fast tier), ``gateway/sidecar/heads/injection.npz`` (the model tier's
-head) and, beside it, ``injection.json`` with the figures of cross-validation. Every choice is made by these figures;
-what is shipped is then trained on all rows. The cache keeps embeddings between runs.
+Writes ``gateway/guards/scanners/data/injection.json`` (the fast tier), ``gateway/sidecar/heads/injection.npz`` (the
+model tier's head) and, beside it, ``injection.json`` with the figures of cross-validation. Every choice is made by
+these figures; what is shipped is then trained on all rows. The cache keeps embeddings between runs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from injection_contrast import contrast  # noqa: E402
 from scipy.sparse import csr_matrix, hstack  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 
-from gateway.guards.disguise import plain  # noqa: E402
-from gateway.guards.injection import CLEAR  # noqa: E402
-from gateway.guards.wording import WEIGHTS, Weights, Wording, form, grams, words  # noqa: E402
+from gateway.guards.scanners.disguise import plain  # noqa: E402
+from gateway.guards.scanners.injection import CLEAR  # noqa: E402
+from gateway.guards.scanners.wording import WEIGHTS, Weights, Wording, form, grams, words  # noqa: E402
 from gateway.sidecar.models.embedder import BuiltIn  # noqa: E402
 
 log = logging.getLogger("train_injection")

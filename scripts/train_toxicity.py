@@ -1,8 +1,8 @@
 """Trains the toxicity guard: ``python scripts/train_toxicity.py [--data FOLDER] [--cache FILE]``.
 
-Writes ``gateway/guards/data/toxicity.json`` (the fast tier, and how both tiers are made one), ``gateway/sidecar/heads/
-toxicity.npz`` (the head) and beside it ``toxicity.json`` with the figures of cross-validation, by which every choice
-here was made. What is shipped is trained on all rows. The cache keeps embeddings between runs.
+Writes ``gateway/guards/scanners/data/toxicity.json`` (the fast tier, and how both tiers are made one),
+``gateway/sidecar/heads/toxicity.npz`` (the head) and beside it ``toxicity.json`` with the figures of cross-validation,
+by which every choice here was made. What is shipped is trained on all rows. The cache keeps embeddings between runs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sklearn.feature_extraction.text import CountVectorizer  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 from sklearn.metrics import roc_auc_score  # noqa: E402
 
-from gateway.guards.ngrams import SMOOTHING, Ngrams, features, tokens  # noqa: E402
-from gateway.guards.toxicity import CATEGORIES  # noqa: E402
+from gateway.guards.scanners.ngrams import SMOOTHING, Ngrams, features, tokens  # noqa: E402
+from gateway.guards.scanners.toxicity import CATEGORIES  # noqa: E402
 from gateway.sidecar.models.embedder import BuiltIn  # noqa: E402
 from scripts.toxicity_contrasts import contrasts  # noqa: E402
 
-FAST = ROOT / "gateway/guards/data/toxicity.json"
+FAST = ROOT / "gateway/guards/scanners/data/toxicity.json"
 HEAD = ROOT / "gateway/sidecar/heads/toxicity.npz"
 POOLS = ("mean1", "mean3", "mean4", "mean5", "mean6", "max6")
 NETS = 2

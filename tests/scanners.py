@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.findings import Finding
-from gateway.guards.flags import Flags
-from gateway.guards.guards import Guards
-from gateway.guards.scanner import Origin, Scanner, Unscanned, Verdict
+from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.guards import Guards
+from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.types import Call
 from tests.fakes import policy

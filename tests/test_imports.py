@@ -108,7 +108,7 @@ def test_the_gateway_loads_neither_engine_nor_torch() -> None:
 WRONG = {
     "gateway-engine": {"gateway/launcher.py": "import engine.config", "engine/config.py": ""},
     "gateway-kernels": {"gateway/a.py": "from kernels import rope", "kernels/rope.py": ""},
-    "gateway-torch": {"gateway/guards/pii.py": "def load():\n    import torch"},
+    "gateway-torch": {"gateway/guards/scanners/pii.py": "def load():\n    import torch"},
     "gateway-torch-typing": {
         "gateway/a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"
     },
@@ -125,7 +125,7 @@ WRONG = {
         "gateway/backends/anthropic.py": "from gateway.backends.openai import OpenAIBackend",
         "gateway/backends/openai.py": "class OpenAIBackend: ...",
     },
-    "sidecar-only": {"gateway/guards/pii.py": "from presidio_analyzer import AnalyzerEngine"},
+    "sidecar-only": {"gateway/guards/scanners/pii.py": "from presidio_analyzer import AnalyzerEngine"},
     "sidecar-client": {
         "gateway/sidecar/client.py": "from gateway.sidecar.models import heads",
         "gateway/sidecar/models/heads.py": "import numpy",

@@ -22,8 +22,8 @@ import yaml
 
 from benchmarks.guards.report import Row
 from benchmarks.overhead import KEY, free_port, running, wait_for
-from gateway.guards.injection import injection
-from gateway.guards.toxicity import toxicity
+from gateway.guards.scanners.injection import injection
+from gateway.guards.scanners.toxicity import toxicity
 from gateway.policy.schema import InjectionGuard, ToxicityGuard
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.guards.report import Row
-from gateway.guards.injection import injection
-from gateway.guards.scanner import Origin, Scanner
-from gateway.guards.wording import Wording
+from gateway.guards.scanners.injection import injection
+from gateway.guards.scanners.scanner import Origin, Scanner
+from gateway.guards.scanners.wording import Wording
 from gateway.policy.schema.guards import InjectionGuard
 from gateway.sidecar.api import Scored, SidecarLoading
 

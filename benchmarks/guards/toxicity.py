@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.guards.report import Row
-from gateway.guards.scanner import Scanner
-from gateway.guards.toxicity import CATEGORIES, scorer, toxicity, weights
+from gateway.guards.scanners.scanner import Scanner
+from gateway.guards.scanners.toxicity import CATEGORIES, scorer, toxicity, weights
 from gateway.policy.schema.guards import ToxicityGuard
 from gateway.sidecar.api import Scored, SidecarLoading
 

@@ -1,1 +1,1 @@
-"""What is looked for in requests and answers: scanners, masks, and the windows that streams are scanned through."""
+"""Guards: scanners, what is done with their findings, and the windows that streams are scanned through."""

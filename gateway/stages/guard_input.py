@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from gateway.guards.flags import Flags
-from gateway.guards.guards import Guard, Guards
-from gateway.guards.mask import Unmasking
-from gateway.guards.screening import Screening, asked
+from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.guards import Guard, Guards
+from gateway.guards.actions.mask import Unmasking
+from gateway.guards.actions.screening import Screening, asked
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from gateway.guards.flags import Flags
-from gateway.guards.guards import Guard, Guards
-from gateway.guards.streams import guarded
-from gateway.guards.transcript import Transcript
+from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.guards import Guard, Guards
+from gateway.guards.streaming.streams import guarded
+from gateway.guards.streaming.transcript import Transcript
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 

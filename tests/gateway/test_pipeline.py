@@ -9,8 +9,8 @@ from gateway.caching.caches import Caches
 from gateway.cascade.complexity import Classifier
 from gateway.errors import Internal
 from gateway.fallback.switchboard import Switchboard
-from gateway.guards.flags import Flags
-from gateway.guards.guards import Guards
+from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.guards import Guards
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts

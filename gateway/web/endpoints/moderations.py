@@ -8,7 +8,7 @@ from contextlib import aclosing
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import GatewayError
-from gateway.guards.moderator import MODEL
+from gateway.guards.actions.moderator import MODEL
 from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
 from gateway.web.context import Context

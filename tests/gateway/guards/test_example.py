@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.guards.guards import Guards
-from gateway.guards.scanners import build_scanners
+from gateway.guards.actions.guards import Guards
+from gateway.guards.scanners.factory import build_scanners
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import load_policy
 from gateway.policy.schema import Policy

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.guards import disguise, ngrams, secrets, tiers, wording
-from gateway.guards.escapes import Unescaping, unglued
-from gateway.guards.folding import folded, through
+from gateway.guards.scanners import disguise, ngrams, secrets, tiers, wording
+from gateway.guards.scanners.escapes import Unescaping, unglued
+from gateway.guards.scanners.folding import folded, through
 from gateway.pii.patterns import PATTERNS
 
 SCANS: dict[str, Callable[[str], object]] = {

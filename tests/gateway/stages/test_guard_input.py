@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.findings import Finding
-from gateway.guards.guards import Guards
-from gateway.guards.mask import Unmasking
-from gateway.guards.scanner import Origin, Verdict
+from gateway.guards.actions.guards import Guards
+from gateway.guards.actions.mask import Unmasking
+from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input
 from gateway.types import Call, ChatRequest, Chunk, Chunks

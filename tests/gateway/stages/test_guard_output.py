@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.findings import Finding
-from gateway.guards.guards import Guards
-from gateway.guards.streams import guarded
+from gateway.guards.actions.guards import Guards
+from gateway.guards.streaming.streams import guarded
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks, Usage

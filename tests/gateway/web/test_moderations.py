@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.children.aside import Aside
-from gateway.guards.moderator import CATEGORIES, Moderator
+from gateway.guards.actions.moderator import CATEGORIES, Moderator
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts

@@ -1,0 +1,1 @@
+"""What acts: a policy's guards at work on texts, within their time, and what becomes of a request."""

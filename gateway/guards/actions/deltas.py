@@ -1,0 +1,175 @@
+"""The texts in a delta of an answer: all that a client may see or act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gateway.guards.actions import native
+from gateway.guards.actions.native import Path
+from gateway.types import ChatRequest, Json
+
+Channel = str
+"""Which of a choice's texts: ``content``, ``reasoning``, ``tool_calls[0].function.arguments`` …"""
+
+CONTENT: Channel = "content"
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_FUNCTION = ("name", "arguments", "input")
+_SEALED = ("signature", "redacted_thinking")
+"""What only the model that wrote it can read."""
+_KNOWN = frozenset((*_TEXTS, *_SEALED, "role", "tool_calls", "function_call"))
+_CALL = frozenset(("index", "id", "type", "function", "custom"))
+
+
+class Said(NamedTuple):
+    channel: Channel
+    path: Path
+    text: str
+
+
+def said(delta: Mapping[str, Json]) -> list[Said]:
+    """The texts in ``delta``, but for empty ones."""
+    content = delta.get("content")
+    if len(delta) == 1 and content is not None:  # nearly all of them
+        return [Said(CONTENT, ("content",), content)] if content and isinstance(content, str) else []
+    return [*_said(delta)]
+
+
+def _said(delta: Mapping[str, Json]) -> Iterator[Said]:
+    # Thoughts come before what they lead to.
+    for name in ("reasoning_content", "reasoning", "content", "refusal"):
+        text = delta.get(name)
+        if isinstance(text, str) and text:
+            yield Said(name, (name,), text)
+    calls = delta.get("tool_calls")
+    for place, call in enumerate(calls if isinstance(calls, list) else ()):
+        if not isinstance(call, Mapping):
+            continue
+        number = call.get("index", place)
+        for kind in ("function", "custom"):
+            for name, text in _named(call.get(kind)):
+                path = ("tool_calls", place, kind, name)
+                yield Said(f"tool_calls[{number}].{kind}.{name}", path, text)
+    for name, text in _named(delta.get("function_call")):
+        yield Said(f"function_call.{name}", ("function_call", name), text)
+    if event := delta.get("native"):
+        yield from _of_event(event)
+
+
+def _of_event(event: Mapping[str, Json]) -> Iterator[Said]:
+    """The texts of a block that the canonical form has no words for, or of what is added to it."""
+    field = "content_block" if "content_block" in event else "delta"
+    for path, text in native.texts(event[field]):
+        name = "arguments" if path == ("partial_json",) else ".".join(map(str, path))
+        yield Said(f"native[{event.get('index')}].{name}", ("native", field, *path), text)
+
+
+def is_whole(channel: Channel) -> bool:
+    """Whether a text comes in one piece, and can leave in no other way."""
+    return channel.startswith("native[") and not channel.endswith("].arguments")
+
+
+def _named(function: Json) -> Iterator[tuple[str, str]]:
+    if isinstance(function, Mapping):
+        for name in _FUNCTION:
+            text = function.get(name)
+            if isinstance(text, str) and text:
+                yield name, text
+
+
+def is_json(channel: Channel, request: ChatRequest) -> bool:
+    """Whether the text is one that programs parse: a tool call's arguments, or the content if so asked for."""
+    if channel != CONTENT:
+        return channel.endswith(".arguments")
+    form = request.params.get("response_format")
+    return isinstance(form, Mapping) and form.get("type") in ("json_object", "json_schema")
+
+
+def single(channel: Channel, text: str) -> dict[str, Json]:
+    """The delta that says ``text`` and nothing else."""
+    head, _, name = channel.rpartition(".")
+    if not head:
+        return {channel: text}
+    if head == "function_call":
+        return {head: {name: text}}
+    if head.startswith("native["):
+        piece = {"type": "input_json_delta", "partial_json": text}
+        index = int(head.removeprefix("native[").removesuffix("]"))
+        return {"native": {"type": "content_block_delta", "index": index, "delta": piece}}
+    number, _, kind = head.removeprefix("tool_calls[").partition("].")
+    return {"tool_calls": [{"index": int(number), kind: {name: text}}]}
+
+
+def readable(delta: Mapping[str, Json]) -> tuple[Mapping[str, Json], frozenset[str]]:
+    """``delta`` without what cannot be scanned, and the names of what was left out.
+
+    A content in parts, as some servers send it, becomes the text of its parts.
+    """
+    if len(delta) == 1 and isinstance(delta.get("content"), str):  # nearly all of them
+        return delta, frozenset()
+    content = delta.get("content")
+    calls = delta.get("tool_calls")
+    if (
+        delta.keys() <= _KNOWN
+        and not isinstance(content, list)
+        and not calls
+        and not delta.get("function_call")
+        and all(delta.get(name) is None or isinstance(delta[name], str) for name in _TEXTS)
+    ):
+        return delta, frozenset()
+    left_out = {name for name in delta.keys() - _KNOWN - {"native"} if delta[name] is not None}
+    fresh: dict[str, Any] = {}
+    for name, value in delta.items():
+        if name == "tool_calls":
+            calls = value if isinstance(value, list) else []
+            fresh[name] = [_call(call) for call in calls if isinstance(call, Mapping)]
+            if len(fresh[name]) < len(value or ()):
+                left_out.add(name)
+        elif name == "function_call":
+            fresh[name] = _function(value)
+        elif name == "content" and isinstance(value, list):
+            fresh.update(_parts(value, left_out))
+        elif name == "role" or _is_event(name, value) or _is_text(name, value):
+            fresh[name] = value
+        elif name in _TEXTS:
+            left_out.add(name)
+    return fresh, frozenset(left_out)
+
+
+def _is_text(name: str, value: Json) -> bool:
+    return name in (*_TEXTS, *_SEALED) and (value is None or isinstance(value, str))
+
+
+def _is_event(name: str, value: Json) -> bool:
+    return (
+        name == "native"
+        and isinstance(value, Mapping)
+        and any(isinstance(value.get(part), Mapping) for part in ("content_block", "delta"))
+    )
+
+
+def _call(call: Mapping[str, Json]) -> dict[str, Json]:
+    kept = {name: value for name, value in call.items() if name in _CALL}
+    return kept | {kind: _function(call[kind]) for kind in ("function", "custom") if kind in call}
+
+
+def _function(function: Json) -> Json:
+    if not isinstance(function, Mapping):
+        return None
+    return {name: function[name] for name in _FUNCTION if isinstance(function.get(name), str)}
+
+
+def _parts(parts: list[Json], left_out: set[str]) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        thought = part.get("thinking") if isinstance(part, Mapping) else None
+        if isinstance(thought, list):
+            thought = "".join(str(one.get("text") or "") for one in thought if isinstance(one, Mapping))
+        if isinstance(text, str):
+            said["content"] = said.get("content", "") + text
+        elif isinstance(thought, str):
+            said["reasoning_content"] = said.get("reasoning_content", "") + thought
+        else:
+            left_out.add("parts")
+    return said

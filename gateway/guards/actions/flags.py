@@ -1,0 +1,201 @@
+"""Guards that only flag: they judge beside requests and answers, and what they find is told when it is known.
+
+Nothing waits for them. They are given request and answer when the caller has the last of it, so that they take no time
+that either needs; a verdict comes when the request is over, and is put into its receipt all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gateway.findings import Finding
+from gateway.guards.actions.guards import Guard
+from gateway.guards.actions.inspection import Inspection
+from gateway.guards.actions.judgement import Judgement
+from gateway.guards.scanners.scanner import Origin, Unscanned
+from gateway.observe.metrics import Metrics
+from gateway.types import Call, Json, Receipt
+
+log = logging.getLogger(__name__)
+
+MOST = 256
+"""Requests and answers that may wait for a verdict; what comes beyond that is not judged, and said not to be."""
+MOST_CHARACTERS = 8_000_000
+"""Of all that wait."""
+AT_ONCE = 4
+"""That are before a model: its queue is for those that callers wait for."""
+REST = 0.01
+"""Seconds between two pieces of a text in the fast tier, which each take about as long."""
+SECONDS_TO_CLOSE = 3.0
+CROWDED, STOPPING = "too many wait for a verdict", "the gateway is stopping"
+
+Keep = Callable[[str, Receipt], None]
+"""Takes a tenant and a receipt that is to be written once more."""
+
+
+@dataclass(slots=True)
+class Said:
+    """What is to be judged."""
+
+    texts: Sequence[tuple[str, Origin]] = ()
+    lengths: Sequence[int] = ()
+    """Characters that count together for a limit: a request's, or those of each choice of an answer."""
+    unread: Sequence[str] = field(default=())
+    """Why some of it cannot be judged: ``token_ids``."""
+
+
+class Flags:
+    """One policy generation's judgements under way. ``aclose`` it before the backends, which a judge asks."""
+
+    def __init__(self, metrics: Metrics, keep: Keep, *, most: int = MOST) -> None:
+        self._metrics = metrics
+        self._keep = keep
+        self._most = most
+        self._turn = asyncio.Semaphore(1)
+        """The fast tier's: it takes the event loop's own time, and one text at a time leaves the most of that."""
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._characters = 0
+        self._closed = False
+
+    def of(self, call: Call, guards: Sequence[Guard], direction: Literal["input", "output"]) -> Flagging:
+        """For one request, or one answer."""
+        return Flagging(
+            self, call, [Inspection(guard, direction, self._metrics, call) for guard in guards], direction
+        )
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def aclose(self) -> None:
+        """Wait a few seconds for what is under way, then end it; nothing more is taken."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=SECONDS_TO_CLOSE)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def begin(self, flagging: Flagging, said: Callable[[], Said]) -> str:
+        """Why it cannot; empty if it does."""
+        if self._closed:
+            return STOPPING
+        if len(self._tasks) >= self._most:
+            return CROWDED
+        task = asyncio.create_task(self._run(flagging, said), name="flags")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return ""
+
+    async def _run(self, flagging: Flagging, said: Callable[[], Said]) -> None:
+        characters = 0
+        try:
+            given = said()
+            characters = sum(len(text) for text, _ in given.texts)
+            crowded = self._characters > 0 and self._characters + characters > MOST_CHARACTERS
+            self._characters += characters
+            if crowded:
+                flagging.miss(CROWDED)
+            else:
+                await flagging.run(given, self._turn, self._places)
+        except asyncio.CancelledError:
+            flagging.miss(STOPPING)
+            raise
+        except Exception as error:  # what a bug says of itself may hold the text that it fell over
+            log.error("guards that flag failed with %s", type(error).__name__)
+            flagging.miss("failed")
+        finally:
+            self._characters -= characters
+            flagging.settle()
+            # One without a trace is kept later, or is that of an answer whose callers have receipts of their own.
+            if "trace" in flagging.call.receipt.notes:
+                self._keep(flagging.call.principal.tenant, flagging.call.receipt)
+
+
+class Flagging:
+    """What the guards that only flag make of one request, or of one answer. Its receipt says so from the start."""
+
+    def __init__(
+        self,
+        flags: Flags,
+        call: Call,
+        inspections: Sequence[Inspection],
+        direction: Literal["input", "output"],
+    ) -> None:
+        self.call = call
+        self._flags = flags
+        self._stage = f"guard_{direction}"
+        self._pending = list(inspections)
+        self._inspections = tuple(inspections)
+        self._given = False
+        self._note()
+
+    def judge(self, said: Callable[[], Said]) -> None:
+        """Beside whatever goes on, once; never raises, never waits."""
+        if self._given:
+            return
+        self._given = True
+        if why := self._flags.begin(self, said):
+            self.miss(why)
+            self.settle()
+
+    async def run(self, said: Said, turn: asyncio.Semaphore, places: asyncio.Semaphore) -> None:
+        """``turn`` is for the fast tier, ``places`` for the slower ones."""
+        judgements: list[Judgement] = []
+        for inspection in self._inspections:
+            for reason in said.unread:
+                inspection.missed(reason)
+            limit = inspection.guard.limit
+            if limit is not None:
+                inspection.found([Finding("length", limit, one) for one in said.lengths if one > limit])
+                continue
+            origins = inspection.guard.scanner.origins
+            if mine := [(text, origin) for text, origin in said.texts if origin in origins]:
+                judgements.append(Judgement(inspection, mine, rest=REST))
+        for judgement in judgements:
+            async with nullcontext() if judgement.is_offloaded else turn:
+                await self._bounded(judgement, judgement.look())
+        for judgement in judgements:
+            if judgement.is_open:
+                async with places:
+                    await self._bounded(judgement, judgement.decide())
+            for findings in judgement.findings:
+                judgement.inspection.found(findings)
+            self._pending.remove(judgement.inspection)
+            self._note()
+
+    def miss(self, why: str) -> None:
+        """Those that have no verdict yet will not have one."""
+        for inspection in self._pending:
+            inspection.missed(why)
+
+    def settle(self) -> None:
+        """No more will come."""
+        self._pending.clear()
+        self._note()
+
+    async def _bounded(self, judgement: Judgement, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            await work
+        except Unscanned as error:
+            judgement.give_up()
+            judgement.inspection.missed(str(error))
+
+    def _note(self) -> None:
+        facts: dict[str, Json] = {
+            inspection.guard.name: {
+                **inspection.facts(),
+                **({"pending": True} if inspection in self._pending else {}),
+            }
+            for inspection in self._inspections
+        }
+        # In place: callers who share an answer have this very object in their receipts.
+        self.call.receipt.notes.setdefault(self._stage, {}).setdefault("guards", {}).update(facts)

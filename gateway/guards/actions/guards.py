@@ -1,0 +1,112 @@
+"""The guards of a policy, and which of them look after whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gateway.guards.actions.offload import Offload
+from gateway.guards.actions.turns import Turns
+from gateway.guards.scanners.scanner import Scanner
+from gateway.policy.schema import Policy
+from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, ToxicityGuard
+
+_REMEMBERED = 10_000
+"""Tenants; those of tokens need not be in the policy."""
+
+
+class Guard:
+    """One guard: what its operator wants, and who looks."""
+
+    __slots__ = ("config", "limit", "name", "offload", "scanner", "turns", "window")
+
+    def __init__(
+        self,
+        name: str,
+        config: AnyGuard,
+        scanner: Scanner,
+        turns: Turns | None = None,
+        offload: Offload | None = None,
+    ) -> None:
+        """``turns`` is shared by all guards: what is scanned on the event loop takes them.
+
+        ``offload`` is where the fast tier reads what may take long; None: on the event loop, whatever it takes.
+        """
+        self.name = name
+        self.config = config
+        self.scanner = scanner
+        self.turns = turns or Turns()
+        self.offload = offload
+        self.window = max(config.window, scanner.longest)
+        self.limit = config.max_characters if isinstance(config, LengthGuard) else None
+        """Characters that all texts may have together: counted, not scanned."""
+
+    def offloads(self, characters: int) -> bool:
+        """Whether the fast tier reads so many, all texts together, in another process."""
+        return self.offload is not None and self.offload.takes(characters)
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything but notes may come of it: what only flags is not waited for."""
+        return self.config.action != "flag"
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether texts may be sent to a model for a verdict."""
+        return isinstance(self.config, InjectionGuard | ToxicityGuard) and self.config.judge is not None
+
+    @property
+    def edits(self) -> bool:
+        """Whether it changes texts."""
+        return self.config.action in ("redact", "mask")
+
+
+@dataclass(frozen=True, slots=True)
+class Applicable:
+    """The guards of one tenant, in the policy's order."""
+
+    input: tuple[Guard, ...] = ()
+    output: tuple[Guard, ...] = ()
+    input_flags: tuple[Guard, ...] = ()
+    """Those that only flag; they are not among the others."""
+    output_flags: tuple[Guard, ...] = ()
+
+    @property
+    def reads_input(self) -> bool:
+        return bool(self.input or self.input_flags)
+
+
+class Guards:
+    """``scanners`` has one for each guard of ``policy``, by the guard's name; so has ``offloads``, if it is given."""
+
+    def __init__(
+        self, policy: Policy, scanners: Mapping[str, Scanner], offloads: Mapping[str, Offload] | None = None
+    ) -> None:
+        turns = Turns()
+        self._all = [
+            Guard(name, config, scanners[name], turns, (offloads or {}).get(name))
+            for name, config in policy.guards.items()
+        ]
+        self._known: dict[str, Applicable] = {}
+
+    def of(self, tenant: str) -> Applicable:
+        """Looked up once a tenant."""
+        known = self._known.get(tenant)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            mine = [
+                guard
+                for guard in self._all
+                if any(fnmatchcase(tenant, pattern) for pattern in guard.config.tenants)
+            ]
+            asked = [guard for guard in mine if "input" in guard.config.on]
+            answered = [guard for guard in mine if "output" in guard.config.on]
+            known = self._known[tenant] = Applicable(
+                input=tuple(guard for guard in asked if guard.acts),
+                output=tuple(guard for guard in answered if guard.acts),
+                input_flags=tuple(guard for guard in asked if not guard.acts),
+                output_flags=tuple(guard for guard in answered if not guard.acts),
+            )
+        return known

@@ -1,0 +1,160 @@
+"""One guard at work on one request: its scans in two tiers, bounded in time, and what is told of them afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+from gateway.findings import Finding
+from gateway.guards.actions.guards import Guard
+from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
+from gateway.observe.metrics import Metrics
+from gateway.types import Call, Json
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 3
+"""Verdicts that fail to come for one answer or request before no more are waited for."""
+_TIERS = ("none", "fast", "model", "judge")
+
+
+class Inspection:
+    """``direction`` is ``input`` or ``output``."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        direction: Literal["input", "output"],
+        metrics: Metrics,
+        call: Call | None = None,
+    ) -> None:
+        """``call`` is the request that is inspected."""
+        self.guard = guard
+        self._call = call
+        self._owner = call.principal.tenant if call is not None else ""
+        self.unscanned = ""
+        """Why a text could not be judged; empty where all were."""
+        self._direction = direction
+        self._metrics = metrics
+        self._labels: dict[str, int] = {}
+        self._acted = False
+        self._tier = "none"
+        self._score = 0.0
+        self._scans = 0
+        self._misses = 0
+        self._seconds = 0.0
+
+    async def turn(self) -> None:
+        """Wait until a piece may be scanned."""
+        await self.guard.turns.take(self._owner)
+
+    def quick(self, text: str, origin: Origin) -> Verdict | None:
+        """The fast tier's verdict. None where it has none. Raises ``Unscanned``."""
+        began = time.perf_counter()
+        try:
+            verdict = self.guard.scanner.quick(text, origin)
+        except Exception as error:
+            raise self._failed("fast", began, error) from None
+        if verdict is None:
+            self._timed("fast", began, "open")
+        else:
+            self._timed(verdict.tier, began, "found" if verdict.findings else "clean")
+            self._hear(verdict)
+        return verdict
+
+    async def quick_aside(self, pieces: Sequence[tuple[str, Origin]]) -> list[Verdict | None]:
+        """The same of several pieces, in another process, which is ended with the guard's ``timeout``."""
+        offload = self.guard.offload
+        if offload is None:
+            return [self.quick(text, origin) for text, origin in pieces]
+        if self._misses >= PATIENCE:
+            raise Unscanned("unavailable")
+        began = time.perf_counter()
+        try:
+            verdicts = await offload.quick(self._owner, pieces)
+        except Exception as error:
+            raise self._failed("fast", began, error) from None
+        each = (time.perf_counter() - began) / len(pieces)
+        for verdict in verdicts:
+            if verdict is None:
+                self._count("fast", each, "open")
+            else:
+                self._count(verdict.tier, each, "found" if verdict.findings else "clean")
+                self._hear(verdict)
+        return verdicts
+
+    async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
+        """What the fast tier left open. Raises ``Unscanned``."""
+        if self._misses >= PATIENCE:
+            raise Unscanned("unavailable")
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(self.guard.config.timeout):
+                verdicts = await self.guard.scanner.thorough(texts, origin, self._call)
+            if len(verdicts) != len(texts):
+                raise Unscanned("not every text has a verdict")
+        except Exception as error:
+            raise self._failed("model", began, error) from None
+        found = any(verdict.findings for verdict in verdicts)
+        self._timed(verdicts[0].tier if verdicts else "model", began, "found" if found else "clean")
+        for verdict in verdicts:
+            self._hear(verdict)
+        return verdicts
+
+    def found(self, findings: Sequence[Finding]) -> None:
+        """Count what is acted on."""
+        self._acted = self._acted or bool(findings)
+        for finding in findings:
+            self._labels[finding.label] = self._labels.get(finding.label, 0) + 1
+        if findings:
+            labels = (self.guard.name, self._direction, self.guard.config.action)
+            self._metrics.guard_hits.labels(*labels).inc(len(findings))
+
+    def missed(self, reason: str) -> None:
+        """A text was not judged."""
+        self.unscanned = self.unscanned or reason
+        self._misses += 1
+        self._metrics.guard_unscanned.labels(self.guard.name, self._direction).inc()
+
+    def facts(self) -> dict[str, Json]:
+        """For the receipt: never a text."""
+        config = self.guard.config
+        refused = bool(self.unscanned) and config.refuses_unjudged
+        facts: dict[str, Json] = {
+            "direction": self._direction,
+            "action": "block" if refused else config.action if self._acted else "pass",
+            "labels": dict(self._labels),
+            "tier": self._tier,
+            "score": round(self._score, 3),
+            "scans": self._scans,
+            "seconds": round(self._seconds, 6),
+        }
+        return {**facts, "unscanned": self.unscanned} if self.unscanned else facts
+
+    def _hear(self, verdict: Verdict) -> None:
+        self._score = max(self._score, verdict.score, *(finding.score for finding in verdict.findings), 0.0)
+        if verdict.tier not in _TIERS or _TIERS.index(verdict.tier) > _TIERS.index(self._tier):
+            self._tier = verdict.tier if verdict.tier in _TIERS else "model"
+
+    def _timed(self, tier: str, began: float, outcome: str) -> None:
+        self._count(tier, time.perf_counter() - began, outcome)
+
+    def _count(self, tier: str, seconds: float, outcome: str) -> None:
+        self._scans += 1
+        self._seconds += seconds
+        self._metrics.guard_scans.labels(self.guard.name, tier, outcome).inc()
+        self._metrics.guard_seconds.labels(self.guard.name, tier).observe(seconds)
+
+    def _failed(self, tier: str, began: float, error: Exception) -> Unscanned:
+        self._timed(tier, began, "unscanned")
+        if isinstance(error, TimeoutError):
+            return Unscanned(f"no verdict within {self.guard.config.timeout:g} s")
+        if isinstance(error, Unscanned):
+            log.warning("guard '%s' could not judge a text: %s", self.guard.name, error)
+            return Unscanned("unavailable")
+        # What a bug says of itself may hold the text that it fell over.
+        log.error("guard '%s' failed with %s", self.guard.name, type(error).__name__)
+        return Unscanned("failed")

@@ -1,0 +1,184 @@
+"""Texts of any length before one guard, in both of its tiers."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Coroutine, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+from gateway.findings import Finding
+from gateway.guards.actions.inspection import Inspection
+from gateway.guards.actions.pieces import MOST, PIECE, Cut, Piece, shares
+from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
+
+MOST_FINDINGS = 100_000
+"""Of one guard in all texts: to keep and to change more would take the event loop's time."""
+
+
+class TooMuchFound(Unscanned):
+    """Texts were judged, and there is more in them than can be dealt with."""
+
+
+class Judgement:
+    """Several texts before one guard: first the fast tier for all of them, then the rest in one call an origin."""
+
+    def __init__(
+        self,
+        inspection: Inspection,
+        texts: Sequence[tuple[str, Origin]],
+        *,
+        rest: float = 0.0,
+        one_is_enough: bool = False,
+    ) -> None:
+        """``rest``: seconds between two pieces in which the event loop is left to others.
+
+        ``one_is_enough``: what comes after a piece in which something was found need not be looked at.
+        """
+        self.inspection = inspection
+        self._rest = rest
+        self._one_is_enough = one_is_enough
+        self._texts = texts
+        guard = inspection.guard
+        self._is_exact = guard.scanner.longest > 0
+        self._characters = sum([len(text) for text, _ in texts])
+        self.is_offloaded = guard.offloads(self._characters)
+        """Whether the fast tier works in another process."""
+        self._piece = guard.offload.piece if guard.offload is not None and self.is_offloaded else PIECE
+        self._found: list[list[Finding]] = [[] for _ in texts]
+        self._hits = 0
+        self._open: dict[Origin, list[Piece]] = {}
+
+    async def look(self) -> bool:
+        """Whether the fast tier found something. Raises ``Unscanned``."""
+        if self._characters <= PIECE and not self.is_offloaded:  # as most are: nothing to cut
+            await self._turn()
+            for number, (text, origin) in enumerate(self._texts):
+                if text:
+                    piece = Piece(number, 0, 0, len(text) + 1, text)
+                    self._hear(piece, origin, self.inspection.quick(text, origin))
+            return self._hits > 0
+        fresh = self._cuts()
+        begun: deque[Cut] = deque()
+        while batch := self._batch(begun, fresh):
+            given = [(cut.piece.words, cut.origin) for cut in batch]
+            if self.is_offloaded:
+                verdicts = await self.inspection.quick_aside(given)
+            else:
+                await self._turn()
+                verdicts = [self.inspection.quick(words, origin) for words, origin in given]
+            longer = []
+            for cut, verdict in zip(batch, verdicts, strict=True):
+                self._hear(cut.piece, cut.origin, verdict)
+                if cut.goes_on(verdict.findings if verdict and self._is_exact else ()):
+                    longer.append(cut)
+            begun.extendleft(reversed(longer))
+            if self._hits and self._one_is_enough:
+                self._open = {}
+                break
+        return self._hits > 0
+
+    async def decide(self) -> None:
+        """Raises ``Unscanned``."""
+        if len(self._open) == 1:
+            for origin, pieces in self._open.items():
+                await self._ask(origin, pieces)
+        elif self._open:
+            await at_once(*(self._ask(origin, pieces) for origin, pieces in self._open.items()))
+        self._open = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the fast tier left something to decide."""
+        return bool(self._open)
+
+    def give_up(self) -> None:
+        self._open = {}
+
+    @property
+    def findings(self) -> list[tuple[Finding, ...]]:
+        """For each text, what was found in it so far."""
+        return [tuple(found) for found in self._found]
+
+    async def _turn(self) -> None:
+        if self._rest:
+            await asyncio.sleep(self._rest)
+        await self.inspection.turn()
+
+    def _cuts(self) -> Iterator[Cut]:
+        overlap = self.inspection.guard.window
+        for number, (text, origin) in enumerate(self._texts):
+            if text:
+                yield Cut(number, text, origin, self._piece, overlap)
+
+    def _batch(self, begun: deque[Cut], fresh: Iterator[Cut]) -> list[Cut]:
+        """The next pieces, each of another text: of one text, what is found says where its next piece begins."""
+        batch: list[Cut] = []
+        characters = 0
+        while len(batch) < MOST:
+            cut = begun.popleft() if begun else next(fresh, None)
+            if cut is None:
+                break
+            characters += len(cut.piece.words)
+            if batch and characters > self._piece:
+                begun.appendleft(cut)
+                break
+            batch.append(cut)
+        return batch
+
+    async def _ask(self, origin: Origin, pieces: list[Piece]) -> None:
+        for share in shares(pieces):
+            await self.inspection.turn()  # much is computed before a model is asked
+            verdicts = await self.inspection.thorough([piece.words for piece in share], origin)
+            for piece, verdict in zip(share, verdicts, strict=True):
+                self._take(piece, verdict)
+            if self._hits and self.inspection.guard.config.action == "block":
+                return  # one finding is enough, and what follows might not be judged at all
+
+    def _hear(self, piece: Piece, origin: Origin, verdict: Verdict | None) -> None:
+        if verdict is None:
+            self._open.setdefault(origin, []).append(piece)
+        elif verdict.findings:
+            self._take(piece, verdict)
+
+    def _take(self, piece: Piece, verdict: Verdict) -> None:
+        for finding in verdict.findings:
+            start, end = piece.start + finding.start, piece.start + finding.end
+            # Past its borders a piece lacks the surroundings; its neighbour has them. Not so where spans are
+            # those of a model's own windows: they are taken as they come.
+            if not self._is_exact or (end > piece.behind and start < piece.border):
+                _put(self._found[piece.text], Finding(finding.label, start, end, finding.score))
+                self._hits += 1
+        if self._hits > MOST_FINDINGS:
+            raise TooMuchFound(f"more than {MOST_FINDINGS} findings")
+
+
+async def at_once(*work: Coroutine[Any, Any, None]) -> None:
+    """Side by side; the first that fails ends the others, and its own error is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _put(whole: list[Finding], finding: Finding) -> None:
+    """Keep findings in order and without overlaps: those that overlap become one, named as the longest."""
+    if not whole or whole[-1].end <= finding.start:  # as they nearly always come
+        whole.append(finding)
+        return
+    first = bisect_right(whole, finding.start, key=attrgetter("end"))
+    last = bisect_left(whole, finding.end, key=attrgetter("start"))
+    for other in whole[first:last]:
+        longest = finding if finding.end - finding.start > other.end - other.start else other
+        finding = Finding(
+            longest.label,
+            min(other.start, finding.start),
+            max(other.end, finding.end),
+            max(other.score, finding.score),
+        )
+    whole[first:last] = [finding]

@@ -1,0 +1,204 @@
+"""Originals for placeholders, and back again in an answer that may cut a placeholder anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from gateway.guards.actions.deltas import CONTENT, Channel, is_json, is_whole, readable, said, single
+from gateway.guards.actions.edits import Edit, Offsets, applied, shown
+from gateway.guards.actions.texts import Text, leaf_spans, put, rewritten
+from gateway.guards.scanners.escapes import Unescaping
+from gateway.types import ChatRequest, Chunk
+
+_AT_ONCE = 500
+"""Edits after which others have their turn."""
+_PLACEHOLDER = re.compile(r"<[A-Z0-9_]+_\d+>")
+
+
+class Masks:
+    """The placeholders of one request: ``<EMAIL_ADDRESS_1>`` for the first address in it, wherever it stands."""
+
+    def __init__(self, texts: Iterable[Text]) -> None:
+        self._taken = {match for text in texts for match in _PLACEHOLDER.findall(text.text)}
+        self._by_original: dict[tuple[str, str], str] = {}
+        self._count: dict[str, int] = {}
+
+    @property
+    def originals(self) -> dict[str, str]:
+        """By placeholder."""
+        return {placeholder: original for (_, original), placeholder in self._by_original.items()}
+
+    async def edited(self, text: Text, edits: list[Edit]) -> str:
+        """What takes the place of ``text``; ``edits`` are in order and without overlaps. Others run in between."""
+        if text.kind != "json":
+            return await self._edited(text.text, edits, is_name=text.kind == "name")
+        fresh: dict[int, str] = {}
+        first = last = 0
+        for number, (start, end) in enumerate(leaf_spans(text.document)):
+            while first < len(edits) and edits[first].end <= start:
+                first += 1
+            while last < len(edits) and edits[last].start < end:
+                last += 1
+            within = [
+                edit._replace(start=max(edit.start, start) - start, end=min(edit.end, end) - start)
+                for edit in edits[first:last]
+            ]
+            if within:
+                fresh[number] = await self._edited(text.text[start:end], within, is_name=False)
+            if not (number + 1) % _AT_ONCE:
+                await asyncio.sleep(0)
+        return rewritten(text.document, fresh)
+
+    async def _edited(self, text: str, edits: list[Edit], *, is_name: bool) -> str:
+        words = []
+        for number, edit in enumerate(edits, 1):
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+            label = shown(edit.label)
+            if (
+                is_name
+            ):  # https://platform.openai.com/docs/api-reference/chat: letters, digits, _ and - at most
+                words.append(label)
+            elif edit.reversible:
+                words.append(self._placeholder(label, text[edit.start : edit.end]))
+            else:
+                words.append(f"[{label}]")
+        return applied(text, edits, words)
+
+    def _placeholder(self, label: str, original: str) -> str:
+        known = self._by_original.get((label, original))
+        while known is None:
+            number = self._count[label] = self._count.get(label, 0) + 1
+            known = f"<{label}_{number}>"
+            if known in self._taken:
+                known = None
+        self._by_original[label, original] = known
+        return known
+
+
+class Originals:
+    """By placeholder, and what placeholders look like."""
+
+    def __init__(self, originals: Mapping[str, str]) -> None:
+        self.by_name = originals
+        self.labels = {name.rpartition("_")[0] for name in originals}
+        """Each with the bracket before it."""
+        self.longest = max(map(len, originals), default=0)
+
+
+class Filling:
+    """Puts the originals into one text of an answer, as it comes."""
+
+    __slots__ = ("_labels", "_longest", "_originals", "_place", "_unescaping", "held", "offsets")
+
+    def __init__(self, originals: Originals, *, is_json: bool) -> None:
+        self.held = ""
+        """What may be the beginning of a placeholder."""
+        self.offsets = Offsets()
+        self._originals = originals.by_name
+        self._labels = originals.labels
+        self._longest = originals.longest
+        self._unescaping = Unescaping() if is_json else None
+        self._place = 0
+
+    def feed(self, text: str) -> str:
+        if self._unescaping is not None:
+            text = self._unescaping.feed(text)
+        if not self.held and "<" not in text:
+            self._place += len(text)
+            return text
+        text = self.held + text
+        start = text.rfind("<")
+        tail = text[start:] if start >= 0 else ""
+        if tail and self._may_begin(tail):
+            self.held = tail
+            text = text[:start]
+        else:
+            self.held = ""
+        parts: list[str] = []
+        done = 0
+        for match in _PLACEHOLDER.finditer(text):
+            original = self._originals.get(match[0])
+            if original is not None:
+                if self._unescaping is not None:
+                    original = orjson.dumps(original).decode()[1:-1]
+                self.offsets.replace(self._place + match.start(), self._place + match.end(), len(original))
+                parts += (text[done : match.start()], original)
+                done = match.end()
+        self._place += len(text)
+        return "".join((*parts, text[done:])) if parts else text
+
+    def _may_begin(self, tail: str) -> bool:
+        """Whether ``tail`` may be the beginning of a placeholder."""
+        if len(tail) >= self._longest:
+            return False
+        label, _, number = tail.rpartition("_")
+        if label in self._labels and (not number or number.isdecimal()):
+            return True
+        return any(one.startswith(tail) for one in self._labels)
+
+    def end(self) -> str:
+        held, self.held = self.held, ""
+        self._place += len(held)
+        return held
+
+
+class Unmasking:
+    """Puts a request's originals back into its answer. Only its own placeholders are filled."""
+
+    def __init__(self, originals: Mapping[str, str], request: ChatRequest) -> None:
+        self._originals = Originals(originals)
+        self._request = request
+        self._fillings: dict[int, dict[Channel, Filling]] = {}
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        """What can be passed on now."""
+        if chunk.delta is None:
+            return [chunk]
+        fillings = self._fillings.setdefault(chunk.index, {})
+        delta: Any = chunk.delta
+        if isinstance(delta.get("content"), list):
+            delta, _ = readable(delta)
+        for channel, path, text in said(delta):
+            filling = fillings.get(channel) or self._open(fillings, channel)
+            fresh = filling.feed(text)
+            if chunk.finish_reason is not None or is_whole(channel):
+                fresh += filling.end()
+            if fresh != text:
+                delta = put(delta, path, fresh)
+        # A block of the provider's own follows what was said before it.
+        begins = "content_block" in (delta.get("native") or ())
+        before = self.end(chunk.index) if chunk.finish_reason is not None or begins else []
+        if chunk.revocation is not None:
+            chunk = replace(chunk, revocation=self._moved(chunk.revocation, fillings))
+        if delta is not chunk.delta:
+            chunk = replace(chunk, delta=delta, logprobs=None)
+        return [*before, chunk]
+
+    def end(self, index: int | None = None) -> list[Chunk]:
+        """What is still held of one choice, or of all."""
+        rest = []
+        for number, fillings in self._fillings.items():
+            if index is None or number == index:
+                for channel, filling in fillings.items():
+                    if filling.held:
+                        rest.append(Chunk(number, single(channel, filling.end()), more=True))
+        return rest
+
+    def _open(self, fillings: dict[Channel, Filling], channel: Channel) -> Filling:
+        filling = Filling(self._originals, is_json=is_json(channel, self._request))
+        fillings[channel] = filling
+        return filling
+
+    def _moved(self, revocation: Mapping[str, Any], fillings: dict[Channel, Filling]) -> Mapping[str, Any]:
+        filling = fillings.get(revocation.get("channel", CONTENT))
+        place = revocation.get("from")
+        if filling is None or not isinstance(place, int):
+            return revocation
+        return {**revocation, "from": filling.offsets.of(place)}

@@ -1,0 +1,134 @@
+"""Texts in what is said in a provider's own dialect.
+
+They are read from wherever they stand, kinds of block included that nobody here has heard of; what is no text is told
+from what is by the names of fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from gateway.errors import BadRequest
+from gateway.guards.scanners.scanner import Origin
+from gateway.types import Json
+
+Path = tuple[str | int, ...]
+
+DEEPEST = 100
+"""Levels of objects and lists; no schema or document that people write has more."""
+_OPAQUE = frozenset(
+    {
+        *("type", "id", "tool_use_id", "tool_id", "file_id", "container_id", "media_type", "signature"),
+        *("cache_control", "caller", "url", "page_age", "error_code", "toolset_name", "retrieved_at"),
+    }
+)
+"""For machines: changed, they would no longer be what they are."""
+_FETCHED = frozenset({"base64", "url", "file", "image"})
+"""Sources that hold no text, or none yet."""
+_CALLS = ("tool_use",)
+_RESULTS = ("tool_result",)
+_SETTINGS = frozenset(
+    {
+        *("model", "max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k", "tool_choice"),
+        *("thinking", "service_tier", "inference_geo", "speed", "cache_control", "container", "mcp_servers"),
+        *("system", "messages", "tools", "betas", "anthropic_version", "user_profile_id", "workspace_id"),
+        "output_config",
+    }
+)
+"""Of a request's fields those that say nothing to the model, or that are read on their own."""
+
+
+_TOOL_SETTINGS = frozenset(
+    {
+        *("type", "name", "cache_control", "allowed_domains", "blocked_domains", "allowed_callers"),
+        *("mcp_server_name", "configs", "default_config", "model"),
+    }
+)
+"""Of a tool's fields those that are for machines."""
+
+
+class Found(NamedTuple):
+    """A text, or with ``arguments`` the arguments of a call, as JSON."""
+
+    path: Path
+    value: Json
+    origin: Origin
+    kind: str = "text"
+    """``text``, ``name`` or ``arguments``; ``unread`` where there is something, and no text."""
+
+
+def others(body: Mapping[str, Json]) -> list[str]:
+    """The names of a request's fields that may hold texts beside the conversation."""
+    return [name for name in body if name not in _SETTINGS]
+
+
+def tools(body: Mapping[str, Json]) -> Iterator[tuple[Path, Json, bool]]:
+    """What is said in the definitions of tools, and whether it is a schema, most of whose words are for machines."""
+    for i, tool in enumerate(body.get("tools") or ()):
+        for name, value in tool.items():
+            if name not in _TOOL_SETTINGS:
+                yield ("tools", i, name), value, name.endswith("_schema")
+
+
+def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
+    """What the system and the turns say."""
+    yield from _content(body.get("system"), ("system",), "system")
+    for i, turn in enumerate(body["messages"]):
+        role = turn.get("role")
+        origin: Origin = role if role in ("system", "assistant") else "user"
+        for name, value in turn.items():
+            if name != "role" and name not in _OPAQUE:
+                yield from _content(value, ("messages", i, name), origin)
+
+
+def texts(value: Json, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """All of an answer's block or delta."""
+    for found in _content(value, path, "assistant"):
+        if isinstance(found.value, str) and found.kind != "unread":
+            yield found.path, found.value
+        elif found.kind == "arguments":
+            yield from _leaves(found.value, found.path)
+
+
+def _leaves(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str) and value:
+        yield path, value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _leaves(one, (*path, name))
+    elif isinstance(value, list):
+        for i, one in enumerate(value):
+            yield from _leaves(one, (*path, i))
+
+
+def _content(value: Json, path: Path, origin: Origin) -> Iterator[Found]:
+    if len(path) > DEEPEST:
+        raise BadRequest(f"A message has more than {DEEPEST} levels.", param=str(path[0]))
+    if isinstance(value, str):
+        if value:
+            yield Found(path, value, origin)
+    elif isinstance(value, Mapping):
+        yield from _block(value, path, origin)
+    elif isinstance(value, list):
+        for i, one in enumerate(value):
+            yield from _content(one, (*path, i), origin)
+
+
+def _block(block: Mapping[str, Json], path: Path, origin: Origin) -> Iterator[Found]:
+    kind = block.get("type")
+    kind = kind if isinstance(kind, str) else ""
+    if kind.endswith(_RESULTS):
+        origin = "tool"
+    for name, value in block.items():
+        place = (*path, name)
+        if name == "input" and kind.endswith(_CALLS) and isinstance(value, Mapping):
+            yield Found(place, value, origin, "arguments")
+        elif name == "name" and kind.endswith(_CALLS):
+            yield Found(place, value, origin, "name")
+        elif name == "data" and (kind in _FETCHED or kind == "redacted_thinking"):
+            yield Found(place, value, origin, "unread")
+        elif name not in _OPAQUE and not name.startswith("encrypted_"):
+            yield from _content(value, place, origin)
+        elif name in ("url", "file_id") and kind in _FETCHED:
+            yield Found(place, value, origin, "unread")

@@ -1,0 +1,102 @@
+"""A guard's fast tier in a process beside this one: for what is long, and for patterns that may take long.
+
+``timeout`` acts there, in the middle of a regular expression too: the process is ended, and another takes its place.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Container, Sequence
+from functools import lru_cache
+
+from gateway.children.aside import Aside, Crowded, Died
+from gateway.guards.actions.pieces import PIECE
+from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned, Verdict
+from gateway.policy.schema import Policy
+from gateway.policy.schema.guards import AnyGuard, InjectionGuard, TopicsGuard, ToxicityGuard
+from gateway.regex.linear import are_linear
+
+LINE = 30.0
+"""Seconds that a piece may wait for its tenant's turn and a free process."""
+AT_ONCE = 16_000
+"""Characters of all texts together that forms are looked for in at once, by a guard whose patterns are proven linear:
+that takes a millisecond; the way to another process and back takes 0.1 to 0.2 ms, half of that of this one's time."""
+AT_ONCE_WEIGHED = 2_000
+"""The same for what weighs words, which takes 0.5 to 3 ms for 1,000 characters."""
+_PIECE_OF_FORMS = 64_000
+"""Characters of a piece in which forms are looked for: it must be worth the way to the other process and back."""
+_KEPT = 16
+"""Guards that a process has ready at once."""
+
+_Piece = tuple[str, Origin]
+
+
+def build_offloads(policy: Policy, aside: Aside | None, judged: Container[str]) -> dict[str, Offload]:
+    """By the guard's name, as ``build_scanners`` has them; none without ``aside``. ``judged`` have a judge."""
+    if aside is None:
+        return {}
+    return {name: Offload(guard, aside, is_judged=name in judged) for name, guard in policy.guards.items()}
+
+
+class Offload:
+    """The fast tier of one guard. ``aside`` has the processes, one at a time for a tenant."""
+
+    def __init__(self, config: AnyGuard, aside: Aside, *, is_judged: bool = False) -> None:
+        """``is_judged``: there is a judge for what the fast tier leaves open."""
+        weighs = isinstance(config, InjectionGuard | ToxicityGuard)
+        unproven = isinstance(config, TopicsGuard) and not are_linear(config.patterns)
+        self._at_once = 0 if unproven else AT_ONCE_WEIGHED if weighs else AT_ONCE
+        self.piece = PIECE if weighs or unproven else _PIECE_OF_FORMS
+        """Characters that are scanned at once."""
+        self._aside = aside
+        self._timeout = config.timeout
+        self._there = _There(pickle.dumps((config, is_judged), pickle.HIGHEST_PROTOCOL))
+
+    def takes(self, characters: int) -> bool:
+        """Whether so many are for another process. All are where nobody knows how long a pattern takes."""
+        return characters > self._at_once
+
+    async def quick(self, owner: str, pieces: Sequence[_Piece]) -> list[Verdict | None]:
+        """As ``Scanner.quick``, piece by piece. Raises ``TimeoutError`` for all of them, and ``Unscanned``."""
+        try:
+            return await self._aside.run(owner, self._timeout, self._there.scan, pieces)
+        except Crowded:
+            raise Unscanned(f"no process was free within {LINE:g} s") from None
+        except Died as error:
+            raise Unscanned(str(error)) from None
+
+
+class _There:
+    """A guard's scanner as another process has it. To get it ready there takes none of the guard's time."""
+
+    def __init__(self, spec: bytes) -> None:
+        self._spec = spec
+
+    def __reduce__(self) -> tuple[Callable[[bytes], _There], tuple[bytes]]:
+        return _arrived, (self._spec,)
+
+    def scan(self, pieces: Sequence[_Piece]) -> list[Verdict | None]:
+        scanner = _scanner(self._spec)
+        return [scanner.quick(text, origin) for text, origin in pieces]
+
+
+def _arrived(spec: bytes) -> _There:
+    _scanner(spec)
+    return _There(spec)
+
+
+@lru_cache(_KEPT)
+def _scanner(spec: bytes) -> Scanner:
+    # Not needed, nor loaded, where nothing is scanned.
+    from gateway.guards.scanners.factory import build_scanner
+    from gateway.sidecar.client import Absent
+
+    config, is_judged = pickle.loads(spec)
+    return build_scanner(config, Absent(), _Elsewhere() if is_judged else None)
+
+
+class _Elsewhere:
+    """Stands for the judge, who is asked in the gateway itself."""
+
+    async def judge(self, texts: Sequence[str], origin: Origin, asker: object = None) -> list[Verdict]:
+        raise Unscanned("the judge is not asked from here")

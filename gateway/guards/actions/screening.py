@@ -1,0 +1,206 @@
+"""A request before the input guards: refused, changed, kept at home, or let through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+
+from gateway.errors import BadRequest, Blocked, GuardUnavailable
+from gateway.findings import Finding
+from gateway.guards.actions.edits import Edit, merged
+from gateway.guards.actions.flags import Said
+from gateway.guards.actions.guards import Guard
+from gateway.guards.actions.inspection import Inspection
+from gateway.guards.actions.judgement import Judgement, TooMuchFound, at_once
+from gateway.guards.actions.mask import Masks
+from gateway.guards.actions.native import Path
+from gateway.guards.actions.texts import Texts, replaced
+from gateway.guards.scanners.scanner import Unscanned
+from gateway.observe.metrics import Metrics
+from gateway.types import Call, ChatRequest
+
+TOKEN_IDS = "token_ids"
+_AT_ONCE = 5_000
+"""Findings after which others have their turn."""
+_TEXTS_AT_ONCE = 200
+"""Texts that are changed before others have theirs."""
+
+
+class Screening:
+    """All guards that act scan the request as it came; then the strictest of what they found is done."""
+
+    def __init__(self, call: Call, guards: Sequence[Guard], metrics: Metrics) -> None:
+        self._call = call
+        self._texts = Texts.of(call.request)
+        self._inspections = [Inspection(guard, "input", metrics, call) for guard in guards]
+        self._judgements: list[tuple[Judgement, list[int]]] = []
+        """With the numbers of the texts that each is about."""
+        self._must_stay = call.local_only
+        self._is_kept = any(_keeps(guard) for guard in guards)
+        """A guard may find that it must stay."""
+
+    async def run(self) -> dict[str, str]:
+        """The originals of the placeholders that are in the request from now on.
+
+        Raises ``Blocked``, ``GuardUnavailable``, and ``BadRequest`` for a prompt that cannot be read.
+        """
+        if self._is_kept:
+            self._call.local_only = True  # until it is known to be free, whoever looks at it meanwhile
+        try:
+            self._readable()
+            self._count()
+            for inspection in self._inspections:
+                if inspection.guard.limit is None:
+                    await self._look(inspection)
+            self._refuse()  # what the fast tier refuses needs no slower opinion
+            await self._settle()
+            self._refuse()
+            return await self._change()
+        finally:
+            self._note()
+
+    def _readable(self) -> None:
+        """Pictures and the like are for models to judge; a prompt of token ids is text that hides."""
+        if TOKEN_IDS not in self._texts.unread:
+            return
+        for inspection in self._inspections:
+            inspection.missed(TOKEN_IDS)
+            guard = inspection.guard
+            if guard.config.refuses_unjudged:
+                field = "input" if self._call.request.embeds else "prompt"
+                raise BadRequest(
+                    f"The guard '{guard.name}' cannot read token ids. Send '{field}' as text.", param=field
+                )
+
+    def _count(self) -> None:
+        total = sum(len(text.text) for text in self._texts.texts)
+        for inspection in self._inspections:
+            limit = inspection.guard.limit
+            if limit is not None and total > limit:
+                inspection.found([Finding("length", limit, total)])
+                if inspection.guard.config.action == "block":
+                    raise Blocked(
+                        f"The texts of this request have {total} characters. The guard '{inspection.guard.name}' "
+                        f"allows {limit}."
+                    )
+
+    async def _look(self, inspection: Inspection) -> None:
+        origins = inspection.guard.scanner.origins
+        mine = [number for number, text in enumerate(self._texts.texts) if text.origin in origins]
+        if not mine:
+            return
+        texts = self._texts.texts
+        judgement = Judgement(
+            inspection,
+            [(texts[number].text, texts[number].origin) for number in mine],
+            one_is_enough=not inspection.guard.edits,
+        )
+        self._judgements.append((judgement, mine))
+        try:
+            await judgement.look()
+        except Unscanned as error:
+            self._missed(judgement, error)
+        await asyncio.sleep(0)
+
+    async def _settle(self) -> None:
+        """Judges, who may be elsewhere, are asked when it is known whether the request must stay here."""
+        judgements = [judgement for judgement, _ in self._judgements]
+        keeping = [one for one in judgements if _keeps(one.inspection.guard)]
+        asking = [one for one in judgements if one.inspection.guard.asks_judge and one not in keeping]
+        await self._decide([one for one in judgements if not self._is_kept or one not in asking])
+        self._call.local_only = self._must_stay or any(any(one.findings) for one in keeping)
+        await self._decide(asking)
+
+    async def _decide(self, judgements: Sequence[Judgement]) -> None:
+        await at_once(*(self._judge(judgement) for judgement in judgements if judgement.is_open))
+
+    async def _judge(self, judgement: Judgement) -> None:
+        try:
+            await judgement.decide()
+        except Unscanned as error:
+            self._missed(judgement, error)
+
+    def _missed(self, judgement: Judgement, error: Unscanned) -> None:
+        judgement.give_up()
+        guard = judgement.inspection.guard
+        judgement.inspection.missed(str(error))
+        if isinstance(error, TooMuchFound):
+            raise BadRequest(
+                f"The guard '{guard.name}' has {error} in this request. Send less of it at once."
+            ) from None
+        if guard.config.refuses_unjudged:
+            raise GuardUnavailable(
+                f"The guard '{guard.name}' could not judge this request ({error}). Try again in a moment.",
+                retry_after=max(guard.config.timeout, 1.0),
+            ) from None
+
+    def _refuse(self) -> None:
+        for judgement, _ in self._judgements:
+            inspection = judgement.inspection
+            if inspection.guard.config.action == "block":
+                found = [finding for findings in judgement.findings for finding in findings]
+                if found:
+                    inspection.found(found)
+                    labels = ", ".join(dict.fromkeys(finding.label for finding in found))
+                    raise Blocked(f"The guard '{inspection.guard.name}' refused this request for {labels}.")
+
+    async def _change(self) -> dict[str, str]:
+        edits: dict[int, list[list[Edit]]] = {}
+        """By the number of a text, each guard's."""
+        done = 0
+        for judgement, numbers in self._judgements:
+            inspection = judgement.inspection
+            action = inspection.guard.config.action
+            for number, findings in zip(numbers, judgement.findings, strict=True):
+                mine: list[Edit] = []
+                for start in range(0, len(findings), _AT_ONCE):
+                    some = findings[start : start + _AT_ONCE]
+                    inspection.found(some)
+                    if inspection.guard.edits:
+                        mine += [
+                            Edit(one.start, one.end, one.label, one.end - one.start, action == "mask")
+                            for one in some
+                        ]
+                    if (done := done + len(some)) >= _AT_ONCE:
+                        done = 0
+                        await asyncio.sleep(0)
+                if mine:
+                    edits.setdefault(number, []).append(mine)
+        if not edits:
+            return {}
+        masks = Masks(self._texts.texts)
+        fresh: dict[Path, str] = {}
+        for count, number in enumerate(sorted(edits), 1):
+            text = self._texts.texts[number]
+            one, *others = edits[number]  # each without overlaps
+            fresh[text.path] = await masks.edited(text, merged(chain(one, *others)) if others else one)
+            if not count % _TEXTS_AT_ONCE:
+                await asyncio.sleep(0)
+        self._call.request = replaced(self._call.request, fresh)
+        return masks.originals
+
+    def _note(self) -> None:
+        self._call.receipt.note(
+            "guard_input",
+            guards={
+                **self._call.receipt.notes.get("guard_input", {}).get("guards", {}),  # those that only flag
+                **{inspection.guard.name: inspection.facts() for inspection in self._inspections},
+            },
+            scanned=not any(inspection.unscanned for inspection in self._inspections),
+            unread=list(dict.fromkeys(self._texts.unread))[:16],
+        )
+
+
+def _keeps(guard: Guard) -> bool:
+    return guard.config.action == "local"
+
+
+def asked(request: ChatRequest) -> Said:
+    """What those guards read of a request that only flag."""
+    texts = Texts.of(request)
+    return Said(
+        texts=[(text.text, text.origin) for text in texts.texts],
+        lengths=[sum(len(text.text) for text in texts.texts)],
+        unread=[TOKEN_IDS] if TOKEN_IDS in texts.unread else [],
+    )

@@ -1,0 +1,362 @@
+"""Where the texts of a request are, whose words they are, and how they are replaced."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from gateway.errors import BadRequest
+from gateway.guards.actions import native
+from gateway.guards.actions.native import DEEPEST, Path
+from gateway.guards.scanners.escapes import Unescaping
+from gateway.guards.scanners.scanner import Origin
+from gateway.types import ChatRequest, Json, Native
+
+Kind = Literal["text", "json", "name"]
+
+_ORIGINS: Mapping[str, Origin] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_DESCRIBING = frozenset(("description", "title", "default", "const", "enum", "example", "examples"))
+"""Of JSON Schema's keywords (draft 2020-12, validation, section 9), those that hold people's words."""
+_WHOLE: Mapping[str, Origin] = {
+    "documents": "tool",
+    "metadata": "user",
+    "web_search_options": "user",
+    "chat_template_kwargs": "user",
+}
+"""Parameters all of whose texts are read: what vLLM and others put into the prompt, and what servers keep."""
+_HALF = re.compile(r"\\u[dD][89a-fA-F]", re.ASCII)
+"""What an escape of half a character begins with (RFC 8259, section 7)."""
+_SPOKEN = ("refusal", "reasoning_content", "reasoning")
+
+
+@dataclass(slots=True)
+class Text:
+    """One text of a request.
+
+    Of ``json``, the arguments of a tool call, the values are read, a line each; what is put into them leaves them
+    JSON. A ``name`` may not hold all characters.
+    """
+
+    path: Path
+    text: str
+    origin: Origin
+    kind: Kind = "text"
+    document: Json = None
+    """Of ``json``."""
+
+
+@dataclass(slots=True)
+class Texts:
+    """All that a request says: first what stays the same from turn to turn, then its messages in their order.
+
+    A placeholder's number is the place of what it stands for among the others. With what is said last at the end, turns
+    that follow change nothing of a prompt that its provider has in its cache, nor of a thought that was signed.
+    """
+
+    texts: list[Text] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """What is no text: ``image_url``, ``input_audio``, ``token_ids`` …"""
+
+    @classmethod
+    def of(cls, request: ChatRequest) -> Texts:
+        """Raises ``BadRequest`` for what is nested without end."""
+        texts = cls()
+        if request.native is not None:
+            texts._native(request.native.body)
+            return texts
+        params = request.params
+        for name in ("suffix", "user", "safety_identifier", "prompt_cache_key"):
+            texts._described(("params", name), params.get(name), "user", said=True)
+        prediction = params.get("prediction")
+        if isinstance(prediction, Mapping):
+            texts._content(("params", "prediction", "content"), prediction.get("content"), "user")
+        for name in ("tools", "functions", "response_format"):
+            texts._described(("params", name), params.get(name), "system")
+        for name, origin in _WHOLE.items():
+            texts._described(("params", name), params.get(name), origin, said=True)
+        if request.prompt is not None:
+            texts._prompt(request.prompt)
+        for i, message in enumerate(request.messages or ()):
+            texts._message(("messages", i), message)
+        return texts
+
+    def _native(self, body: Mapping[str, Json]) -> None:
+        """A request in its caller's own words, which are what its model will see."""
+        below: Path = ("native",)
+        for path, value, is_schema in native.tools(body):
+            self._described((*below, *path), value, "system", said=not is_schema)
+        self._described((*below, "output_config"), body.get("output_config"), "system")
+        for name in native.others(body):
+            self._described((*below, name), body[name], "user", said=True)
+        for path, value, origin, kind in native.conversation(body):
+            if kind == "unread":
+                self.unread.append(str(path[-1]))
+            elif kind == "arguments":
+                if _is_deep(value):
+                    raise BadRequest(
+                        f"The input of a tool call has more than {DEEPEST} levels.", param="messages"
+                    )
+                self._document((*below, *path), value, origin)
+            else:
+                self._add((*below, *path), value, origin, "name" if kind == "name" else "text")
+
+    def _add(self, path: Path, text: Json, origin: Origin, kind: Kind = "text") -> None:
+        if isinstance(text, str) and text:
+            self.texts.append(Text(path, text, origin, kind))
+
+    def _message(self, path: Path, message: Mapping[str, Json]) -> None:
+        origin = _ORIGINS.get(str(message.get("role")), "user")
+        self._add((*path, "name"), message.get("name"), origin, "name")
+        self._content((*path, "thinking_blocks"), message.get("thinking_blocks"), origin)
+        self._content((*path, "content"), message.get("content"), origin)
+        for name in _SPOKEN:
+            self._add((*path, name), message.get(name), origin)
+        calls = message.get("tool_calls")
+        for i, call in enumerate(calls if isinstance(calls, list) else ()):
+            for kind in ("function", "custom") if isinstance(call, Mapping) else ():
+                self._call((*path, "tool_calls", i, kind), call.get(kind), origin)
+        self._call((*path, "function_call"), message.get("function_call"), origin)
+        if message.get("audio") is not None:
+            self.unread.append("audio")
+
+    def _content(self, path: Path, content: Json, origin: Origin) -> None:
+        if not isinstance(content, list):
+            self._described(path, content, origin, said=True)
+            return
+        for i, part in enumerate(content):
+            if not isinstance(part, Mapping):
+                self._add((*path, i), part, origin)
+                continue
+            if not self._part((*path, i), part, origin):
+                self.unread.append(str(part.get("type"))[:40])
+
+    def _part(self, path: Path, part: Mapping[str, Json], origin: Origin) -> bool:
+        """Whether there is text in it: its own, or that of a document or of a tool's result (Anthropic's blocks)."""
+        if len(path) > DEEPEST:
+            raise BadRequest(f"A message has more than {DEEPEST} levels.", param="messages")
+        count = len(self.texts)
+        names = ("text", "refusal", "thinking", "title", "context")
+        for name in names:
+            self._add((*path, name), part.get(name), origin)
+        source = part.get("source")
+        if isinstance(source, Mapping):
+            if source.get("type") == "text":
+                self._add((*path, "source", "data"), source.get("data"), "tool")
+            self._content((*path, "source", "content"), source.get("content"), "tool")
+        self._content((*path, "content"), part.get("content"), "tool")
+        return len(self.texts) > count or any(isinstance(part.get(name), str) for name in names)
+
+    def _call(self, path: Path, function: Json, origin: Origin) -> None:
+        if not isinstance(function, Mapping):
+            return
+        self._add((*path, "name"), function.get("name"), origin, "name")
+        self._add((*path, "input"), function.get("input"), origin)
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            self._described((*path, "arguments"), arguments, origin, said=True)
+        if not isinstance(arguments, str) or not arguments:
+            return
+        try:
+            self._document((*path, "arguments"), _parsed(arguments), origin)
+        except ValueError:
+            self._add((*path, "arguments"), _as_read(arguments), origin)
+
+    def _document(self, path: Path, document: Json, origin: Origin) -> None:
+        said = "\n".join(_words(value) for value in _leaves(document))
+        self.texts.append(Text(path, said, origin, "json", document))
+
+    def _described(self, path: Path, value: Json, origin: Origin, *, said: bool = False) -> None:
+        """What is ``said`` in definitions and schemas; their names and keywords are for machines."""
+        if len(path) > DEEPEST:
+            raise BadRequest(f"'{path[1]}' has more than {DEEPEST} levels.", param=str(path[1]))
+        if isinstance(value, str):
+            if said:
+                self._add(path, value, origin)
+        elif isinstance(value, Mapping):
+            named = bool(path) and path[-1] == "properties"
+            for key, one in value.items():
+                here = said or (not named and key in _DESCRIBING)
+                self._described((*path, key), one, origin, said=here)
+        elif isinstance(value, list):
+            for i, one in enumerate(value):
+                self._described((*path, i), one, origin, said=said)
+
+    def _prompt(self, prompt: Json) -> None:
+        if isinstance(prompt, str):
+            self._add(("prompt",), prompt, "user")
+            return
+        for i, one in enumerate(prompt):
+            self._add(("prompt", i), one, "user")
+        if not all(isinstance(one, str) for one in prompt):
+            self.unread.append("token_ids")
+
+
+def replaced(request: ChatRequest, texts: Mapping[Path, str]) -> ChatRequest:
+    """``request`` with other texts at these places; nothing of the old one is changed."""
+    if request.native is not None:
+        return _in_its_own_words(request, request.native, {path[1:]: text for path, text in texts.items()})
+    fresh = {name: _put_all(getattr(request, str(name)), below) for name, below in _by_step(texts).items()}
+    return replace(request, **{str(name): value for name, value in fresh.items()})
+
+
+def _in_its_own_words(request: ChatRequest, own: Native, texts: Mapping[Path, str]) -> ChatRequest:
+    """The caller's words with other texts at these places, and the canonical form of that."""
+    values = {
+        # What a call was given stands there as it is, and not written out as JSON.
+        path: text if isinstance(_at(own.body, path), str) else json.loads(text)
+        for path, text in texts.items()
+    }
+    fresh = own.read(_put_all(own.body, values))
+    said = {name: fresh.params[name] for name in _SAYING if name in fresh.params}
+    return replace(request, messages=fresh.messages, params={**request.params, **said}, native=fresh.native)
+
+
+_SAYING = ("tools", "response_format", "user")
+"""The parameters that hold texts."""
+
+
+def _at(tree: Json, path: Path) -> Json:
+    for step in path:
+        tree = tree[step]
+    return tree
+
+
+def _put_all(tree: Json, values: Mapping[Path, Json]) -> Json:
+    """As ``put`` does it for each of ``values``, with no more than one copy of anything."""
+    if () in values:
+        return values[()]
+    copy: Any = dict(tree) if isinstance(tree, Mapping) else list(tree)
+    for step, below in _by_step(values).items():
+        copy[step] = _put_all(copy[step], below)
+    return tuple(copy) if isinstance(tree, tuple) else copy
+
+
+def _by_step(values: Mapping[Path, Json]) -> dict[str | int, dict[Path, Json]]:
+    below: dict[str | int, dict[Path, Json]] = {}
+    for path, value in values.items():
+        below.setdefault(path[0], {})[path[1:]] = value
+    return below
+
+
+def put(tree: Json, path: Path, value: Json) -> Json:
+    """A copy of ``tree`` with ``value`` at ``path``; what does not lie on the path is shared."""
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if isinstance(tree, Mapping):
+        return {**tree, step: put(tree[str(step)], rest, value)}
+    copy = list(tree)
+    copy[int(step)] = put(copy[int(step)], rest, value)
+    return tuple(copy) if isinstance(tree, tuple) else copy
+
+
+def _leaves(document: Json) -> Iterator[Json]:
+    """Keys and values, in order."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield key
+            yield from _leaves(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _leaves(value)
+    else:
+        yield document
+
+
+def spoken(arguments: str) -> str:
+    """The keys and values of a tool call's arguments, a line each; what is no JSON as it is."""
+    try:
+        return "\n".join(map(_words, _leaves(_parsed(arguments))))
+    except ValueError:
+        return _as_read(arguments)
+
+
+def _parsed(arguments: str) -> Json:
+    """Raises ``ValueError`` for what is no JSON, is nested without end, or could not be written again as it was."""
+    try:
+        document = json.loads(
+            arguments, object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_finite
+        )
+    except RecursionError:
+        raise ValueError("nested without end") from None
+    if _is_deep(document):
+        raise ValueError("nested without end")
+    if _HALF.search(arguments):
+        json.dumps(document, ensure_ascii=False).encode()  # half a character has no bytes: a UnicodeError
+    return document
+
+
+def _distinct(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice, and only its last value would be seen")
+    return found
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is no JSON, or no number of Python's")
+    return value
+
+
+def _as_read(arguments: str) -> str:
+    """With the escapes undone that hide what whoever parses it would read."""
+    return Unescaping().feed(arguments + "\n").removesuffix("\n")
+
+
+def _is_deep(document: Json) -> bool:
+    level = [document]
+    for _ in range(DEEPEST):
+        level = [
+            one
+            for each in level
+            if isinstance(each, dict | list)
+            for one in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(level)
+
+
+def _words(leaf: Json) -> str:
+    return leaf if isinstance(leaf, str) else json.dumps(leaf)
+
+
+def rewritten(document: Json, edit: Mapping[int, str]) -> str:
+    """The JSON text of ``document`` with other words for some of its leaves, by their numbers."""
+    number = -1
+
+    def leaf(value: Json) -> Json:
+        nonlocal number
+        number += 1
+        return edit.get(number, value)
+
+    def walk(value: Json) -> Json:
+        if isinstance(value, dict):
+            return {leaf(key): walk(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [walk(one) for one in value]
+        return leaf(value)
+
+    return json.dumps(walk(document), ensure_ascii=False, separators=(",", ":"))
+
+
+def leaf_spans(document: Json) -> list[tuple[int, int]]:
+    """Where the leaves are in the text that is read of ``document``."""
+    spans = []
+    place = 0
+    for value in _leaves(document):
+        end = place + len(_words(value))
+        spans.append((place, end))
+        place = end + 1
+    return spans

@@ -1,0 +1,39 @@
+"""The scanner that each kind of guard needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.guards.scanners.injection import injection
+from gateway.guards.scanners.length import Length
+from gateway.guards.scanners.pii import Pii
+from gateway.guards.scanners.scanner import Scanner
+from gateway.guards.scanners.secrets import Secrets
+from gateway.guards.scanners.tiers import Judge
+from gateway.guards.scanners.topics import Topics
+from gateway.guards.scanners.toxicity import toxicity
+from gateway.policy import schema
+from gateway.policy.schema import Policy
+from gateway.sidecar.api import Sidecar
+
+
+def build_scanners(policy: Policy, sidecar: Sidecar, judges: Mapping[str, Judge]) -> dict[str, Scanner]:
+    """By the guard's name; ``judges`` are those of the guards that name one."""
+    return {name: build_scanner(guard, sidecar, judges.get(name)) for name, guard in policy.guards.items()}
+
+
+def build_scanner(guard: schema.Guard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
+    """That of one guard."""
+    match guard:
+        case schema.PiiGuard():
+            return Pii(guard, sidecar)
+        case schema.SecretsGuard():
+            return Secrets(guard)
+        case schema.InjectionGuard():
+            return injection(guard, sidecar, judge)
+        case schema.ToxicityGuard():
+            return toxicity(guard, sidecar, judge)
+        case schema.TopicsGuard():
+            return Topics(guard)
+        case schema.LengthGuard():
+            return Length(guard)

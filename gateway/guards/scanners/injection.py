@@ -1,0 +1,143 @@
+"""Prompt injection and jailbreaks, in what users write and in what tools and documents bring along."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gateway.guards.scanners.disguise import plain
+from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
+from gateway.guards.scanners.tiers import Judge, Tiered, unsafe
+from gateway.guards.scanners.wording import Wording
+from gateway.policy.schema.guards import Classifier, InjectionGuard
+from gateway.sidecar.api import Scored, Sidecar
+from gateway.types import Call
+
+ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
+"""Not ``system``: the developer's own words may instruct."""
+LABELS = ("injection", "indirect", "jailbreak")
+CLEAR = (0.02, 0.98)
+"""Probabilities below and above which the fast tier alone decides."""
+
+_LEAST = 6
+"""ASCII characters that it takes to give an order: ids and numbers, as lists of inputs hold them, do not."""
+_NAMED = -4.0
+"""Log-odds below which no threshold makes it an attack of some kind: to name the kind costs time."""
+_BREATH = 2_000
+"""Characters that are weighed before others have their turn on the event loop."""
+
+DOUBT = 2.0
+"""Log-odds that a sentence of a longer text must have more, as it may only sound odd by itself."""
+
+
+def injection(config: InjectionGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
+    """The scanner of a guard of the policy. Raises ``OSError`` or ``ValueError`` if its weights cannot be read."""
+    wording = Wording.load()
+    return _ByOrigin(
+        {
+            origin: _tiered(config, _Detector(wording, sidecar, config.classifier, origin), judge)
+            for origin in ORIGINS
+        }
+    )
+
+
+def _tiered(config: InjectionGuard, detector: _Detector, judge: Judge | None) -> Tiered:
+    return Tiered(
+        origins=ORIGINS,
+        thresholds=dict.fromkeys(LABELS, config.threshold),
+        fast=detector.fast if "fast" in config.checks else None,
+        clear=CLEAR,
+        model=detector.model if "model" in config.checks else None,
+        judge=judge,
+    )
+
+
+class _ByOrigin:
+    """As what is found in a tool's result is another thing than the same words of a user."""
+
+    longest = 0
+    origins = ORIGINS
+
+    def __init__(self, scanners: Mapping[Origin, Tiered]) -> None:
+        self._scanners = scanners
+
+    def quick(self, text: str, origin: Origin) -> Verdict | None:
+        return self._scanners[origin].quick(text, origin)
+
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        return await self._scanners[origin].thorough(texts, origin, call)
+
+
+class _Reading(NamedTuple):
+    """A text as it is, what is hidden in it, or a sentence of it."""
+
+    number: int
+    text: str
+    span: tuple[int, int] | None
+    """What it counts for in the text that was given; None: each window for itself."""
+    doubt: float = 0.0
+    """Log-odds that are taken off."""
+
+
+class _Detector:
+    """The two tiers for one origin."""
+
+    def __init__(
+        self, wording: Wording, sidecar: Sidecar, classifier: Classifier | None, origin: Origin
+    ) -> None:
+        self._wording = wording
+        self._sidecar = sidecar
+        self._classifier = classifier
+        self._origin = origin
+
+    def fast(self, text: str) -> Mapping[str, float]:
+        if len(text) < _LEAST and text.isascii():
+            return {"injection": 0.0}
+        log_odds = self._wording.log_odds(text)
+        return {self._label(text) if log_odds > _NAMED else "injection": _probability(log_odds)}
+
+    async def model(self, texts: Sequence[str]) -> list[list[Scored]]:
+        """Each text as it reads; what is hidden in it, which counts for the whole; and its suspect sentences."""
+        read: list[_Reading] = []
+        for index, text in enumerate(texts):
+            same = plain(text)
+            whole = None if len(same) == len(text) else (0, len(text))
+            read.append(_Reading(index, same, whole))
+            read.extend(_Reading(index, hidden, (0, len(text))) for hidden in self._wording.readings(same))
+            for start, end in self._wording.suspects(same):
+                read.append(_Reading(index, same[start:end], whole or (start, end), DOUBT))
+            await asyncio.sleep(0)
+        result: list[list[Scored]] = [[] for _ in texts]
+        weighed = 0
+        for one, parts in zip(read, await self._scores([one.text for one in read]), strict=True):
+            for part in parts:
+                result[one.number].append(self._scored(one, part))
+                weighed += part.end - part.start
+                if weighed > _BREATH:
+                    weighed = 0
+                    await asyncio.sleep(0)
+        return result
+
+    async def _scores(self, texts: Sequence[str]) -> list[list[Scored]]:
+        if self._classifier is not None:
+            return await self._sidecar.classify(self._classifier.model, texts)
+        return await self._sidecar.score("injection", texts)
+
+    def _scored(self, one: _Reading, part: Scored) -> Scored:
+        text = one.text[part.start : part.end]
+        if self._classifier is not None:
+            probability = unsafe(self._classifier, part.scores)
+        else:
+            log_odds = self._wording.stacked(part.scores.get("injection", 0.0), text)
+            probability = _probability(log_odds - one.doubt)
+        start, end = one.span or (part.start, part.end)
+        return Scored(start, end, {self._label(text): probability})
+
+    def _label(self, text: str) -> str:
+        return "indirect" if self._origin == "tool" else self._wording.kind(text)
+
+
+def _probability(log_odds: float) -> float:
+    return 1 / (1 + math.exp(-max(min(log_odds, 60.0), -60.0)))

@@ -1,0 +1,104 @@
+"""Personal data: patterns in this very process, and Presidio in the sidecar for what patterns cannot find."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+
+from gateway.findings import Finding
+from gateway.guards.scanners.escapes import unglued
+from gateway.guards.scanners.folding import folded, through
+from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
+from gateway.pii.entities import asked_of_sidecar
+from gateway.pii.patterns import PATTERNS
+from gateway.pii.recognizers import NAMES
+from gateway.policy.schema.guards import PiiGuard
+from gateway.sidecar.api import Sidecar, SidecarError
+from gateway.types import Call
+
+_LONGEST_NAME = 128
+"""Characters of a name, or of a number, with the words around it by which Presidio knows it."""
+
+
+class Pii:
+    """The ``Scanner`` of one ``pii`` guard. ``sidecar`` is asked only for entities that have no pattern here."""
+
+    origins: frozenset[Origin] = frozenset({"system", "user", "assistant", "tool", "answer"})
+
+    def __init__(self, config: PiiGuard, sidecar: Sidecar | None) -> None:
+        fast = "fast" in config.checks
+        self._patterns = tuple(PATTERNS[entity] for entity in config.entities if fast and entity in PATTERNS)
+        self._asked = asked_of_sidecar(config.entities, config.checks)
+        # Numbers are the same in all languages; names and dates are not.
+        self._named = tuple(entity for entity in self._asked if entity in NAMES or entity == "DATE_TIME")
+        self._order = {entity: place for place, entity in enumerate(config.entities)}
+        self._languages = config.languages
+        self._threshold = config.threshold
+        self._sidecar = sidecar
+        self.longest = max((pattern.longest for pattern in self._patterns), default=0)
+        if self._asked:
+            self.longest = max(self.longest, _LONGEST_NAME)
+
+    def quick(self, text: str, origin: Origin) -> Verdict | None:
+        if self._asked:
+            return None
+        return self._verdict(self._matches(text), "fast")
+
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        if self._sidecar is None:
+            raise Unscanned("there is no sidecar to look for " + ", ".join(self._asked))
+        first, *others = self._languages
+        questions = [(first, self._asked), *((language, self._named) for language in others if self._named)]
+        try:
+            found = await asyncio.gather(
+                *(
+                    self._sidecar.entities(texts, language=language, entities=entities)
+                    for language, entities in questions
+                )
+            )
+        except SidecarError as error:
+            raise Unscanned(f"{type(error).__name__}: {error}") from error
+        verdicts = []
+        for index, text in enumerate(texts):
+            if index:
+                await asyncio.sleep(0)
+            findings = [*self._matches(text), *(finding for each in found for finding in each[index])]
+            verdicts.append(self._verdict(findings, "model"))
+        return verdicts
+
+    def _matches(self, text: str) -> Iterator[Finding]:
+        text = folded(unglued(text))
+        for pattern in self._patterns:
+            yield from through(text, pattern.find)
+
+    def _verdict(self, findings: Iterable[Finding], tier: str) -> Verdict:
+        candidates = list(findings)
+        if not candidates:
+            return Verdict(tier=tier)
+        certain = [finding for finding in candidates if finding.score >= self._threshold]
+        best = max(finding.score for finding in candidates)
+        return Verdict(tuple(apart(certain, self._order)), best, tier)
+
+
+def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding]:
+    """Those that stay where findings overlap, in the text's order.
+
+    The higher score stays; then what comes first in ``order``; then the longer one.
+    """
+    ranked = sorted(
+        (finding for finding in findings if finding.end > finding.start),
+        key=lambda it: (-it.score, order.get(it.label, len(order)), it.start - it.end, it.start),
+    )
+    kept: list[Finding] = []
+    for finding in ranked:
+        place = bisect(kept, finding.start, key=_start)
+        if (not place or kept[place - 1].end <= finding.start) and (
+            place == len(kept) or finding.end <= kept[place].start
+        ):
+            kept.insert(place, finding)
+    return kept
+
+
+_start = attrgetter("start")

@@ -1,0 +1,249 @@
+"""Credentials: providers' keys by the forms that their documentation gives, private keys, tokens, passwords.
+
+A form is tried only where its fixed part stands in the text, and every form is bounded, so that the time grows with
+the text and no faster.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gateway.findings import Finding
+from gateway.guards.scanners.escapes import unglued
+from gateway.guards.scanners.folding import through
+from gateway.guards.scanners.pii import apart
+from gateway.guards.scanners.scanner import Origin, Verdict
+from gateway.policy.schema.guards import SecretsGuard
+from gateway.types import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a provider's key looks like."""
+
+    label: str
+    hint: str
+    """A fixed part of every match: without it in the text there is nothing to look for."""
+    pattern: re.Pattern[str]
+    """Its group ``secret`` is the credential; without such a group, all of it."""
+
+
+def _form(label: str, hint: str, pattern: str) -> Form:
+    return Form(label, hint, re.compile(rf"(?<![A-Za-z0-9_]){pattern}(?![A-Za-z0-9_])", re.ASCII))
+
+
+FORMS: tuple[Form, ...] = (
+    _form("tollgate_key", "tg-", r"tg-[A-Za-z0-9_-]{43}"),
+    _form("openai_key", "sk-", r"sk-(?:(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{20,200}|[A-Za-z0-9]{32,64})"),
+    _form("anthropic_key", "sk-ant-", r"sk-ant-[a-z]{2,10}\d\d-[A-Za-z0-9_-]{32,200}"),
+    _form("openrouter_key", "sk-or-", r"sk-or-v\d-[0-9a-f]{64}"),
+    _form("aws_access_key", "A", r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}"),
+    _form("github_token", "gh", r"gh[oprsu]_[A-Za-z0-9]{36,255}"),
+    _form("github_token", "github_pat_", r"github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}"),
+    _form("gitlab_token", "gl", r"gl(?:agent|cbt|dt|ffct|ft|imt|oas|pat|ptt|rt|soat)-[A-Za-z0-9_.=-]{20,100}"),
+    _form("slack_token", "xox", r"xox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{10,200}"),
+    _form("slack_token", "xapp-", r"xapp-\d-[A-Z0-9]{8,20}-\d{8,20}-[a-f0-9]{32,64}"),
+    _form(
+        "slack_webhook",
+        "hooks.slack.com",
+        r"hooks\.slack\.com/(?:services|workflows)/T[A-Z0-9]{6,12}/[A-Z0-9]{6,14}/[A-Za-z0-9]{16,32}",
+    ),
+    _form("stripe_key", "_live_", r"(?:sk|rk)_live_[A-Za-z0-9]{16,247}"),
+    _form("stripe_key", "_test_", r"(?:sk|rk)_test_[A-Za-z0-9]{16,247}"),
+    _form("stripe_key", "whsec_", r"whsec_[A-Za-z0-9+/]{32,64}={0,2}"),
+    _form("google_key", "AIza", r"AIza[A-Za-z0-9_-]{35}"),
+    _form("google_token", "ya29.", r"ya29\.[A-Za-z0-9_-]{20,400}"),
+    _form("google_client_secret", "GOCSPX-", r"GOCSPX-[A-Za-z0-9_-]{28}"),
+    _form("azure_key", "AccountKey", r"AccountKey=(?P<secret>[A-Za-z0-9+/]{86}==)"),
+    _form("azure_key", "SharedAccessKey", r"SharedAccessKey=(?P<secret>[A-Za-z0-9+/]{43}=)"),
+    _form("azure_client_secret", "Q~", r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}"),
+    _form("huggingface_token", "hf_", r"hf_[A-Za-z0-9]{30,40}"),
+    _form("huggingface_token", "api_org_", r"api_org_[A-Za-z0-9]{34}"),
+    _form("npm_token", "npm_", r"npm_[A-Za-z0-9]{36}"),
+    _form("pypi_token", "pypi-", r"pypi-AgE[A-Za-z0-9_-]{50,400}"),
+    _form("twilio_key", "SK", r"SK[0-9a-f]{32}"),
+    _form("sendgrid_key", "SG.", r"SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"),
+    _form("mailgun_key", "key-", r"key-[0-9a-f]{32}"),
+    _form("mailchimp_key", "-us", r"[0-9a-f]{32}-us\d{1,2}"),
+    _form("telegram_token", ":AA", r"\d{8,10}:AA[A-Za-z0-9_-]{33}"),
+    _form("discord_token", ".", r"[MNO][A-Za-z0-9]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}"),
+    _form("digitalocean_token", "_v1_", r"do[opr]_v1_[0-9a-f]{64}"),
+    _form("databricks_token", "dapi", r"dapi[0-9a-f]{32}(?:-\d)?"),
+    _form("shopify_token", "shp", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    _form("groq_key", "gsk_", r"gsk_[A-Za-z0-9]{40,60}"),
+    _form("perplexity_key", "pplx-", r"pplx-[A-Za-z0-9]{40,60}"),
+    _form("replicate_token", "r8_", r"r8_[A-Za-z0-9]{37}"),
+    _form("xai_key", "xai-", r"xai-[A-Za-z0-9]{60,100}"),
+    _form("linear_key", "lin_api_", r"lin_api_[A-Za-z0-9]{40}"),
+    _form("notion_token", "ntn_", r"ntn_[A-Za-z0-9]{40,60}"),
+    _form("vault_token", "hvs.", r"hvs\.[A-Za-z0-9_-]{24,200}"),
+    _form("docker_token", "dckr_", r"dckr_(?:pat|oat)_[A-Za-z0-9_-]{27,40}"),
+    _form("newrelic_key", "NRAK-", r"NRAK-[A-Z0-9]{27}"),
+    _form("age_key", "AGE-SECRET-KEY-", r"AGE-SECRET-KEY-1[02-9AC-HJ-NP-Z]{58}"),
+    _form("jwt", "eyJ", r"eyJ[A-Za-z0-9_-]{8,2000}\.eyJ[A-Za-z0-9_-]{8,6000}(?:\.[A-Za-z0-9_-]{0,1000})?"),
+    _form(
+        "connection_string",
+        "://",
+        r"[a-z][a-z0-9+.-]{1,30}://[^\s:@/?#\"'<>`]{0,128}:(?P<secret>[^\s@/?#\"'<>`]{3,128})@(?:\[|[A-Za-z0-9_]{1,255})",
+    )
+)  # fmt: skip
+
+_BEGIN, _END = "-----BEGIN ", "-----END "
+_PRIVATE = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+_ENDS = re.compile(r"-----END (?:[A-Z0-9]{1,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+
+_BREAK = r"(?:\r{0,3}\n|\\r?\\n|\\n)"
+_LINE = re.compile(rf"[A-Za-z0-9+/]{{64}}(?:[A-Za-z0-9+/]{{6}})?{_BREAK}", re.ASCII)
+"""Of base64, as PEM (RFC 7468) and OpenSSH break it."""
+_REST = re.compile(rf"[A-Za-z0-9+/=]{{0,70}}(?:{_BREAK}|\\?\Z)", re.ASCII)
+_FEWEST_LINES = 4
+
+_ASSIGNED = re.compile(
+    r"(?P<name>(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|api[_ -]?key|access[_ -]?key|auth[_ -]?key"
+    r"|(?:private|encryption|signing|client|account|master|secret)[_ -]?(?:access[_ -]?)?key|credential|bearer)s?)"
+    r"(?:[_-][A-Za-z0-9]{1,16}){0,2}"
+    r"[\"'`\])*]{0,3}(?:\s{0,3}(?:=>|:=|==?|:|->)\s{0,3}|\s{1,3}(?:is\s{1,3}(?:set to\s{1,3})?)|(?<=[Bb]earer)\s)"
+    r"(?:[A-Za-z]{0,2}(?=[\"'`]))?(?:(?P<quote>[\"'`])|[*\[(]{0,3})(?P<secret>[^\s\"'`<>,;(){}\[\]]{6,256})",
+    re.IGNORECASE | re.ASCII,
+)
+_HINTS = ("pass", "pwd", "secret", "token", "key", "cred", "bearer")
+_DULL = re.compile(
+    r"(?:x{4,}|\*{3,}|\.{3,}|\$|%[A-Za-z(]|\{|<|your|my[_-]|example|sample|dummy|changeme|change[_-]me|placeholder|redacted"
+    r"|insert|replace|none\Z|null\Z|true\Z|false\Z|undefined|os\.|process\.|env|getenv|config|settings|self\.|this\.|https?:|test)",
+    re.IGNORECASE,
+)
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_$][A-Za-z_$]*(?:[.\-_/:][A-Za-z_$]+)*\Z")
+_AWS_SECRET = re.compile(r"[A-Za-z0-9/+]{40}\Z")
+_MARKS = frozenset("!@#$%^&*+=~?|\\")
+
+
+class Secrets:
+    """The ``Scanner`` of one ``secrets`` guard. It decides at once; there is nothing to be thorough about."""
+
+    origins: frozenset[Origin] = frozenset({"system", "user", "assistant", "tool", "answer"})
+    longest = 512
+    """Keys and passwords. A private key is longer. Its first line is sure to be found, and all that follows; and in a
+    text that begins in the middle of a key, its lines are."""
+
+    def __init__(self, config: SecretsGuard) -> None:
+        self._config = config
+
+    def quick(self, text: str, origin: Origin) -> Verdict:
+        findings = list(through(unglued(text), find))
+        if not findings:
+            return Verdict()
+        return Verdict(tuple(apart(findings, {})), max(finding.score for finding in findings))
+
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        return [self.quick(text, origin) for text in texts]
+
+
+def find(text: str) -> Iterator[Finding]:
+    """All candidates, perhaps overlapping."""
+    yield from _private_keys(text)
+    yield from _middle_of_a_key(text)
+    for form in FORMS:
+        if form.hint in text:
+            for match in form.pattern.finditer(text):
+                start, end = match.span("secret" if "secret" in form.pattern.groupindex else 0)
+                if _may_be(form, text[start:end], match[0]):
+                    yield Finding(form.label, start, end, 0.95)
+    yield from _assigned(text)
+
+
+_NO_PASSWORDS = frozenset({"password", "passwd", "pass", "pwd", "secret"})
+_DOCUMENTED = "EXAMPLE"
+"""Stands in every key of Amazon's documentation, and by chance in one of 10 billion."""
+
+
+def _may_be(form: Form, secret: str, match: str) -> bool:
+    if form.label == "connection_string":
+        user = match.partition("://")[2].partition(":")[0]
+        # postgres:postgres@localhost is what tutorials write.
+        return not _DULL.match(secret) and secret.lower() not in _NO_PASSWORDS | {user.lower()}
+    # Documentation writes sk-xxxxxxxx; a real key has many different signs.
+    return len(set(secret)) >= 10 and _DOCUMENTED not in secret
+
+
+def _private_keys(text: str) -> Iterator[Finding]:
+    """From the first line on, up to the last one, or to the end of the text."""
+    done = 0
+    while (start := text.find(_BEGIN, done)) >= 0:
+        begins = _PRIVATE.match(text, start)
+        if not begins:
+            done = start + len(_BEGIN)
+            continue
+        ends = _ENDS.search(text, begins.end())
+        done = ends.end() if ends else len(text)
+        yield Finding("private_key", start, done, 1.0)
+
+
+def _middle_of_a_key(text: str) -> Iterator[Finding]:
+    """The lines of base64 with which a text begins, unless they end as something else than a private key.
+
+    Long texts are read piece by piece: one piece may hold neither the first line nor the last. Each line is a finding
+    of its own, as pieces overlap and each keeps only what begins in its share.
+    """
+    first = _REST.match(text)
+    if not first or not first.end() or first.end() == len(text):
+        return
+    lines = [first.span()]
+    while line := _LINE.match(text, lines[-1][1]):
+        lines.append(line.span())
+    if len(lines) <= _FEWEST_LINES:
+        return
+    place = lines[-1][1]
+    rest = _REST.match(text, place)
+    if rest and rest.end() > place:
+        lines.append(rest.span())
+        place = rest.end()
+    ends = _ENDS.match(text, place)
+    if ends:
+        lines.append(ends.span())
+    elif text.startswith("-----", place):
+        return
+    for start, end in lines:
+        yield Finding("private_key", start, end, 0.7)
+
+
+def _assigned(text: str) -> Iterator[Finding]:
+    """What is said to be a password or a token, and looks like one."""
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _HINTS):
+        return
+    for match in _ASSIGNED.finditer(text):
+        secret = match["secret"].rstrip(".:!?*" if not match["quote"] else "")
+        start = match.start("secret")
+        kind = match["name"].lower()
+        is_password = kind.startswith(("pass", "pwd"))
+        if not _looks_secret(secret, password=is_password):
+            continue
+        if _AWS_SECRET.match(secret) and "aws" in lowered[max(0, start - 60) : start]:
+            label = "aws_secret_key"
+        else:
+            label = (
+                "password" if is_password else "token" if kind.startswith(("token", "bearer")) else "secret"
+            )
+        yield Finding(label, start, start + len(secret), 0.8)
+
+
+def _looks_secret(value: str, *, password: bool) -> bool:
+    """A person's password has letters and other signs; a token is long and random. Names, addresses and ids are not."""
+    if _DULL.match(value) or _UUID.match(value) or _NAME.match(value) or _DOCUMENTED in value:
+        return False
+    letters = any(map(str.isalpha, value))
+    digits = any(map(str.isdigit, value))
+    if password:
+        return letters and (digits or not _MARKS.isdisjoint(value)) and len(set(value)) >= 5
+    return len(value) >= 16 and letters and digits and entropy(value) >= 3.0
+
+
+def entropy(text: str) -> float:
+    """Bits a character, by how often each one occurs (Shannon 1948)."""
+    length = len(text)
+    return -sum(count / length * math.log2(count / length) for count in Counter(text).values())

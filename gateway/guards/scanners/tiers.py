@@ -1,0 +1,199 @@
+"""A scanner in tiers: a fast check decides the clear cases, a model the ambiguous ones, a judge what is then open."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from gateway.findings import Finding
+from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
+from gateway.policy.schema.guards import Classifier
+from gateway.sidecar.api import Scored, SidecarError
+from gateway.types import Call
+
+Fast = Callable[[str], Mapping[str, float]]
+"""Probability by label, in this process: at most 2 ms for 1,000 characters."""
+Model = Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]
+"""What a model makes of each text, window by window. Raises ``SidecarError``."""
+
+_SENTENCE = re.compile(r"[^\s.!?\n](?:[^.!?\n]|[.!?](?!\s|$))*[.!?]*")
+_TINY = 1e-9
+_NARROWED = 64
+"""Sentences of unsafe windows that are looked at again: that only tells where, and must not take long."""
+
+
+class Judge(Protocol):
+    """A larger model that is asked where the others are not sure."""
+
+    async def judge(self, texts: Sequence[str], origin: Origin, asker: Call | None = None) -> list[Verdict]:
+        """One verdict a text; ``asker`` is whose they are. Raises ``Unscanned``."""
+        ...
+
+
+class Tiered:
+    """A ``Scanner`` out of a fast check, a model and a judge, each of which may be missing.
+
+    ``thresholds`` are the operator's, by label; labels without one are ignored. ``clear`` and ``unclear`` are
+    probabilities as they would be at a threshold of 0.5, and move with the threshold in log-odds: with ``clear``
+    (0.1, 0.9) and a threshold of 0.8, the fast check alone decides below 0.31 and above 0.97. Between them the model
+    is asked; where its best score lies within ``unclear``, the judge is.
+    """
+
+    def __init__(
+        self,
+        *,
+        origins: frozenset[Origin],
+        thresholds: Mapping[str, float],
+        fast: Fast | None,
+        clear: tuple[float, float],
+        model: Model | None,
+        judge: Judge | None = None,
+        unclear: tuple[float, float] = (0.2, 0.8),
+    ) -> None:
+        self.origins = origins
+        self.longest = 0
+        self._thresholds = {label: _log_odds(threshold) for label, threshold in thresholds.items()}
+        self._fast = fast
+        self._low, self._high = (_log_odds(bound) for bound in clear)
+        self._model = model
+        self._judge = judge
+        self._unclear = (_log_odds(unclear[0]), _log_odds(unclear[1]))
+
+    def quick(self, text: str, origin: Origin) -> Verdict | None:
+        if self._fast is None:
+            return None
+        label, score, margin = self._best(self._fast(text))
+        if (self._model is not None or self._judge is not None) and self._low < margin < self._high:
+            return None
+        if margin < 0:
+            return Verdict((), score, "fast")
+        first, last = 0, len(text)
+        unsafe = [
+            (start, end)
+            for start, end in sentences(text, 0, len(text))
+            if self._margin(label, self._fast(text[start:end]).get(label, 0.0)) >= 0
+        ]
+        if unsafe:
+            first, last = unsafe[0][0], unsafe[-1][1]
+        return Verdict((Finding(label, first, last, score),), score, "fast")
+
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        if self._model is None:
+            if self._judge is None:
+                raise Unscanned("neither a model nor a judge is there for what the fast check leaves open")
+            return await self._judge.judge(texts, origin, call)
+        try:
+            windows = await self._model(texts)
+            verdicts = await self._verdicts(self._model, texts, windows)
+        except SidecarError as error:
+            raise Unscanned(f"{type(error).__name__}: {error}") from error
+        if self._judge is not None:
+            low, high = self._unclear
+            best = [max((self._best(part.scores)[2] for part in parts), default=low) for parts in windows]
+            asked = [index for index, margin in enumerate(best) if low < margin < high]
+            if asked:
+                judged = await self._judge.judge([texts[index] for index in asked], origin, call)
+                for index, verdict in zip(asked, judged, strict=True):
+                    verdicts[index] = verdict
+        return verdicts
+
+    async def _verdicts(
+        self, model: Model, texts: Sequence[str], windows: Sequence[Sequence[Scored]]
+    ) -> list[Verdict]:
+        """Findings with spans as narrow as the sentences of a window that is unsafe, by a second look at those."""
+        score = [0.0] * len(texts)
+        hits: list[tuple[int, str, float, Scored]] = []
+        for index, parts in enumerate(windows):
+            nearest = -math.inf
+            for part in parts:
+                label, probability, margin = self._best(part.scores)
+                if margin > nearest:
+                    nearest, score[index] = margin, probability
+                if margin >= 0:
+                    hits.append((index, label, probability, part))
+        findings: list[list[Finding]] = [[] for _ in texts]
+        narrowed = await self._narrowed(model, texts, hits) if hits else []
+        for (index, label, probability, _), (start, end) in zip(hits, narrowed, strict=True):
+            findings[index].append(Finding(label, start, end, probability))
+        return [Verdict(_apart(found), best, "model") for found, best in zip(findings, score, strict=True)]
+
+    async def _narrowed(
+        self, model: Model, texts: Sequence[str], hits: Sequence[tuple[int, str, float, Scored]]
+    ) -> list[tuple[int, int]]:
+        pieces = [sentences(texts[index], part.start, part.end) for index, _, _, part in hits]
+        # A window of one sentence has nothing to narrow down, and one of very many stays as it is.
+        left = _NARROWED
+        for at, spans in enumerate(pieces):
+            if len(spans) > left:
+                pieces[at] = []
+            left -= len(pieces[at])
+        wanted = [
+            texts[index][start:end]
+            for (index, _, _, _), spans in zip(hits, pieces, strict=True)
+            if len(spans) > 1
+            for start, end in spans
+        ]
+        try:
+            scored = iter(await model(wanted) if wanted else [])
+        except SidecarError:  # what was found stands, wherever in the window it is
+            return [(part.start, part.end) for _, _, _, part in hits]
+        narrowed = []
+        for (_, label, _, part), spans in zip(hits, pieces, strict=True):
+            unsafe = spans
+            if len(spans) > 1:
+                unsafe = [
+                    span
+                    for span in spans
+                    if any(self._margin(label, one.scores.get(label, 0.0)) >= 0 for one in next(scored))
+                ]
+            narrowed.append((unsafe[0][0], unsafe[-1][1]) if unsafe else (part.start, part.end))
+        return narrowed
+
+    def _margin(self, label: str, probability: float) -> float:
+        """By how much, in log-odds, a probability lies above the label's threshold."""
+        return _log_odds(probability) - self._thresholds[label]
+
+    def _best(self, scores: Mapping[str, float]) -> tuple[str, float, float]:
+        """The label that lies furthest above its threshold, its probability, and by how much."""
+        best = ("", 0.0, -math.inf)
+        for label, probability in scores.items():
+            if label in self._thresholds and (margin := self._margin(label, probability)) > best[2]:
+                best = (label, probability, margin)
+        return best
+
+
+def unsafe(classifier: Classifier, scores: Mapping[str, float]) -> float:
+    """The probability of those labels that count. Raises ``SidecarError`` for one that the model does not have."""
+    missing = [label for label in classifier.unsafe if label not in scores]
+    if missing:
+        raise SidecarError(
+            f"the classifier '{classifier.model}' has no label '{missing[0]}'; write under 'unsafe' some of: "
+            + ", ".join(scores)
+        )
+    return min(1.0, sum(scores[label] for label in classifier.unsafe))
+
+
+def _log_odds(probability: float) -> float:
+    bounded = min(max(probability, _TINY), 1 - _TINY)
+    return math.log(bounded / (1 - bounded))
+
+
+def sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Their spans within ``[start, end)``, without the white space around them."""
+    return [match.span() for match in _SENTENCE.finditer(text, start, end)]
+
+
+def _apart(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """In order and without overlaps: those that touch become one, under the label of the surest."""
+    apart: list[Finding] = []
+    for finding in sorted(findings, key=lambda each: each.start):
+        if apart and finding.start < apart[-1].end:
+            last = apart[-1]
+            surest = max(last, finding, key=lambda each: each.score)
+            finding = Finding(surest.label, last.start, max(last.end, finding.end), surest.score)
+            apart[-1] = finding
+        else:
+            apart.append(finding)
+    return tuple(apart)

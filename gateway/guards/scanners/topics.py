@@ -1,0 +1,105 @@
+"""Words, phrases and patterns that are not to be spoken of."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gateway.findings import Finding
+from gateway.guards.scanners.escapes import unglued
+from gateway.guards.scanners.pii import apart
+from gateway.guards.scanners.scanner import Origin, Verdict
+from gateway.policy.schema.guards import TopicsGuard
+from gateway.types import Call
+
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, kana and Chinese characters: no spaces between words, so each sign is a word."""
+_WORD = re.compile(
+    rf"[{_UNSPACED}]|[^\W{_UNSPACED}\u0300-\u036f][^\W{_UNSPACED}]*(?:[\u0300-\u036f]+[^\W{_UNSPACED}]*)*|\S"
+)
+_SLACK = 16
+"""Characters of wider spaces, and of the signs beside a phrase that show where its words end."""
+
+
+class Topics:
+    """The ``Scanner`` of one ``topics`` guard. Labels are ``word:<index>`` and ``pattern:<index>``, as in the policy.
+
+    All words together are looked for in one pass. A pattern is tried on stretches of twice the guard's window, which
+    overlap by the window: so its time grows with the text and not with its square, what it finds is at most that
+    long, and what it is sure to find is at most a window long. ``unbounded`` finds most patterns that even so could
+    take forever.
+    """
+
+    origins: frozenset[Origin] = frozenset({"user", "assistant", "tool", "answer"})
+
+    def __init__(self, config: TopicsGuard) -> None:
+        self._phrases: dict[str, Any] = {}
+        for index, phrase in enumerate(config.words):
+            node = self._phrases
+            for match in _WORD.finditer(phrase):
+                node = node.setdefault(_key(match[0]), {})
+            if node is not self._phrases:
+                node.setdefault("", index)
+        self._patterns = tuple(re.compile(pattern) for pattern in config.patterns)
+        self._window = config.window
+        longest = max(map(len, config.words), default=0)
+        self.longest = max(longest and longest + _SLACK, config.window if config.patterns else 0)
+
+    def quick(self, text: str, origin: Origin) -> Verdict:
+        plain = unglued(text)
+        findings = [*self._said(plain), *self._matched(text)]
+        if plain is not text:
+            findings += self._matched(plain)
+        if not findings:
+            return Verdict()
+        return Verdict(tuple(apart(findings, {})), 1.0)
+
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        return [self.quick(text, origin) for text in texts]
+
+    def _said(self, text: str) -> Iterator[Finding]:
+        """The longest phrase at each word; phrases stand in a tree, word by word."""
+        if not self._phrases:
+            return
+        words = list(_WORD.finditer(text))
+        plain = text.isascii()
+        keys = [word[0].lower() for word in words] if plain else [_key(word[0]) for word in words]
+        for first, key in enumerate(keys):
+            node = self._phrases.get(key)
+            last = first
+            found: tuple[int, int] | None = None
+            while node is not None:
+                if "" in node:
+                    found = (node[""], last)
+                last += 1
+                node = node.get(keys[last]) if last < len(keys) else None
+            if found:
+                yield Finding(f"word:{found[0]}", words[first].start(), words[found[1]].end())
+
+    def _matched(self, text: str) -> Iterator[Finding]:
+        step, length = self._window, len(text)
+        for index, pattern in enumerate(self._patterns):
+            first = last = 0
+            for start in range(0, length, step):
+                end = min(start + 2 * step, length)
+                for match in pattern.finditer(text, start, end):
+                    if match.start() >= start + step and end < length:
+                        break  # the next stretch shows it whole
+                    if match.start() >= last:
+                        if last > first:
+                            yield Finding(f"pattern:{index}", first, last)
+                        first = match.start()
+                    # One that is longer than a stretch goes on in the next.
+                    last = max(last, match.end())
+            if last > first:
+                yield Finding(f"pattern:{index}", first, last)
+
+
+def _key(word: str) -> str:
+    """Without regard to case, and to how the same letter is put together in Unicode."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word).casefold())

@@ -1,0 +1,141 @@
+"""Toxicity: hate, harassment, violence, sexual content, self-harm. Trained by ``scripts/train_toxicity.py``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.guards.scanners.ngrams import Ngrams
+from gateway.guards.scanners.scanner import Origin, Scanner
+from gateway.guards.scanners.tiers import Judge, Model, Tiered, sentences, unsafe
+from gateway.policy.schema.guards import Classifier, ToxicityGuard
+from gateway.sidecar.api import Scored, Sidecar
+
+CATEGORIES = ("hate", "harassment", "violence", "sexual", "self_harm")
+ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
+UNSAFE = "unsafe"
+"""The one label of a classifier that takes the head's place."""
+
+_LONG, _MOST_SUSPECTS = 200, 8
+"""Characters of a window in which a sentence could drown; sentences of a window that are looked at again."""
+_LEAST = 3
+"""ASCII characters that it takes to say something harmful: ids and numbers, as lists of inputs hold them, do not."""
+_WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
+
+
+class Weights(NamedTuple):
+    """What training gave: the fast tier, and how the head's log-odds and the fast tier's become one score."""
+
+    fast: Ngrams
+    head: float
+    """What the head's log-odds count for."""
+    ngrams: float
+    offset: Mapping[str, float]
+    """What is added to the log-odds of each category."""
+    clear: tuple[float, float]
+    """Between these probabilities the fast tier leaves the decision to the head."""
+
+    def combine(self, scores: Mapping[str, float], text: str) -> dict[str, float]:
+        """Probabilities by category, from the head's for a window and the window's text."""
+        return {
+            label: _probability(
+                self.head * _log_odds(scores[label]) + self.ngrams * odds + self.offset[label]
+            )
+            for label, odds in zip(self.fast.labels, self.fast.log_odds(text), strict=True)
+        }
+
+
+@cache
+def weights() -> Weights:
+    """Raises OSError, ValueError or KeyError if the installation is damaged."""
+    tuned = json.loads(_WEIGHTS.read_text(encoding="utf-8"))
+    low, high = tuned["clear"]
+    return Weights(Ngrams.load(_WEIGHTS), tuned["head"], tuned["ngrams"], tuned["offset"], (low, high))
+
+
+def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
+    """The scanner of a policy's guard. Of the categories, each is found from its own threshold on."""
+    thresholds = {label: config.categories.get(label, config.threshold) for label in config.categories} | {
+        label: config.threshold for label in (*CATEGORIES, UNSAFE) if label not in config.categories
+    }
+    model: Model | None = None
+    if "model" in config.checks:
+        model = scorer(sidecar) if config.classifier is None else classifier(sidecar, config.classifier)
+    tuned = weights()
+    return Tiered(
+        origins=ORIGINS,
+        thresholds=thresholds,
+        fast=_wording if "fast" in config.checks else None,
+        clear=tuned.clear,
+        model=model,
+        judge=judge,
+    )
+
+
+def _wording(text: str) -> Mapping[str, float]:
+    if len(text) < _LEAST and text.isascii():
+        return dict.fromkeys(CATEGORIES, 0.0)
+    return weights().fast.probabilities(text)
+
+
+def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]:
+    """Probabilities of all categories for each window of each text: the head's and the fast tier's made one.
+
+    A sentence of a long window that the wording alone would condemn is scored by itself too, lest it drown in what
+    stands around it. Raises ``SidecarError``.
+    """
+    tuned = weights()
+    fast, combine = tuned.fast, tuned.combine
+
+    async def score(texts: Sequence[str]) -> list[list[Scored]]:
+        found: list[list[Scored]] = []
+        suspects: list[tuple[int, int, int]] = []
+        for index, windows in enumerate(await sidecar.score("toxicity", texts)):
+            text, parts = texts[index], []
+            for start, end, scores in windows:
+                parts.append(Scored(start, end, combine(scores, text[start:end])))
+                await asyncio.sleep(0)
+                if end - start > _LONG:
+                    spans = sentences(text, start, end)
+                    odd = [span for span in spans if max(fast.log_odds(text[slice(*span)])) >= 0]
+                    suspects += [(index, *span) for span in odd[:_MOST_SUSPECTS]]
+                    await asyncio.sleep(0)
+            found.append(parts)
+        if suspects:
+            again = await sidecar.score(
+                "toxicity", [texts[index][start:end] for index, start, end in suspects]
+            )
+            for (index, begin, _), windows in zip(suspects, again, strict=True):
+                text = texts[index]
+                for start, end, scores in windows:
+                    start, end = begin + start, begin + end
+                    found[index].append(Scored(start, end, combine(scores, text[start:end])))
+        return found
+
+    return score
+
+
+def classifier(sidecar: Sidecar, config: Classifier) -> Model:
+    """The policy's own model, whose unsafe labels count together."""
+
+    async def score(texts: Sequence[str]) -> list[list[Scored]]:
+        return [
+            [Scored(start, end, {UNSAFE: unsafe(config, scores)}) for start, end, scores in windows]
+            for windows in await sidecar.classify(config.model, texts)
+        ]
+
+    return score
+
+
+def _log_odds(probability: float) -> float:
+    bounded = min(max(probability, 1e-7), 1 - 1e-7)
+    return math.log(bounded / (1 - bounded))
+
+
+def _probability(log_odds: float) -> float:
+    return 1 / (1 + math.exp(-log_odds))

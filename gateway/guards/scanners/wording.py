@@ -1,0 +1,177 @@
+"""How much the wording of a text is that of a prompt injection: a linear model over words and form, in plain Python.
+
+``scripts/train_injection.py`` writes the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from gateway.guards.scanners.disguise import plain, readings
+
+WEIGHTS = Path(__file__).with_name("data") / "injection.json"
+PIECE = 1_000
+"""Characters that are weighed together: about a window of the model's."""
+OVERLAP = 250
+
+SHORT = 300
+"""Characters above which each sentence is weighed by itself too, so that one order does not drown in a document."""
+OUT_OF_CONTEXT = 2.5
+"""Log-odds that a sentence must have more then, as it may only sound odd by itself."""
+MAX_SUSPECTS = 4
+
+_SENTENCE = re.compile(r"[^\s.!?\n][^.!?\n]{19,}[.!?]*")
+_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\\W\\d_]+(?:'[a-z]+)?|\\d+|[^\\w\\s]|_")
+_MARKER = re.compile(
+    r"<\|?/?(?:im_start|im_end|system|user|assistant|inst)\b|\[/?inst\]|<</?sys>>|"
+    r"^[^\w\n]*(?:system|assistant)\W{0,3}:|"
+    r"\b(?:system|developer|admin|debug|god|root) ?mode\b|\bend of (?:document|text|prompt|input)\b",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ADDRESSED = re.compile(
+    r"\b(?:you(?:r|'re)?|chat ?gpt|gpt|assistant|chatbot|(?:language )?model|llm|ai)\b", re.IGNORECASE
+)
+_CAPITAL = re.compile("[A-Z]")
+_DIGIT = re.compile(r"\d")
+_FOREIGN = re.compile("[^\\x00-\\x7f\u2010-\u2026]")
+
+FORM = (
+    "length", "words", "variety", "longest", "capitals", "digits", "foreign", "markers", "addressed",
+    "addressed_share", "lines", "quotes", "brackets", "colons", "exclamations", "questions", "asks", "code", "tags",
+)  # fmt: skip
+"""What the numbers of ``form`` stand for, in their order."""
+
+
+class Weights(NamedTuple):
+    """Everything that training finds out. ``form``, ``low`` and ``high`` have an entry for each of ``FORM``."""
+
+    grams: Mapping[str, float]
+    form: Sequence[float]
+    low: Sequence[float]
+    """Measures below this, or above ``high``, count as this: beyond what training saw nothing is known."""
+    high: Sequence[float]
+    bias: float
+    kinds: Mapping[str, Mapping[str, float]]
+    """For ``indirect`` and ``jailbreak``, what speaks for them once a text is an attack; ``""`` is the bias."""
+    stack: tuple[float, float, float]
+    """How the model tier's verdict is made: of the head's log-odds, of these, and a constant."""
+
+
+def words(text: str) -> list[str]:
+    """Words and signs in small letters; all numbers are alike. Chinese, Japanese and Korean characters stand alone."""
+    return ["0" if word[0].isdigit() else word for word in _WORD.findall(text.lower())]
+
+
+def grams(tokens: Sequence[str]) -> set[str]:
+    """The different words, pairs of words, and runs of three."""
+    found = set(tokens)
+    found.update(map(" ".join, pairwise(tokens)))
+    found.update(map(" ".join, zip(tokens, tokens[1:], tokens[2:], strict=False)))
+    return found
+
+
+def form(text: str, tokens: Sequence[str]) -> list[float]:
+    """Measures of a text; counts as logarithms."""
+    log = math.log1p
+    size, count = max(len(text), 1), max(len(tokens), 1)
+    addressed = len(_ADDRESSED.findall(text))
+    return [
+        log(size),
+        log(count),
+        len(set(tokens)) / count,
+        log(max(map(len, tokens), default=0)),
+        len(_CAPITAL.findall(text)) / size,
+        len(_DIGIT.findall(text)) / size,
+        0.0 if text.isascii() else len(_FOREIGN.findall(text)) / size,
+        float(min(len(_MARKER.findall(text)), 3)),
+        log(addressed),
+        addressed / count,
+        log(text.count("\n")),
+        log(text.count('"') + text.count("'")),
+        log(text.count("[") + text.count("{")),
+        log(text.count(":")),
+        log(text.count("!")),
+        log(text.count("?")),
+        float(text.rstrip().endswith("?")),
+        log(text.count("`") + text.count("=") + text.count(";")),
+        log(text.count("<")),
+    ]
+
+
+class Wording:
+    """Weighs texts in this very process."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    @classmethod
+    def load(cls, path: Path = WEIGHTS) -> Wording:
+        """Reads a weights file. Raises ``OSError`` or ``ValueError`` where it cannot."""
+        return cls(Weights(**orjson.loads(path.read_bytes())))
+
+    def log_odds(self, text: str) -> float:
+        """Of the worst piece of ``text``, in any of its readings."""
+        text = plain(text)
+        worst = max(map(self._of_piece, pieces(text)))
+        if len(text) > SHORT:
+            alone = max(map(self._of_piece, _SENTENCE.findall(text)), default=worst)
+            worst = max(worst, alone - OUT_OF_CONTEXT)
+        for reading in self.readings(text):
+            worst = max(worst, *map(self._of_piece, pieces(reading)))
+        return worst
+
+    def readings(self, text: str) -> Iterator[str]:
+        """What else ``text``, which is plain, may say."""
+        return readings(text, self._weights.grams)
+
+    def suspects(self, text: str) -> list[tuple[int, int]]:
+        """Spans of the sentences of a longer text that would be an attack by themselves: the worst ``MAX_SUSPECTS``."""
+        if len(text) <= SHORT:
+            return []
+        weighed = [(self._of_piece(match[0]), match.span()) for match in _SENTENCE.finditer(text)]
+        return [span for score, span in sorted(weighed, reverse=True)[:MAX_SUSPECTS] if score > 0]
+
+    def stacked(self, probability: float, text: str) -> float:
+        """Log-odds of a window, from what the head says of it and what its wording says."""
+        head, own, constant = self._weights.stack
+        bounded = min(max(probability, 1e-6), 1 - 1e-6)
+        return head * math.log(bounded / (1 - bounded)) + own * self.log_odds(text) + constant
+
+    def kind(self, text: str) -> str:
+        """``indirect``, ``jailbreak`` or ``injection``: what ``text`` is if it is an attack."""
+        found = grams(words(plain(text[:PIECE])))
+        kind, best = "injection", 0.0
+        for name, weights in self._weights.kinds.items():
+            value = weights[""] + math.fsum(weights[gram] for gram in found & weights.keys())
+            if value > best:
+                kind, best = name, value
+        return kind
+
+    def _of_piece(self, text: str) -> float:
+        tokens = words(text)
+        known = self._weights.grams
+        # fsum, as a set's order differs between processes.
+        said = math.fsum(known[gram] for gram in grams(tokens) & known.keys())
+        formed = math.fsum(
+            weight * min(max(value, low), high)
+            for value, weight, low, high in zip(
+                form(text, tokens), self._weights.form, self._weights.low, self._weights.high, strict=True
+            )
+        )
+        return self._weights.bias + said + formed
+
+
+def pieces(text: str) -> Iterator[str]:
+    """``text``, or overlapping parts of it where it is long."""
+    if len(text) <= PIECE + OVERLAP:
+        yield text
+        return
+    for start in range(0, len(text) - OVERLAP, PIECE - OVERLAP):
+        yield text[start : start + PIECE]

@@ -1,0 +1,1 @@
+"""What watches streams: answers judged on their way, held, let go or cut."""

@@ -1,0 +1,74 @@
+"""The end of an answer that a guard cut: what is told of it to the caller, and in the receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gateway.guards.actions.deltas import CONTENT
+from gateway.guards.actions.guards import Guard
+from gateway.types import Chunk, Json, Usage
+
+_SHARED = ("id", "created", "system_fingerprint")
+"""What the last chunk tells in common with those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Why and where an answer ends."""
+
+    guard: Guard
+    reason: str
+    choice: int
+    channel: str
+    place: int
+    """Of the first unsafe character, in the text as the client would have it."""
+    leaked: int
+    seconds: float
+    """Since that character arrived."""
+
+    def facts(self) -> dict[str, Json]:
+        """For the receipt."""
+        return {
+            "guard": self.guard.name,
+            "reason": self.reason,
+            "choice": self.choice,
+            "channel": self.channel,
+            "from": self.place,
+            "leaked": self.leaked,
+            "seconds": round(self.seconds, 6),
+        }
+
+    def told(self, request_id: str) -> dict[str, Json]:
+        """For the caller. The place is in the text that ``channel`` names, the content where it names none."""
+        told: dict[str, Json] = {
+            "revoked": True,
+            "reason": self.reason,
+            "guard": self.guard.name,
+            "from": self.place,
+            "choice": self.choice,
+            "request_id": request_id,
+        }
+        return told if self.channel == CONTENT else {**told, "channel": self.channel}
+
+
+def last_words(
+    cut: Cut,
+    request_id: str,
+    open_: Iterable[int],
+    envelope: Mapping[str, Json],
+    usage: Usage | None,
+    *,
+    begun: bool = True,
+) -> list[Chunk]:
+    """One chunk for each choice of ``open_``, the one that was cut last of all.
+
+    Where nothing of that one has ``begun`` it begins before those that follow it: OpenAI's client counts on that.
+    """
+    shared = {name: value for name, value in envelope.items() if name in _SHARED}
+    others = [index for index in sorted(open_) if index != cut.choice]
+    last = [Chunk(index, {}, "content_filter", envelope=shared, more=True) for index in (*others, cut.choice)]
+    if others and not begun:
+        last.insert(0, Chunk(cut.choice, {"role": "assistant", "content": ""}, envelope=shared, more=True))
+    last[-1] = replace(last[-1], more=False, usage=usage, revocation=cut.told(request_id))
+    return last

@@ -1,0 +1,47 @@
+"""What an answer has said, for those who read it when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.guards.actions.deltas import CONTENT, Channel, readable, said
+from gateway.guards.actions.flags import Said
+from gateway.guards.actions.texts import spoken
+from gateway.types import Chunk
+
+MOST = 2_000_000
+"""Characters that are kept of one answer."""
+TOO_LONG = "too_long"
+
+
+class Transcript:
+    """All texts of an answer, by choice and channel, in the pieces in which they came."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, Channel], list[str]] = {}
+        self._characters: dict[int, int] = {}
+        self._kept = 0
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.delta is None:
+            return
+        delta: Mapping[str, object] = chunk.delta
+        if len(delta) != 1 or not isinstance(delta.get(CONTENT), str):  # nearly all are
+            delta, _ = readable(chunk.delta)
+        for channel, _, text in said(delta):
+            self._characters[chunk.index] = self._characters.get(chunk.index, 0) + len(text)
+            if self._kept < MOST:
+                self._parts.setdefault((chunk.index, channel), []).append(text)
+            self._kept += len(text)
+
+    def said(self) -> Said:
+        """Of the arguments of tool calls, their values, as whoever parses them has them."""
+        texts = ("".join(parts) for parts in self._parts.values())
+        return Said(
+            texts=[
+                (spoken(text) if channel.endswith(".arguments") else text, "answer")
+                for (_, channel), text in zip(self._parts, texts, strict=True)
+            ],
+            lengths=list(self._characters.values()),
+            unread=[TOO_LONG] if self._kept > MOST else [],
+        )

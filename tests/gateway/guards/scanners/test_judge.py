@@ -1,0 +1,228 @@
+"""The guard model as judge, over real sockets and the stages that lead to a backend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.admission.pool import Pools
+from gateway.backends.openai import OpenAIBackend
+from gateway.errors import Internal
+from gateway.fallback.switchboard import Switchboard
+from gateway.findings import Finding
+from gateway.guards.scanners.judge import LlamaGuard
+from gateway.guards.scanners.scanner import Unscanned, Verdict
+from gateway.observe.books import Books
+from gateway.observe.metrics import Metrics
+from gateway.pipeline import Beside, dispatch
+from gateway.policy.schema import Policy, Tenant
+from gateway.quota.quotas import Quotas
+from gateway.routing.router import Router
+from gateway.stages.fallback import fallback
+from gateway.stages.queue import queue
+from gateway.stages.route import route
+from gateway.types import Call, Chunk, Chunks, Principal
+from tests.fakes import Do, FakeUpstream, a_call, completion, policy, reply, within
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Bench:
+    judge: LlamaGuard
+    upstream: FakeUpstream
+    metrics: Metrics
+    policy: Policy
+
+    def says(self, *answers: str) -> None:
+        self.upstream.scripts = [reply(completion(answer)) for answer in answers]
+
+
+@pytest.fixture
+async def bench(upstream: FakeUpstream) -> AsyncIterator[Bench]:
+    rules = policy(
+        models={
+            "guard": {
+                "targets": [{"backend": "up", "model": "llama-guard3"}],
+                "aliases": ["watch"],
+                "retry": {"attempts": 1},
+            }
+        },
+        prices={"llama-guard3": {"input": 1.0, "output": 10.0}},
+    )
+    backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
+    pools, metrics = Pools(), Metrics(tenants=True)
+    pools.update(rules)
+    handler = dispatch({"up": backend})
+    for stage in (
+        queue(pools, metrics),
+        fallback(Switchboard(), metrics),
+        route(Router(rules, {"up"}, pools)),
+    ):
+        handler = stage(handler)
+    books = Books(metrics, None)
+    yield Bench(
+        LlamaGuard("watch", rules, Beside(Quotas("memory"), books).stage(handler)), upstream, metrics, rules
+    )
+    await backend.aclose()
+
+
+async def test_safe(bench: Bench) -> None:
+    bench.says("\n\nsafe")
+    assert await bench.judge.judge(["Bake me a cake"], "user") == [Verdict((), 0.0, "judge")]
+    assert bench.upstream.requests[0].json() == {
+        "model": "llama-guard3",
+        "messages": [{"role": "user", "content": "Bake me a cake"}],
+        "temperature": 0,
+        "max_tokens": 64,
+        "stream": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        ("unsafe\nS1", "violent_crimes"),
+        ("\n\nunsafe\nS10,S1\n", "hate"),
+        ("unsafe\ns11, S12", "self_harm"),
+        ("unsafe\nS77", "S77"),
+        ("unsafe", "unsafe"),
+    ],
+)
+async def test_unsafe(bench: Bench, said: str, label: str) -> None:
+    bench.says(said)
+    assert await bench.judge.judge(["some words"], "user") == [
+        Verdict((Finding(label, 0, len("some words"), 1.0),), 1.0, "judge")
+    ]
+
+
+@pytest.mark.parametrize(
+    "said", ["", "I cannot judge this.", "safe\nS1", "unsafe because", "unsafely", "Safe!"]
+)
+async def test_anything_else_is_no_judgement(bench: Bench, said: str) -> None:
+    bench.says(said)
+    with pytest.raises(Unscanned) as caught:
+        await bench.judge.judge(["a secret thing"], "user")
+    assert "secret" not in str(caught.value)
+
+
+@given(st.text())
+def test_only_the_two_words_are_understood(said: str) -> None:
+    async def handler(call: Call) -> Chunks:
+        yield Chunk(delta={"content": said}, finish_reason="stop")
+
+    async def ask() -> Verdict:
+        return (await LlamaGuard("m", policy(), handler).judge(["x"], "user"))[0]
+
+    try:
+        verdict = asyncio.run(ask())
+    except Unscanned:
+        assert said.strip().lower() not in ("safe", "unsafe")
+    else:
+        assert said.strip().lower().startswith("unsafe" if verdict.findings else "safe")
+
+
+async def test_a_models_own_words_are_judged_as_such(bench: Bench) -> None:
+    for origin in ("answer", "assistant"):
+        bench.says("safe")
+        await bench.judge.judge(["Here is a cake"], origin)
+        assert bench.upstream.requests[-1].json()["messages"] == [
+            {"role": "user", "content": ""},
+            {"role": "assistant", "content": "Here is a cake"},
+        ]
+
+
+async def test_texts_are_judged_side_by_side_and_answered_in_order(bench: Bench) -> None:
+    whole = reply(completion("safe"))
+    bench.upstream.scripts = [(0.2, *reply(completion("unsafe\nS2"))), (0.2, *whole), (0.2, *whole)]
+    async with within(0.5):
+        verdicts = await bench.judge.judge(["one", "two", "three"], "tool")
+    asked = [request.json()["messages"][0]["content"] for request in bench.upstream.requests]
+    # The server takes its script in the order in which the texts arrive.
+    assert [bool(verdict.findings) for verdict in verdicts] == [
+        text == asked[0] for text in ("one", "two", "three")
+    ]
+
+
+async def test_no_more_than_a_few_at_once(bench: Bench) -> None:
+    most = under_way = 0
+
+    async def handler(call: Call) -> Chunks:
+        nonlocal most, under_way
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        yield Chunk(delta={"content": "safe"}, finish_reason="stop")
+
+    judge = LlamaGuard("guard", bench.policy, handler, concurrency=3)
+    assert len(await judge.judge(["x"] * 20, "user")) == 20
+    assert most == 3
+
+
+async def test_one_failure_is_everyones_and_leaves_nothing_under_way(bench: Bench) -> None:
+    bench.upstream.scripts = [reply({"error": {"message": "no: a secret thing"}}, status=500), (Do.HANG,)]
+    async with within(2):
+        with pytest.raises(Unscanned) as caught:
+            await bench.judge.judge(["a secret thing", "another"], "user")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    hung = await bench.upstream.arrived(2)
+    await asyncio.wait_for(hung.left.wait(), 300)
+
+
+async def test_a_caller_that_gives_up_leaves_nothing_under_way(bench: Bench) -> None:
+    bench.upstream.scripts = [(Do.HANG,)]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await bench.judge.judge(["one", "two"], "user")
+    for number in (1, 2):
+        hung = await bench.upstream.arrived(number)
+        await asyncio.wait_for(hung.left.wait(), 300)
+
+
+async def test_a_bug_is_not_taken_for_a_judgement(bench: Bench) -> None:
+    async def handler(call: Call) -> Chunks:
+        raise Internal("broken")
+        yield
+
+    with pytest.raises(Unscanned, match="internal_error"):
+        await LlamaGuard("guard", bench.policy, handler).judge(["x"], "user")
+
+
+async def test_its_cost_is_on_nobodys_bill_but_told(bench: Bench) -> None:
+    bench.says("safe")
+    await bench.judge.judge(["x"], "user")
+    # 7 tokens at 1 $ and 3 at 10 $ a million
+    line = b'tollgate_cost_dollars_total{model="guard",purpose="judge",tenant="tollgate"} 3.7e-05'
+    assert line in bench.metrics.render().replace(b"3.7000000000000005e-05", b"3.7e-05")
+
+
+async def test_texts_go_where_their_request_may_go(bench: Bench) -> None:
+    calls: list[Call] = []
+
+    async def handler(call: Call) -> Chunks:
+        calls.append(call)
+        yield Chunk(delta={"content": "safe"}, finish_reason="stop")
+
+    rules = bench.policy.model_copy(update={"tenants": {"clinic": Tenant(local_only=True)}})
+    anyones, kept, clinics = (
+        a_call(policy_=rules, principal=Principal("k", of)) for of in ("a", "b", "clinic")
+    )
+    kept.local_only = True
+    for guard_keeps, asker in (
+        (False, None),
+        (False, anyones),
+        (False, kept),
+        (False, clinics),
+        (True, anyones),
+    ):
+        judge = LlamaGuard("guard", rules, handler, local_only=guard_keeps)
+        await judge.judge(["x", "y"], "user", asker)
+    assert [call.local_only for call in calls[::2]] == [False, False, True, True, True]
+    assert len({call.request_id for call in calls}) == len(calls)
