@@ -13,6 +13,7 @@ import pytest
 from tests.engine.live import EngineServer
 from tests.engine.server.test_tools import HERMES_TEMPLATE, LLAMA_TEMPLATE, MISTRAL_TEMPLATE
 from tests.engine.tiny import SHAPE, write_model
+from tests.sampling import slow
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -53,7 +54,7 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=["hermes", *slow("plain", "llama"), "mistral"])
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.engine.dense import greedy
 from tests.engine.live import EngineServer
 from tests.engine.tiny import CHAT_TEMPLATE, SHAPE, make_weights, write_model
 from tests.engine.weights import gguf_files
+from tests.sampling import slow
 
 MESSAGES = [{"role": "user", "content": "bal dem fin"}]
 PROMPT = "<|user|>bal dem fin\n<|assistant|>"
@@ -38,10 +40,16 @@ def described(tokenizer: Tokenizer) -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its own, but for the compiled C."""
+    compiled = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tollgate" / "native"
+    compiled.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = tmp_path / "cache" / "tollgate"
+    folder.mkdir(parents=True)
+    (folder / "native").symlink_to(compiled)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("kind", [Type.F32, Type.Q8_0])
+@pytest.mark.parametrize("kind", [Type.F32, *slow(Type.Q8_0)])
 def test_a_server_on_a_gguf_file_answers_a_chat(tmp_path: Path, kind: Type) -> None:
     folder = write_model(tmp_path / "model")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
