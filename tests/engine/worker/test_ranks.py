@@ -31,6 +31,7 @@ from tests.engine.lora import write_adapter
 from tests.engine.models.hub import save
 from tests.engine.steps import Outcome, run
 from tests.engine.tiny import SHAPE, make_weights
+from tests.sampling import slow
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 SEEDED = SamplingParams(max_tokens=12, temperature=0.8, seed=5)
@@ -81,8 +82,10 @@ def agree(model: Path, size: int = 2, asked: list[str | None] | None = None, **o
     ("size", "changes"),
     [
         (2, {}),
-        (2, {"num_key_value_heads": 4, "num_attention_heads": 8, "tie_word_embeddings": True}),
-        (3, {"num_attention_heads": 6, "num_key_value_heads": 3}),
+        *slow(
+            (2, {"num_key_value_heads": 4, "num_attention_heads": 8, "tie_word_embeddings": True}),
+            (3, {"num_attention_heads": 6, "num_key_value_heads": 3}),
+        ),
     ],
     ids=["groups", "tied-head", "three-ranks"],
 )
@@ -93,8 +96,7 @@ def test_ranks_say_what_one_says(model_of: Callable[..., Path], size: int, chang
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("Llama", {"attention_bias": True, "mlp_bias": True}),
-        ("Qwen3", {"head_dim": 16}),
+        *slow(("Llama", {"attention_bias": True, "mlp_bias": True}), ("Qwen3", {"head_dim": 16})),
         ("Mixtral", {"num_local_experts": 4}),
     ],
 )
@@ -104,7 +106,7 @@ def test_families_are_shared_too(tmp_path: Path, family: str, changes: dict[str,
     agree(tmp_path / "model")
 
 
-@pytest.mark.parametrize(("method", "width"), [("int8", 128), ("int4", 128), ("int4", 96)])
+@pytest.mark.parametrize(("method", "width"), [*slow(("int8", 128), ("int4", 128)), ("int4", 96)])
 def test_weights_in_fewer_bits_are_shared_too(model_of: Callable[..., Path], method: str, width: int) -> None:
     """Quantized, then cut, in the midst of a group if need be: the same weights as one process has. Activations keep 16
     bits, by the part that a rank has of them."""
@@ -118,6 +120,7 @@ def test_weights_in_fewer_bits_are_shared_too(model_of: Callable[..., Path], met
     assert (found[0] - truth[0]).abs().max() <= rough * truth[0].abs().max()
 
 
+@pytest.mark.slow
 def test_adapters_are_shared_too(tmp_path: Path, tiny_model: Path) -> None:
     weights = load_file(tiny_model / "model.safetensors")
     one = write_adapter(tmp_path / "one", weights, rank=3, seed=1)
@@ -279,6 +282,7 @@ def test_a_server_of_two_ranks_and_the_death_of_either(long_model: Path, tmp_pat
         assert server.process.wait(300) == 1
 
 
+@pytest.mark.slow
 def test_an_idle_server_leaves_when_a_rank_dies_and_ends_all_when_told(
     tiny_model: Path, tmp_path: Path
 ) -> None:
