@@ -120,7 +120,14 @@ class PolicyWatcher:
         return digest in self._hashes()
 
     async def _follow(self) -> None:
+        read: Loaded | None = None
         while True:
+            if self.current is not None and read is not self.current:
+                # What is in force is parsed now, and not when one of its keys is revoked.
+                read = self.current
+                await asyncio.to_thread(
+                    self._standing.of, read.policy.keys_in_force, read.sources, read.sources
+                )
             await asyncio.sleep(self._interval)
             try:
                 await self._poll()

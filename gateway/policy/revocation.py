@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,8 @@ class Standing:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
-        self._known: dict[Path, _Marks] = {}
+        self._known: dict[Path, tuple[_Marks, ...]] = {}
+        """Of a file's versions: as it is in force, as it stood still last, and as it is now."""
 
     def of(
         self,
@@ -95,10 +97,14 @@ class Standing:
     def _marks(self, file: PolicyFile) -> _Marks:
         if file.content is None:
             return _NOTHING
-        known = self._known.get(file.path)
-        if known is None or known.content != file.content:
-            known = self._known[file.path] = _marks(file.path, file.content, self._env)
-        return known
+        known = self._known.get(file.path, ())
+        marks = next((one for one in known if one.content == file.content), None)
+        if marks is None:
+            marks = _marks(file.path, file.content, self._env)
+        if not known or known[0] is not marks:
+            others = (one for one in known if one is not marks)
+            self._known[file.path] = (marks, *islice(others, _VERSIONS - 1))
+        return marks
 
 
 class _Found:
@@ -109,6 +115,7 @@ class _Found:
 
 
 _NOTHING = _Marks(b"")
+_VERSIONS = 3
 
 
 def _marks(path: Path, content: bytes, env: Mapping[str, str]) -> _Marks:

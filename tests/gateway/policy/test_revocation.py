@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,23 @@ def of(*files: PolicyFile, before: PolicyFile = BEFORE, unsettled: tuple[PolicyF
 def test_what_stands_nowhere_is_gone(text: str, gone: bool) -> None:
     broken = file("version: {", "broken.yaml")
     assert of(file(text), broken) == Withdrawn(gone=GONE if gone else frozenset())
+
+
+def test_a_file_is_parsed_once_whatever_it_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 30,000 keys each time is a second, in which a revoked key is let in."""
+    parsed: list[bytes] = []
+    real = revocation._marks
+
+    def counting(path: Path, content: bytes, env: Mapping[str, str]) -> object:
+        parsed.append(content)
+        return real(path, content, env)
+
+    monkeypatch.setattr(revocation, "_marks", counting)
+    standing, after, now = Standing({}), file("keys: []"), file("keys: []\n# half")
+    for _ in range(3):
+        standing.of([KEY], [BEFORE], [BEFORE])
+        standing.of([KEY], [BEFORE], [after], [now])
+    assert sorted(map(len, parsed)) == sorted(len(one.content or b"") for one in (BEFORE, after, now))
 
 
 @pytest.mark.parametrize("text", ["", "nonsense: 1", "# nothing", "models: [", "version: ${"])
