@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.admission.fair_queue import Terms
 from gateway.admission.pool import Place, Pool, Pools
 from gateway.admission.predictor import Forecast, check_in_time
-from gateway.admission.shedding import saturation_action, shed, spare, terms
+from gateway.admission.shedding import Standings, shed, spare
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
 from gateway.prefixes import alias, sharing
@@ -90,7 +90,7 @@ class Entry:
         )
 
 
-def enter(call: Call, pools: Pools) -> Entry:
+def enter(call: Call, pools: Pools, standings: Standings) -> Entry:
     """Stand in line at the call's candidate. Raises ``Overloaded`` where that is no use, ``TooManyAnswers`` for more
     than all of its places.
 
@@ -109,8 +109,7 @@ def enter(call: Call, pools: Pools) -> Entry:
     due = due_at(call, tier)
     stands, saturation, wait, service = ALWAYS, 0.0, 0.0, 0.0
     if pool.limited or pool.speeds.engine is not None:
-        rule = saturation_action(call.policy, name)
-        stands = terms(call.policy, tier, rule)
+        rule, stands = standings.of(call.policy, name)
         saturation = pool.saturation
         if call.shadow:
             spare(pool)

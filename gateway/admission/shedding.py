@@ -38,6 +38,25 @@ def terms(policy: Policy, tier: Tier, rule: OnSaturation) -> Terms:
     return Terms(tier.weight, tier.ageing, rule.at if rule.action == "wait" else ceiling(policy, tier))
 
 
+class Standings:
+    """How each tier stands in line and what becomes of it at a full backend, remembered for the policy used last."""
+
+    def __init__(self) -> None:
+        self._policy: Policy | None = None
+        self._known: dict[str, tuple[OnSaturation, Terms]] = {}
+
+    def of(self, policy: Policy, tier_name: str) -> tuple[OnSaturation, Terms]:
+        if self._policy is not policy:
+            self._policy, self._known = policy, {}
+        found = self._known.get(tier_name)
+        if found is None:
+            rule = saturation_action(policy, tier_name)
+            found = rule, terms(policy, policy.tier(tier_name), rule)
+            if tier_name in policy.tiers:  # a token may name any other
+                self._known[tier_name] = found
+        return found
+
+
 def renew(policy: Policy, pools: Pools) -> None:
     """Those in line stand there by ``policy`` from now on, whatever it was when they came."""
     for pool in pools:

@@ -326,8 +326,9 @@ class Connection(asyncio.Protocol):
         if sys.platform != "linux" or self._lost:
             return False
         # SIOCOUTQ, of the same number: bytes that the other system has not acknowledged (tcp(7)).
-        waiting = fcntl.ioctl(self._fd, termios.TIOCOUTQ, b"\0\0\0\0")
-        return waiting != b"\0\0\0\0"
+        waiting = bytearray(4)
+        fcntl.ioctl(self._fd, termios.TIOCOUTQ, waiting)
+        return any(waiting)
 
     async def _wait(self) -> None:
         self._waiter = self.loop.create_future()

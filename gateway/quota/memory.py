@@ -81,7 +81,8 @@ class _Counter:
         left = self.slots.get(slot, 0) + amount
         if left > 0:
             self.slots[slot] = left
-            self.newest = max(self.newest, slot)
+            if slot > self.newest:
+                self.newest = slot
         else:
             self.count -= left
             self.slots.pop(slot, None)
@@ -161,7 +162,8 @@ class MemoryCounters:
             counter = known.get(key)
             if counter is None:
                 counter = known[key] = _Counter()
-            counter.move_to(window, slot, today)
+            if window != "minute" or counter.period != slot:
+                counter.move_to(window, slot, today)
             count = counter.count
             counters.append(counter)
             used.append(count)
@@ -220,7 +222,8 @@ class MemoryCounters:
             if counter is None:
                 continue
             amount, taken = amounts[place], used[place]
-            counter.move_to(window, slot, today)
+            if window != "minute" or counter.period != slot:
+                counter.move_to(window, slot, today)
             if window == "minute":
                 counter.pending -= min(amount, counter.pending)
                 live = self._is_live(at, now)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from gateway.admission import gate
 from gateway.admission.gate import Entry
 from gateway.admission.pool import Pools
+from gateway.admission.shedding import Standings
 from gateway.errors import Overloaded
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage, Usage
@@ -20,9 +21,11 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
     which clients heed.
     """
 
+    standings = Standings()
+
     def enter(call: Call) -> Entry:
         try:
-            return gate.enter(call, pools)
+            return gate.enter(call, pools, standings)
         except Overloaded as error:
             refused(call, error)
             raise

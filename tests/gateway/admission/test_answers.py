@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gateway.admission import gate
 from gateway.admission.fair_queue import Terms
 from gateway.admission.pool import Place, Pool, Pools
+from gateway.admission.shedding import Standings
 from gateway.errors import TooManyAnswers
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy
@@ -109,12 +110,12 @@ def test_more_than_all_places_is_refused_in_words_that_help() -> None:
     with pytest.raises(
         TooManyAnswers, match=r"9 answers at once .* backend 'up' computes 8 at most"
     ) as caught:
-        gate.enter(call, pools)
+        gate.enter(call, pools, Standings())
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, "n", "too_many_answers")
     assert pools.of("up").in_flight == 0
     call = a_call(policy_=of_backend(), n=9)
     call.candidate = CANDIDATE
-    gate.enter(call, pools)
+    gate.enter(call, pools, Standings())
 
 
 @pytest.mark.anyio

@@ -119,7 +119,7 @@ async def test_the_receipt_and_the_log_tell_the_outcome(
     suffix = words.get(status, " client_left tenant=acme backend=-")
     assert re.fullmatch(rf"req_test m {status} \d+\.\d ms{suffix}", record.getMessage())
     assert record.levelno == {502: logging.WARNING, 500: logging.ERROR}.get(status, logging.INFO)
-    facts = record.__dict__[FACTS]
+    facts = getattr(record, FACTS)
     assert tuple(facts) == ("event", *KEYS["request"])
     assert (facts["tenant"], facts["key_id"], facts["trace_id"]) == ("acme", "k", TRACE)
     assert (facts["status"], facts["error"]) == (status, suffix.partition(" tenant")[0].strip() or None)
