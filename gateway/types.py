@@ -325,7 +325,16 @@ class Call:
             later = iter(self.candidates)
             if here in later and any(one.why == "larger_context" for one in later):
                 return False
-        return self.policy.models[here.model if here else self.model].over_context == "clip"
+        models = self.policy.models
+        asked = self.policy.resolve(self.model)
+        if (
+            here is not None
+            and here.why == "larger_context"
+            and asked
+            and models[asked].over_context != "clip"
+        ):
+            return False
+        return models[here.model if here else self.model].over_context == "clip"
 
     @property
     def timeouts(self) -> Timeouts:

@@ -163,8 +163,9 @@ def _stamp(path: Path) -> Stamp | None:
     """None for a file that is not there; one that cannot be looked at is there."""
     try:
         found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except (FileNotFoundError, NotADirectoryError) as error:
+        # A link that leads nowhere is there all the same, and is told of.
+        return (error.errno or 0, 0, 0, 0) if path.is_symlink() else None
     except OSError as error:
         return (error.errno or 0, 0, 0, 0)
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -193,10 +193,15 @@ class Router:
         return asked or [None]
 
     def _fit(self, chain: Sequence[str], outgrown: int, by_prompt: int) -> str | None:
-        """The first that takes the prompt and all of the answer, or else that leaves the answer the most room."""
+        """The first that takes the prompt and all of the answer, or else that leaves the answer the most room.
+
+        None of the latter for a model that refuses rather than have answers clipped.
+        """
         for model in chain:
             if self._fits(model, outgrown):
                 return model
+        if self._policy.models[chain[0]].over_context != "clip":
+            return None
         clips = [
             model
             for model in chain

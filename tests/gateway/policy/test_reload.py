@@ -81,6 +81,17 @@ async def test_changes_are_taken_up(folder: Path) -> None:
         await until(lambda: watcher.generation == 5)
 
 
+async def test_a_link_that_leads_nowhere_is_told(folder: Path) -> None:
+    taker = Taker()
+    async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
+        (folder / "more.yaml").symlink_to("nowhere")
+        await until(lambda: watcher.last_error is not None)
+        assert "more.yaml:1: is a link to 'nowhere', which is not there" in str(watcher.last_error)
+        (folder / "more.yaml").unlink()
+        await until(lambda: watcher.last_error is None)
+    assert taker.taken == ["one"]
+
+
 async def test_a_config_map_swapped_by_symlink(tmp_path: Path) -> None:
     """As the kubelet does it: the files are links into ``..data``, and that link is replaced."""
     for name in ("one", "two"):

@@ -294,6 +294,22 @@ def test_a_policy_may_refuse_rather_than_clip() -> None:
     assert a_router(rules).plan(ask(rules, demand=(100, 10), params={"max_tokens": 1900}))
 
 
+def test_who_stands_in_for_a_model_that_refuses_does_not_clip_either() -> None:
+    models = {
+        "m": {"targets": to("a"), "context": 200, "larger_context": "l", "over_context": "refuse"},
+        "l": {"targets": to("b"), "context": 1000},
+    }
+    rules = a_policy(models)
+    with pytest.raises(ContextTooLong):
+        a_router(rules).plan(ask(rules, demand=(10, 10), params={"max_tokens": 5000}))
+    call = ask(rules, demand=(10, 10), params={"max_tokens": 500})
+    planned = a_router(rules).plan(call)
+    assert told(planned) == ["l:b:larger_context"]
+    assert not replace(call, candidates=planned, candidate=planned[0]).clips
+    own = ask(rules, model="l", demand=(10, 10), params={"max_tokens": 5000})
+    assert replace(own, candidates=(planned := a_router(rules).plan(own)), candidate=planned[0]).clips
+
+
 def test_nothing_is_clipped_while_a_larger_context_is_left() -> None:
     rules = a_policy(LONGER)
     call = ask(rules, demand=(900, 10))
