@@ -89,4 +89,4 @@ lock:
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist tollgate.egg-info
-	find gateway engine kernels tests scripts -name __pycache__ -prune -exec rm -rf {} +
+	find gateway engine kernels tests scripts training -name __pycache__ -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """How likely a small model fails where a large one succeeds: a logistic regression over words and shape.
 
-``python -m benchmarks.cascade --train`` writes the weights; ``docs/cascade.md`` tells how well it does, and at what.
+``python -m training.complexity`` writes the weights; ``docs/cascade.md`` tells how well it does, and at what.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ FIGURES = Path(__file__).parents[1] / "sidecar" / "heads" / "complexity.json"
 PATIENCE = 0.05
 """Seconds that a route is worth; then the words alone decide."""
 SHARE = 0.5
-"""Of the head, in the mean of both log-odds; chosen by cross-validation (``scripts/train_complexity.py``)."""
+"""Of the head, in the mean of both log-odds; chosen by cross-validation (``training/complexity_head.py``)."""
 
 
 class Embedded:

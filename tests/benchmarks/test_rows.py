@@ -19,7 +19,7 @@ def written(path: Path, *rows: dict[str, object]) -> Path:
 
 
 def test_questions_of_a_cascade(tmp_path: Path) -> None:
-    from benchmarks.cascade import Rows
+    from training.complexity import Rows
 
     row = {"text": TEXT, "task": "qa", "small_correct": False, "large_correct": True}
     rows = Rows.read(written(tmp_path / "routing.jsonl", row, {**row, "text": "plain"}))
@@ -38,7 +38,7 @@ def test_pairs_of_the_semantic_cache(tmp_path: Path) -> None:
 def test_pairs_that_the_verifier_learns_from(tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
     pytest.importorskip("sklearn")
-    from scripts.train_verifier import load
+    from training.verifier import load
 
     written(tmp_path / "question_pairs.jsonl", {"a": TEXT, "b": "plain", "same": 1})
     np.savez(tmp_path / "embeddings.npz", mean6=np.ones((2, 4), dtype=np.float32))

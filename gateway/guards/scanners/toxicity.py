@@ -1,4 +1,4 @@
-"""Toxicity: hate, harassment, violence, sexual content, self-harm. Trained by ``scripts/train_toxicity.py``."""
+"""Toxicity: hate, harassment, violence, sexual content, self-harm. Trained by ``training/toxicity.py``."""
 
 from __future__ import annotations
 

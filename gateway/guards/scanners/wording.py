@@ -1,6 +1,6 @@
 """How much the wording of a text is that of a prompt injection: a linear model over words and form, in plain Python.
 
-``scripts/train_injection.py`` writes the weights.
+``training/injection.py`` writes the weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides whether the answer to one question may be given to another: rules that refuse, then a learned score.
 
 The score is the sum of boosted trees over what the words have in common (``alignment.py``) and of small networks over
-both sentence embeddings and the same. ``scripts/train_verifier.py`` writes them into ``heads/verifier.zip`` (an npz),
+both sentence embeddings and the same. ``training/verifier.py`` writes them into ``heads/verifier.zip`` (an npz),
 with a table that maps an error budget to the score that keeps it out of fold.
 """
 

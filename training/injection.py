@@ -1,4 +1,4 @@
-"""Trains the injection guard: ``python scripts/train_injection.py [--data FOLDER] [--cache FILE]``.
+"""Trains the injection guard: ``python -m training.injection [--data FOLDER] [--cache FILE]``.
 
 Writes ``gateway/guards/scanners/data/injection.json`` (the fast tier), ``gateway/sidecar/heads/injection.npz`` (the
 model tier's head) and, beside it, ``injection.json`` with the figures of cross-validation. Every choice is made by
@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import random
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +21,9 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from injection_contrast import contrast  # noqa: E402
 from scipy.sparse import csr_matrix, hstack  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 
@@ -34,6 +31,7 @@ from gateway.guards.scanners.disguise import plain  # noqa: E402
 from gateway.guards.scanners.injection import CLEAR  # noqa: E402
 from gateway.guards.scanners.wording import WEIGHTS, Weights, Wording, form, grams, words  # noqa: E402
 from gateway.sidecar.models.embedder import BuiltIn  # noqa: E402
+from training.injection_contrasts import contrast  # noqa: E402
 
 log = logging.getLogger("train_injection")
 

@@ -1,4 +1,4 @@
-"""Trains the toxicity guard: ``python scripts/train_toxicity.py [--data FOLDER] [--cache FILE]``.
+"""Trains the toxicity guard: ``python -m training.toxicity [--data FOLDER] [--cache FILE]``.
 
 Writes ``gateway/guards/scanners/data/toxicity.json`` (the fast tier, and how both tiers are made one),
 ``gateway/sidecar/heads/toxicity.npz`` (the head) and beside it ``toxicity.json`` with the figures of cross-validation,
@@ -12,7 +12,6 @@ import json
 import os
 import random
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
@@ -21,7 +20,6 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -33,7 +31,7 @@ from sklearn.metrics import roc_auc_score  # noqa: E402
 from gateway.guards.scanners.ngrams import SMOOTHING, Ngrams, features, tokens  # noqa: E402
 from gateway.guards.scanners.toxicity import CATEGORIES  # noqa: E402
 from gateway.sidecar.models.embedder import BuiltIn  # noqa: E402
-from scripts.toxicity_contrasts import contrasts  # noqa: E402
+from training.toxicity_contrasts import contrasts  # noqa: E402
 
 FAST = ROOT / "gateway/guards/scanners/data/toxicity.json"
 HEAD = ROOT / "gateway/sidecar/heads/toxicity.npz"

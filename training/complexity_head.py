@@ -1,9 +1,9 @@
 """Train the head that tells from a question's embedding whether a small model will fail where a large one does not.
 
-    python -m scripts.train_complexity [--data FILE] [--cache FILE]
+    python -m training.complexity_head [--data FILE] [--cache FILE]
 
 Writes gateway/sidecar/heads/complexity.npz, and beside it the quantiles of the blended score with what cross-validation
-found. The words' part is benchmarks/cascade.py's; both are fitted fold by fold. Embedding the questions takes minutes.
+found. The words' part is training/complexity.py's; both are fitted fold by fold. Embedding the questions takes minutes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.cascade import DATA, Curve, Rows, cross_validated, quantiles
 from gateway.cascade.embedded import FIGURES, HEAD, SHARE
 from gateway.sidecar.models.embedder import BuiltIn
+from training.complexity import DATA, Curve, Rows, cross_validated, quantiles
 
 POOL = "mean6"
 PENALTY = 1000.0

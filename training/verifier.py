@@ -1,4 +1,4 @@
-"""Train the semantic cache's verifier: ``python -m scripts.train_verifier [--data DIR] [--embeddings FILE]``.
+"""Train the semantic cache's verifier: ``python -m training.verifier [--data DIR] [--embeddings FILE]``.
 
 Everything that is reported, and every threshold, comes from predictions out of fold. Folds keep together questions that
 occur in more than one pair, so that none stands on both sides. Deterministic.
