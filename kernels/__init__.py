@@ -1,4 +1,4 @@
-"""The engine's operations in plain torch, one file an operation: what kernels for GPUs are going to be held to.
+"""The engine's operations, one file each: a reference in plain torch, a Triton kernel, and C for CPUs in ``native``.
 
 Importing this package is cheap on purpose: it pulls in neither torch nor triton. ``__version__`` stays below
 0.18 because transformers probes for an unrelated package of the same name and tests its version.
