@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.conftest import OPERATOR, Stack
 from tests.e2e.gateways import serving
 from tests.fakes import Do, FakeUpstream, delta, sse, stream
+from tests.sampling import slow
 from tests.serving import key
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +45,7 @@ def policy(stack: Stack, upstream: FakeUpstream) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("end", [Do.ABORT, Do.CLOSE, Do.HANG], ids=["cut", "closed", "stalled"])
-@pytest.mark.parametrize("share", [0.2, 2 / 3])
+@pytest.mark.parametrize("share", [*slow(0.2), 2 / 3])
 async def test_the_engine_takes_over_in_the_middle_of_an_answer(
     stack: Stack, upstream: FakeUpstream, tmp_path: Path, end: Do, share: float
 ) -> None:

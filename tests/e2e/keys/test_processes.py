@@ -123,6 +123,7 @@ def _the_sidecars_threads(whole: Whole) -> None:
     assert SidecarConfig(socket="").threads == 1
 
 
+@pytest.mark.slow
 @shows(
     *(starts(name) for name in ("launch", "model", "args", "env")),
     *("backends.<name>.matryoshka (sidecar)", "sidecar.embedder", "sidecar.threads"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.keys.frame import PATIENCE, UP, Look, Row, Site, second_while_the_first_hangs, statuses
+from tests.e2e.keys.frame import UP, Look, Row, Site, second_while_the_first_hangs, statuses, waits
 from tests.fakes import Do, completion, reply
 from tests.serving import KEY, OTHER_KEY, key
 
@@ -43,8 +43,7 @@ async def third_in_line(site: Site) -> str:
     tasks.append(asyncio.create_task(site.ask(model="up")))
     await asyncio.wait([tasks[1]], timeout=0.3)
     tasks.append(asyncio.create_task(site.ask(model="up")))
-    await asyncio.wait([tasks[2]], timeout=PATIENCE)
-    seen = tasks[2].result().json()["error"]["code"] if tasks[2].done() else "waits"
+    seen = "waits" if await waits(tasks[2]) else tasks[2].result().json()["error"]["code"]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
