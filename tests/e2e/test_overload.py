@@ -15,7 +15,7 @@ from tests.e2e.conftest import OPERATOR
 from tests.e2e.gateways import serving
 from tests.serving import chat, key
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.deadlines]
 
 PLACES = 10
 FIRST = 0.4

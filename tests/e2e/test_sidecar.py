@@ -170,6 +170,7 @@ def sidecar_of(url: str) -> list[int]:
     return children(gateway, "gateway.sidecar.worker")
 
 
+@pytest.mark.slow
 async def test_a_sidecar_that_dies_or_freezes_under_traffic(tmp_path: Path) -> None:
     with serving(tmp_path, a_policy(), workers=2, HF_HUB_OFFLINE="1") as url:
         async with httpx.AsyncClient(base_url=url, timeout=300) as http:
