@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 STEP = 0.01
-TOO_LONG = 0.1
-"""Seconds late: less than the shortest deadline in such a test."""
+TOO_LONG = 0.05
+"""Seconds late: less than the shortest margin in such a test, between a deadline and what is to happen before it."""
 
 
 class Stalls:

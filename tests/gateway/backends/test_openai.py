@@ -518,9 +518,9 @@ async def test_silence_after_headers_and_comments(upstream: FakeUpstream, backen
 async def test_a_whole_answer_after_empty_lines(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
     """As DeepSeek keeps the connection of a caller who does not stream."""
     whole = orjson.dumps(completion("thought through"))
-    upstream.scripts = [stream(*[b"\n", 0.02] * 10, whole, kind="application/json")]
+    upstream.scripts = [stream(*[b"\n", 0.02] * 20, whole, kind="application/json")]
     for streamed in (False, True):
-        call = a_call(stream=streamed, timeouts={"first_token": "100ms", "idle": "100ms"})
+        call = a_call(stream=streamed, timeouts={"first_token": "300ms", "idle": "300ms"})
         assert text(await ask(backend, call)) == "thought through"
 
 
@@ -532,10 +532,10 @@ async def test_a_slow_first_token_is_waited_for(upstream: FakeUpstream, backend:
 async def test_the_role_is_not_the_first_token(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
     role, *rest = said("Hi")
     upstream.scripts = [stream(role, 0.15, *rest), stream(role, Do.HANG)]
-    call = a_call(timeouts={"idle": "50ms", "first_token": "250ms"})
+    call = a_call(timeouts={"idle": "50ms", "first_token": "350ms"})
     assert text(await ask(backend, call)) == "Hi"
     error = await failure(backend, call)
-    assert (error.status, error.message) == (504, "Backend 'up' sent nothing within 0.25 s.")
+    assert (error.status, error.message) == (504, "Backend 'up' sent nothing within 0.35 s.")
 
 
 async def test_a_stall(upstream: FakeUpstream, backend: OpenAIBackend) -> None:

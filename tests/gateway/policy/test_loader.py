@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -240,9 +241,10 @@ models:
     ],
     ids=["alias bomb", "open brackets", "open braces", "steps", "depth by alias"],
 )
-@pytest.mark.timeout(10)
 def test_bombs_do_not_hang(write: Write, text: str) -> None:
-    assert problems(write(a=text))
+    folder, began = write(a=text), time.process_time()
+    assert problems(folder)
+    assert time.process_time() - began < 10
 
 
 def test_words_that_yaml_1_1_reads_as_something_else(write: Write) -> None:
