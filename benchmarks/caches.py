@@ -30,7 +30,8 @@ import uvloop
 import yaml
 
 from benchmarks.load import Asker, Run
-from benchmarks.overhead import KEY, free_port, generated, running, wait_for
+from benchmarks.processes import free_port, running, wait_for
+from benchmarks.proxies import KEY, generated
 
 ANSWER = "Hello! How can I help you today?"
 

@@ -1,6 +1,6 @@
 """A load generator and a static model server, both as cheap as Python can make them, so that the proxy is measured.
 
-python -m benchmarks.load serve PORT                      the static upstream
+python -m benchmarks.load serve PORT                      the static upstream: models static, long, trickled
 python -m benchmarks.load ask PORT --connections 32 …     prints one JSON object
 """
 
@@ -15,6 +15,12 @@ import time
 import uvloop
 
 CHUNKS = 200
+TRICKLED = 50
+"""Chunks of the model ``trickled``, one each"""
+EVERY = 0.02
+"""seconds, as tokens really come."""
+LONG = 16 * 1024
+"""Characters that the model ``long`` answers."""
 ANSWER = (
     b'{"id":"c","object":"chat.completion","created":1700000000,"model":"static","choices":[{"index":0,"message":'
     b'{"role":"assistant","content":"Hello! How can I help you today?"},"logprobs":null,"finish_reason":"stop"}],'
@@ -34,20 +40,21 @@ def _chunked(*parts: bytes) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
-WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-    len(ANSWER),
-    ANSWER,
-)
-STREAM = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    + _chunked(
-        _EVENT % (b'{"role":"assistant","content":""}', b"null"),
-        # No two alike in a row: LiteLLM takes that for a model that has gone astray.
-        *(_EVENT % (b'{"content":" word%d"}' % i, b"null") for i in range(CHUNKS)),
-        _EVENT % (b"{}", b'"stop"'),
-        _USAGE,
-        b"data: [DONE]\n\n",
-    )
+def _whole(body: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+WHOLE = _whole(ANSWER)
+WHOLE_LONG = _whole(ANSWER.replace(b"Hello!", b"Hello, world. " * (LONG // 14)))
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+STREAM = STREAM_HEAD + _chunked(
+    _EVENT % (b'{"role":"assistant","content":""}', b"null"),
+    # No two alike in a row: LiteLLM takes that for a model that has gone astray.
+    *(_EVENT % (b'{"content":" word%d"}' % i, b"null") for i in range(CHUNKS)),
+    _EVENT % (b"{}", b'"stop"'),
+    _USAGE,
+    b"data: [DONE]\n\n",
 )
 
 
@@ -69,7 +76,22 @@ class Static(asyncio.Protocol):
                 return
             body, self.seen = rest[:length], rest[length:]
             streamed = b'"stream":true' in body or b'"stream": true' in body
-            self.transport.write(STREAM if streamed else WHOLE)  # type: ignore[attr-defined]
+            if streamed and b'"model":"trickled"' in body:
+                self.trickle(0)
+            elif streamed:
+                self.transport.write(STREAM)  # type: ignore[attr-defined]
+            else:
+                self.transport.write(WHOLE_LONG if b'"model":"long"' in body else WHOLE)  # type: ignore[attr-defined]
+
+    def trickle(self, number: int) -> None:
+        """The next chunk of a stream whose tokens come one by one."""
+        if number < TRICKLED:
+            event = _EVENT % (b'{"content":" word%d"}' % number, b"null")
+            part = b"%x\r\n%s\r\n" % (len(event), event)
+            asyncio.get_running_loop().call_later(EVERY, self.trickle, number + 1)
+        else:
+            part = _chunked(_EVENT % (b"{}", b'"stop"'), _USAGE, b"data: [DONE]\n\n")
+        self.transport.write(part if number else STREAM_HEAD + part)  # type: ignore[attr-defined]
 
 
 def _length(head: bytes) -> int:
@@ -139,18 +161,32 @@ class Run:
         self.failed += not good
 
 
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Look something up.",
+        "parameters": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
+    },
+}
+
+
+def question(model: str, *, stream: bool, size: int = 0, tools: int = 0) -> bytes:
+    """The body of a request, of ``size`` bytes at least, with so many ``tools``."""
+    asked = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Hello" + " world" * (size // 6)}],
+        "max_tokens": 16,
+        "stream": stream,
+    }
+    if tools:
+        asked["tools"] = [_TOOL] * tools
+    return json.dumps(asked, separators=(",", ":")).encode()
+
+
 async def ask(
-    port: int, connections: int, requests: int, stream: bool, headers: list[str], model: str
+    port: int, connections: int, requests: int, stream: bool, headers: list[str], body: bytes
 ) -> dict[str, float]:
-    body = json.dumps(
-        {
-            "model": model,
-            "messages": [{"role": "user", "content": "Hello"}],
-            "max_tokens": 16,
-            "stream": stream,
-        },
-        separators=(",", ":"),
-    ).encode()
     lines = ["POST /v1/chat/completions HTTP/1.1", "host: bench", "content-type: application/json", *headers]
     head = "\r\n".join([*lines, f"content-length: {len(body)}"]).encode()
     run = Run(head + b"\r\n\r\n" + body, requests=requests, stream=stream)
@@ -167,6 +203,7 @@ async def ask(
         "requests": done,
         "failed": run.failed,
         "seconds": seconds,
+        "chunks": run.events,
         "requests_per_second": done / seconds,
         "chunks_per_second": run.events / seconds,
         "p50_ms": statistics.median(run.times) * 1000,
@@ -185,10 +222,13 @@ def main() -> None:
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--header", action="append", default=[])
     parser.add_argument("--model", default="static")
+    parser.add_argument("--size", type=int, default=0, help="bytes of the body, at least")
+    parser.add_argument("--tools", type=int, default=0)
     given = parser.parse_args()
     if given.what == "ask":
+        body = question(given.model, stream=given.stream, size=given.size, tools=given.tools)
         result = uvloop.run(
-            ask(given.port, given.connections, given.requests, given.stream, given.header, given.model)
+            ask(given.port, given.connections, given.requests, given.stream, given.header, body)
         )
         print(json.dumps(result))
         return

@@ -21,7 +21,8 @@ import aiohttp
 import yaml
 
 from benchmarks.guards.report import Row
-from benchmarks.overhead import KEY, free_port, running, wait_for
+from benchmarks.processes import free_port, running, wait_for
+from benchmarks.proxies import KEY
 from gateway.guards.scanners.injection import injection
 from gateway.guards.scanners.toxicity import toxicity
 from gateway.policy.schema import InjectionGuard, ToxicityGuard

@@ -1,0 +1,99 @@
+"""Processes under test: started on cores of their own, waited for, and what they take of processor and memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[1]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(
+    argv: list[str], *, cores: set[int], env: dict[str, str] | None = None, cwd: Path = ROOT
+) -> Iterator[int]:
+    """What it writes goes to a pipe that is read, as it does under most process managers."""
+    process = subprocess.Popen(
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+    reader = threading.Thread(target=_discard, args=(process.stdout,), daemon=True)
+    reader.start()
+    try:
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _discard(pipe: IO[bytes]) -> None:
+    while os.read(pipe.fileno(), 2**16):
+        pass
+
+
+def wait_for(port: int, path: str = "/", seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2).read()
+            return
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise SystemExit(f"nothing answers on port {port}")
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process and all below it have used so far."""
+    ticks = 0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and _descends(int(folder.name), pid):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> float:
+    """MiB of a process and all below it."""
+    total = 0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and _descends(int(folder.name), pid):
+            pages = int((folder / "statm").read_text().split()[1])
+            total += pages * os.sysconf("SC_PAGE_SIZE")
+    return total / 2**20
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False
