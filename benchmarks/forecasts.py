@@ -26,6 +26,7 @@ from pathlib import Path
 from gateway.admission import gate
 from gateway.admission.gate import Entry
 from gateway.admission.pool import Pools
+from gateway.admission.shedding import Standings
 from gateway.errors import Overloaded
 from gateway.policy.schema import Policy
 from gateway.types import Call, Candidate, ChatRequest, Demand, Principal, Receipt
@@ -70,7 +71,7 @@ def arrivals(kind: str, seconds: float, chance: random.Random) -> Iterator[float
 
 
 def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
-    chance, now, found = random.Random(7), [0.0], Run()
+    chance, now, found, standings = random.Random(7), [0.0], Run(), Standings()
     pools = Pools(clock=lambda: now[0])
     pools.update(POLICY)
     number = count()
@@ -91,7 +92,7 @@ def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
             i, length = who  # type: ignore[misc]
             call = _call(length if caps == "true" else MEAN, now[0])
             try:
-                entry = gate.enter(call, pools)
+                entry = gate.enter(call, pools, standings)
             except Overloaded:
                 found.refused.append(i)
                 if i != let_in:
@@ -107,7 +108,7 @@ def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
                 heapq.heappush(events, (entry.until, next(number), "is late", i))
         elif what == "ends":
             entry, call, length = who  # type: ignore[misc]
-            entry.learn(call, now[0] - TOKEN * length, length)
+            entry.learn(call, now[0] - TOKEN * length, length + 1)
             entry.place.used(PROMPT + length)
             entry.place.release()
         elif who in waiting:

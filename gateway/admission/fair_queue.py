@@ -15,7 +15,7 @@ The queue is told the time and reads no clock. Costs are whole tokens, at least 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
@@ -150,6 +150,12 @@ class FairQueue(Generic[T]):
         line = lane.tenants.get(tenant) if lane is not None else None
         own = line.cost if line is not None else 0
         return self._ahead(lane, terms, own, own, cost)
+
+    def line(self, tier: str, tenant: str) -> Sequence[Waiter[T]]:
+        """A tenant's own, first come first served."""
+        lane = self._lanes.get(tier)
+        line = lane.tenants.get(tenant) if lane is not None else None
+        return line.line if line is not None else ()
 
     def position(self, waiter: Waiter[T]) -> int:
         """1 is next. An estimate: it knows the waiter's own line exactly, and the others by their tokens."""

@@ -9,6 +9,7 @@ from gateway.admission.fair_queue import Terms
 from gateway.admission.pool import Place, Pool, Pools
 from gateway.admission.predictor import Forecast, check_in_time
 from gateway.admission.shedding import Standings, shed, spare
+from gateway.admission.timetable import more_exactly
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
 from gateway.prefixes import alias, sharing
@@ -64,6 +65,11 @@ class Entry:
             return
         # A whole answer comes at once: when its first token was there, nobody saw.
         seen = first_token is not None and call.request.stream
+        expected = self.place.service
+        if expected is None and call.demand is not None:
+            expected = self.pool.speeds.expected_service(call.demand)
+        if expected is not None:
+            self.pool.speeds.learn_service(expected, self.pool.clock() - self.place.granted)
         self.pool.speeds.learn(
             cost=self.place.cost,
             share=self.place.share,
@@ -107,7 +113,10 @@ def enter(call: Call, pools: Pools, standings: Standings) -> Entry:
     check_size(call, answers)
     now = pool.clock()
     due = due_at(call, tier)
-    stands, saturation, wait, service = ALWAYS, 0.0, 0.0, 0.0
+    stands, saturation, wait, known = ALWAYS, 0.0, 0.0, None
+    if demand is not None and (due is not None or pool.limited):
+        known = pool.speeds.expected_service(demand)
+    service = known or 0.0
     if pool.limited or pool.speeds.engine is not None:
         rule, stands = standings.of(call.policy, name)
         saturation = pool.saturation
@@ -119,13 +128,17 @@ def enter(call: Call, pools: Pools, standings: Standings) -> Entry:
         if pool.queue.length(name) >= (pools.part(tier.max_queue) or 1):
             raise _full(pool)
         wait = pool.expected_wait_of_new(name, stands, call.principal.tenant, cost, answers) or 0.0
-        service = (pool.speeds.expected_service(demand) or 0.0) if demand is not None else 0.0
         left = None if due is None else due - now
         if left is not None and 0 < left < service and not pool.load and pool.speeds.may_probe():
             service = 0.0
-        forecast = Forecast(wait * pool.speeds.delay(name), service)
-        check_in_time(forecast, max_wait=tier.max_wait, left=left, backend=pool.name)
+        limit = tier.max_wait if left is None else min(tier.max_wait, left - service)
+        flow = name, stands, call.principal.tenant
+        foreseen = more_exactly(
+            *(wait * pool.speeds.delay(name), pool, flow, cost), answers=answers, service=service, limit=limit
+        )
+        check_in_time(Forecast(foreseen, service), max_wait=tier.max_wait, left=left, backend=pool.name)
     place = pool.take(name, stands, call.principal.tenant, cost, answers)
+    place.service = known
     until = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
     return Entry(pool, place, now, place.position, saturation, until, wait)
 

@@ -27,6 +27,8 @@ class Place:
     terms: Terms
     answers: int = 1
     """It takes a place for each."""
+    service: float | None = None
+    """Seconds from then on that the request is expected to take; None where nothing is known yet."""
     granted: float | None = None
     """When it was given, on the pool's clock."""
     _waiter: Waiter[Place] | None = None
@@ -87,6 +89,11 @@ class Place:
             tier, tenant = self._flow
             self._pool.queue.correct(tier, self.terms, tenant, tokens - self.cost)
 
+    @property
+    def open(self) -> int:
+        """Its answers that are not complete."""
+        return self.answers - self._ended
+
     def one_ended(self) -> None:
         """One of its answers is complete, and others are not: its place is given to whoever is next."""
         if self.held and not self._released and self._ended < self.answers - 1:
@@ -103,7 +110,8 @@ class Place:
             self._pool.queue.remove(self._waiter)
             self._waiter = None
         elif self.held:
-            self._pool.in_flight -= self.answers - self._ended
+            self._pool.held.pop(self, None)
+            self._pool.in_flight -= self.open
             self._pool.tokens -= self.cost
         self._pool.serve()
 
@@ -125,6 +133,8 @@ class Pool:
         """Of those in flight."""
         self.queue: FairQueue[Place] = FairQueue()
         self.speeds = Speeds(clock)
+        self.held: dict[Place, None] = {}
+        """In the order in which they were given."""
         self._gradient: Gradient | None = None
         """Where nobody says how much the backend can take."""
 
@@ -184,6 +194,7 @@ class Pool:
     def _give(self, place: Place) -> None:
         self.in_flight += place.answers
         self.tokens += place.cost
+        self.held[place] = None
         place.grant(self.clock())
 
     def fits(self, cost: int, answers: int = 1) -> bool:

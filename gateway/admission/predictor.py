@@ -17,6 +17,8 @@ PROBE = 2.0
 ENGINE_MEMORY = 5.0
 """Seconds for which the engine's own figures are believed."""
 
+_UNFORESEEN = 0.5
+"""By what share single requests are off on average where nothing of them is foreseen (exponential lengths: by 0.74)."""
 MAX_DELAY = 4.0
 MAX_TIERS = 1000
 
@@ -56,7 +58,10 @@ class Speeds:
 
     def _forget_latency(self) -> None:
         self._first_token = Average()
-        self._token = Average()
+        self._tokens = Average()
+        self._token_time = Average()
+        self._off = Average(0.02)
+        """By what share the times that requests took were off what had been expected."""
 
     def forget_throughput(self) -> None:
         """The backend is another size now."""
@@ -86,9 +91,11 @@ class Speeds:
         if first_token is not None:
             self._first_token.add(first_token)
         if first_token is not None and completion > 1:
-            self._token.add((seconds - first_token) / (completion - 1))
+            self._tokens.add(completion - 1)
+            self._token_time.add(seconds - first_token)
         elif first_token is None and completion > 0:
-            self._token.add(max(0.0, seconds - self._first_token.value) / completion)
+            self._tokens.add(completion)
+            self._token_time.add(max(0.0, seconds - self._first_token.value))
 
     def may_probe(self) -> bool:
         """Whether a request that seems to have too little time is to find out how fast the idle backend is now.
@@ -101,6 +108,17 @@ class Speeds:
             return False
         self._probed = now
         return True
+
+    def learn_service(self, expected: float, took: float) -> None:
+        """What ``expected_service`` had said, and what it came to."""
+        if expected > 0:
+            self._off.add(abs(took - expected) / expected)
+
+    @property
+    def certainty(self) -> float:
+        """0 to 1: how far one can go by the time that a single request is expected to take."""
+        self._expire()
+        return max(0.0, 1.0 - self._off.value / _UNFORESEEN) if self._off else 0.0
 
     def learn_wait(self, tier: str, expected: float, waited: float) -> None:
         """What ``expected_wait`` had said, and what it came to: it does not know who else will come, and pass."""
@@ -153,7 +171,7 @@ class Speeds:
         if engine is not None and engine.decode > 0 and engine.running > 0:
             return engine.decode / engine.running
         self._expire()
-        return 1 / self._token.value if self._token.value > 0 else None
+        return self._tokens.value / self._token_time.value if self._token_time.value > 0 else None
 
     def expected_wait(self, tokens: float) -> float | None:
         """Seconds until ``tokens`` of requests are through; None where nothing is known yet."""
