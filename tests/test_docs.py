@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from gateway.policy.loader import load_policy
 from tests.import_graph import PACKAGES, ROOT, folders
 from tests.test_floors import FLOORS
 from tests.test_packaging import tracked
@@ -113,3 +116,34 @@ def test_make_targets_and_modules_that_are_named_are_there(page: str) -> None:
     ):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page}: {module}"
+
+
+def test_the_readmes_policies_are_one_policy(tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGES["README.md"], re.DOTALL)
+    assert len(blocks) >= 3
+    for number, block in enumerate(blocks):
+        (tmp_path / f"{number}.yaml").write_text(block)
+    policy = load_policy(tmp_path, {"OPENAI_API_KEY": "sk-x", "ANTHROPIC_API_KEY": "sk-y"}).policy
+    assert {"gpt-4o-mini", "claude", "chat"} <= set(policy.models) and policy.guards and policy.caches.exact
+
+
+def test_commands_that_are_named_are_there() -> None:
+    """Of ``tollgate``, by its own help."""
+    helped = subprocess.run(
+        [sys.executable, "-m", "gateway", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for page, text in PAGES.items():
+        if page not in HISTORY:
+            for command in re.findall(r"(?:`|^|bin/)tollgate ([a-z]+)\b", text, re.MULTILINE):
+                assert re.search(rf"^\s+{command}\s", helped.stdout, re.MULTILINE), (
+                    f"{page}: tollgate {command}"
+                )
+
+
+def test_environment_variables_that_are_named_are_read() -> None:
+    names = tracked("gateway", "engine", "kernels", "scripts", "Makefile", "Dockerfile", "docker-compose.yml")
+    source = "\n".join((ROOT / name).read_text() for name in names if name.endswith((".py", "file", ".yml")))
+    for page, text in PAGES.items():
+        if page not in HISTORY:
+            for variable in re.findall(r"TOLLGATE_[A-Z0-9_]+", text):
+                assert variable in source, f"{page}: {variable}"
