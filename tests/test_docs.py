@@ -109,7 +109,10 @@ def test_paths_that_are_named_are_there(page: str) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in HISTORY])
 def test_make_targets_and_modules_that_are_named_are_there(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"(?:`|^)make ([a-z-]+)", PAGES[page], re.MULTILINE):
+    code = "\n".join(re.findall(r"```sh\n(.*?)```", PAGES[page], re.DOTALL))
+    for target in re.findall(r"`make ([a-z-]+)", PAGES[page]) + re.findall(
+        r"^make ([a-z-]+)", code, re.MULTILINE
+    ):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page}: make {target}"
     for module in re.findall(
         r"(?<!\w)python -m\s+((?:gateway|engine|kernels|benchmarks)[\w.]*\w)", PAGES[page]
