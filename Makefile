@@ -29,6 +29,8 @@ PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	&& echo "$$python" && break; done)
 endif
 export TORCH_INDEX
+# Tests start hundreds of processes, each of which would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 # How much of the environment is set up (scripts/environment.py).
 STAGE = dev
 
