@@ -31,6 +31,7 @@ from kernels.kv_splits import (
     split_size,
 )
 from kernels.launch import Variant, arch, jit, tl, triton
+from kernels.paged_kv import PagedKV
 
 
 @jit
@@ -229,20 +230,17 @@ def _processors(device: torch.device) -> int:
 
 def paged_decode_triton(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    seq_lens: Tensor,
+    kv: PagedKV,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
     workspace: Tensor | None = None,
 ) -> Tensor:
     """``q`` may lie apart by token and head; the caches lie alike, the scales without gaps. ``workspace``: see
     ``decode_workspace``."""
     tokens, heads, head_dim = q.shape
+    k_cache, v_cache, block_tables, seq_lens = kv.keys, kv.values, kv.block_tables, kv.seq_lens
+    quantized = kv.key_scales is not None
     _, kv_heads, block_size, _ = k_cache.shape
     out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
     sequences = len(seq_lens)
@@ -260,7 +258,7 @@ def paged_decode_triton(
         workspace = torch.empty(0, dtype=torch.float32, device=q.device)
     strides = k_cache.stride()[:3]
     fp8 = k_cache.dtype == torch.float8_e4m3fn
-    if k_scales is not None:
+    if quantized:
         v_cache = v_cache.view(torch.int16)
     if fp8 and not _converts(chip):
         k_cache = k_cache.view(torch.int8)
@@ -277,8 +275,8 @@ def paged_decode_triton(
         q,
         k_cache,
         v_cache,
-        q if k_scales is None else k_scales,
-        q if v_scales is None else v_scales,
+        kv.key_scales if quantized else q,
+        kv.value_scales if quantized else q,
         block_tables,
         seq_lens,
         out,
@@ -294,7 +292,7 @@ def paged_decode_triton(
         KV_HEADS=kv_heads,
         BLOCK_SIZE=block_size,
         CAPPED=softcap is not None,
-        QUANTIZED=k_scales is not None,
+        QUANTIZED=quantized,
         FP8=fp8,
         **tiles,
         num_warps=4,

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from kernels.launch import Variant, arch, jit, tl, triton
 from kernels.paged_decode import TILE
+from kernels.paged_kv import PagedKV
 from kernels.store_kv import widen
 
 _LOG2_E = 1.4426950408889634
@@ -218,22 +219,18 @@ def _paged_prefill_kernel(
 
 def paged_prefill_triton(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    seq_lens: Tensor,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
     tile: int = TILE,
 ) -> Tensor:
     """As ``paged_prefill``. ``q`` may lie apart by token and head; the caches lie alike, and the scales without gaps.
     ``tile``: tokens of most chunks, where these are fewer than ``TILE``."""
     tokens, heads, head_dim = q.shape
-    kv_heads, sequences = k_cache.shape[1], len(seq_lens)
+    k_cache, v_cache = kv.keys, kv.values
+    kv_heads, sequences = k_cache.shape[1], len(kv.seq_lens)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not tokens:
         return out
@@ -241,18 +238,18 @@ def paged_prefill_triton(
     if fp8:
         k_cache, v_cache = k_cache.view(torch.int8), v_cache.view(torch.int8)
     constants, options = _config(
-        arch(q.device), q.dtype, head_dim, heads // kv_heads, tile, k_scales is not None
+        arch(q.device), q.dtype, head_dim, heads // kv_heads, tile, kv.key_scales is not None
     )
     grid = kv_heads, triton.cdiv(tokens, constants["BLOCK_M"] // constants["GROUP"]) + sequences
     _paged_prefill_kernel[grid](
         q,
         k_cache,
         v_cache,
-        k_scales,
-        v_scales,
-        block_tables,
+        kv.key_scales,
+        kv.value_scales,
+        kv.block_tables,
         query_starts,
-        seq_lens,
+        kv.seq_lens,
         out,
         scale * _LOG2_E if softcap is None else scale * _LOG2_E * 2 / softcap,
         None if softcap is None else softcap * _LOG2_E,
@@ -260,7 +257,7 @@ def paged_prefill_triton(
         sequences,
         *q.stride()[:2],
         *k_cache.stride()[:3],
-        block_tables.stride(0),
+        kv.block_tables.stride(0),
         BLOCK_SIZE=k_cache.shape[2],
         FP8=fp8,
         **constants,

@@ -9,7 +9,7 @@ The first needs a block's keys stored by dimension, ``[head_dim, block_size]``: 
 Sums are float32, and rows are read where they lie, so that a sequence costs what it is long, wherever its blocks are.
 Gathering the blocks and multiplying them moves all of it three times, and oneDNN then packs it once more.
 
-Shapes: as in ``paged_decode``; ``k_cache`` is ``by_dimension``, and ``q`` and the caches have one dtype.
+Shapes: as in ``paged_decode``, with ``keys_by_dimension``; ``q`` and the cache have one dtype.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels.paged_decode import cap_
-
-
-def by_dimension(k_cache: Tensor) -> bool:
-    """Whether ``k_cache`` [blocks, kv_heads, block_size, head_dim] lies as [blocks, kv_heads, head_dim, block_size]."""
-    return k_cache.stride(3) != 1
+from kernels.paged_kv import PagedKV
 
 
 @dataclass(slots=True)
@@ -100,20 +96,18 @@ def _each_head(rows: np.ndarray, new: int, heads: int) -> np.ndarray:
 
 def paged_bags(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    kv: PagedKV,
     bags: Bags,
-    sequences: int,
     scale: float,
     softcap: float | None = None,
 ) -> Tensor:
     """``q`` [sequences * new, heads, head_dim] → the same shape."""
     tokens, heads, head_dim = q.shape
-    block_size = k_cache.shape[2]
+    block_size, sequences = kv.keys.shape[2], len(kv.seq_lens)
     rows = tokens // sequences * heads
     queries = q.reshape(sequences, 1, -1).expand(-1, bags.blocks, -1).mul(scale).view(-1)
     scores = torch.embedding_bag(
-        k_cache.transpose(2, 3).view(-1, block_size), bags.keys, bags.key_starts, False, 0, False, queries
+        kv.keys.transpose(2, 3).view(-1, block_size), bags.keys, bags.key_starts, False, 0, False, queries
     )[0]
     scores = scores.view(sequences, bags.blocks, rows, block_size).transpose(1, 2)
     scores = scores.reshape(sequences, rows, -1)[..., bags.seen]
@@ -124,6 +118,6 @@ def paged_bags(
     # Inside, softmax is float32 in any case.
     weights = torch.softmax(scores, -1).view(-1)
     mixed = torch.embedding_bag(
-        v_cache.view(-1, head_dim), bags.values, bags.value_starts, False, 0, False, weights
+        kv.values.view(-1, head_dim), bags.values, bags.value_starts, False, 0, False, weights
     )[0]
     return mixed.view(tokens, heads, head_dim)

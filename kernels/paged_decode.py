@@ -1,17 +1,14 @@
 """Attention of one or a few new tokens per sequence over its paged cache, their own keys and values included.
 
     out[t, h] = softmax(cap(scale * q[t, h] · K[s, h // group]ᵀ)) V[s, h // group]
-    K[s, g]   = k_cache[block_tables[s], g] * k_scales[block_tables[s], g], positions max(0, p + 1 - window) … p
+    K[s, g]   = keys[block_tables[s], g] * key_scales[block_tables[s], g], positions max(0, p + 1 - window) … p
     p         = seq_lens[s] - new + i        for t = s * new + i, 0 ≤ i < new
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
 Without a ``window`` a token sees all before it; with one, itself and the ``window - 1`` before it. Several new
 tokens are guesses to be verified, or the short end of a prompt.
 
-Shapes: ``q`` [sequences * new, heads, head_dim]; ``k_cache``, ``v_cache`` [blocks, kv_heads, block_size, head_dim],
-in the dtype of ``q`` or, with float32 ``k_scales``, ``v_scales`` [blocks, kv_heads, block_size], in int8 or
-float8_e4m3fn; ``block_tables`` int64 [sequences, max_blocks], entries past a sequence's end name any finite block;
-``seq_lens`` int64 [sequences], the new tokens included. Returns [sequences * new, heads, head_dim].
+Shapes: ``q`` [sequences * new, heads, head_dim] → the same; of the cache, see paged_kv.py.
 
 The algorithm is PagedAttention (Kwon et al., 2023, https://arxiv.org/abs/2309.06180); on a GPU, split into parts: see
 flash_decoding.py.
@@ -26,6 +23,7 @@ from torch import Tensor
 
 from kernels.flash_decoding import paged_decode_triton
 from kernels.launch import on_triton
+from kernels.paged_kv import PagedKV
 
 TILE = 64
 """Positions a tile. Keys are read in whole tiles, and prefill cuts its queries into them, at multiples counted from
@@ -106,13 +104,12 @@ def gather(cache: Tensor, rows: Tensor, lists: int, dtype: torch.dtype) -> Tenso
     return found.view(lists, -1, head_dim)
 
 
-def gather_keys(cache: Tensor, rows: Tensor, lists: int, dtype: torch.dtype) -> Tensor:
+def gather_keys(kv: PagedKV, rows: Tensor, lists: int, dtype: torch.dtype) -> Tensor:
     """As ``gather``, but as the second factor of a product with queries: [lists, head_dim, length]."""
-    if cache.stride(3) == 1:
-        return gather(cache, rows, lists, dtype).transpose(1, 2)
-    # Stored by dimension: see paged_bags.py.
-    _, _, block_size, head_dim = cache.shape
-    found = cache.transpose(2, 3).view(-1, block_size * head_dim).index_select(0, rows)
+    if not kv.keys_by_dimension:
+        return gather(kv.keys, rows, lists, dtype).transpose(1, 2)
+    _, _, block_size, head_dim = kv.keys.shape
+    found = kv.keys.transpose(2, 3).view(-1, block_size * head_dim).index_select(0, rows)
     return found.view(lists, -1, head_dim, block_size).transpose(1, 2).reshape(lists, head_dim, -1)
 
 
@@ -137,24 +134,19 @@ def cap_(scores: Tensor, softcap: float | None) -> Tensor:
 
 def paged_decode_reference(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    seq_lens: Tensor,
+    kv: PagedKV,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
     reads: Reads | None = None,
 ) -> Tensor:
-    """``reads``: those of ``block_tables``, ``seq_lens`` and ``window``, where they are at hand."""
+    """``reads``: those of ``kv`` and ``window``, where they are at hand."""
     # Two bmm's with the query group as rows: on a CPU over ten times faster than SDPA with enable_gqa.
     tokens, heads, head_dim = q.shape
-    _, kv_heads, block_size, _ = k_cache.shape
+    _, kv_heads, block_size, _ = kv.keys.shape
     if reads is None:
-        new = tokens // len(seq_lens)
-        reads = Reads.of(block_tables, seq_lens, new, kv_heads, block_size, window)
+        new = tokens // len(kv.seq_lens)
+        reads = Reads.of(kv.block_tables, kv.seq_lens, new, kv_heads, block_size, window)
     rows, unseen = reads.rows, reads.unseen
     sequences, new, length = unseen.shape
     lists, group = sequences * kv_heads, heads // kv_heads
@@ -162,9 +154,9 @@ def paged_decode_reference(
     if new > 1:
         queries = queries.view(sequences, new, kv_heads, group, head_dim).transpose(1, 2)
     queries = queries.reshape(lists, new * group, head_dim)
-    scores = torch.bmm(queries, gather_keys(k_cache, rows, lists, q.dtype))
-    if k_scales is not None:
-        scores.mul_(gather_scales(k_scales, rows, lists))
+    scores = torch.bmm(queries, gather_keys(kv, rows, lists, q.dtype))
+    if kv.key_scales is not None:
+        scores.mul_(gather_scales(kv.key_scales, rows, lists))
     if softcap is not None:
         cap_(scores, softcap)
     if new == 1:
@@ -174,9 +166,9 @@ def paged_decode_reference(
         by_token.masked_fill_(unseen[:, None, :, None], float("-inf"))
     # Inside, softmax is float32 in any case.
     weights = torch.softmax(scores, -1)
-    if v_scales is not None:
-        weights.mul_(gather_scales(v_scales, rows, lists))
-    mixed = torch.bmm(weights, gather(v_cache, rows, lists, q.dtype))
+    if kv.value_scales is not None:
+        weights.mul_(gather_scales(kv.value_scales, rows, lists))
+    mixed = torch.bmm(weights, gather(kv.values, rows, lists, q.dtype))
     if new > 1:
         mixed = mixed.view(sequences, kv_heads, new, group, head_dim).transpose(1, 2)
     return mixed.reshape(tokens, heads, head_dim)
@@ -184,22 +176,12 @@ def paged_decode_reference(
 
 def paged_decode(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    seq_lens: Tensor,
+    kv: PagedKV,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
     reads: Reads | None = None,
 ) -> Tensor:
-    # The kernel knows no keys by dimension: see paged_bags.py.
-    if on_triton(q) and k_cache.stride(3) == 1:
-        return paged_decode_triton(
-            q, k_cache, v_cache, block_tables, seq_lens, scale, window, softcap, k_scales, v_scales
-        )
-    return paged_decode_reference(
-        q, k_cache, v_cache, block_tables, seq_lens, scale, window, softcap, k_scales, v_scales, reads
-    )
+    if on_triton(q) and not kv.keys_by_dimension:
+        return paged_decode_triton(q, kv, scale, window, softcap)
+    return paged_decode_reference(q, kv, scale, window, softcap, reads)

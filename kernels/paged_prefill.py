@@ -8,11 +8,8 @@ where ``t`` is a row of sequence ``s`` at position ``p = seq_lens[s] - new[s] + 
 ``new[s] = query_starts[s + 1] - query_starts[s]``. A chunk of a long prompt attends to the chunks before it
 through the cache: chunked prefill needs no other case.
 
-Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another; ``k_cache``, ``v_cache``
-[blocks, kv_heads, block_size, head_dim], in the dtype of ``q`` or, with float32 ``k_scales``, ``v_scales``
-[blocks, kv_heads, block_size], in int8 or float8_e4m3fn; ``block_tables`` int64 [sequences, max_blocks], padded
-with any finite block; ``query_starts`` int64 [sequences + 1]; ``seq_lens`` int64 [sequences]. Returns
-[tokens, heads, head_dim]. On a GPU: see flash_prefill.py.
+Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another; ``query_starts`` int64
+[sequences + 1]; of the cache, see paged_kv.py. Returns [tokens, heads, head_dim]. On a GPU: see flash_prefill.py.
 """
 
 from __future__ import annotations
@@ -23,50 +20,34 @@ from torch import Tensor
 from kernels.flash_prefill import paged_prefill_triton
 from kernels.launch import on_triton
 from kernels.paged_decode import TILE, cap_, gather, gather_keys, gather_scales, runs
+from kernels.paged_kv import PagedKV
 
 
 def paged_prefill_reference(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    seq_lens: Tensor,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
     tile: int = TILE,
 ) -> Tensor:
     """``tile``: another one makes other bits."""
-    block_size = k_cache.shape[2]
-    starts, lens = query_starts.tolist(), seq_lens.tolist()
+    _, kv_heads, block_size, _ = kv.keys.shape
+    starts, lens = query_starts.tolist(), kv.seq_lens.tolist()
     out = torch.empty_like(q)
     for s, length in enumerate(lens):
         new = q[starts[s] : starts[s + 1]]
         start = length - len(new)
-        rows, before = _tiles(new, start, scale, k_cache.shape[1], tile)
+        rows, before = _tiles(new, start, scale, kv_heads, tile)
         # Whole tiles of keys; what lies past the end is masked, and is finite wherever it comes from.
         blocks = -(-(start - before + len(rows) * tile) // block_size)
-        table = block_tables[s : s + 1, :blocks]
+        table = kv.block_tables[s : s + 1, :blocks]
         table = torch.nn.functional.pad(table, (0, blocks - table.shape[1]))
         mixed = torch.empty_like(rows)
         for i, queries in enumerate(rows):
             begin = start - before + i * tile
-            _attend(
-                queries,
-                begin,
-                k_cache,
-                v_cache,
-                table,
-                window,
-                softcap,
-                k_scales,
-                v_scales,
-                tile,
-                mixed[i],
-            )
+            _attend(queries, begin, kv, table, window, softcap, tile, mixed[i])
         by_token = mixed.view(*mixed.shape[:2], -1, tile, q.shape[2]).permute(0, 3, 1, 2, 4)
         by_token = by_token.reshape(-1, *q.shape[1:])
         out[starts[s] : starts[s + 1]] = by_token[before : before + len(new)]
@@ -88,26 +69,24 @@ def _tiles(q: Tensor, start: int, scale: float, kv_heads: int, tile: int) -> tup
 def _attend(
     queries: Tensor,
     begin: int,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    kv: PagedKV,
     block_table: Tensor,
     window: int | None,
     softcap: float | None,
-    k_scales: Tensor | None,
-    v_scales: Tensor | None,
     tile: int,
     out: Tensor,
 ) -> None:
-    """One tile from position ``begin``: ``queries``, ``out`` [kv_heads, group * tile, head_dim]."""
-    _, kv_heads, block_size, _ = k_cache.shape
+    """One tile from position ``begin``: ``queries``, ``out`` [kv_heads, group * tile, head_dim]; ``block_table`` [1, …]
+    of its sequence."""
+    _, kv_heads, block_size, _ = kv.keys.shape
     end = begin + tile
     first = 0 if window is None else max(0, begin + 1 - window) // tile * tile
     from_block = first // block_size
     rows = runs(block_table[:, from_block : -(-end // block_size)], kv_heads)
     seen = slice(first - from_block * block_size, end - from_block * block_size)
-    scores = torch.bmm(queries, gather_keys(k_cache, rows, kv_heads, queries.dtype)[..., seen])
-    if k_scales is not None:
-        scores.mul_(gather_scales(k_scales, rows, kv_heads)[..., seen])
+    scores = torch.bmm(queries, gather_keys(kv, rows, kv_heads, queries.dtype)[..., seen])
+    if kv.key_scales is not None:
+        scores.mul_(gather_scales(kv.key_scales, rows, kv_heads)[..., seen])
     cap_(scores, softcap)
     by_head = scores.view(kv_heads, -1, tile, end - first)
     positions = torch.arange(begin, end, device=queries.device)[:, None]
@@ -118,38 +97,19 @@ def _attend(
         by_head.masked_fill_((back < 0) | (back >= window), float("-inf"))
     # Inside, softmax is float32 in any case.
     weights = torch.softmax(scores, dim=-1)
-    if v_scales is not None:
-        weights.mul_(gather_scales(v_scales, rows, kv_heads)[..., seen])
-    torch.bmm(weights, gather(v_cache, rows, kv_heads, queries.dtype)[:, seen], out=out)
+    if kv.value_scales is not None:
+        weights.mul_(gather_scales(kv.value_scales, rows, kv_heads)[..., seen])
+    torch.bmm(weights, gather(kv.values, rows, kv_heads, queries.dtype)[:, seen], out=out)
 
 
 def paged_prefill(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    seq_lens: Tensor,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
     tile: int = TILE,
 ) -> Tensor:
-    # The kernel knows no keys by dimension: see paged_bags.py.
-    attend = paged_prefill_triton if on_triton(q) and k_cache.stride(3) == 1 else paged_prefill_reference
-    return attend(
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        query_starts,
-        seq_lens,
-        scale,
-        window,
-        softcap,
-        k_scales,
-        v_scales,
-        tile,
-    )
+    attend = paged_prefill_triton if on_triton(q) and not kv.keys_by_dimension else paged_prefill_reference
+    return attend(q, kv, query_starts, scale, window, softcap, tile)

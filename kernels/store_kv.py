@@ -84,8 +84,8 @@ def store_kv(
     v_scales: Tensor | None = None,
     places: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    # The kernel knows no keys by dimension: see paged_bags.py.
-    if on_triton(k) and k_cache.stride(3) == 1:
+    """``k_cache`` lies as ``v_cache`` does. Keys by dimension (see paged_bags.py) are the reference's to write."""
+    if on_triton(k):
         store_kv_triton(k, v, k_cache, v_cache, slots, k_scales, v_scales)
     else:
         store_kv_reference(k, v, k_cache, v_cache, slots, k_scales, v_scales, places)

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.attention.metadata import AttentionMetadata
+from engine.attention.metadata import AttentionMetadata, DecodeGroup, PrefillGroup
+from kernels.paged_kv import PagedKV
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,18 @@ class KVLayer:
         """All of them, blocks first."""
         found = (self.keys, self.values, self.key_scales, self.value_scales)
         return [tensor for tensor in found if tensor is not None]
+
+    def of(self, group: DecodeGroup | PrefillGroup, *, keys_by_dimension: bool = False) -> PagedKV:
+        """What the sequences of ``group`` read."""
+        return PagedKV(
+            self.keys,
+            self.values,
+            group.block_tables,
+            group.seq_lens,
+            self.key_scales,
+            self.value_scales,
+            keys_by_dimension,
+        )
 
 
 class AttentionBackend(Protocol):

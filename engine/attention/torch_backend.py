@@ -59,16 +59,11 @@ class TorchBackend:
         parts += [
             paged_prefill_reference(
                 query[group.start : group.stop],
-                cache.keys,
-                cache.values,
-                group.block_tables,
+                cache.of(group, keys_by_dimension=self._by_dimension),
                 group.query_starts,
-                group.seq_lens,
                 scale,
                 window,
                 softcap,
-                cache.key_scales,
-                cache.value_scales,
                 group.tile,
             )
             for group in batch.prefills
@@ -85,20 +80,9 @@ class TorchBackend:
         softcap: float | None,
     ) -> Tensor:
         query = query[group.start : group.stop]
-        keys, values = cache.keys, cache.values
+        kv = cache.of(group, keys_by_dimension=self._by_dimension)
         if self._by_dimension and group.new <= _FEW:
-            bags = group.bags(query.shape[1], keys.shape, window)
-            return paged_bags(query, keys, values, bags, len(group.seq_lens), scale, softcap)
-        return paged_decode_reference(
-            query,
-            keys,
-            values,
-            group.block_tables,
-            group.seq_lens,
-            scale,
-            window,
-            softcap,
-            cache.key_scales,
-            cache.value_scales,
-            group.reads(keys.shape[1], keys.shape[2], window),
-        )
+            bags = group.bags(query.shape[1], kv.keys.shape, window)
+            return paged_bags(query, kv, bags, scale, softcap)
+        reads = group.reads(kv.keys.shape[1], kv.keys.shape[2], window)
+        return paged_decode_reference(query, kv, scale, window, softcap, reads)

@@ -46,33 +46,18 @@ class TritonBackend:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        scales = cache.key_scales, cache.value_scales
         parts = [
-            paged_decode_triton(
-                query[group.start : group.stop],
-                cache.keys,
-                cache.values,
-                group.block_tables,
-                group.seq_lens,
-                scale,
-                window,
-                softcap,
-                *scales,
-            )
+            paged_decode_triton(query[group.start : group.stop], cache.of(group), scale, window, softcap)
             for group in batch.decodes
         ]
         parts += [
             paged_prefill_triton(
                 query[group.start : group.stop],
-                cache.keys,
-                cache.values,
-                group.block_tables,
+                cache.of(group),
                 group.query_starts,
-                group.seq_lens,
                 scale,
                 window,
                 softcap,
-                *scales,
                 group.tile,
             )
             for group in batch.prefills

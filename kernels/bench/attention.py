@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY, sdpa
 from kernels.paged_decode import paged_decode
+from kernels.paged_kv import PagedKV
 from kernels.paged_prefill import paged_prefill
 from kernels.store_kv import store_kv, store_kv_reference
 
@@ -167,9 +168,8 @@ def decode_cases(tiny: bool) -> Iterator[Case]:
             *scales: Tensor | None,
             shape: Shape = shape,
         ) -> Tensor:
-            return paged_decode(
-                q, k, v, tables, lengths, shape.head_dim**-0.5, shape.window, shape.softcap, *scales
-            )
+            kv = PagedKV(k, v, tables, lengths, *scales)
+            return paged_decode(q, kv, shape.head_dim**-0.5, shape.window, shape.softcap)
 
         yield Case(
             "paged_decode",
@@ -201,10 +201,8 @@ def prefill_cases(tiny: bool) -> Iterator[Case]:
             *scales: Tensor | None,
             shape: Shape = shape,
         ) -> Tensor:
-            scale = shape.head_dim**-0.5
-            return paged_prefill(
-                q, k, v, tables, starts, lengths, scale, shape.window, shape.softcap, *scales
-            )
+            kv = PagedKV(k, v, tables, lengths, *scales)
+            return paged_prefill(q, kv, starts, shape.head_dim**-0.5, shape.window, shape.softcap)
 
         yield Case(
             "paged_prefill",

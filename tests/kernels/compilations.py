@@ -21,6 +21,7 @@ from kernels.flash_prefill import paged_prefill_triton
 from kernels.linear_w4a16 import linear_w4a16_triton, pack_w4
 from kernels.linear_w8a16 import linear_w8a16_triton
 from kernels.lora import Bank, lora_triton
+from kernels.paged_kv import PagedKV
 from kernels.route import assign_triton
 from kernels.store_kv import store_kv_triton
 
@@ -65,11 +66,12 @@ def main() -> None:
             for first in (0, 1):
                 tables = torch.zeros(first + sequences, blocks, dtype=torch.int64)[first:]
                 lens = torch.ones(first + sequences, dtype=torch.int64)[first:]
+                kv = PagedKV(cache, cache, tables, lens)
                 for new in (1, 2, 3, 8):
                     q = heads(sequences * new, HEADS)
-                    paged_decode_triton(q, cache, cache, tables, lens, 1.0)
+                    paged_decode_triton(q, kv, 1.0)
                 starts = torch.arange(sequences + 1)
-                paged_prefill_triton(q, cache, cache, tables, starts, lens, 1.0)
+                paged_prefill_triton(q, kv, starts, 1.0)
         k = heads(sequences, KV_HEADS)
         store_kv_triton(k, k, cache, cache, torch.zeros(sequences, dtype=torch.int64))
     launch_products()

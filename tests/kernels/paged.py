@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.paged_kv import PagedKV
+
 
 @dataclass
 class Paged:
@@ -17,6 +19,10 @@ class Paged:
     v_cache: Tensor
     block_tables: Tensor
     seq_lens: Tensor
+
+    def kv(self, rows: slice = slice(None)) -> PagedKV:
+        """What the kernels are given, of all sequences or of some."""
+        return PagedKV(self.k_cache, self.v_cache, self.block_tables[rows], self.seq_lens[rows])
 
 
 def scatter(lengths: list[int], *, kv_heads: int, head_dim: int, block_size: int, seed: int = 0) -> Paged:

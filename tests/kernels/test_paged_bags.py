@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from kernels.paged_bags import Bags, by_dimension, paged_bags
+from kernels.paged_bags import Bags, paged_bags
 from kernels.paged_decode import paged_decode_reference
+from kernels.paged_kv import PagedKV
 from kernels.paged_prefill import paged_prefill_reference
 from tests.kernels.paged import Paged, dense, scatter
 
 
-def turned(paged: Paged) -> torch.Tensor:
+def turned(paged: Paged) -> PagedKV:
     keys = paged.k_cache.transpose(2, 3).contiguous().transpose(2, 3)
-    assert by_dimension(keys)
-    return keys
+    return replace(paged.kv(), keys=keys, keys_by_dimension=True)
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -32,9 +34,9 @@ def test_equals_dense_attention(
 ) -> None:
     paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=block_size)
     q = torch.randn(new * len(lengths), 6, 16, generator=torch.Generator().manual_seed(1))
-    keys = turned(paged)
-    bags = Bags.of(paged.block_tables, paged.seq_lens, new, 6, keys.shape, window)
-    out = paged_bags(q, keys, paged.v_cache, bags, len(lengths), 0.5, softcap)
+    kv = turned(paged)
+    bags = Bags.of(kv.block_tables, kv.seq_lens, new, 6, kv.keys.shape, window)
+    out = paged_bags(q, kv, bags, 0.5, softcap)
     for s in range(len(lengths)):
         rows = slice(new * s, new * (s + 1))
         expected = dense(q[rows], paged.keys[s], paged.values[s], 0.5, window, softcap)
@@ -44,11 +46,13 @@ def test_equals_dense_attention(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bits_stay_near_float32(dtype: torch.dtype) -> None:
     paged = scatter([70, 3], kv_heads=2, head_dim=32, block_size=16)
-    keys, values = turned(paged).clamp(-3, 3), paged.v_cache.clamp(-3, 3)
+    kv = turned(paged)
+    kv = replace(kv, keys=kv.keys.clamp(-3, 3), values=kv.values.clamp(-3, 3))
     q = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(1))
-    bags = Bags.of(paged.block_tables, paged.seq_lens, 1, 4, keys.shape, None)
-    wide = paged_bags(q, keys, values, bags, 2, 0.2)
-    narrow = paged_bags(q.to(dtype), keys.to(dtype), values.to(dtype), bags, 2, 0.2)
+    bags = Bags.of(paged.block_tables, paged.seq_lens, 1, 4, kv.keys.shape, None)
+    wide = paged_bags(q, kv, bags, 0.2)
+    kv = replace(kv, keys=kv.keys.to(dtype), values=kv.values.to(dtype))
+    narrow = paged_bags(q.to(dtype), kv, bags, 0.2)
     assert narrow.dtype == dtype
     torch.testing.assert_close(narrow.float(), wide, rtol=0.05, atol=0.05)
 
@@ -64,10 +68,8 @@ def test_other_ways_read_such_keys_too() -> None:
     """A prefill, and guesses too many to be read for one by one."""
     paged = scatter([90], kv_heads=2, head_dim=16, block_size=16)
     q = torch.randn(90, 4, 16, generator=torch.Generator().manual_seed(1))
-    keys, starts = turned(paged), torch.tensor([0, 90])
-    rest = paged.block_tables, paged.seq_lens, 0.5, 40
-    expected = paged_decode_reference(q[-9:], paged.k_cache, paged.v_cache, *rest)
-    assert torch.equal(paged_decode_reference(q[-9:], keys, paged.v_cache, *rest), expected)
-    rest = paged.block_tables, starts, paged.seq_lens, 0.5, 40
-    expected = paged_prefill_reference(q, paged.k_cache, paged.v_cache, *rest)
-    torch.testing.assert_close(paged_prefill_reference(q, keys, paged.v_cache, *rest), expected)
+    expected = paged_decode_reference(q[-9:], paged.kv(), 0.5, 40)
+    assert torch.equal(paged_decode_reference(q[-9:], turned(paged), 0.5, 40), expected)
+    starts = torch.tensor([0, 90])
+    expected = paged_prefill_reference(q, paged.kv(), starts, 0.5, 40)
+    torch.testing.assert_close(paged_prefill_reference(q, turned(paged), starts, 0.5, 40), expected)

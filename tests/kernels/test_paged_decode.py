@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels.paged_decode import paged_decode_reference
+from kernels.paged_kv import PagedKV
 from kernels.paged_prefill import paged_prefill_reference
 from tests.kernels.paged import dense, scatter
 
@@ -24,9 +27,7 @@ def test_equals_dense_attention(
 ) -> None:
     paged = scatter(lengths, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size)
     q = torch.randn(len(lengths), heads, head_dim, generator=torch.Generator().manual_seed(1))
-    out = paged_decode_reference(
-        q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, head_dim**-0.5
-    )
+    out = paged_decode_reference(q, paged.kv(), head_dim**-0.5)
     for b in range(len(lengths)):
         expected = dense(q[b : b + 1], paged.keys[b], paged.values[b], head_dim**-0.5)[0]
         torch.testing.assert_close(out[b].double(), expected, rtol=1e-5, atol=1e-5)
@@ -36,14 +37,10 @@ def test_a_row_is_the_same_whoever_shares_the_batch() -> None:
     lengths = [40] + [64] * 30 + [5] * 3
     paged = scatter(lengths, kv_heads=2, head_dim=32, block_size=16)
     q = torch.randn(len(lengths), 8, 32, generator=torch.Generator().manual_seed(4))
-    together = paged_decode_reference(
-        q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, 0.2
-    )
+    together = paged_decode_reference(q, paged.kv(), 0.2)
     for b in (0, 1, 33):
         row = slice(b, b + 1)
-        alone = paged_decode_reference(
-            q[row], paged.k_cache, paged.v_cache, paged.block_tables[row], paged.seq_lens[row], 0.2
-        )
+        alone = paged_decode_reference(q[row], paged.kv(row), 0.2)
         torch.testing.assert_close(alone[0], together[b], rtol=1e-5, atol=1e-6)
 
 
@@ -52,13 +49,10 @@ def test_bfloat16_stays_near_float32() -> None:
     paged.k_cache.clamp_(-3, 3)
     paged.v_cache.clamp_(-3, 3)
     q = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(4))
-    wide = paged_decode_reference(q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, 0.2)
+    wide = paged_decode_reference(q, paged.kv(), 0.2)
     narrow = paged_decode_reference(
         q.bfloat16(),
-        paged.k_cache.bfloat16(),
-        paged.v_cache.bfloat16(),
-        paged.block_tables,
-        paged.seq_lens,
+        replace(paged.kv(), keys=paged.k_cache.bfloat16(), values=paged.v_cache.bfloat16()),
         0.2,
     )
     assert narrow.dtype == torch.bfloat16
@@ -71,9 +65,7 @@ def test_a_window_and_a_cap_equal_dense_attention(window: int | None, softcap: f
     lengths = [1, 16, 33, 90, 128]
     paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=16)
     q = torch.randn(len(lengths), 4, 16, generator=torch.Generator().manual_seed(4))
-    out = paged_decode_reference(
-        q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, 0.5, window, softcap
-    )
+    out = paged_decode_reference(q, paged.kv(), 0.5, window, softcap)
     for b in range(len(lengths)):
         expected = dense(q[b : b + 1], paged.keys[b], paged.values[b], 0.5, window, softcap)[0]
         torch.testing.assert_close(out[b].double(), expected, rtol=1e-5, atol=1e-5)
@@ -83,13 +75,10 @@ def test_within_a_window_a_row_is_the_same_whoever_shares_the_batch() -> None:
     lengths = [128, 17, 40, 97]
     paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=16)
     q = torch.randn(len(lengths), 4, 16, generator=torch.Generator().manual_seed(4))
-    cache = paged.k_cache, paged.v_cache
-    together = paged_decode_reference(q, *cache, paged.block_tables, paged.seq_lens, 0.5, 40, 3.0)
+    together = paged_decode_reference(q, paged.kv(), 0.5, 40, 3.0)
     for b in range(len(lengths)):
         row = slice(b, b + 1)
-        alone = paged_decode_reference(
-            q[row], *cache, paged.block_tables[row], paged.seq_lens[row], 0.5, 40, 3.0
-        )
+        alone = paged_decode_reference(q[row], paged.kv(row), 0.5, 40, 3.0)
         torch.testing.assert_close(alone[0], together[b], rtol=1e-5, atol=1e-6)
 
 
@@ -97,10 +86,9 @@ def test_blocks_before_the_window_are_not_read() -> None:
     """Whole tiles of 64 positions: here 128 … 191, in which the window begins, and the last."""
     paged = scatter([200], kv_heads=2, head_dim=16, block_size=16)
     q = torch.randn(1, 4, 16, generator=torch.Generator().manual_seed(4))
-    args = paged.block_tables, paged.seq_lens, 0.5, 20
-    out = paged_decode_reference(q, paged.k_cache, paged.v_cache, *args)
+    out = paged_decode_reference(q, paged.kv(), 0.5, 20)
     paged.v_cache[paged.block_tables[0, :8]] = torch.nan
-    assert torch.equal(paged_decode_reference(q, paged.k_cache, paged.v_cache, *args), out)
+    assert torch.equal(paged_decode_reference(q, paged.kv(), 0.5, 20), out)
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 4])
@@ -113,9 +101,7 @@ def test_a_token_is_the_same_alone_among_guesses_and_in_a_prefill(
     q = torch.randn(768, 2 * group, 16, generator=torch.Generator().manual_seed(4))
     cache = paged.k_cache, paged.v_cache
     starts = torch.tensor([0, 768])
-    prefill = paged_prefill_reference(
-        q, *cache, paged.block_tables, starts, paged.seq_lens, 0.5, window, softcap
-    )
+    prefill = paged_prefill_reference(q, paged.kv(), starts, 0.5, window, softcap)
     # The last is the blocks that a sequence is padded to.
     cuts = [(0, 5, 4), (60, 4, 4), (130, 9, 12), (251, 5, 16), (256, 3, 20), (500, 7, 32), (512, 9, 48)]
     for start, new, blocks in cuts:
@@ -124,7 +110,7 @@ def test_a_token_is_the_same_alone_among_guesses_and_in_a_prefill(
         def decode(first: int, count: int, table: torch.Tensor = table) -> torch.Tensor:
             rows = q[first : first + count]
             return paged_decode_reference(
-                rows, *cache, table, torch.tensor([first + count]), 0.5, window, softcap
+                rows, PagedKV(*cache, table, torch.tensor([first + count])), 0.5, window, softcap
             )
 
         together = decode(start, new)
@@ -137,7 +123,7 @@ def test_several_guesses_of_several_sequences_equal_dense_attention() -> None:
     lengths = [40, 33, 64]
     paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=16)
     q = torch.randn(9, 6, 16, generator=torch.Generator().manual_seed(4))
-    out = paged_decode_reference(q, paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens, 0.5)
+    out = paged_decode_reference(q, paged.kv(), 0.5)
     for b in range(3):
         rows = slice(3 * b, 3 * b + 3)
         expected = dense(q[rows], paged.keys[b], paged.values[b], 0.5)

@@ -7,6 +7,7 @@ from torch import Tensor
 from kernels import flash_decoding
 from kernels.flash_decoding import paged_decode_triton
 from kernels.kv_splits import decode_workspace
+from kernels.paged_kv import PagedKV
 from kernels.store_kv import quantize
 from tests.kernels.paged import Paged, dense, scatter
 from tests.kernels.triton_cases import assert_close, bfloat16_products, poisoned
@@ -55,10 +56,6 @@ def rounded(paged: Paged, dtype: torch.dtype) -> Paged:
     )
 
 
-def places(paged: Paged) -> tuple[Tensor, ...]:
-    return paged.k_cache, paged.v_cache, paged.block_tables, paged.seq_lens
-
-
 @pytest.mark.parametrize(
     ("lengths", "heads", "kv_heads", "head_dim", "block_size", "new", "dtype"),
     diagonal(
@@ -85,7 +82,7 @@ def test_equals_the_formula(
 ) -> None:
     paged = rounded(cache(lengths, kv_heads, head_dim, block_size), dtype)
     q = torch.randn(len(lengths) * new, heads, head_dim).to(dtype)
-    out = paged_decode_triton(q, *places(paged), head_dim**-0.5)
+    out = paged_decode_triton(q, paged.kv(), head_dim**-0.5)
     assert_close(out, expected(q, paged, head_dim**-0.5))
 
 
@@ -96,14 +93,14 @@ def test_the_splits_of_a_sequence_are_reduced(new: int, window: int | None, soft
     lengths = [SPLIT - 1, SPLIT, SPLIT + 1, 0, 3 * SPLIT]
     paged = cache(lengths, 1, 128)
     q = torch.randn(len(lengths) * new, 2, 128)
-    out = paged_decode_triton(q, *places(paged), 0.1, window, softcap)
+    out = paged_decode_triton(q, paged.kv(), 0.1, window, softcap)
     assert_close(out, expected(q, paged, 0.1, window, softcap))
 
 
 def test_more_splits_than_one_step_of_the_reduction_takes() -> None:
     paged = cache([33 * 64 + 5], 1, 256, 64)
     q = torch.randn(1, 1, 256)
-    assert_close(paged_decode_triton(q, *places(paged), 0.1), expected(q, paged, 0.1))
+    assert_close(paged_decode_triton(q, paged.kv(), 0.1), expected(q, paged, 0.1))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +115,7 @@ def test_what_no_token_sees_is_not_read(window: int, softcap: float | None) -> N
             for caches in (paged.k_cache, paged.v_cache):
                 caches[table[position // 16], :, position % 16] = torch.nan
     q = torch.randn(len(lengths) * new, 2, 128)
-    out = paged_decode_triton(q, *places(paged), 0.1, window, softcap)
+    out = paged_decode_triton(q, paged.kv(), 0.1, window, softcap)
     assert_close(out, expected(q, paged, 0.1, window, softcap))
 
 
@@ -150,7 +147,8 @@ def test_a_quantized_cache(
             exact = (numbers.double() * scale[..., None])[blocks]
             into[s] = exact.transpose(1, 2).flatten(0, 1)[:length]
     q = torch.randn(len(lengths) * new, 4, 128).to(dtype)
-    out = paged_decode_triton(q, *caches, *places(paged)[2:], 0.1, 400, 20.0, *scales)
+    kv = PagedKV(*caches, paged.block_tables, paged.seq_lens, *scales)
+    out = paged_decode_triton(q, kv, 0.1, 400, 20.0)
     assert_close(out / largest, expected(q, paged, 0.1, 400, 20.0) / largest)
 
 
@@ -158,11 +156,12 @@ def test_a_row_is_the_same_to_the_bit_whoever_shares_the_batch() -> None:
     lengths = [40, 2 * SPLIT + 3, 5, 0, SPLIT]
     paged = cache(lengths, 2, 128)
     q = torch.randn(len(lengths), 4, 128)
-    together = paged_decode_triton(q, *places(paged), 0.2)
+    together = paged_decode_triton(q, paged.kv(), 0.2)
     for s, length in enumerate(lengths):
         row = slice(s, s + 1)
         table = paged.block_tables[row, : max(1, -(-length // 16))]
-        alone = paged_decode_triton(q[row], paged.k_cache, paged.v_cache, table, paged.seq_lens[row], 0.2)
+        kv = PagedKV(paged.k_cache, paged.v_cache, table, paged.seq_lens[row])
+        alone = paged_decode_triton(q[row], kv, 0.2)
         assert torch.equal(alone[0], together[s])
 
 
@@ -172,7 +171,7 @@ def test_a_prefix_may_be_shared() -> None:
     for parts in (paged.keys, paged.values):
         parts[1] = torch.cat([parts[0][:SPLIT], parts[1][SPLIT:]])
     q = torch.randn(2, 4, 128)
-    assert_close(paged_decode_triton(q, *places(paged), 0.2), expected(q, paged, 0.2))
+    assert_close(paged_decode_triton(q, paged.kv(), 0.2), expected(q, paged, 0.2))
 
 
 @pytest.mark.parametrize("splits", [1, *slow(3, 4, 6), 7, 99])
@@ -181,7 +180,7 @@ def test_sequences_without_room_for_their_splits_are_read_whole(splits: int) -> 
     paged = cache(lengths, 1, 128)
     q = torch.randn(len(lengths), 2, 128)
     workspace = torch.full((splits, 2, 132), torch.nan)
-    out = paged_decode_triton(q, *places(paged), 0.2, workspace=workspace)
+    out = paged_decode_triton(q, paged.kv(), 0.2, workspace=workspace)
     assert_close(out, expected(q, paged, 0.2))
 
 
@@ -197,12 +196,11 @@ def test_rows_may_lie_apart() -> None:
     qkv = torch.randn(2, 8, 64)
     q = qkv[:, :4]
     table = torch.nn.functional.pad(paged.block_tables, (0, 3))[:, :-3]
-    out = paged_decode_triton(q, paged.k_cache, paged.v_cache, table, paged.seq_lens, 0.2)
+    out = paged_decode_triton(q, PagedKV(paged.k_cache, paged.v_cache, table, paged.seq_lens), 0.2)
     assert_close(out, expected(q, paged, 0.2))
 
 
 def test_no_rows() -> None:
     paged = cache([40], 2, 64)
-    tables, lens = paged.block_tables[:0], paged.seq_lens[:0]
-    out = paged_decode_triton(torch.randn(0, 4, 64), paged.k_cache, paged.v_cache, tables, lens, 0.2)
+    out = paged_decode_triton(torch.randn(0, 4, 64), paged.kv(slice(0)), 0.2)
     assert out.shape == (0, 4, 64)

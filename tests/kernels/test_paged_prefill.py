@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -18,10 +20,8 @@ def run(
     softcap: float | None = None,
 ) -> Tensor:
     starts = torch.tensor([0, *new]).cumsum(0)
-    tables, lengths = paged.block_tables, torch.tensor(lens)
-    return paged_prefill_reference(
-        q, paged.k_cache, paged.v_cache, tables, starts, lengths, scale, window, softcap
-    )
+    kv = replace(paged.kv(), seq_lens=torch.tensor(lens))
+    return paged_prefill_reference(q, kv, starts, scale, window, softcap)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.paged_kv import PagedKV
 from kernels.paged_prefill import paged_prefill, paged_prefill_triton
 from kernels.store_kv import quantize, store_kv
 from tests.kernels.paged import scatter
@@ -78,9 +79,8 @@ def check(
             known.append(x)
         q = wide[starts[s] : starts[s + 1], :heads]
         expected.append(attention(q, *known, head_dim**-0.5, window, softcap))
-    rest = (head_dim**-0.5, window, softcap, *(scales or (None, None)))
-    lens = torch.tensor(lengths)
-    out = paged_prefill_triton(wide[:, :heads], *caches, tables, starts, lens, *rest, **options)
+    kv = PagedKV(*caches, tables, torch.tensor(lengths), *(scales or (None, None)))
+    out = paged_prefill_triton(wide[:, :heads], kv, starts, head_dim**-0.5, window, softcap, **options)
     assert out.shape == (sum(new), heads, head_dim)
     # Weights of quantized values are bfloat16 where queries are float16.
     assert_close(out.bfloat16() if stored and dtype == torch.float16 else out, torch.cat(expected))
@@ -154,14 +154,14 @@ def test_a_group_of_more_heads_than_a_tile_has_rows() -> None:
 def test_is_the_same_to_the_bit_however_a_prompt_is_chunked(cuts: list[int], window: int | None) -> None:
     """And whatever else is in the batch."""
     paged = scatter([100, 40], kv_heads=1, head_dim=64, block_size=16)
-    caches, tables = (paged.k_cache, paged.v_cache), paged.block_tables
     q = torch.randn(100, 2, 64)
-    both, starts, lens = torch.cat([q, q[:7]]), torch.tensor([0, 100, 107]), torch.tensor([100, 40])
-    whole = paged_prefill_triton(both, *caches, tables, starts, lens, 0.125, window)[:100]
+    both, starts = torch.cat([q, q[:7]]), torch.tensor([0, 100, 107])
+    whole = paged_prefill_triton(both, paged.kv(), starts, 0.125, window)[:100]
     done = 0
     for count in cuts:
-        starts, lens = torch.tensor([0, count]), torch.tensor([done + count])
-        part = paged_prefill_triton(q[done : done + count], *caches, tables[:1], starts, lens, 0.125, window)
+        starts = torch.tensor([0, count])
+        kv = PagedKV(paged.k_cache, paged.v_cache, paged.block_tables[:1], torch.tensor([done + count]))
+        part = paged_prefill_triton(q[done : done + count], kv, starts, 0.125, window)
         assert torch.equal(part, whole[done : done + count])
         done += count
 
@@ -177,13 +177,14 @@ def test_the_engine_takes_it_where_it_is_told_to(
     caches = [torch.zeros(3, 2, 16, 64, dtype=stored) for _ in "kv"]
     scales = [] if stored == torch.float32 else [torch.zeros(3, 2, 16) for _ in "kv"]
     store_kv(k, v, *caches, torch.arange(16, 36), *scales)
-    rest = torch.tensor([[1, 2]]), torch.tensor([0, 20]), torch.tensor([20]), 0.125, None, None, *scales
-    out = paged_prefill(q, *caches, *rest)
+    where, starts = (torch.tensor([[1, 2]]), torch.tensor([20])), torch.tensor([0, 20])
+    out = paged_prefill(q, PagedKV(*caches, *where, *scales), starts, 0.125)
     tolerance = 1e-5 if stored == torch.float32 else 0.05
     torch.testing.assert_close(out.double(), attention(q, k, v, 0.125, None, None), rtol=0, atol=tolerance)
     if stored == torch.float32:
         keys = caches[0].transpose(2, 3).contiguous().transpose(2, 3)
-        torch.testing.assert_close(paged_prefill(q, keys, caches[1], *rest), out)
+        kv = PagedKV(keys, caches[1], *where, keys_by_dimension=True)
+        torch.testing.assert_close(paged_prefill(q, kv, starts, 0.125), out)
 
 
 def test_no_tokens() -> None:

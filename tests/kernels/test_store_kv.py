@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels.paged_decode import gather, paged_decode_reference, runs
+from kernels.paged_kv import PagedKV
 from kernels.paged_prefill import paged_prefill_reference
 from kernels.store_kv import quantize, store_kv_reference
 from tests.kernels.paged import dense
@@ -75,10 +76,10 @@ def test_attention_over_a_quantized_cache_is_near_that_over_what_was_stored(
     store_kv_reference(k, v, k_cache, v_cache, slots, k_scales, v_scales)
     caches, scales = (k_cache, v_cache), (k_scales, v_scales)
     lens, starts = torch.tensor([length]), torch.tensor([0, length])
-    prefill = paged_prefill_reference(q, *caches, table, starts, lens, 0.25, window, None, *scales)
+    prefill = paged_prefill_reference(q, PagedKV(*caches, table, lens, *scales), starts, 0.25, window)
     assert (prefill - dense(q, k, v, 0.25, window)).abs().max() < tolerance
     for new in (1, 3):
-        decode = paged_decode_reference(q[-new:], *caches, table, lens, 0.25, window, None, *scales)
+        decode = paged_decode_reference(q[-new:], PagedKV(*caches, table, lens, *scales), 0.25, window)
         torch.testing.assert_close(decode, prefill[-new:], rtol=1e-5, atol=1e-6)
 
 
@@ -94,8 +95,8 @@ def test_a_block_that_held_no_numbers_does_no_harm_to_its_next_owner(dtype: torc
         store_kv_reference(good, good, *caches, torch.tensor([0]), *scales)
         table, lens = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1])
         q = torch.randn(1, 2, 8)
-        out = paged_decode_reference(q, *caches, table, lens, 1.0, None, None, *scales)
+        out = paged_decode_reference(q, PagedKV(*caches, table, lens, *scales), 1.0)
         torch.testing.assert_close(out[0], good[0].expand(2, 8), rtol=0.1, atol=0.1)
         starts = torch.tensor([0, 1])
-        again = paged_prefill_reference(q, *caches, table, starts, lens, 1.0, None, None, *scales)
+        again = paged_prefill_reference(q, PagedKV(*caches, table, lens, *scales), starts, 1.0)
         torch.testing.assert_close(again, out)
