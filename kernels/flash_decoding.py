@@ -114,8 +114,8 @@ def _paged_decode_kernel(
             lowest = tl.maximum(length - new + 1 - WINDOW, 0)
             begin = tl.maximum(begin, lowest // TILE * TILE)
         table = block_tables + sequence.to(tl.int64) * table_stride
-        places = begin + tl.arange(0, TILE)
-        block = tl.load(table + places // BLOCK_SIZE, places < end, other=0)
+        kv_positions = begin + tl.arange(0, TILE)
+        block = tl.load(table + kv_positions // BLOCK_SIZE, kv_positions < end, other=0)
 
         rows = part * ROWS + tl.arange(0, ROWS)
         inside = (rows < new * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
@@ -131,72 +131,72 @@ def _paged_decode_kernel(
             most = tl.maximum(tl.max(tl.abs(query.to(tl.float32)), 1), 1e-30)
             query = (query.to(tl.float32) / most[:, None]).to(wide)
             factor *= most
-        top = tl.full([ROWS], -1e28, tl.float32)
-        total = tl.zeros([ROWS, TILE], tl.float32)
-        mixed = tl.zeros([ROWS, DIM // 2 if QUANTIZED else DIM], tl.float32)
-        odd = mixed
+        m_i = tl.full([ROWS], -1e28, tl.float32)
+        l_i = tl.zeros([ROWS, TILE], tl.float32)
+        acc = tl.zeros([ROWS, DIM // 2 if QUANTIZED else DIM], tl.float32)
+        acc_odd = acc
         for at in range(begin, end, TILE):
-            places = at + tl.arange(0, TILE)
-            stored = places < length
+            kv_positions = at + tl.arange(0, TILE)
+            stored = kv_positions < length
             if WINDOW:
-                stored &= places >= lowest
-            offset = places % BLOCK_SIZE
-            spots = block.to(tl.int64) * cache_block + head * cache_head + offset * cache_offset
-            scale_spots = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + offset
+                stored &= kv_positions >= lowest
+            offset = kv_positions % BLOCK_SIZE
+            kv_offsets = block.to(tl.int64) * cache_block + head * cache_head + offset * cache_offset
+            scale_offsets = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + offset
             # The next tile's, in time: where its keys are must be known before they can be asked for.
-            block = tl.load(table + (places + TILE) // BLOCK_SIZE, places + TILE < end, other=0)
+            block = tl.load(table + (kv_positions + TILE) // BLOCK_SIZE, kv_positions + TILE < end, other=0)
             read = stored[:, None] & (dims < HEAD_DIM)[None, :]
-            keys = tl.load(k_cache + spots[:, None] + dims[None, :], read, other=0.0)
+            keys = tl.load(k_cache + kv_offsets[:, None] + dims[None, :], read, other=0.0)
             if IN_BITS:
                 keys = ((keys.to(tl.int16) << 7) & -0x4001).to(tl.float16, bitcast=True)
             scores = tl.dot(query, tl.trans(keys.to(wide)), input_precision="ieee") * factor[:, None]
             if QUANTIZED:
-                scores *= tl.load(k_scales + scale_spots, stored, other=0.0)[None, :] * KEY_FACTOR
+                scores *= tl.load(k_scales + scale_offsets, stored, other=0.0)[None, :] * KEY_FACTOR
             if CAPPED:
                 scores = cap - cap * 2.0 / (tl.exp2(tl.minimum(scores, 60.0)) + 1.0)
-            seen = places[None, :] <= position[:, None]
+            seen = kv_positions[None, :] <= position[:, None]
             if WINDOW:
-                seen &= places[None, :] > position[:, None] - WINDOW
+                seen &= kv_positions[None, :] > position[:, None] - WINDOW
             scores = tl.where(seen, scores, -1e30)
             if QUANTIZED:
                 # The largest weight times its scale is 1, so that all fit float16.
-                value_scale = tl.load(v_scales + scale_spots, stored, other=0.0) * VALUE_FACTOR
+                value_scale = tl.load(v_scales + scale_offsets, stored, other=0.0) * VALUE_FACTOR
                 value_scale = tl.maximum(value_scale, 1e-18)
-                highest = tl.maximum(top, tl.max(scores + tl.log2(value_scale)[None, :], 1))
+                m_new = tl.maximum(m_i, tl.max(scores + tl.log2(value_scale)[None, :], 1))
             else:
-                highest = tl.maximum(top, tl.max(scores, 1))
-            weights = tl.exp2(scores - highest[:, None])
-            shrink = tl.exp2(top - highest)[:, None]
-            top = highest
-            total = total * shrink + weights
+                m_new = tl.maximum(m_i, tl.max(scores, 1))
+            weights = tl.exp2(scores - m_new[:, None])
+            alpha = tl.exp2(m_i - m_new)[:, None]
+            m_i = m_new
+            l_i = l_i * alpha + weights
             if QUANTIZED:
                 # By pairs of numbers: no chip transposes single bytes on their way from shared memory.
                 pairs = tl.load(
-                    v_cache + (spots // 2)[:, None] + halves[None, :],
+                    v_cache + (kv_offsets // 2)[:, None] + halves[None, :],
                     stored[:, None] & (halves < HEAD_DIM // 2)[None, :],
                     other=0,
                 )
                 lower, upper = _halves(pairs, FP8)
                 weights = (weights * value_scale[None, :]).to(wide)
-                mixed = tl.dot(weights, lower.to(wide), mixed * shrink, input_precision="ieee")
-                odd = tl.dot(weights, upper.to(wide), odd * shrink, input_precision="ieee")
+                acc = tl.dot(weights, lower.to(wide), acc * alpha, input_precision="ieee")
+                acc_odd = tl.dot(weights, upper.to(wide), acc_odd * alpha, input_precision="ieee")
             else:
-                values = tl.load(v_cache + spots[:, None] + dims[None, :], read, other=0.0)
-                mixed = tl.dot(weights.to(wide), values, mixed * shrink, input_precision="ieee")
+                values = tl.load(v_cache + kv_offsets[:, None] + dims[None, :], read, other=0.0)
+                acc = tl.dot(weights.to(wide), values, acc * alpha, input_precision="ieee")
 
         if QUANTIZED:
-            mixed = tl.interleave(mixed, odd)
-        summed = tl.sum(total, 1)
+            acc = tl.interleave(acc, acc_odd)
+        l_sum = tl.sum(l_i, 1)
         if whole:
-            mixed = mixed / tl.where(summed > 0.0, summed, 1.0)[:, None]
+            acc = acc / tl.where(l_sum > 0.0, l_sum, 1.0)[:, None]
             to = out + (token * HEADS + row_head) * HEAD_DIM
-            tl.store(to[:, None] + dims[None, :], mixed.to(out.dtype.element_ty), inside)
+            tl.store(to[:, None] + dims[None, :], acc.to(out.dtype.element_ty), inside)
         else:
             row = item * (new * HEADS) + rows // GROUP * HEADS + row_head
             result = partial + row.to(tl.int64) * (HEAD_DIM + 4)
-            tl.store(result[:, None] + dims[None, :], mixed, inside)
-            tl.store(result + HEAD_DIM, top, rows < new * GROUP)
-            tl.store(result + HEAD_DIM + 1, summed, rows < new * GROUP)
+            tl.store(result[:, None] + dims[None, :], acc, inside)
+            tl.store(result + HEAD_DIM, m_i, rows < new * GROUP)
+            tl.store(result + HEAD_DIM + 1, l_sum, rows < new * GROUP)
 
 
 _PROGRAMS = 2

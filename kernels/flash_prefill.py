@@ -161,9 +161,9 @@ def _paged_prefill_kernel(
     columns = tl.arange(0, BLOCK_N)
     # The scale, or the softcap, is in the exponent.
     factor = scale if softcap is None else 1.0
-    mixed = tl.zeros((BLOCK_M, BLOCK_DIM), tl.float32)
-    most = tl.full((BLOCK_M,), -1e20, tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_DIM), tl.float32)
+    m_i = tl.full((BLOCK_M,), -1e20, tl.float32)
+    l_i = tl.zeros((BLOCK_M,), tl.float32)
     for part in tl.static_range(1 if window is None else 0, 3):
         if part == 0:
             begin, end = seen_begin // BLOCK_N * BLOCK_N, tl.minimum(full_begin, full_end)
@@ -181,14 +181,14 @@ def _paged_prefill_kernel(
             ahead = keys + BLOCK_N
             following = tl.load(table + ahead // BLOCK_SIZE, ahead < end, other=0).to(tl.int32)
             offsets = (columns if BLOCK_N % BLOCK_SIZE == 0 else keys) % BLOCK_SIZE
-            places = (blocks * cache_block)[:, None] + ((offsets * cache_offset)[:, None] + dims[None, :])
-            k = _load(k_cache + places, inside, HEAD_DIM < BLOCK_DIM)
+            kv_offsets = (blocks * cache_block)[:, None] + ((offsets * cache_offset)[:, None] + dims[None, :])
+            k = _load(k_cache + kv_offsets, inside, HEAD_DIM < BLOCK_DIM)
             if k_scales is not None:
                 k = widen(k, FP8)
             scores = tl.dot(queries, k.to(queries.dtype).T, input_precision="ieee")
             if k_scales is not None:
-                scale_places = (blocks * kv_heads + kv_head) * BLOCK_SIZE + offsets
-                scores *= tl.load(k_scales + scale_places)[None, :]
+                scale_offsets = (blocks * kv_heads + kv_head) * BLOCK_SIZE + offsets
+                scores *= tl.load(k_scales + scale_offsets)[None, :]
             if softcap is not None:
                 # tanh(x) = 1 - 2 / (exp(2x) + 1)
                 scores = softcap - 2 * softcap / (tl.exp2(tl.minimum(scores * scale, 126.0)) + 1)
@@ -197,24 +197,24 @@ def _paged_prefill_kernel(
                 if window is not None:
                     seen &= keys[None, :] > positions[:, None] - window
                 scores = tl.where(seen, scores, -1e30)
-            higher = tl.maximum(most, tl.max(scores, 1) * factor)
-            weights = tl.exp2(scores * factor - higher[:, None])
-            fade = tl.exp2(most - higher)
-            total = total * fade + tl.sum(weights, 1)
-            most = higher
-            mixed = mixed * fade[:, None]
+            m_new = tl.maximum(m_i, tl.max(scores, 1) * factor)
+            weights = tl.exp2(scores * factor - m_new[:, None])
+            alpha = tl.exp2(m_i - m_new)
+            l_i = l_i * alpha + tl.sum(weights, 1)
+            m_i = m_new
+            acc = acc * alpha[:, None]
             if part == 1:
-                v = _load(v_cache + places, inside, HEAD_DIM < BLOCK_DIM)
+                v = _load(v_cache + kv_offsets, inside, HEAD_DIM < BLOCK_DIM)
             else:
                 # Of what nobody has written, a weight of zero must not make NaN.
-                v = tl.load(v_cache + places, known[:, None] & inside, other=0)
+                v = tl.load(v_cache + kv_offsets, known[:, None] & inside, other=0)
             if v_scales is not None:
                 v = widen(v, FP8)
-                weights *= _load(v_scales + scale_places, known, part != 1)[None, :]
-            mixed = tl.dot(weights.to(weight_dtype), v.to(weight_dtype), mixed, input_precision="ieee")
+                weights *= _load(v_scales + scale_offsets, known, part != 1)[None, :]
+            acc = tl.dot(weights.to(weight_dtype), v.to(weight_dtype), acc, input_precision="ieee")
     stored = (rows < TOKENS * GROUP) & (first + rows // GROUP < new)
-    places = ((row * kv_heads * GROUP + head) * HEAD_DIM)[:, None] + dims[None, :]
-    tl.store(out + places, (mixed / total[:, None]).to(out.dtype.element_ty), stored[:, None] & inside)
+    out_offsets = ((row * kv_heads * GROUP + head) * HEAD_DIM)[:, None] + dims[None, :]
+    tl.store(out + out_offsets, (acc / l_i[:, None]).to(out.dtype.element_ty), stored[:, None] & inside)
 
 
 def paged_prefill_triton(

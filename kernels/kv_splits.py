@@ -64,29 +64,27 @@ def _reduce_kernel(
         before = tl.sum(tl.where(slots < sequence, counts, 0), 0)
         if before + count <= max_splits:
             dims = tl.arange(0, DIM)
-            top = tl.full([1], -1e28, tl.float32)
-            summed = tl.zeros([1], tl.float32)
-            mixed = tl.zeros([DIM], tl.float32)
+            m_i = tl.full([1], -1e28, tl.float32)
+            l_i = tl.zeros([1], tl.float32)
+            acc = tl.zeros([DIM], tl.float32)
             for at in tl.range(0, count, 32, num_stages=STAGES):
                 splits = at + tl.arange(0, 32)
                 inside = splits < count
                 rows = (before + splits).to(tl.int64) * (new * HEADS) + row % (new * HEADS)
-                places = partial + rows * (HEAD_DIM + 4)
+                results = partial + rows * (HEAD_DIM + 4)
                 parts = tl.load(
-                    places[:, None] + dims[None, :], inside[:, None] & (dims < HEAD_DIM)[None, :], other=0.0
+                    results[:, None] + dims[None, :], inside[:, None] & (dims < HEAD_DIM)[None, :], other=0.0
                 )
-                tops = tl.load(places + HEAD_DIM, inside, other=-1e30)
-                sums = tl.load(places + HEAD_DIM + 1, inside, other=0.0)
-                highest = tl.maximum(top, tl.max(tops, 0))
-                weights = tl.exp2(tops - highest)
-                shrink = tl.exp2(top - highest)
-                top = highest
-                summed = summed * shrink + tl.sum(sums * weights, 0)
-                mixed = mixed * shrink + tl.sum(parts * weights[:, None], 0)
-            mixed = mixed / tl.where(summed > 0.0, summed, 1.0)
-            tl.store(
-                out + row.to(tl.int64) * HEAD_DIM + dims, mixed.to(out.dtype.element_ty), dims < HEAD_DIM
-            )
+                m_splits = tl.load(results + HEAD_DIM, inside, other=-1e30)
+                l_splits = tl.load(results + HEAD_DIM + 1, inside, other=0.0)
+                m_new = tl.maximum(m_i, tl.max(m_splits, 0))
+                weights = tl.exp2(m_splits - m_new)
+                alpha = tl.exp2(m_i - m_new)
+                m_i = m_new
+                l_i = l_i * alpha + tl.sum(l_splits * weights, 0)
+                acc = acc * alpha + tl.sum(parts * weights[:, None], 0)
+            acc = acc / tl.where(l_i > 0.0, l_i, 1.0)
+            tl.store(out + row.to(tl.int64) * HEAD_DIM + dims, acc.to(out.dtype.element_ty), dims < HEAD_DIM)
 
 
 def split_size(head_dim: int, itemsize: int) -> int:
