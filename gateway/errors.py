@@ -22,6 +22,7 @@
     ├── Upstream                    the model's server failed us
     │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
     │   ├── UpstreamUnavailable 503 it cannot be reached, or says it is too busy
+    │   │   └── NotConnected   503  it let the time to connect pass in silence
     │   └── UpstreamTimeout    504  it stayed silent past a timeout
     ├── NotCached              504  the caller wants an answer out of the cache, and there is none
     ├── DeadlineExceeded       504  the caller's own deadline passed before the answer was complete
