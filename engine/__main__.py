@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from engine.config import EngineConfig, ServerConfig, parse_bytes
 from engine.errors import StartupError
@@ -52,8 +52,8 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         help="CPU threads of the matrix products (default: 1 for a small model, else all cores)",
     )
-    add("--max-num-seqs", type=int, help="sequences computed together (default: 64)")
-    add("--max-batched-tokens", type=int, help="token budget of one step (default: 512)")
+    add("--max-num-seqs", type=int, help="sequences computed together (default: 64, on a GPU 256)")
+    add("--max-batched-tokens", type=int, help="token budget of one step (default: 512, on a GPU 2048)")
     add(
         "--prefill-stretch",
         type=float,
@@ -89,6 +89,24 @@ def parser() -> argparse.ArgumentParser:
         dest="cuda_graphs",
         action="store_false",
         help="do not record decode steps as CUDA graphs",
+    )
+    add(
+        "--kernels",
+        choices=["auto", "triton", "reference"],
+        help="which kernels compute: reference is plain torch, on any device (default: as TOLLGATE_KERNELS says, else "
+        "auto)",
+    )
+    add(
+        "--no-chunked-prefill",
+        dest="chunked_prefill",
+        action="store_false",
+        help="compute each prompt in one step, which --max-batched-tokens has to hold",
+    )
+    add(
+        "--no-preemption",
+        dest="preemption",
+        action="store_false",
+        help="take no seat or block from a request: as many sequences as have blocks at full length",
     )
     add(
         "--speculation",
@@ -159,6 +177,20 @@ def parser() -> argparse.ArgumentParser:
     add("--check", action="store_true", help="only say whether these options are sound, and leave")
     serve.set_defaults(run=run_serve)
     add_evaluation(commands.add_parser("eval", help="what weights and caches in fewer bits cost"))
+    add_verification(
+        commands.add_parser(
+            "verify",
+            help="whether each feature says here what plain torch says",
+            description="Exits 1 where one does not; the last line then has the flags to serve without it.",
+        )
+    )
+    add_bench(
+        commands.add_parser(
+            "bench",
+            help="how fast models of known shapes run here, beside vLLM or transformers where they are installed",
+            description="Exits 1 where a row could not be measured.",
+        )
+    )
     return top
 
 
@@ -174,6 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = vars(parser().parse_args(arguments))
     run = options.pop("run")
     try:
+        check_packages()
         return int(run(options))
     except StartupError as error:
         print(f"error: {error.message}", file=sys.stderr)
@@ -190,6 +223,18 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
+def check_packages() -> None:
+    """Raises ``StartupError`` where Hugging Face's package of that name has taken the place of ``kernels``."""
+    import kernels
+
+    if getattr(kernels, "__project__", "") != "tollgate":
+        raise StartupError(
+            f"The package kernels in {Path(kernels.__file__ or '?').parent} is not the engine's own: Hugging Face has "
+            "one of the same name. Uninstall it (pip uninstall kernels) and install tollgate again, or give each "
+            "an environment of its own."
+        )
+
+
 def add_evaluation(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
@@ -203,6 +248,67 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
     add("--kv-cache-dtype", choices=["int8", "fp8"], help="measure this alone (default: all)")
     add("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=run_evaluation)
+
+
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    models = ["qwen3-0.6b", "qwen3-1.7b", "llama-3-8b"]
+    add = parser.add_argument
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add(
+        "--models",
+        nargs="+",
+        choices=models,
+        default=models,
+        help="shapes, with random weights (default: all)",
+    )
+    add("--batches", nargs="+", type=int, help="answers at once (default: 1 8 64 256)")
+    add("--prompt", type=int, help="tokens of a prompt (default: 256)")
+    add("--answer", type=int, help="tokens of an answer (default: 128)")
+    add("--rivals", nargs="+", choices=["vllm", "transformers", "none"], default=["vllm", "transformers"])
+    add(
+        "--variants",
+        nargs="+",
+        choices=["eager", "int4", "int8", "fp8", "none"],
+        default=["eager", "int4", "int8", "fp8"],
+        help="what is measured of the engine besides, with few answers",
+    )
+    add("--layers", type=int, help="fewer than the shape has")
+    add("--seconds", type=float, default=540, help="begin no row after these (default: 540)")
+    add("--folder", type=Path, help="keeps the weights for the next run (20 GB)")
+    add(
+        "--json",
+        type=Path,
+        help="write the rows there, as they come; those that stand there are not measured again",
+    )
+    add("--markdown", type=Path, help="write the table there, as it comes")
+    add("--dry-run", action="store_true", help="with --device cpu: tiny shapes, to try the command")
+    parser.set_defaults(run=run_bench)
+
+
+def run_bench(options: dict[str, Any]) -> int:
+    from engine.bench.run import run
+
+    return run(options)
+
+
+def add_verification(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", default="demo", help="'demo' (the default), a folder, or a Hugging Face hub id")
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"], help="(default: auto)")
+    add("--only", nargs="+", metavar="WORD", help="features whose names have one of these")
+    add("--tokens", type=int, default=24, help="of each answer (default: 24)")
+    add("--jobs", type=int, help="processes at a time (default: half the cores, 6 at most)")
+    add("--seconds", type=float, default=280, help="begin nothing after these (default: 280)")
+    add("--json", type=Path, help="write the rows there, as they come")
+    add("--markdown", type=Path, help="write the table there, as it comes")
+    parser.set_defaults(run=run_verification)
+
+
+def run_verification(options: dict[str, Any]) -> int:
+    from engine.verify.run import run
+
+    return run(options)
 
 
 def run_evaluation(options: dict[str, object]) -> int:

@@ -28,6 +28,7 @@ from engine.errors import (
     GrammarFailed,
     InvalidRequest,
     ModelNotFound,
+    OutOfMemory,
     QueueFull,
     StartupError,
 )
@@ -369,6 +370,8 @@ class EngineClient(asyncio.Protocol):
             return DeadlineUnreachable(needed / 1000, allowed / 1000)
         if refusal.error == "GrammarFailed":
             return GrammarFailed(refusal.reason)
+        if refusal.error == "OutOfMemory":
+            return OutOfMemory(refusal.reason)
         if refusal.error == "ModelNotFound":
             return ModelNotFound("The adapter was unloaded before the request began.", param="model")
         return QueueFull(refusal.figures[0], retry_after=self.retry_after())

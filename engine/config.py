@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.errors import StartupError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+STEPS = {"cpu": (64, 512), "cuda": (256, 2048)}
+"""By device: sequences computed together, and tokens of a step. Neither was measured on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +24,16 @@ class EngineConfig:
     dtype: str = "auto"
     threads: int | None = None
     """Threads of the matrix products."""
-    max_num_seqs: int = 64
-    max_batched_tokens: int = 512
-    """Token budget of one step. A large one prefills faster, a small one keeps the gaps between tokens short."""
+    max_num_seqs: int | None = None
+    max_batched_tokens: int | None = None
+    """Token budget of one step. A large one prefills faster, a small one keeps the gaps between tokens short.
+    ``None`` for this and the one above: by device, see ``on``."""
     prefill_stretch: float = 2.0
     """How many times as long a step may take in which prompts are computed beside running streams; 0: no bound."""
+    chunked_prefill: bool = True
+    """Whether prompts may be computed over several steps."""
+    preemption: bool = True
+    """Whether requests may lose their seats and blocks to others."""
     max_waiting: int = 512
     """Requests that may wait beyond those that run, before new ones are refused."""
     priority_ageing: float = 10.0
@@ -58,6 +66,8 @@ class EngineConfig:
     """Ranks that share the model."""
     deterministic: bool = False
     """Greedy output is the same to the token however requests are batched, chunked, preempted or guessed at."""
+    kernels: str | None = None
+    """``auto``, ``triton`` or ``reference``; ``None``: as ``TOLLGATE_KERNELS`` says."""
     cuda_graphs: bool = True
     """Record decode steps as CUDA graphs, on a GPU."""
     check_integrity: bool = False
@@ -65,16 +75,17 @@ class EngineConfig:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
+        for name in ("block_size", "max_adapter_rank", "tensor_parallel"):
+            if getattr(self, name) < 1:
+                raise StartupError(f"{_flag(name)} must be at least 1, not {getattr(self, name)}.")
         for name in (
             "max_num_seqs",
             "max_batched_tokens",
-            "block_size",
-            "max_adapter_rank",
-            "tensor_parallel",
+            "kv_cache_blocks",
+            "kv_cache_memory",
+            "max_model_len",
+            "threads",
         ):
-            if getattr(self, name) < 1:
-                raise StartupError(f"{_flag(name)} must be at least 1, not {getattr(self, name)}.")
-        for name in ("kv_cache_blocks", "kv_cache_memory", "max_model_len", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
@@ -96,13 +107,21 @@ class EngineConfig:
             raise StartupError(f"--max-waiting must be 0 or more, not {self.max_waiting}.")
         if not 0 < self.priority_ageing < float("inf"):
             raise StartupError(f"--priority-ageing must be more than 0 seconds, not {self.priority_ageing}.")
-        if self.max_batched_tokens < self.max_num_seqs:
+        seqs, tokens = self.max_num_seqs, self.max_batched_tokens
+        if seqs is not None and tokens is not None and tokens < seqs:
             raise StartupError(
                 f"--max-batched-tokens ({self.max_batched_tokens}) must be at least --max-num-seqs "
                 f"({self.max_num_seqs}): every running request gets one token a step."
             )
         if self.kv_cache_blocks is not None and self.kv_cache_memory is not None:
             raise StartupError("Give --kv-cache-blocks or --kv-cache-memory, not both.")
+
+    def on(self, device: str) -> EngineConfig:
+        """With what was left open decided for ``device``, ``cpu`` or ``cuda``. What is given has its way: a budget
+        has room for all sequences, and no more sequences are computed than it has tokens."""
+        seqs, tokens = STEPS[device]
+        tokens = self.max_batched_tokens or max(tokens, self.max_num_seqs or 0)
+        return replace(self, max_num_seqs=self.max_num_seqs or min(seqs, tokens), max_batched_tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True)

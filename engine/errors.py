@@ -13,6 +13,7 @@
     │   ├── QueueFull                503  queue_full
     │   ├── DeadlineUnreachable      503  deadline_unreachable   too much to do before the caller's deadline
     │   ├── EngineDied               503  engine_died            the loop process is gone; a restart is due
+    │   ├── OutOfMemory              503  out_of_memory          a step needed more memory than the device has left
     │   ├── EngineStalled            503  engine_stalled         the loop process has stopped decoding
     │   └── ShuttingDown             503  shutting_down
     ├── InternalError                500  internal_error         a bug of ours
@@ -171,6 +172,19 @@ class DeadlineUnreachable(Unavailable):
 
 class EngineDied(Unavailable):
     code = "engine_died"
+
+
+class OutOfMemory(Unavailable):
+    code = "out_of_memory"
+
+    def __init__(self, reason: str) -> None:
+        """``reason``: an allocator's words, of which the first sentence is told."""
+        super().__init__(
+            "The engine's device has too little memory left for this request "
+            f"({reason.strip().partition('. ')[0].rstrip('.') or 'out of memory'}). "
+            "Send a shorter prompt or ask for fewer choices, or try again when it is less busy."
+        )
+        self.reason = reason
 
 
 class EngineStalled(Unavailable):

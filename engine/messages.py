@@ -117,7 +117,7 @@ class Refusal:
     request_id: int
     error: str
     """The class of ``engine.errors``: ``QueueFull``, ``ContextLengthExceeded``, ``DeadlineUnreachable``,
-    ``GrammarFailed`` or ``ModelNotFound``, where the adapter was unloaded meanwhile."""
+    ``GrammarFailed``, ``OutOfMemory`` or ``ModelNotFound``, where the adapter was unloaded meanwhile."""
     figures: tuple[int, ...] = ()
     """The error's own arguments; times are in milliseconds."""
     reason: str = ""
@@ -147,6 +147,10 @@ class Step:
     """Guesses since the start that were checked."""
     accepted: int = 0
     """Guesses since the start that were right."""
+    compilations: int = 0
+    """Kernels compiled since the warm-up: each was a pause."""
+    out_of_memory: int = 0
+    """Steps since the start that were given up for lack of memory."""
     prefixes: list[tuple[int, int]] | None = None
     """(key, tokens) of cached prefixes, as ``PrefixCache.digest`` tells; ``None``: as last told."""
 

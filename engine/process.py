@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -22,7 +23,14 @@ from engine.core.plan import Plan, Progress
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
 from engine.core.stretch import Stretch
-from engine.errors import ContextLengthExceeded, DeadlineUnreachable, InvalidRequest, QueueFull, StartupError
+from engine.errors import (
+    ContextLengthExceeded,
+    DeadlineUnreachable,
+    InvalidRequest,
+    OutOfMemory,
+    QueueFull,
+    StartupError,
+)
 from engine.messages import (
     Abort,
     AdapterDone,
@@ -56,12 +64,16 @@ class Loop:
     def __init__(self, config: EngineConfig, channel: Channel) -> None:
         """Loads the model. Raises ``StartupError``."""
         watch = Stopwatch()
+        if config.kernels is not None:
+            # Ranks inherit it.
+            os.environ["TOLLGATE_KERNELS"] = config.kernels
         # Imported here: nothing else in this module needs torch, and it takes a second.
         from engine.worker.memory import check_room, predict_weights, taken
         from engine.worker.runner import Runner, pick_device, pick_dtype
 
         self._channel = channel
         device = pick_device(config.device)
+        config = config.on(device.type)
         dtype = pick_dtype(config.dtype, config.model, device)
         watch.lap("imports")
         predicted = predict_weights(config.model, dtype, config.quantization)
@@ -74,19 +86,22 @@ class Loop:
         weights = taken(device) - before
         runner = self._runner
         blocks = runner.cache.blocks
+        seats, budget = _steps(config, runner.max_model_len, blocks)
         self._scheduler = Scheduler(
             BlockPool(blocks),
             block_size=config.block_size,
-            max_sequences=config.max_num_seqs,
-            max_tokens_per_step=config.max_batched_tokens,
+            max_sequences=seats,
+            max_tokens_per_step=budget,
             max_model_len=runner.max_model_len,
             max_waiting=config.max_waiting,
             ageing=config.priority_ageing,
             prefix_caching=config.prefix_caching,
             lookahead=config.max_drafts if config.speculation != "off" else 0,
             context_caps=config.context_caps,
+            chunked=config.chunked_prefill,
+            preemption=config.preemption,
         )
-        self._stretch = Stretch(config.prefill_stretch, config.max_batched_tokens)
+        self._stretch = Stretch(config.prefill_stretch, budget)
         self._check = config.check_integrity
         runner.warm_up()
         watch.lap("warm-up")
@@ -104,6 +119,8 @@ class Loop:
         """Adapters that go when the last request that uses them has ended."""
         self._compiling: dict[int, tuple[Submit, Future[object]]] = {}
         """Requests that wait for their grammars."""
+        self._out_of_memory = 0
+        """Steps that were given up."""
         self._digest_due = 0.0
         self._news = False
         """Whether something has changed that the other process was not told of."""
@@ -112,7 +129,7 @@ class Loop:
             vocab_size=runner.model.vocab_size,
             block_size=config.block_size,
             blocks=blocks,
-            max_num_seqs=config.max_num_seqs,
+            max_num_seqs=seats,
             max_waiting=config.max_waiting,
             device=str(runner.device),
             dtype=str(runner.dtype).removeprefix("torch."),
@@ -217,7 +234,11 @@ class Loop:
             self._submitted.pop(request_id, None)
             self._refuse_late(request_id, needed, 0.0)
         if plan.work:
-            drawn = self._runner.execute(plan)
+            try:
+                drawn = self._runner.execute(plan)
+            except OutOfMemory as error:
+                self._relieve(plan, error, began)
+                return
             progress = self._scheduler.update(plan, drawn)
             for request_id, reason in drawn.failed.items():
                 # What it gained in this step breaks its form.
@@ -233,6 +254,29 @@ class Loop:
             self._send([], plan, began)
         else:
             raise RuntimeError("there are requests, but none of them can run")
+
+    def _relieve(self, plan: Plan, error: OutOfMemory, began: float) -> None:
+        """Nothing has come of the step. The next is half as large; where it cannot be, a request has to go: the one
+        that would compute most, of equals the last."""
+        scheduler = self._scheduler
+        self._out_of_memory += 1
+        smaller = max(scheduler.max_sequences, plan.tokens // 2)
+        if smaller < plan.tokens and smaller < scheduler.max_tokens_per_step:
+            log.warning(
+                "a step of %d tokens ran out of memory: from now on steps have %d at most (--max-batched-tokens): %s",
+                plan.tokens,
+                smaller,
+                error.message,
+            )
+            scheduler.max_tokens_per_step = smaller
+        else:
+            _, work = max(enumerate(plan.work), key=lambda one: (len(one[1].tokens), one[0]))
+            log.warning("a step ran out of memory, and request %d goes: %s", work.request_id, error.message)
+            for request_id in (*(sibling.id for sibling in work.siblings), work.request_id):
+                scheduler.abort(request_id)
+                self._submitted.pop(request_id, None)
+                self._refusals.append(Refusal(request_id, "OutOfMemory", reason=error.reason))
+        self._send([], Plan(admitted=plan.admitted), began)
 
     def _has_adapter(self, key: str) -> bool:
         bank = self._runner.adapters
@@ -295,6 +339,8 @@ class Loop:
             hit_tokens=plan.hit_tokens,
             proposed=speculation.proposed if speculation else 0,
             accepted=speculation.accepted if speculation else 0,
+            compilations=self._runner.compilations.count,
+            out_of_memory=self._out_of_memory,
             prefixes=self._digest(),
         )
         self._channel.send(Outputs(progress, self._refusals, step))
@@ -307,6 +353,23 @@ class Loop:
             return None
         self._digest_due = now + _DIGEST_EVERY
         return self._scheduler.prefixes.digest(_DIGEST)
+
+
+def _steps(config: EngineConfig, longest: int, blocks: int) -> tuple[int, int]:
+    """Seats and tokens of a step, of a configuration for its device."""
+    seats, budget = config.max_num_seqs, config.max_batched_tokens
+    if seats is None or budget is None:
+        raise ValueError("the configuration is for no device yet")
+    if not config.preemption:
+        seats = max(1, min(seats, blocks * config.block_size // longest))
+        if seats < config.max_num_seqs:
+            log.warning("without preemption %d KV blocks are enough for %d sequences", blocks, seats)
+    if not config.chunked_prefill and budget < longest + seats:
+        raise StartupError(
+            f"--no-chunked-prefill needs steps that hold the longest prompt beside everybody else's token: give "
+            f"--max-batched-tokens {longest + seats} or more, or a smaller --max-model-len than {longest}."
+        )
+    return seats, budget
 
 
 def main(fd: int) -> int:

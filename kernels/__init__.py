@@ -5,3 +5,5 @@ Importing this package is cheap on purpose: it pulls in neither torch nor triton
 """
 
 __version__ = "0.2.0"
+__project__ = "tollgate"
+"""What tells it from that package, which is installed in the same place (engine/__main__.py)."""

@@ -9,6 +9,10 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernels.bench.case import Case
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,8 +45,22 @@ def parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="on the CPU: tiny shapes, interpreted, nothing timed"
     )
     bench.add_argument("--seconds", type=float, default=420, help="begin no case after these (default: 420)")
-    bench.add_argument("--json", type=Path, metavar="FILE", help="write the results there as well")
-    bench.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
+    bench.add_argument(
+        "--checks", type=int, default=50, help="fresh inputs that each case is checked with (default: 50)"
+    )
+    bench.add_argument(
+        "--jobs", type=int, help="processes that compile and check (default: one a core, as memory allows)"
+    )
+    bench.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the results there after each case; what stands there already, of the same kernels, chip, torch and "
+        "triton, is not done again",
+    )
+    bench.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the table there after each case as well"
+    )
     bench.set_defaults(run=_bench)
     return top
 
@@ -102,7 +120,8 @@ def _bench(arguments: argparse.Namespace) -> int:
         return 2
     from kernels.bench import table
     from kernels.bench.cases import all_cases
-    from kernels.bench.run import Options, run
+    from kernels.bench.journal import Journal, fingerprint
+    from kernels.bench.run import Options, Result, pick_jobs, run
 
     cases = all_cases(arguments.dry_run)
     known = dict.fromkeys(case.op for case in cases)
@@ -111,17 +130,33 @@ def _bench(arguments: argparse.Namespace) -> int:
         return 2
     wanted = {"ceiling", *(arguments.only or known)}
     numbers = [number for number, case in enumerate(cases) if case.op in wanted]
+    chosen = [cases[number] for number in numbers]
     about = table.machine()
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
-    options = Options(arguments.dry_run, arguments.quick, began + arguments.seconds)
-    results = run(
-        all_cases, numbers, options, lambda case, result: print(table.line(case, result), flush=True)
+    told = {(case.op, case.name): Result(case.op, case.name) for case in chosen}
+    holds = {key: about[key] for key in ("chip", "torch", "triton")}
+    holds |= {"code": fingerprint(Path(__file__).parent), "tiny": str(arguments.dry_run)}
+    journal = Journal(arguments.json, holds, render=lambda: table.as_json(about, chosen, list(told.values())))
+    told |= {key: Result(**kept) for key in told if (kept := journal.get(*key))}
+    if journal.steps:
+        print(f"{journal.steps} steps are done, by {arguments.json}", flush=True)
+
+    def say(case: Case, result: Result) -> None:
+        told[case.op, case.name] = result
+        print(table.line(case, result), flush=True)
+        if arguments.markdown:
+            arguments.markdown.write_text(table.markdown(about, chosen, list(told.values())))
+
+    jobs = arguments.jobs or pick_jobs(len(os.sched_getaffinity(0)))
+    options = Options(
+        arguments.dry_run, arguments.quick, began + arguments.seconds, arguments.checks, jobs=jobs
     )
-    cases = [cases[number] for number in numbers]
-    print("", table.text(cases, results), "", *table.summary(cases, results), sep="\n")
+    results = run(all_cases, numbers, options, say, journal)
+    told.update(((result.op, result.name), result) for result in results)
+    journal.write()
+    cases = chosen
+    print("", table.text(cases, results, about["chip"]), "", *table.summary(cases, results), sep="\n")
     print(f"{time.time() - began:.0f} s")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(table.as_json(about, cases, results), indent=1) + "\n")
     if arguments.markdown:
         arguments.markdown.write_text(table.markdown(about, cases, results))
     return int(

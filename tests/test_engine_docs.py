@@ -31,7 +31,18 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "engine.md").read_text()
 URL = "http://127.0.0.1:8100"
 ADAPTER = "/models/adapters/fox"
-PACKAGES = ["core", "worker", "attention", "layers", "models", "weights", "grammar", "server"]
+PACKAGES = [
+    "core",
+    "worker",
+    "attention",
+    "layers",
+    "models",
+    "weights",
+    "grammar",
+    "server",
+    "verify",
+    "bench",
+]
 FOLDERS = ["engine", *(f"engine/{name}" for name in PACKAGES)]
 
 
@@ -97,7 +108,7 @@ def test_every_flag_is_on_the_page_and_no_other() -> None:
 
 
 def test_no_flag_is_named_that_is_not_there() -> None:
-    known = {*actions("serve"), *actions("eval")}
+    known = {*actions("serve"), *actions("eval"), *actions("verify"), *actions("bench")}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= known
 
 

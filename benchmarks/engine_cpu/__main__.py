@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import Child
 from benchmarks.engine_cpu.shape import SHAPE, prompt, quantize, write_folder, write_gguf
+from engine.bench.child import Child
 
 PAIRS = {"int4": "Q4_0", "int8": "Q8_0", "bf16": "F16"}
 TARGETS = {"int4": 1.2, "int8": 1.2}

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.loop import Loop
 from engine.config import EngineConfig
+from engine.offline import Loop
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ import gguf
 import torch
 from safetensors import safe_open
 
-from benchmarks.random_model import QWEN3_06B
-from benchmarks.random_model import prompt as random_prompt
-from benchmarks.random_model import write_folder as write_random
+from engine.bench.shapes import QWEN3_06B
+from engine.bench.shapes import prompt as random_prompt
+from engine.bench.shapes import write_folder as write_random
 
 SHAPE = QWEN3_06B
 _GGUF = {

@@ -55,6 +55,8 @@ class Scheduler:
         lookahead: int = 0,
         chunk: int | None = None,
         context_caps: Sequence[tuple[int, int]] = (),
+        chunked: bool = True,
+        preemption: bool = True,
     ) -> None:
         """``ageing``: seconds of waiting that are worth one of priority.
         ``lookahead``: most guesses a step and request.
@@ -62,7 +64,15 @@ class Scheduler:
         changed between steps, to 0 for one without prompts.
         ``context_caps``: (priority, tokens): the longest context of requests of this priority and of those below it,
         down to the next entry's.
+        ``chunked``: prompts may be computed over several steps. Otherwise the budget has to hold the longest beside all
+        others' tokens, and a prompt that a step has no room for waits for the next.
+        ``preemption``: requests may lose their seats and blocks to others. Otherwise there are to be blocks for as many
+        of the longest as there are seats.
         """
+        if not chunked and max_tokens_per_step < max_model_len + max_sequences:
+            raise ValueError("a step must have room for the longest prompt and everybody else's token")
+        if not preemption and pool.total * block_size < max_sequences * max_model_len:
+            raise ValueError("there must be blocks for all sequences at full length")
         if max_tokens_per_step < max_sequences:
             raise ValueError("a step must have room for one token of every running request")
         if chunk is not None and chunk < 1:
@@ -83,6 +93,8 @@ class Scheduler:
         self.running: list[Request] = []
         self.parked: dict[int, Request] = {}
         """Those whose tokens nobody takes: they hold nothing, and go on when they are taken up again."""
+        self._chunked = chunked
+        self._preemption = preemption
         self._tables = BlockTables(pool, self.prefixes, block_size)
         self._guesses = Guesses(self._tables, lookahead)
         self._forks = Forks()
@@ -196,10 +208,15 @@ class Scheduler:
     def schedule(self) -> Plan:
         plan = Plan()
         self._expire(plan)
-        self._make_way(plan)
+        if self._preemption:
+            self._make_way(plan)
         made_way = len(plan.preempted)
         budget = prompts = self.max_tokens_per_step
-        if self.chunk is not None and any(len(one.tokens) - one.computed == 1 for one in self.running):
+        if (
+            self._chunked
+            and self.chunk is not None
+            and any(len(one.tokens) - one.computed == 1 for one in self.running)
+        ):
             prompts = self.chunk
         budget, prompts = self._advance(plan, budget, prompts)
         if not plan.work and self.running:
@@ -408,6 +425,8 @@ class Scheduler:
         while left > 0 and self.waiting:
             request = self._next()
             if not self._can_seat(request):
+                break
+            if not self._chunked and request.missing > left:
                 break
             self._begin(request, plan)
             count = min(request.missing, left)

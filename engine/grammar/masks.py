@@ -159,6 +159,11 @@ class Grammars:
         bits = self._slow.submit(self._fill_one, task)
         task.follower.pending = len(task.answer), task.guesses, bits
 
+    def settle(self) -> None:
+        """Waits for what was begun: a step was given up, and its masks are begun anew with the next one."""
+        for thread in (self._thread, self._slow):
+            thread.submit(int).result()
+
     def take_failed(self) -> dict[int, str]:
         """Requests whose grammar took too much since the last call, and why."""
         failed, self.failed = self.failed, {}

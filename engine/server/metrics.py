@@ -44,6 +44,14 @@ class Metrics:
         self._proposed = counter("speculation_proposed_tokens", "Guesses that were checked.")
         self._accepted = counter("speculation_accepted_tokens", "Guesses that were right.")
         self._guesses = (0, 0)
+        self._compilations = counter(
+            "compilations", "Kernels compiled after the warm-up, each a pause of all requests: should stay 0."
+        )
+        self._out_of_memory = counter(
+            "out_of_memory_steps",
+            "Steps given up for lack of memory, and begun anew smaller or with fewer requests.",
+        )
+        self._troubles = (0, 0)
         self._running = gauge("running_requests", "Sequences in the batch.")
         self._waiting = gauge("waiting_requests", "Sequences that wait for a place in the batch.")
         self._parked = gauge(
@@ -81,6 +89,10 @@ class Metrics:
         self._blocks_free.set(step.blocks_free)
         self._blocks_cached.set(step.blocks_cached)
         self._blocks_used.set(blocks - step.blocks_free - step.blocks_cached)
+        troubles = step.compilations, step.out_of_memory
+        self._compilations.inc(troubles[0] - self._troubles[0])
+        self._out_of_memory.inc(troubles[1] - self._troubles[1])
+        self._troubles = troubles
         for seconds in step.queued:
             self.queue.observe(seconds)
         if step.sequences:

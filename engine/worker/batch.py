@@ -16,7 +16,7 @@ from kernels.launch import on_triton
 from kernels.native.attention import Sequences
 from kernels.paged_prefill import TILE
 
-_SHORT = 16
+SHORT = 16
 """Tokens of the longest chunk that is attended to like a decode: guesses to be verified, and the ends of prompts."""
 _STEPS = (64, 192, 256, 320, 512)
 _STRIDE = 256
@@ -66,7 +66,7 @@ class BatchBuilder:
         self._padding_block = padding_block
         self._device = device
         self._grouped = device.type == "cpu" and not on_triton(torch.empty(0, device=device))
-        self._longest = 0 if alike else _SHORT
+        self._longest = 0 if alike else SHORT
         self._tile = _TILE if alike else TILE
 
     def build(self, plan: Plan) -> Batch:

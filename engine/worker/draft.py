@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,15 @@ class DraftModel:
         self._batches = BatchBuilder(self._block_size, self._cache.padding_block, self._device)
         self._filled = [0] * blocks
         """Of each block, the first tokens that are here: no more than the target has computed of it."""
+
+    def warm_up(self, plans: Iterable[Plan]) -> None:
+        """Computes these and draws as for guesses; what comes of it is dropped."""
+        for plan in plans:
+            batch = self._batches.build(plan)
+            hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self._cache)
+            if batch.draws:
+                logits = self.model.logits(hidden[batch.drawn_rows])[:, : self._vocab]
+                self._sampler.draw(logits, batch.draws)
 
     def begin(self, plan: Plan) -> None:
         self._cache.copy(plan.copies)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,9 +15,9 @@ import torch
 from engine.config import EngineConfig
 from engine.core.plan import Drawn, Plan, Work
 from engine.core.sampling_params import SamplingParams
-from engine.errors import InvalidRequest, StartupError
+from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import PATIENCE, Grammars
-from engine.kv_cache import KVCache
+from engine.kv_cache import KVCache, KVShape
 from engine.layers.lora import start_bank
 from engine.messages import LoadAdapter, UnloadAdapter
 from engine.models.registry import load_model, read_config
@@ -25,10 +27,13 @@ from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.draft import DraftModel
 from engine.worker.ngram import PromptLookup
 from engine.worker.ranks import start_ranks
+from engine.worker.room import GpuMeter, Meter, room_for_cache
 from engine.worker.sampler import Sampler, gather, measure, verify
 from engine.worker.scoring import score
 from engine.worker.speculative import Fixed, Proposer, Speculation
-from kernels.launch import path
+from engine.worker.warm_up import Bounds, draw_masked, plans
+from kernels.compilations import Compilations
+from kernels.launch import on_triton, path
 
 log = logging.getLogger("engine.worker")
 
@@ -40,9 +45,13 @@ _SMALL = 100 * 2**20
 class Runner:
     """Raises ``StartupError`` if the model does not load or does not fit."""
 
-    def __init__(self, config: EngineConfig, ranks: Ranks | None = None) -> None:
-        """``ranks``: this process's part in those that share the model; ``None`` starts the others, if any."""
+    def __init__(
+        self, config: EngineConfig, ranks: Ranks | None = None, *, meter: Meter | None = None
+    ) -> None:
+        """``ranks``: this process's part in those that share the model; ``None`` starts the others, if any.
+        ``meter``: of the memory that the KV cache is fitted into, on a GPU its own."""
         device = pick_device(config.device)
+        config = config.on(device.type)
         check_kernels(device)
         if config.deterministic and device.type != "cpu":
             raise StartupError(
@@ -50,8 +59,15 @@ class Runner:
                 "how many rows they have: leave it out, or take --device cpu."
             )
         self.ranks = ranks or start_ranks(config, device)
+        self._meter = meter
         try:
             self._load(config, device)
+        except torch.OutOfMemoryError as error:
+            self.ranks.close()
+            raise StartupError(
+                f"{device} has too little memory: {error}. Make the weights or the cache smaller (--quantization, "
+                "--kv-cache-dtype, --kv-cache-memory) or the steps (--max-batched-tokens, --max-num-seqs)."
+            ) from error
         except BaseException:
             # What does not come to be leaves no other processes, and no group of them, behind.
             self.ranks.close()
@@ -83,12 +99,26 @@ class Runner:
                 "that the model was made for."
             )
         self.block_size = config.block_size
+        self._max_num_seqs = config.max_num_seqs
+        self._max_tokens = config.max_batched_tokens
+        # All-reduces of several ranks have not been seen to be recorded, so they are not.
+        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.ranks.size == 1
+        self._graphs: DecodeGraphs | None = None
+        self.grammars: Grammars | None = None
+        if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
+            # Only the first rank's draws count.
+            self.grammars = Grammars(config.model, self.model.vocab_size)
+        self._sampler = Sampler()
+        self.compilations = Compilations()
         shape = self.model.kv_shape
         self.block_bytes = shape.block_bytes(config.block_size, self.dtype, config.kv_cache_dtype)
         proposer = self._load_proposer(config)
         if proposer:
             self.block_bytes += proposer.block_bytes
-        blocks = self.ranks.agree(self._count_blocks(config))
+        self.speculation: Speculation | None = None
+        if self._meter is None and self.device.type == "cuda":
+            self._meter = GpuMeter(self.device)
+        blocks = self.ranks.agree(self._count_blocks(config, shape, proposer))
         if blocks * config.block_size < self.max_model_len:
             if config.max_model_len is not None:
                 raise StartupError(
@@ -101,29 +131,22 @@ class Runner:
                 blocks * config.block_size,
             )
             self.max_model_len = blocks * config.block_size
-        self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype, config.kv_cache_dtype)
-        self.grammars: Grammars | None = None
-        if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
-            # Only the first rank's draws count.
-            self.grammars = Grammars(config.model, self.model.vocab_size)
-        self.speculation: Speculation | None = None
-        if proposer:
-            proposer.allocate(blocks)
-            self.speculation = Speculation(proposer, config.max_drafts)
-        self._graphs: DecodeGraphs | None = None
-        self._max_num_seqs = config.max_num_seqs
-        # All-reduces of several ranks have not been seen to be recorded, so they are not.
-        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.ranks.size == 1
-        self._sampler = Sampler()
-        # In float32 a CPU keeps a request's bits without being asked, but where Triton's kernels are tried on it.
-        plain = self.device.type == "cpu" and path() != "triton"
-        alike = config.deterministic or (plain and self.dtype == torch.float32)
-        self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device, alike=alike)
+        self._allocate(config, shape, proposer, blocks)
         for key, folder in config.adapters:
             try:
                 self.load_adapter(key, folder)
             except InvalidRequest as error:
                 raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
+
+    def _allocate(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None, blocks: int) -> None:
+        self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype, config.kv_cache_dtype)
+        if proposer:
+            proposer.allocate(blocks)
+            self.speculation = Speculation(proposer, config.max_drafts)
+        # In float32 a CPU keeps a request's bits without being asked, but where Triton's kernels are tried on it.
+        plain = self.device.type == "cpu" and path() != "triton"
+        alike = config.deterministic or (plain and self.dtype == torch.float32)
+        self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device, alike=alike)
 
     def load_adapter(self, key: str, folder: Path) -> None:
         """On all ranks. Raises ``InvalidRequest`` if it cannot be read, does not fit the model, or finds no room."""
@@ -139,9 +162,26 @@ class Runner:
         self.adapters.unload(key)
         self.ranks.send(UnloadAdapter(key))
 
-    @torch.inference_mode()
     def execute(self, plan: Plan) -> Drawn:
-        self.ranks.send(plan)
+        """Raises ``OutOfMemory`` where the step needs more than there is: nothing has come of it then, and it can be
+        planned anew."""
+        try:
+            self.ranks.send(plan)
+            return self._compute(plan)
+        except torch.OutOfMemoryError as error:
+            if self.ranks.size > 1:
+                # The others are in the middle of it, and wait for this one.
+                raise
+            reason = str(error)
+        # Out here: the error held on to the step's frames, and they to what had been computed.
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.grammars:
+            self.grammars.settle()
+        raise OutOfMemory(reason)
+
+    @torch.inference_mode()
+    def _compute(self, plan: Plan) -> Drawn:
         if self.speculation:
             self.speculation.begin(plan)
         if self.grammars and plan.ended:
@@ -203,6 +243,39 @@ class Runner:
         if speculation:
             speculation.forget([0])
             self.speculation = speculation
+        self._cover(self.execute)
+        self._record_graphs()
+        self.compilations.start()
+
+    def _cover(self, execute: Callable[[Plan], Drawn]) -> None:
+        """Meets every shape that kernels are compiled for; where none are, this is left out."""
+        if not on_triton(torch.empty(0, device=self.device)):
+            return
+        bounds = self._bounds()
+        speculation, self.speculation = self.speculation, None
+        for plan in plans(bounds):
+            execute(plan)
+        if self.grammars:
+            logits = torch.zeros(1, self.model.vocab_size, dtype=self.dtype, device=self.device)
+            draw_masked(self._sampler, logits, self.grammars.words)
+        self.speculation = speculation
+        if speculation and isinstance(speculation.proposer, DraftModel):
+            draft = speculation.proposer
+            length = min(bounds.length, draft.model.max_positions)
+            draft.warm_up(plans(replace(bounds, length=length, adapters=False, scores=False)))
+
+    def _bounds(self) -> Bounds:
+        space = self.max_model_len
+        blocks = [block % self.cache.blocks for block in range(-(-space // self.block_size))]
+        return Bounds(
+            min(self._max_num_seqs, self._max_tokens),
+            self._max_tokens,
+            space,
+            blocks,
+            self.adapters is not None,
+        )
+
+    def _record_graphs(self) -> None:
         if self._recording:
             try:
                 self.record(Capture())
@@ -228,8 +301,8 @@ class Runner:
             config, self.model, self.device, pick_dtype(config.dtype, config.draft_model, self.device)
         )
 
-    def _count_blocks(self, config: EngineConfig) -> int:
-        blocks = self._wanted_blocks(config)
+    def _count_blocks(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:
+        blocks = self._wanted_blocks(config, shape, proposer)
         # On a CPU it is taken as it is used, so that it may be more than is free now, but not more than there is.
         if self.device.type == "cpu" and blocks * self.block_bytes > _all_memory():
             raise StartupError(
@@ -238,7 +311,7 @@ class Runner:
             )
         return blocks
 
-    def _wanted_blocks(self, config: EngineConfig) -> int:
+    def _wanted_blocks(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:
         if config.kv_cache_blocks is not None:
             return config.kv_cache_blocks
         if config.kv_cache_memory is not None:
@@ -249,8 +322,28 @@ class Runner:
             return config.kv_cache_memory // self.block_bytes
         # Enough for all sequences at full length, within a share of what is free.
         enough = config.max_num_seqs * -(-self.max_model_len // config.block_size)
-        free = _free_memory(self.device) / (self.ranks.size if self.device.type == "cpu" else 1)
+        if self._meter is not None:
+            room = room_for_cache(self._meter, partial(self._try_out, config, shape, proposer))
+            self._graphs = None
+            del self.cache
+            if room < self.block_bytes:
+                raise StartupError(
+                    f"After weights, graphs and the largest step {self.device} has no room for a KV cache: lower "
+                    "--max-batched-tokens or --max-num-seqs, or --quantization makes the weights smaller."
+                )
+            return min(enough, room // self.block_bytes)
+        # A CPU's memory is others' too.
+        free = 0.25 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / self.ranks.size
         return max(1, min(enough, int(free) // self.block_bytes))
+
+    def _try_out(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:
+        """The most that serving does, in a cache that is just large enough for a step; the bytes of that."""
+        blocks = -(-min(config.max_batched_tokens, self.max_model_len) // config.block_size) + 1
+        self._allocate(config, shape, proposer, blocks)
+        # No word to other ranks: they do the same of their own accord.
+        self._cover(self._compute)
+        self._record_graphs()
+        return blocks * self.block_bytes
 
 
 def pick_device(name: str) -> torch.device:
@@ -315,10 +408,3 @@ def _weight_bytes(folder: Path) -> int:
 
 def _all_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _free_memory(device: torch.device) -> float:
-    """Bytes that the KV cache may take: 85 % of what is free on a GPU, a quarter of what is free on a CPU."""
-    if device.type == "cuda":
-        return 0.85 * torch.cuda.mem_get_info(device)[0]
-    return 0.25 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

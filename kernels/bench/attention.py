@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY, sdpa
+from kernels.bench.rivals import decode_rivals, prefill_rivals
 from kernels.paged_decode import paged_decode
 from kernels.paged_kv import PagedKV
 from kernels.paged_prefill import paged_prefill
@@ -92,6 +93,12 @@ class Shape:
                 for _ in range(2)
             )
         return *codes, *scales
+
+    @property
+    def plain(self) -> bool:
+        """Whether others have it too: one length, and neither window, softcap nor 8 bits."""
+        bare = self.window is None and self.softcap is None and self.cache is None
+        return bare and self.timed and len(set(self.lengths)) == 1
 
     def pairs(self) -> int:
         """Of queries and the keys that they see."""
@@ -181,6 +188,9 @@ def decode_cases(tiny: bool) -> Iterator[Case]:
             ceiling=shape.ceiling,
             target=shape.target,
             tolerance=TOLERANCE[shape.dtype],
+            rivals=decode_rivals(shape.lengths[0], shape.head_dim**-0.5)
+            if shape.plain and shape.new == 1
+            else (),
         )
 
 
@@ -216,6 +226,9 @@ def prefill_cases(tiny: bool) -> Iterator[Case]:
             ceiling=shape.ceiling,
             target=shape.target,
             tolerance=TOLERANCE[shape.dtype],
+            rivals=prefill_rivals(shape.lengths[0], shape.heads, shape.head_dim**-0.5)
+            if shape.plain and shape.news == shape.lengths
+            else (),
         )
 
 
@@ -259,6 +272,7 @@ def store_cases(tiny: bool) -> Iterator[Case]:
 _ODD = Shape((1, 15, 16, 17, 255, 257, 1000))
 DECODES = {
     True: [
+        Shape((17, 17), heads=2, kv_heads=2, head_dim=64, timed=True),
         Shape((1, 17), heads=2, kv_heads=2, head_dim=64, timed=True),
         Shape((33, 5), 2, heads=4, kv_heads=1, head_dim=80, cache=INT8, window=7, softcap=20.0),
         Shape((3, 16), heads=2, kv_heads=1, head_dim=64, cache=FP8),
@@ -284,7 +298,7 @@ DECODES = {
 }
 PREFILLS = {
     True: [
-        Shape((17,), 17, heads=2, kv_heads=2, head_dim=64, timed=True),
+        Shape((17, 17), 17, heads=4, kv_heads=2, head_dim=64, timed=True),
         Shape((20, 5), (3, 5), heads=4, kv_heads=1, head_dim=80, cache=INT8, window=7, softcap=20.0),
     ],
     False: [

@@ -18,6 +18,20 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 6e-3, tor
 
 
 @dataclass(frozen=True, slots=True)
+class Rival:
+    """Somebody else's code for the same operation."""
+
+    name: str
+    prepare: Callable[..., tuple[Any, ...]]
+    """From the case's inputs to its own, in the layout that it likes; not timed. Raises ``ImportError`` where the
+    library is not installed, and whatever else where the operation is not one that it has."""
+    run: Callable[..., Any]
+    """Returns what the case does."""
+    tolerance: float = 5e-2
+    """A layout or a mask that was misunderstood is off by far more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     op: str
     name: str
@@ -37,28 +51,46 @@ class Case:
     """Of that share, where the project has set itself one."""
     tolerance: float | None = None
     """In place of ``TOLERANCES``; of integers, the share that may differ, else none."""
+    rivals: tuple[Rival, ...] = ()
 
     @property
     def timed(self) -> bool:
         return bool(self.bytes or self.flops)
 
 
-def check(case: Case, device: torch.device) -> tuple[float, str]:
-    """The largest error, and what is wrong in words, or nothing."""
+def check(case: Case, device: torch.device, *, twice: bool = True) -> tuple[float, str]:
+    """The largest error, and what is wrong in words, or nothing. Of two runs on the same inputs all bits are the same:
+    no kernel adds in an order that chance decides. ``twice``: see that they are."""
     if case.reference is None:
         return 0.0, ""
     inputs = case.make(device)
     expected = case.reference(*deepcopy(inputs))
+    again = deepcopy(inputs) if twice else None
     with poisoned():
         actual = case.run(*inputs)
+    worst, fault = compare(actual, expected, case.tolerance)
+    if not fault and again is not None and not _same(actual, case.run(*again)):
+        fault = "two runs on the same inputs differ: a race"
+    return worst, fault
+
+
+def compare(actual: Any, expected: Any, tolerance: float | None) -> tuple[float, str]:
+    """Of all results: the largest error, and what is wrong."""
     worst, faults = 0.0, []
     actual, expected = (list(x) if isinstance(x, tuple | list) else [x] for x in (actual, expected))
     for place, (got, wanted) in enumerate(zip(actual, expected, strict=True)):
-        error, fault = _compare(got, wanted, case.tolerance)
+        error, fault = _compare(got, wanted, tolerance)
         worst = max(worst, error)
         if fault:
             faults.append(f"result {place}: {fault}" if len(actual) > 1 else fault)
     return worst, "; ".join(faults)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return all(
+        torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        for a, b in zip(tensors(one), tensors(other), strict=True)
+    )
 
 
 def _compare(actual: Tensor, expected: Tensor, tolerance: float | None) -> tuple[float, str]:

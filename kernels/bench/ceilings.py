@@ -14,6 +14,22 @@ from kernels.bench.case import Case
 COPY, MATMUL = "device copy", "cuBLAS bf16"
 
 
+PEAKS = {
+    # Bytes a second, and bfloat16 operations a second without sparsity, as their makers' data sheets have them.
+    "H100": (3.35e12, 989e12),
+    "H200": (4.8e12, 989e12),
+    "A100": (2.04e12, 312e12),
+    "B200": (8.0e12, 2250e12),
+    "MI300X": (5.3e12, 1307e12),
+}
+"""By a part of the device's name; SXM boards, A100 with 80 GB."""
+
+
+def peak(chip: str, of_flops: bool) -> float | None:
+    """Of the chip by its data sheet; ``None`` for one that is not in the table."""
+    return next((found[of_flops] for name, found in PEAKS.items() if name in chip), None)
+
+
 def sdpa(batch: int, length: int) -> str:
     """The name of the ceiling of causal attention."""
     return f"cuDNN SDPA {batch} x {length}"

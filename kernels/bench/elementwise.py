@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY
+from kernels.bench.rivals import gated_rivals, norm_rivals
 from kernels.geglu import geglu
 from kernels.rms_norm import add_rms_norm, rms_norm, twice
 from kernels.rope import norm_rope, rope
@@ -38,6 +39,7 @@ def rms_norm_cases(tiny: bool) -> Iterator[Case]:
             lambda x, residual, weight: _normed(x.double(), weight),
             bytes=2 * moved,
             ceiling=COPY,
+            rivals=norm_rivals(EPS) if moved else (),
         )
         yield Case(
             "rms_norm",
@@ -116,6 +118,7 @@ def gated_cases(tiny: bool) -> Iterator[Case]:
                 ),
                 bytes=6 * rows * width if width >= 14336 or tiny else 0,
                 ceiling=COPY,
+                rivals=gated_rivals(op) if width >= 14336 or tiny else (),
             )
 
 

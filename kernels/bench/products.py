@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY, MATMUL
+from kernels.bench.rivals import linear_rivals
 from kernels.linear_fp8 import linear_fp8
 from kernels.linear_w4a16 import W4, counters_w4, linear_w4a16, pack_w4, widen_w4
 from kernels.linear_w8a16 import counters_w8, linear_w8a16
@@ -67,6 +68,7 @@ def w4_cases(tiny: bool) -> Iterator[Case]:
             flops=2 * rows * inputs * outputs if timed and many else 0,
             ceiling=MATMUL if many else COPY,
             target=0.7 if timed and not many else None,
+            rivals=linear_rivals(lambda weight, counters: widen_w4(weight, torch.float32)) if timed else (),
         )
 
 
@@ -121,6 +123,9 @@ def w8_cases(tiny: bool) -> Iterator[Case]:
                 flops=2 * rows * inputs * outputs if timed and many else 0,
                 ceiling=MATMUL if many else COPY,
                 target=0.8 if timed and not many else None,
+                rivals=linear_rivals(lambda codes, scale, counters: codes.float() * scale[:, None])
+                if timed
+                else (),
                 # Many rows are themselves rounded to three bits of mantissa.
                 tolerance=0.25 if many and dtype == torch.float8_e4m3fn else None,
             )

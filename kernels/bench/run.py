@@ -1,27 +1,24 @@
-"""Runs cases one after another in a process of their own: a kernel that breaks its process, or never ends, costs one
-case, and the rest goes on in a new one."""
+"""Checks cases in several processes at once, which is also how kernels are compiled, then times them one by one."""
 
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
-from kernels.bench.case import Case, check
+from kernels.bench.case import Case, Rival, check, compare
+from kernels.bench.journal import Journal
+from kernels.bench.pool import Lost, Pool
 from kernels.bench.timing import seconds
 
-LIMIT = 90.0
-"""Seconds for one case, compilation included."""
-START = 90.0
-"""Seconds more for a process's first, which imports and wakes the device."""
-GRACE = 20.0
-"""Seconds after the deadline for the case that is under way."""
+SHARE = 10 << 30
+"""Bytes of a GPU that a process needs for the largest case, its copies and its reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +29,16 @@ class Result:
     """The largest, as ``check`` has it. ``None`` where nothing was computed."""
     fault: str = ""
     """What was wrong with the results, or raised."""
+    checks: int = 0
+    """How many fresh inputs it was right, or first wrong, for."""
     seconds: float | None = None
     """Of a run; ``None`` where it was not timed."""
     graph: bool = True
     """Whether runs were recorded as a CUDA graph. Otherwise ``seconds`` has the launches' cost in it."""
+    rivals: dict[str, float] = field(default_factory=dict)
+    """Seconds of theirs."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Rivals that were not timed, and why."""
     skipped: bool = False
     """Because there was no time left."""
 
@@ -48,93 +51,152 @@ class Options:
     """Time ceilings and what has a target alone, and less often."""
     deadline: float = float("inf")
     """In seconds as of ``time.time``: what begins later is skipped."""
+    checks: int = 50
+    """With fresh inputs, of each case."""
+    patience: float = 12.0
+    """Seconds after which a case is checked no more."""
+    jobs: int = 1
+    """Processes that check."""
 
 
 Source = Callable[[bool], list[Case]]
 """All cases, which are functions, and cannot be sent to another process: it makes them anew."""
+Task = tuple[str, int]
+"""``check`` or ``time``, and the case's number."""
 
 
 def run(
-    source: Source, numbers: Sequence[int], options: Options, say: Callable[[Case, Result], None]
+    source: Source,
+    numbers: Sequence[int],
+    options: Options,
+    say: Callable[[Case, Result], None],
+    journal: Journal | None = None,
 ) -> list[Result]:
-    """``numbers``: places among those of ``source``, a module's function. ``say`` is told each result as it comes."""
+    """``numbers``: places among those of ``source``, a module's function. ``say`` is told each result as it comes, a
+    case's check and its time apart. What ``journal`` has from an earlier run is not done again."""
     cases = source(options.tiny)
-    results: list[Result] = []
-
-    def take(result: Result) -> None:
-        results.append(result)
-        say(cases[numbers[len(results) - 1]], result)
-
-    while len(results) < len(numbers):
-        if time.time() > options.deadline:
-            case = cases[numbers[len(results)]]
-            take(Result(case.op, case.name, skipped=True))
-            continue
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_work, args=(there, source, numbers[len(results) :], options), daemon=True
-        )
-        process.start()
-        there.close()
-        fault = _receive(here, len(numbers) - len(results), options.deadline, take)
-        if fault:
-            process.kill()
-            case = cases[numbers[len(results)]]
-            take(Result(case.op, case.name, fault=fault))
-        process.join()
-    return results
-
-
-def _receive(connection: Connection, count: int, deadline: float, take: Callable[[Result], None]) -> str:
-    """What became of the process if it sent nothing for the next case."""
-    limit = START + LIMIT
-    for _ in range(count):
-        left = max(deadline - time.time(), 0.0) + GRACE
-        try:
-            if not connection.poll(min(limit, left)):
-                return f"not done after {min(limit, left):.0f} s, and ended"
-            result = connection.recv()
-        except EOFError:
-            return "its process ended"
-        if result is None:  # It cannot go on after the last one.
-            return ""
-        take(result)
-        limit = LIMIT
-    return ""
-
-
-def _work(connection: Connection, source: Source, numbers: Sequence[int], options: Options) -> None:
-    cases = source(options.tiny)
-    device = torch.device("cpu" if options.tiny else "cuda")
+    journal = journal or Journal(None, {})
+    found: dict[int, Result] = {}
     for number in numbers:
         case = cases[number]
-        if time.time() > options.deadline:
-            connection.send(Result(case.op, case.name, skipped=True))
-            continue
-        connection.send(_result(case, device, options))
-        gc.collect()
-        if device.type == "cuda" and not _sound():
-            connection.send(None)
-            return
+        kept = journal.get(case.op, case.name)
+        found[number] = Result(**kept) if kept else Result(case.op, case.name)
+
+    def begin(task: Task) -> None:
+        case = cases[task[1]]
+        journal.begin(case.op, case.name, task[0])
+
+    def take(task: Task, outcome: Result | Lost) -> None:
+        kind, number = task
+        case, known = cases[number], found[number]
+        if isinstance(outcome, Lost) and outcome.skipped:
+            found[number] = replace(known, skipped=True)
+        elif isinstance(outcome, Lost):
+            found[number] = replace(known, fault=f"{known.fault} {kind}: {outcome.reason}".strip())
+        elif kind == "check":
+            found[number] = replace(known, error=outcome.error, fault=outcome.fault, checks=outcome.checks)
+        else:
+            more = {"seconds": outcome.seconds, "graph": outcome.graph}
+            more |= {"rivals": outcome.rivals, "absent": outcome.absent}
+            found[number] = replace(known, fault=outcome.fault or known.fault, **more)
+        skipped = isinstance(outcome, Lost) and outcome.skipped
+        journal.take(case.op, case.name, kind, None if skipped else found[number])
+        say(case, found[number])
+
+    def tasks(kind: str, wanted: Callable[[Case, Result], bool]) -> list[Task]:
+        left = [
+            number
+            for number in numbers
+            if wanted(cases[number], found[number])
+            and not journal.done(cases[number].op, cases[number].name, kind)
+        ]
+        # What a run before this one did not come back from has its turn last.
+        left.sort(key=lambda number: journal.tries(cases[number].op, cases[number].name, kind))
+        return [(kind, number) for number in left]
+
+    for kind, jobs, wanted in (
+        ("check", options.jobs, lambda case, result: case.reference is not None or options.tiny),
+        ("time", 1, lambda case, result: _timed(case, result, options)),
+    ):
+        pool = Pool(_work, (source, options), jobs, options.deadline, begin, take)
+        pool.run(tasks(kind, wanted))
+    return [found[number] for number in numbers]
 
 
-def _result(case: Case, device: torch.device, options: Options) -> Result:
-    error = None
+def _timed(case: Case, result: Result, options: Options) -> bool:
+    if options.tiny or not case.timed or (options.quick and case.target is None and case.op != "ceiling"):
+        return False
+    # What was computed is timed, right or wrong; what raised, hung or was never tried is not.
+    return case.reference is None or result.error is not None
+
+
+def _work(source: Source, options: Options, task: Task) -> tuple[Result, bool]:
+    kind, number = task
+    case = source(options.tiny)[number]
+    device = torch.device("cpu" if options.tiny else "cuda")
+    result = Result(case.op, case.name)
     try:
-        error, fault = check(case, device)
-        if options.tiny:
-            if case.reference is None:
-                case.run(*case.make(device))
-            return Result(case.op, case.name, error, fault)
-        if not case.timed or (options.quick and case.target is None and case.reference is not None):
-            return Result(case.op, case.name, error, fault)
-        taken, graph = seconds(case, device, 0.3 if options.quick else 1.0)
-    except (
-        Exception
-    ) as raised:  # Whatever a compiler or a driver raises: it is told, and others have their turn.
-        return Result(case.op, case.name, error, f"{type(raised).__name__}: {raised}".strip())
-    return Result(case.op, case.name, error, fault, taken, graph)
+        if kind == "check":
+            result = _checked(case, device, options, result)
+        else:
+            result = _measured(case, device, 0.3 if options.quick else 1.0, result)
+    except Exception as raised:  # Whatever a compiler or a driver raises: others have their turn.
+        result = replace(result, fault=_text(raised))
+    gc.collect()
+    return result, device.type != "cuda" or _sound()
+
+
+def _checked(case: Case, device: torch.device, options: Options, result: Result) -> Result:
+    if case.reference is None:
+        case.run(*case.make(device))
+        return replace(result, error=0.0)
+    worst, count, fault = 0.0, 0, ""
+    ends = time.monotonic() + options.patience
+    while not fault and count < options.checks and (count == 0 or time.monotonic() < ends):
+        torch.manual_seed(count)
+        # An interpreter runs one program after the other.
+        error, fault = check(case, device, twice=not options.tiny)
+        worst, count = max(worst, error), count + 1
+        if count == 1:
+            # The first compiles.
+            ends = time.monotonic() + options.patience
+    for rival in case.rivals if options.tiny else ():
+        # Here its layouts are tried alone; a library that is not installed is no fault.
+        with suppress(ImportError):
+            fault = fault or _misread(case, rival, device)
+    return replace(result, error=worst, fault=f"inputs {count}: {fault}" if fault else "", checks=count)
+
+
+def _measured(case: Case, device: torch.device, effort: float, result: Result) -> Result:
+    taken, graph = seconds(case, device, effort)
+    rivals: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for rival in case.rivals:
+        try:
+            if reason := _misread(case, rival, device):
+                raise ValueError(reason)
+            own = replace(case, make=_maker(case, rival), run=rival.run)
+            rivals[rival.name], _ = seconds(own, device, effort)
+        except Exception as raised:  # Somebody else's library: what it cannot do is told.
+            absent[rival.name] = _text(raised)
+    return replace(result, seconds=taken, graph=graph, rivals=rivals, absent=absent)
+
+
+def _maker(case: Case, rival: Rival) -> Callable[[torch.device], tuple[Any, ...]]:
+    return lambda device: rival.prepare(*case.make(device))
+
+
+def _misread(case: Case, rival: Rival, device: torch.device) -> str:
+    """In what the rival's result is not the case's. Raises ``ImportError`` where its library is not installed."""
+    inputs = case.make(device)
+    own = rival.prepare(*deepcopy(inputs))
+    expected = case.reference(*inputs) if case.reference else None
+    _, fault = compare(rival.run(*own), expected, rival.tolerance)
+    return f"{rival.name} computes something else: {fault}" if fault else ""
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip()
 
 
 def _sound() -> bool:
@@ -144,3 +206,10 @@ def _sound() -> bool:
         torch.cuda.empty_cache()
         return True
     return False
+
+
+def pick_jobs(cores: int) -> int:
+    """Processes that check at the same time, on this machine's GPU or, without one, on its CPU."""
+    if not torch.cuda.is_available():
+        return cores
+    return max(1, min(cores, torch.cuda.mem_get_info()[0] // SHARE))

@@ -13,10 +13,22 @@ from typing import Any
 import torch
 
 from kernels.bench.case import Case
+from kernels.bench.ceilings import peak
 from kernels.bench.run import Result
 from kernels.launch import triton
 
-HEADS = ("op", "case", "time", "rate", "of ceiling", "target", "ceiling")
+HEADS = (
+    "op",
+    "case",
+    "checks",
+    "time",
+    "rate",
+    "of ceiling",
+    "target",
+    "ceiling",
+    "of chip",
+    "times as fast as",
+)
 
 
 def machine() -> dict[str, str]:
@@ -74,37 +86,59 @@ def line(case: Case, result: Result) -> str:
         return text + "skipped, no time left"
     if result.fault:
         text += f"FAULT {result.fault} "
-    elif case.reference is not None:
-        text += f"ok, error {result.error:.1e} "
+    elif case.reference is not None and result.error is not None:
+        text += f"ok for {result.checks} inputs, error {result.error:.1e} "
     if result.seconds is not None:
         value, unit = rate(case, result.seconds)
-        text += f"{result.seconds * 1e6:.1f} µs {value:.4g} {unit}"
+        text += f"{result.seconds * 1e6:.1f} µs {value:.4g} {unit} {beside(result)}"
     return text.rstrip()
 
 
-def rows(cases: Sequence[Case], results: Sequence[Result]) -> list[tuple[str, ...]]:
+def rows(cases: Sequence[Case], results: Sequence[Result], chip: str = "") -> list[tuple[str, ...]]:
     """Of all that is timed, with a dash for what was not measured."""
     ceilings = rates(cases, results)
     lines = []
     for case, result in zip(cases, results, strict=True):
         if not case.timed:
             continue
-        time_cell = rate_cell = part_cell = "-"
+        time_cell = rate_cell = part_cell = chip_cell = "-"
         if result.seconds is not None:
             value, unit = rate(case, result.seconds)
             time_cell = f"{result.seconds * 1e6:,.1f} µs" + ("" if result.graph else " (no graph)")
             rate_cell = f"{value:,.4g} {unit}"
+            if (most := peak(chip, bool(case.flops))) is not None:
+                chip_cell = f"{(case.flops or case.bytes) / result.seconds / most:.1%}"
         if (part := share(case, result, ceilings)) is not None:
             part_cell = f"{part:.1%}"
         target = "" if case.target is None else f"{case.target:.0%}"
         if case.target is not None and part is not None:
             target += " met" if part >= case.target else " missed"
-        lines.append((case.op, case.name, time_cell, rate_cell, part_cell, target, case.ceiling))
+        lines.append(
+            (
+                case.op,
+                case.name,
+                "wrong" if result.fault else str(result.checks or "-"),
+                time_cell,
+                rate_cell,
+                part_cell,
+                target,
+                case.ceiling,
+                chip_cell,
+                beside(result),
+            )
+        )
     return lines
 
 
-def text(cases: Sequence[Case], results: Sequence[Result]) -> str:
-    lines = [HEADS, *rows(cases, results)]
+def beside(result: Result) -> str:
+    """How many times as fast as others' code it is."""
+    if not result.seconds:
+        return ""
+    return ", ".join(f"{taken / result.seconds:.2f} {name}" for name, taken in result.rivals.items())
+
+
+def text(cases: Sequence[Case], results: Sequence[Result], chip: str = "") -> str:
+    lines = [HEADS, *rows(cases, results, chip)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -114,15 +148,17 @@ def text(cases: Sequence[Case], results: Sequence[Result]) -> str:
 
 def markdown(about: Mapping[str, str], cases: Sequence[Case], results: Sequence[Result]) -> str:
     lines = [", ".join(f"{key} {value}" for key, value in about.items()), ""]
-    lines += [f"| {' | '.join(HEADS)} |", "|---|---|--:|--:|--:|---|---|"]
-    lines += [f"| {' | '.join(row)} |" for row in rows(cases, results)]
+    lines += [f"| {' | '.join(HEADS)} |", "|---|---|--:|--:|--:|--:|---|---|--:|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows(cases, results, about.get("chip", ""))]
     return "\n".join([*lines, "", *summary(cases, results)]) + "\n"
 
 
 def summary(cases: Sequence[Case], results: Sequence[Result]) -> list[str]:
     """What was checked, what was wrong, and what there was no time for."""
     both = list(zip(cases, results, strict=True))
-    checked = [result for case, result in both if case.reference is not None and not result.skipped]
+    checked = [
+        result for case, result in both if case.reference is not None and (result.checks or result.fault)
+    ]
     wrong = [result for result in checked if result.fault]
     lines = [f"{len(checked) - len(wrong)} of {len(checked)} checks against the references passed."]
     lines += [f"FAULT {result.op} {result.name}: {result.fault}" for result in wrong]
@@ -131,6 +167,10 @@ def summary(cases: Sequence[Case], results: Sequence[Result]) -> list[str]:
         for case, result in both
         if case.reference is None and result.fault
     ]
+    for name, reason in dict.fromkeys(
+        (name, reason) for result in results for name, reason in result.absent.items()
+    ):
+        lines.append(f"Not compared with {name}: {reason.splitlines()[0][:160]}")
     if skipped := [result for result in results if result.skipped]:
         ops = dict.fromkeys(result.op for result in skipped)
         lines.append(f"Skipped, no time left: {len(skipped)} cases of {', '.join(ops)}.")

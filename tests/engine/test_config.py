@@ -28,7 +28,7 @@ def test_what_is_not_a_size(text: str) -> None:
         ({"max_num_seqs": 0}, "--max-num-seqs"),
         ({"max_model_len": 1}, "--max-model-len"),
         ({"block_size": 0}, "--block-size"),
-        ({"max_batched_tokens": 32}, "--max-batched-tokens"),
+        ({"max_batched_tokens": 32, "max_num_seqs": 64}, "--max-batched-tokens"),
         ({"kv_cache_blocks": 0}, "--kv-cache-blocks"),
         ({"kv_cache_blocks": 1, "kv_cache_memory": 1}, "not both"),
         ({"max_waiting": -1}, "--max-waiting"),
@@ -47,3 +47,22 @@ def test_a_setting_that_makes_no_sense_names_its_flag(fields: dict[str, int], fl
 def test_the_servers_settings_are_checked_too(fields: dict[str, float]) -> None:
     with pytest.raises(StartupError, match="--"):
         ServerConfig(EngineConfig(model=Path()), "m", **fields)
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [
+        ("cpu", {}, (64, 512)),
+        ("cuda", {}, (256, 2048)),
+        ("cuda", {"max_num_seqs": 4}, (4, 2048)),
+        ("cpu", {"max_num_seqs": 1000}, (1000, 1000)),
+        ("cpu", {"max_batched_tokens": 32}, (32, 32)),
+        ("cuda", {"max_num_seqs": 8, "max_batched_tokens": 99}, (8, 99)),
+    ],
+)
+def test_steps_are_as_large_as_the_device_bears_unless_told(
+    device: str, given: dict[str, int], expected: tuple[int, int]
+) -> None:
+    config = EngineConfig(model=Path(), **given).on(device)
+    assert (config.max_num_seqs, config.max_batched_tokens) == expected
+    assert config.on(device) == config

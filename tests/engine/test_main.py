@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from engine.__main__ import main, parser, read_options
-from engine.config import EngineConfig, ServerConfig
+from engine.config import STEPS, EngineConfig, ServerConfig
 from engine.errors import StartupError
 
 
@@ -50,6 +53,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "block_size": 32,
         "kv_cache_blocks": 11,
         "max_model_len": 64,
+        "kernels": "reference",
         "log_level": "error",
     }
     flags = [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]
@@ -59,7 +63,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
-    others |= {"cuda_graphs"}
+    others |= {"cuda_graphs", "chunked_prefill", "preemption"}
     assert settings - set(given) - others == {"model", "engine", "kv_cache_memory"}
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
@@ -71,6 +75,8 @@ def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
         "--check-integrity",
         "--deterministic",
         "--enforce-eager",
+        "--no-chunked-prefill",
+        "--no-preemption",
         "--context-cap",
         "1=4096",
         "--context-cap",
@@ -78,7 +84,7 @@ def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
     )
     engine = read_options(options("--model", str(tiny_model), *flags)).engine
     assert (engine.prefix_caching, engine.check_integrity, engine.deterministic) == (False, True, True)
-    assert not engine.cuda_graphs
+    assert not (engine.cuda_graphs or engine.chunked_prefill or engine.preemption)
     assert engine.context_caps == ((1, 4096), (0, 100))
     named = read_options(options("--model", str(tiny_model), "--adapter", "a=/x", "--adapter", "b=/y"))
     assert named.engine.adapters == (("a", Path("/x")), ("b", Path("/y")))
@@ -105,8 +111,8 @@ def test_help_tells_the_defaults_that_are(capsys: pytest.CaptureFixture[str]) ->
     said = " ".join(capsys.readouterr().out.split())
     engine, server = EngineConfig(Path()), ServerConfig(EngineConfig(Path()), "m")
     for flag, default in (
-        ("--max-num-seqs", engine.max_num_seqs),
-        ("--max-batched-tokens", engine.max_batched_tokens),
+        ("--max-num-seqs", f"{STEPS['cpu'][0]}, on a GPU {STEPS['cuda'][0]}"),
+        ("--max-batched-tokens", f"{STEPS['cpu'][1]}, on a GPU {STEPS['cuda'][1]}"),
         ("--max-waiting", engine.max_waiting),
         ("--block-size", engine.block_size),
         ("--port", server.port),
@@ -137,3 +143,16 @@ def test_nonsense_is_told_in_a_line(capsys: pytest.CaptureFixture[str], tiny_mod
     with pytest.raises(SystemExit):
         main(["serve", "--model", "demo", "--kv-cache-memory", "much"])
     assert "'much' is not a size" in capsys.readouterr().err
+
+
+def test_another_package_called_kernels_is_told_from_ours(tmp_path: Path) -> None:
+    """Hugging Face's has the same name, and lies in the same place."""
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").write_text('__version__ = "0.19.0"\n')
+    (tmp_path / "engine").symlink_to(Path(__file__).parents[2] / "engine")
+    command = [sys.executable, "-m", "engine", "serve", "--model", "demo", "--check"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""}
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "not the engine's own" in done.stderr and "pip uninstall kernels" in done.stderr

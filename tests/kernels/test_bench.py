@@ -11,16 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from kernels.bench import pool, table
 from kernels.bench import run as running
-from kernels.bench import table
-from kernels.bench.case import Case, check, poisoned, size, tensors
+from kernels.bench.case import Case, Rival, check, poisoned, size, tensors
 from kernels.bench.cases import all_cases
+from kernels.bench.journal import Journal, fingerprint
 from kernels.bench.run import Options, Result, run
 from kernels.bench.timing import seconds
 from kernels.report import operations
@@ -40,14 +42,9 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_dry_run_makes_runs_and_checks_every_case(only: list[str], tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="triton is installed on Linux alone")
     json_file, markdown_file = tmp_path / "bench.json", tmp_path / "bench.md"
-    options = [
-        "--json",
-        str(json_file),
-        "--markdown",
-        str(markdown_file),
-        *(["--only", *only] if only else []),
-    ]
-    done = bench("--dry-run", "--seconds", "500", *options)
+    arguments = ["--dry-run", "--checks", "1", "--seconds", "500", "--json", str(json_file)]
+    arguments += ["--only", *only] if only else []
+    done = bench(*arguments, "--markdown", str(markdown_file))
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(json_file.read_text())["results"]
     cases = [case for case in all_cases(True) if not only or case.op in ("ceiling", *only)]
@@ -57,6 +54,11 @@ def test_a_dry_run_makes_runs_and_checks_every_case(only: list[str], tmp_path: P
     assert checked >= len(only)
     assert f"{checked} of {checked} checks against the references passed." in done.stdout
     assert f"| {cases[-1].op} |" in markdown_file.read_text()
+    # All is there: the same again begins nothing, and tells the same.
+    again = bench(*arguments)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"{len(results)} steps are done" in again.stdout
+    assert f"{checked} of {checked} checks against the references passed." in again.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -159,20 +161,42 @@ def test_a_table_has_rates_shares_and_targets() -> None:
     ]
     results = [
         Result("ceiling", "device copy", seconds=1e-6),
-        Result("op", "fast", 1e-3, seconds=1e-6),
-        Result("op", "slow", 1e-3, "wrong", seconds=1e-6, graph=False),
+        Result("op", "fast", 1e-3, checks=50, seconds=1e-6, rivals={"torch": 1.5e-6}),
+        Result(
+            "op", "slow", 1e-3, "wrong", checks=3, seconds=1e-6, graph=False, absent={"vLLM": "no module"}
+        ),
         Result("op", "lost", skipped=True),
-        Result("op", "unchecked", 1e-3),
+        Result("op", "unchecked", 1e-3, checks=50),
     ]
     assert table.rows(cases, results) == [
-        ("ceiling", "device copy", "1.0 µs", "1 GB/s", "-", "", ""),
-        ("op", "fast", "1.0 µs", "0.9 GB/s", "90.0%", "85% met", "device copy"),
-        ("op", "slow", "1.0 µs (no graph)", "0.5 GB/s", "50.0%", "85% missed", "device copy"),
-        ("op", "lost", "-", "-", "-", "75%", "cuDNN"),
+        ("ceiling", "device copy", "-", "1.0 µs", "1 GB/s", "-", "", "", "-", ""),
+        ("op", "fast", "50", "1.0 µs", "0.9 GB/s", "90.0%", "85% met", "device copy", "-", "1.50 torch"),
+        (
+            "op",
+            "slow",
+            "wrong",
+            "1.0 µs (no graph)",
+            "0.5 GB/s",
+            "50.0%",
+            "85% missed",
+            "device copy",
+            "-",
+            "",
+        ),
+        ("op", "lost", "-", "-", "-", "-", "75%", "cuDNN", "-", ""),
     ]
+    # 900 bytes in a microsecond, of 3.35 TB/s.
+    assert table.rows(cases, results, "NVIDIA H100 80GB HBM3")[1][8] == "0.0%"
+    assert (
+        table.rows([case(bytes=3350, ceiling="none")], [Result("op", "name", 0.0, seconds=2e-9)], "H100")[0][
+            8
+        ]
+        == "50.0%"
+    )
     assert table.summary(cases, results) == [
         "2 of 3 checks against the references passed.",
         "FAULT op slow: wrong",
+        "Not compared with vLLM: no module",
         "Skipped, no time left: 1 cases of op.",
     ]
 
@@ -250,15 +274,109 @@ def failing_cases(tiny: bool) -> list[Case]:
 
 def test_what_fails_costs_one_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """It raises, ends its process, or never ends; what comes before, between and after is told."""
-    monkeypatch.setattr(running, "LIMIT", 2.0)
+    monkeypatch.setattr(pool, "LIMIT", 5.0)
     told: list[str] = []
-    results = run(failing_cases, range(6), Options(True), lambda case, result: told.append(result.name))
+    options = Options(True, checks=1)
+    results = run(failing_cases, range(6), options, lambda case, result: told.append(result.name))
     faults = [result.fault for result in results]
     assert faults[:3] == ["", "ValueError: of its own", ""]
-    assert faults[3:] == ["not done after 2 s, and ended", "its process ended", ""]
+    assert faults[3:] == ["check: not done in time, and ended", "check: its process ended", ""]
     assert told == [case.name for case in failing_cases(True)] == [result.name for result in results]
 
 
 def test_no_case_begins_after_the_deadline() -> None:
     results = run(failing_cases, [0, 4], Options(True, deadline=time.time() - 1), lambda case, result: None)
     assert all(result.skipped and not result.fault for result in results)
+
+
+def test_a_race_is_seen() -> None:
+    """Numbers that are right, and not the same ones twice."""
+    runs = iter([1.0, 1.0 + 1e-6])
+    unsteady = case(run=lambda x: double(x) * next(runs))
+    assert check(unsteady, CPU)[1] == "two runs on the same inputs differ: a race"
+
+
+def inputs_of(numbers: list[int]) -> Case:
+    def make(device: torch.device) -> tuple[torch.Tensor]:
+        x = torch.randn(9)
+        numbers.append(int(x[0] * 1e6))
+        return (x,)
+
+    return case(make=make)
+
+
+def test_a_case_is_checked_with_fresh_inputs_each_time() -> None:
+    seen: list[int] = []
+    result = running._checked(inputs_of(seen), CPU, Options(True, checks=7), Result("op", "name"))
+    assert result.checks == len(set(seen)) == 7
+    late = replace(inputs_of(seen), run=lambda x: x if len(seen) > 10 else double(x))
+    found = running._checked(late, CPU, Options(True, checks=7), Result("op", "name"))
+    assert found.checks == 4 and found.fault.startswith("inputs 4: ")
+    hasty = Options(True, checks=7, patience=0.0)
+    assert running._checked(case(), CPU, hasty, Result("op", "name")).checks == 1
+
+
+def test_a_rival_that_computes_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(x: torch.Tensor) -> tuple[torch.Tensor]:
+        raise ModuleNotFoundError("No module named 'vllm'")
+
+    rivals = (
+        Rival("right", lambda x: (x,), double),
+        Rival("wrong", lambda x: (x,), torch.clone),
+        Rival("absent", absent, double),
+    )
+    monkeypatch.setattr(running, "seconds", lambda case, device, effort: (2.0, True))
+    found = running._measured(case(rivals=rivals), CPU, 1.0, Result("op", "name"))
+    assert found.rivals == {"right": 2.0} and found.seconds == 2.0
+    assert "computes something else" in found.absent["wrong"]
+    # On a CPU, where rivals are tried without timing, one that is not installed is no fault.
+    tried = running._checked(case(rivals=rivals), CPU, Options(True, checks=1), Result("op", "name"))
+    assert "wrong computes something else" in tried.fault and "absent" not in tried.fault
+
+
+def counting_cases(tiny: bool) -> list[Case]:
+    return [case(name="first"), case(name="second")]
+
+
+def test_a_run_goes_on_where_the_last_one_broke_off(tmp_path: Path) -> None:
+    file, about = tmp_path / "results.json", {"chip": "one"}
+    told: list[str] = []
+    options = Options(True, checks=1)
+
+    def go(numbers: list[int], holds: dict[str, str]) -> list[Result]:
+        told.clear()
+        journal = Journal(file, holds, render=lambda: {"results": "for people"})
+        return run(counting_cases, numbers, options, lambda case, result: told.append(result.name), journal)
+
+    go([0], about)
+    assert told == ["first"] and json.loads(file.read_text())["results"] == "for people"
+    results = go([0, 1], about)
+    assert told == ["second"] and [result.checks for result in results] == [1, 1]
+    # Another chip's results, and half a file, are of no use.
+    go([0, 1], {"chip": "two"})
+    assert sorted(told) == ["first", "second"]
+    file.write_text(file.read_text()[:99])
+    go([0, 1], about)
+    assert sorted(told) == ["first", "second"]
+
+
+def test_what_a_run_did_not_come_back_from_has_its_turn_last(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    Journal(file, {}).begin("op", "first", "check")
+    told: list[str] = []
+    run(
+        counting_cases,
+        [0, 1],
+        Options(True, checks=1),
+        lambda case, result: told.append(result.name),
+        Journal(file, {}),
+    )
+    assert told == ["second", "first"]
+
+
+def test_results_hold_for_the_code_that_made_them(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one")
+    before = fingerprint(tmp_path)
+    assert fingerprint(tmp_path) == before
+    (tmp_path / "a.py").write_text("two")
+    assert fingerprint(tmp_path) != before

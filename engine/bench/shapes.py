@@ -28,6 +28,7 @@ QWEN3_06B: dict[str, Any] = {
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
 }
+QWEN3_17B: dict[str, Any] = {**QWEN3_06B, "hidden_size": 2048, "intermediate_size": 6144}
 LLAMA3_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -46,6 +47,28 @@ LLAMA3_8B: dict[str, Any] = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
+
+SHAPES = {"qwen3-0.6b": QWEN3_06B, "qwen3-1.7b": QWEN3_17B, "llama-3-8b": LLAMA3_8B}
+_TINY = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+}
+
+
+def tiny(shape: dict[str, Any]) -> dict[str, Any]:
+    """Of the same family, as small as it can be: to try a script."""
+    return {**shape, **_TINY}
+
+
+def weight_bytes(folder: Path, shape: dict[str, Any]) -> int:
+    """Read in a step of one token: all but the embedding, which is looked up, unless it is the head as well."""
+    size = (folder / "model.safetensors").stat().st_size
+    return size if shape["tie_word_embeddings"] else size - 2 * shape["vocab_size"] * shape["hidden_size"]
 
 
 def write_folder(folder: Path, shape: dict[str, Any], layers: int, device: str = "cpu") -> Path:

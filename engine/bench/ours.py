@@ -6,11 +6,13 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.loop import Loop
 from engine.config import EngineConfig
+from engine.core.sampling_params import SamplingParams
+from engine.offline import Loop
 
 
 def main() -> None:
@@ -21,31 +23,29 @@ def main() -> None:
             model=Path(asked["folder"]),
             device=asked["device"],
             dtype="bfloat16",
-            quantization=asked.get("quantization"),
-            kv_cache_dtype=asked.get("kv_cache_dtype", "auto"),
-            cuda_graphs=asked.get("cuda_graphs", True),
             max_model_len=asked["context"],
             max_num_seqs=asked["streams"],
-            max_batched_tokens=asked["budget"],
+            **asked["options"],
         )
     )
-    print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+    _say({"seconds": time.perf_counter() - began})
     for line in sys.stdin:
-        asked = json.loads(line)
-        answer: object
-        match asked["do"]:
-            case "bandwidth":
-                answer = bandwidth(loop.runner.device, asked["bytes"])
-            case "decode":
-                answer = loop.decode(asked["prompts"], asked["tokens"])
-            case "prefill":
-                answer = loop.prefill(asked["prompt"])
-            case "generate":
-                seconds, answers = loop.generate(asked["requests"])
-                answer = {"seconds": seconds, "tokens": sum(len(tokens) for tokens in answers)}
-            case what:
-                raise ValueError(f"there is nothing called {what!r}")
-        print(json.dumps(answer), flush=True)
+        question = json.loads(line)
+        try:
+            if question["do"] == "bandwidth":
+                _say(bandwidth(loop.runner.device, question["bytes"]))
+            else:
+                _say(generate(loop, question["prompts"], question["tokens"]))
+        except RuntimeError as error:
+            # Too much for this device, most likely: smaller batches may do.
+            _say({"error": f"{type(error).__name__}: {error}"})
+
+
+def generate(loop: Loop, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+    """All at once: seconds, and of each answer the seconds to its tokens."""
+    params = SamplingParams(max_tokens=tokens, temperature=0)
+    seconds, answers = loop.generate([(prompt, params) for prompt in prompts])
+    return {"seconds": seconds, "times": [answer.times for answer in answers]}
 
 
 def bandwidth(device: torch.device, size: int) -> float:
@@ -65,6 +65,11 @@ def bandwidth(device: torch.device, size: int) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""How fast the engine is on this device, beside others' that are installed: ``python -m engine bench``."""

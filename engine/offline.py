@@ -1,0 +1,127 @@
+"""The engine's loop without its process: scheduler and runner, no HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from engine.config import EngineConfig
+from engine.core.block_pool import BlockPool
+from engine.core.logprobs import TokenLogprobs
+from engine.core.plan import Plan, Progress
+from engine.core.request import Request
+from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler import Scheduler
+from engine.worker.runner import Runner, pick_device
+
+Asked = tuple[list[int], SamplingParams]
+
+
+@dataclass(slots=True)
+class Answer:
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Where they were asked for."""
+    times: list[float] = field(default_factory=list)
+    """Seconds from the request's submission to each token."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of all requests so far."""
+
+    steps: int = 0
+    chunks: int = 0
+    """Steps' parts of prompts that did not end them."""
+    preempted: int = 0
+    hit_tokens: int = 0
+    drafts: int = 0
+    """Guesses that were checked."""
+
+
+class Loop:
+    def __init__(
+        self, config: EngineConfig, *, blocks: int | None = None, prefix_caching: bool = False
+    ) -> None:
+        """``blocks``: that the scheduler knows of, where fewer than there are."""
+        config = config.on(pick_device(config.device).type)
+        self.runner = Runner(config)
+        self.counts = Counts()
+        self._scheduler = Scheduler(
+            BlockPool(blocks or self.runner.cache.blocks),
+            block_size=config.block_size,
+            max_sequences=config.max_num_seqs or 1,
+            max_tokens_per_step=config.max_batched_tokens or 1,
+            max_model_len=self.runner.max_model_len,
+            max_waiting=1000,
+            prefix_caching=prefix_caching,
+            lookahead=config.max_drafts if self.runner.speculation else 0,
+            chunked=config.chunked_prefill,
+        )
+        self._budget = self._scheduler.max_tokens_per_step
+        self.runner.warm_up()
+        self._ids = count()
+
+    def decode(self, prompts: list[list[int]], tokens: int) -> list[float]:
+        """Seconds of each step in which every prompt gains one token, drawing and scheduling included."""
+        # Those that begin first go on until the last has begun.
+        waiting = -(-sum(map(len, prompts)) // self._budget)
+        for prompt in prompts:
+            self._submit(prompt, _greedy(tokens + waiting + len(prompts)))
+        times = []
+        while not self._scheduler.idle:
+            began = time.perf_counter()
+            plan, _ = self._step()
+            if plan.tokens == len(prompts) == len(plan.work):
+                times.append(time.perf_counter() - began)
+        return times[:tokens]
+
+    def prefill(self, prompt: list[int]) -> float:
+        """Seconds from a prompt to its first token."""
+        self._submit(prompt, _greedy(1))
+        began = time.perf_counter()
+        while not self._scheduler.idle:
+            self._step()
+        return time.perf_counter() - began
+
+    def generate(
+        self, requests: Sequence[Asked], *, late: int = 0, adapters: Sequence[str | None] = ()
+    ) -> tuple[float, list[Answer]]:
+        """Seconds for all, and the answers. Each begins ``late`` steps after the one before it."""
+        began, step = time.perf_counter(), 0
+        answers: dict[int, Answer] = {}
+        submitted: dict[int, float] = {}
+        while len(answers) < len(requests) or not self._scheduler.idle:
+            while len(answers) < len(requests) and len(answers) * late <= step:
+                number = len(answers)
+                adapter = adapters[number] if adapters else None
+                request_id = self._submit(*requests[number], adapter)
+                answers[request_id], submitted[request_id] = Answer(), time.perf_counter()
+            _, gains = self._step()
+            step, now = step + 1, time.perf_counter()
+            for gain in gains:
+                answer = answers[gain.request_id]
+                answer.tokens += gain.tokens
+                answer.logprobs += gain.logprobs or []
+                answer.times += [now - submitted[gain.request_id]] * len(gain.tokens)
+        return time.perf_counter() - began, list(answers.values())
+
+    def _submit(self, prompt: list[int], params: SamplingParams, adapter: str | None = None) -> int:
+        number = next(self._ids)
+        self._scheduler.submit(Request(number, prompt, params, submitted=time.monotonic(), adapter=adapter))
+        return number
+
+    def _step(self) -> tuple[Plan, list[Progress]]:
+        plan, counts = self._scheduler.schedule(), self.counts
+        counts.steps += 1
+        counts.chunks += sum(work.sampling is None for work in plan.work)
+        counts.preempted += len(plan.preempted)
+        counts.hit_tokens += plan.hit_tokens
+        counts.drafts += sum(work.drafts for work in plan.work)
+        return plan, self._scheduler.update(plan, self.runner.execute(plan))
+
+
+def _greedy(tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=tokens, temperature=0)
