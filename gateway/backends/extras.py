@@ -66,6 +66,8 @@ SETTINGS = frozenset(
 )
 """Fields that cost what their tokens cost. ``prediction`` is not among them: what was predicted wrongly is billed as an
 answer, beside the cap. Nor are ``chat_template`` and ``mm_processor_kwargs``, which make a prompt longer than it is."""
+_PASSING = SETTINGS | {"tools"}
+"""Tools are looked at one by one."""
 NATIVE = frozenset(
     {
         *("cache_control", "diagnostics", "max_tokens", "messages", "metadata", "model", "output_config"),
@@ -113,7 +115,8 @@ def check(call: Call, request: ChatRequest, target: Target) -> None:
     if not _is_held(call, target):
         return
     allowed = call.policy.extras
-    _check_fields(request.params, SETTINGS | {"tools"}, _AT_NO_COST, allowed)
+    if not request.params.keys() <= _PASSING:
+        _check_fields(request.params, _PASSING, _AT_NO_COST, allowed)
     _check_tools(request.params.get("tools"), allowed)
     if "input_audio" not in allowed and any(_speaks(message) for message in request.messages or ()):
         raise _refused("messages", "input_audio")

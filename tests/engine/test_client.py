@@ -161,7 +161,8 @@ async def test_a_reader_who_is_behind_is_parked_and_loses_nothing(
             # Both seats are others'.
             assert await collect(client.submit(prompts)) == expected
             await free.wait()
-        assert slow._behind < 60 + 4 * 2, "what had been computed before it was parked, and no more"
+        # The bound, and the steps that were under way until the engine had heard of it: two tokens each.
+        assert slow._behind < 2 * 60, "what had been computed before it was parked, and no more"
         tokens: dict[int, list[int]] = {0: [], 1: []}
         async with asyncio.timeout(300):
             async for deltas in slow:
