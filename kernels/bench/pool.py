@@ -74,12 +74,10 @@ class Pool:
         waiting = deque(tasks)
         try:
             while waiting or any(worker.task is not None for worker in self._workers):
+                while waiting and time.time() > self._deadline:
+                    self._take(waiting.popleft(), Lost("no time left", skipped=True))
                 while waiting and (worker := self._free()) is not None:
-                    task = waiting.popleft()
-                    if time.time() > self._deadline:
-                        self._take(task, Lost("no time left", skipped=True))
-                    else:
-                        self._assign(worker, task)
+                    self._assign(worker, waiting.popleft())
                 self._receive()
         finally:
             for worker in self._workers:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -334,11 +335,24 @@ def test_a_rival_that_computes_something_else_is_not_compared(monkeypatch: pytes
     assert "wrong computes something else" in tried.fault and "absent" not in tried.fault
 
 
+class Here:
+    """A pool that does its tasks in this process."""
+
+    def __init__(self, work: Any, arguments: Any, jobs: int, deadline: float, begin: Any, take: Any) -> None:
+        self._work, self._arguments, self._begin, self._take = work, arguments, begin, take
+
+    def run(self, tasks: list[Any]) -> None:
+        for task in tasks:
+            self._begin(task)
+            self._take(task, self._work(*self._arguments, task)[0])
+
+
 def counting_cases(tiny: bool) -> list[Case]:
     return [case(name="first"), case(name="second")]
 
 
-def test_a_run_goes_on_where_the_last_one_broke_off(tmp_path: Path) -> None:
+def test_a_run_goes_on_where_the_last_one_broke_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "Pool", Here)
     file, about = tmp_path / "results.json", {"chip": "one"}
     told: list[str] = []
     options = Options(True, checks=1)
@@ -360,7 +374,10 @@ def test_a_run_goes_on_where_the_last_one_broke_off(tmp_path: Path) -> None:
     assert sorted(told) == ["first", "second"]
 
 
-def test_what_a_run_did_not_come_back_from_has_its_turn_last(tmp_path: Path) -> None:
+def test_what_a_run_did_not_come_back_from_has_its_turn_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "Pool", Here)
     file = tmp_path / "results.json"
     Journal(file, {}).begin("op", "first", "check")
     told: list[str] = []

@@ -26,7 +26,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
-def test_a_dry_run_measures_every_row_and_goes_on_where_it_broke_off(tmp_path: Path) -> None:
+def test_a_dry_run_measures_every_row(tmp_path: Path) -> None:
     file, table = tmp_path / "bench.json", tmp_path / "bench.md"
     arguments = ["--models", "qwen3-0.6b", "--rivals", "none", "--variants", "none"]
     arguments += ["--json", str(file), "--markdown", str(table), "--folder", str(tmp_path / "weights")]
@@ -41,9 +41,6 @@ def test_a_dry_run_measures_every_row_and_goes_on_where_it_broke_off(tmp_path: P
         assert not row.fault and row.tokens_per_second and row.first_tokens and row.ttft and row.itl
         assert row.of_limit and row.itl[0] <= row.itl[1]
     assert table.read_text().count("| qwen3-0.6b | engine |") == 2
-    again = bench(*arguments)
-    assert "2 rows are done" in again.stdout and again.returncode == 0
-    assert [Row(**row) for row in json.loads(file.read_text())["rows"]] == rows
 
 
 class Fake:
