@@ -76,7 +76,6 @@ def _assembler(folder: Path) -> dict[str, str] | None:
     return {
         "TRITON_PTXAS_PATH": str(path),
         "TRITON_PTXAS_BLACKWELL_PATH": str(path),
-        "PTXAS_OPTIONS": "--regAllocOptLevel=2",
         "TRITON_CACHE_DIR": str(folder / "cache-newer"),
     }
 

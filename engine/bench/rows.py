@@ -43,7 +43,8 @@ def measure(row: dict[str, Any], answers: int, tokens: int, first: float, full: 
         **row,
         tokens_per_second=answers * tokens / seconds,
         first_tokens=first,
-        per_token=(seconds - first) / (tokens - 1) if tokens > 1 else None,
+        # Of runs so short that setting up is what they take, nothing is known.
+        per_token=(seconds - first) / (tokens - 1) if tokens > 1 and seconds > first else None,
         **told,
     )
 

@@ -47,7 +47,14 @@ def transformers(asked: dict[str, Any]) -> Generate:
     )
     model = model.to(device).eval()
 
+    sized = 0
+
     def generate(prompts: list[list[int]], tokens: int) -> int:
+        nonlocal sized
+        if sized not in (0, len(prompts)):
+            # Its cache was sized for as many as came first.
+            model.destroy_cached_continuous_batching_manager()
+        sized = len(prompts)
         # One length for all: it knows no other way to stop than that and an end token, which random weights lack.
         config = GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
         # Without a persistent manager each call would set up its cache and record its CUDA graphs anew.

@@ -119,6 +119,8 @@ def test_rows_stand_beside_others() -> None:
     assert ours == Row("m", "engine", 2, 1.5, 1.0, 1.5, (1.0, 1.0), (1.5, 2.0))
     theirs = measure({"model": "m", "way": "vllm", "batch": 2}, 2, 3, 1.0, {"seconds": 8.0})
     assert theirs.itl is None
+    # Shorter than the run of one token, as tiny ones may be: nothing is told.
+    assert measure({"model": "m", "way": "vllm", "batch": 2}, 2, 3, 1.0, {"seconds": 0.9}).per_token is None
     assert cells(ours, [ours, theirs])[4] == "2.00 vllm"
     assert cells(theirs, [ours, theirs])[4] == ""
     assert "| m | engine | 9 | it broke |" in markdown([Row("m", "engine", 9, fault="it broke")], "about")
