@@ -223,7 +223,11 @@ async def test_restarted_with_nothing(own_redis: RedisServer, guarded: GuardedCo
 
 
 async def test_a_quick_restart_is_no_new_beginning(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+    async def registered() -> bool:
+        return guarded._store._registered
+
     assert (await guarded.reserve("a", limits(), ONE)).admitted
+    await eventually(registered)
     own_redis.kill()
     own_redis.start()
     async with within(0.3):

@@ -708,8 +708,11 @@ async def test_what_is_put_into_the_prompt_cache_is_billed_as_such(
     policy = claude(
         upstream.base_url, prices={"claude/claude": {"input": 1.0, "cached_input": 0.1, "output": 5.0}}
     )
-    cut = (*stream(sse(*EVENTS[:4]), whole=False), Do.CLOSE)
-    upstream.scripts = [stream(sse(*EVENTS)), reply(WHOLE), reply(WHOLE), cut]
+    # Each has an id of its own: an answer with that of the one before is taken for that one, come late.
+    begun = {**EVENTS[0], "message": {**EVENTS[0]["message"], "id": "msg_04"}}
+    cut = (*stream(sse(begun, *EVENTS[1:4]), whole=False), Do.CLOSE)
+    wholes = [reply({**WHOLE, "id": f"msg_0{number}"}) for number in (2, 3)]
+    upstream.scripts = [stream(sse(*EVENTS)), *wholes, cut]
     async with serving(tmp_path / "policies", policy) as gateway:
         http = gateway.http
         chat = {"model": "claude", "messages": ASK["messages"]}
