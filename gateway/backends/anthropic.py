@@ -128,6 +128,7 @@ class AnthropicBackend:
             orjson.dumps(body),
             at_once=not asked.stream,
             reading_of=reading_of,
+            owner=call.principal.tenant,
             on_send=call.leaves,
         )
         async with aclosing(chunks):

@@ -18,6 +18,7 @@ from gateway.backends.scrubbing import Scrubber
 from gateway.backends.upstream_errors import Outage
 from gateway.errors import DeadlineExceeded, GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.policy.schema import Timeouts
+from gateway.turns import Turns
 from gateway.types import Chunk, Chunks
 
 MAX_ERROR = MAX_SHORT = 64 * 2**10
@@ -25,6 +26,8 @@ MAX_ERROR = MAX_SHORT = 64 * 2**10
 
 PIECE = 2**14
 """Bytes of a stream that are taken apart before others may have their turn: they can hold a thousand events."""
+LONG = 2**18
+"""Bytes of a whole answer past which it takes turns with others: its numbers are parsed as they come."""
 TURN = 0.005
 """Seconds for which chunks that came together are passed on before others have their turn."""
 
@@ -72,6 +75,7 @@ class Exchange:
         self.backend = backend
         self.outage = outage or Outage()
         self._client = Client(transport=transport)
+        self._turns = Turns()
         self._read_error = read_error
         self._scrubber = Scrubber(backend, api_key, urlsplit(base_url).hostname)
 
@@ -84,24 +88,28 @@ class Exchange:
         *,
         at_once: bool,
         reading_of: ReadingOf,
+        owner: str = "",
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
         on_send: Callable[[], None] | None = None,
     ) -> Chunks:
         """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all.
 
+        What takes long takes turns with other answers, those of one ``owner`` in one line.
         ``on_send`` is called when the request is about to be written, ``on_headers`` with an answer's headers before
         its first chunk.
         """
         with self._scrubber.about(body):
             if at_once:
                 reading = reading_of(False)
-                answer, is_whole = await self._whole(endpoint, headers, clock, body, reading.feed, on_send)
+                answer, is_whole = await self._whole(
+                    endpoint, headers, clock, body, reading.feed, owner, on_send
+                )
                 if on_headers is not None:
                     on_headers(answer.headers)
                 if is_whole:
                     chunks = reading.finish()
                     self._identify(answer, chunks)
-                    turn = _Turn()
+                    turn = _Turn(self._turns, owner)
                     for chunk in chunks:
                         yield chunk
                         await turn.over()
@@ -115,7 +123,7 @@ class Exchange:
                 identified = False
                 async with aclosing(self._parts(answer, clock)) as parts:
                     async for part in parts:
-                        turn = _Turn()
+                        turn = _Turn(self._turns, owner)
                         for piece in _pieces(part):
                             if reading.done:
                                 break
@@ -181,7 +189,7 @@ class Exchange:
                 raise UpstreamFailed(f"Backend '{self.backend}' sent an answer of over {MAX_SHORT} bytes.")
 
         with self._scrubber.about(body):
-            answer, is_whole = await self._whole(endpoint, headers, clock, body, take)
+            answer, is_whole = await self._whole(endpoint, headers, clock, body, take, "")
             if not is_whole:
                 await answer.aclose()
             return told if is_whole else None
@@ -216,6 +224,7 @@ class Exchange:
         clock: Clock,
         body: bytes,
         take: Callable[[bytes], object],
+        owner: str,
         on_send: Callable[[], None] | None = None,
     ) -> tuple[Answer, bool]:
         """An answer whose body was given to ``take``, awaited in one go; or a stream, and False: the caller's to read
@@ -229,7 +238,7 @@ class Exchange:
                     self.outage.over()
                     if is_stream(answer):
                         return answer, False
-                    await self._body(answer, take)
+                    await self._body(answer, take, owner)
                     return answer, True
         except httpx.TransportError as error:
             raise upstream_errors.from_transport(self.backend, error, self.outage) from error
@@ -237,9 +246,13 @@ class Exchange:
             raise late(self.backend, clock) from None
         raise await self._refusal(answer, clock)
 
-    async def _body(self, answer: Answer, take: Callable[[bytes], object]) -> None:
+    async def _body(self, answer: Answer, take: Callable[[bytes], object], owner: str) -> None:
+        size = 0
         try:
             async for part in answer:
+                size += len(part)
+                if size > LONG:
+                    await self._turns.take(owner)
                 take(part)
         except httpx.TransportError as error:
             raise self._cut() from error
@@ -293,15 +306,18 @@ class Exchange:
 class _Turn:
     """One answer's time at the loop. Chunks that stand ready are passed on without a pause, however many there are."""
 
-    __slots__ = ("_began",)
+    __slots__ = ("_began", "_owner", "_turns")
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns, owner: str) -> None:
+        self._turns = turns
+        self._owner = owner
         self._began = time.perf_counter()
 
     async def over(self) -> None:
         """Let others run, if it has been long."""
         if time.perf_counter() - self._began > TURN:
             await asyncio.sleep(0)
+            await self._turns.take(self._owner)
             self._began = time.perf_counter()
 
 

@@ -106,6 +106,7 @@ class OpenAIBackend:
                 orjson.dumps(dialect.write_request(request, target.model)),
                 at_once=not request.stream,
                 reading_of=reading_of,
+                owner=call.principal.tenant,
                 on_headers=on_headers,
                 on_send=call.leaves,
             )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gateway.guards.actions.offload import Offload
-from gateway.guards.actions.turns import Turns
 from gateway.guards.scanners.scanner import Scanner
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, ToxicityGuard
+from gateway.turns import Turns
 
 _REMEMBERED = 10_000
 """Tenants; those of tokens need not be in the policy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, formatdate
@@ -16,9 +16,11 @@ import orjson
 import pytest
 
 from gateway import errors
+from gateway.backends.exchange import LONG
 from gateway.backends.http1 import REST
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.transport import AiohttpTransport
+from gateway.backends.vector_reading import VectorsBody
 from gateway.types import Call, Chunk, Usage
 from tests.fakes import (
     DONE,
@@ -1083,3 +1085,38 @@ async def test_only_a_server_that_can_is_asked_to_go_on(upstream: FakeUpstream, 
     assert sent.get("continue_final_message", False) is continues
     assert ("add_generation_prompt" in sent) is continues
     await backend.aclose()
+
+
+async def test_long_answers_are_taken_in_turns(
+    upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many come at once, one part of one of them is computed in a round of the loop."""
+    rounds, fed = 0, [0, 0]
+
+    def counted(self: VectorsBody, part: bytes, of: Callable[..., Any] = VectorsBody.feed) -> Any:
+        nonlocal fed
+        sizes[id(self)] = sizes.get(id(self), 0) + len(part)
+        if sizes[id(self)] > LONG:
+            fed = [rounds, fed[1] + 1 if fed[0] == rounds else 1]
+            most.append(fed[1])
+        return of(self, part)
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            await asyncio.sleep(0)
+            rounds += 1
+
+    sizes: dict[int, int] = {}
+    most: list[int] = []
+    monkeypatch.setattr(VectorsBody, "feed", counted)
+    vectors = [{"object": "embedding", "index": i, "embedding": [0.5] * 1536} for i in range(400)]
+    upstream.scripts = [reply({"object": "list", "data": vectors, "usage": {"prompt_tokens": 400}})] * 5
+    backend = backend_at(upstream.base_url)
+    counting = asyncio.create_task(count())
+    calls = [a_call(stream=False, prompt=["a"] * 400, embeds=True) for _ in range(5)]
+    answers = await asyncio.gather(*(ask(backend, call) for call in calls))
+    counting.cancel()
+    await backend.aclose()
+    assert [sum(chunk.delta is not None for chunk in chunks) for chunks in answers] == [400] * 5
+    assert len(most) > 20 and max(most) == 1

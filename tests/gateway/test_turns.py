@@ -11,10 +11,10 @@ from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
 from gateway.guards.actions.judgement import Judgement
 from gateway.guards.actions.pieces import PIECE
-from gateway.guards.actions.turns import Turns
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import InjectionGuard
+from gateway.turns import Turns
 from gateway.types import Call, Principal
 from tests.fakes import a_call
 

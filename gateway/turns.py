@@ -1,7 +1,7 @@
-"""Long scans take turns: one piece in each round of the event loop, and callers one after the other.
+"""What takes long takes turns: one piece in each round of the event loop, and callers one after the other.
 
-A scan computes in the loop that everybody needs. Were each to go on after every piece as soon as it likes, sixty texts
-of one caller would put sixty pieces before anybody else's next step.
+Scans of texts and vectors of embeddings are computed in the loop that everybody needs. Were each to go on after every
+piece as soon as it likes, sixty of one caller would put sixty pieces before anybody else's next step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 
 
 class Turns:
-    """For all scans of one event loop."""
+    """For one kind of work in one event loop."""
 
     def __init__(self) -> None:
         self._taken = False
@@ -20,7 +20,7 @@ class Turns:
         """By caller; whose turn comes next is first."""
 
     async def take(self, owner: str) -> None:
-        """Wait until a piece of ``owner``'s may be scanned. Nothing needs to be given back."""
+        """Wait until a piece of ``owner``'s may be computed. Nothing needs to be given back."""
         loop = asyncio.get_running_loop()
         if not self._taken:
             self._taken = True
