@@ -151,6 +151,11 @@ class Counting:
             return None
 
 
+def whole(entrance: Entrance, content: Content, answering: Handler) -> Handler:
+    """What a request for an answer passes, from its arrival to a model and back."""
+    return entrance.handler(content.handler(answering))
+
+
 def fold(stages: list[Stage], handler: Handler) -> Handler:
     """``stages`` around ``handler``, the first outermost."""
     for stage in reversed(stages):

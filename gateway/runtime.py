@@ -46,7 +46,7 @@ from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.spent import read_spent
-from gateway.pipeline import Answering, Beside, Content, Counting, Entrance
+from gateway.pipeline import Answering, Beside, Content, Counting, Entrance, whole
 from gateway.policy import schema
 from gateway.policy.advice import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
@@ -268,7 +268,7 @@ class Generations:
             caches=caches,
             flags=flags,
             repeats=Repeats(caches, guards, quotas, metrics=self._metrics, receipts=receipts, books=books),
-            handler=entrance.handler(content.handler(answering)),
+            handler=whole(entrance, content, answering),
             moderator=entrance.handler(moderator.handle),
             counter=Counting(guards, flags, router, backends, self._metrics).handler(),
             readiness=readiness,

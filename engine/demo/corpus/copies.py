@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 
-from engine.demo.corpus import calls
+import engine.demo.corpus.calls as calls
 
 
 def drills(rng: random.Random) -> tuple[tuple[str, str], ...]:
