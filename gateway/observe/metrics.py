@@ -100,10 +100,16 @@ class Metrics:
             ["model"],
             _GAPS,
         )
-        self.queue = make.histogram(
-            "tollgate_queue_seconds",
-            "From arrival until a backend was given the request.",
+        self.dispatch_seconds = make.histogram(
+            "tollgate_dispatch_seconds",
+            "From arrival until the request was sent to a backend: guards, queue and failed attempts included.",
             ["model"],
+            _SECONDS,
+        )
+        self.queue_seconds = make.histogram(
+            "tollgate_queue_seconds",
+            "Wait in a backend's queue, 0 where there was a free slot; those that gave up waiting included.",
+            ["backend", "tier"],
             _SECONDS,
         )
         self.tokens = make.counter(
@@ -123,12 +129,12 @@ class Metrics:
         )
         self.pool_in_flight = make.gauge(
             "tollgate_backend_requests_in_flight",
-            "Requests under way at a backend.",
+            "Requests in flight at a backend.",
             ["backend"],
         )
         self.pool_waiting = make.gauge(
             "tollgate_backend_requests_waiting",
-            "Requests that wait for a place at a backend.",
+            "Requests waiting in a backend's queue.",
             ["backend"],
         )
         self.attempts = make.counter(

@@ -46,6 +46,8 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
             note(call, entry)
 
     def note(call: Call, entry: Entry) -> None:
+        if not call.shadow:
+            metrics.queue_seconds.labels(entry.pool.name, call.principal.tier).observe(entry.waited)
         call.receipt.note(
             "queue",
             pool=entry.pool.name,
@@ -76,7 +78,7 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                     call.cap = await call.purse.hold(call)
                 sent = clock()
                 call.hints = gate.hints(call, sent)
-                metrics.queue.labels(call.model).observe(sent - call.started)
+                metrics.dispatch_seconds.labels(call.model).observe(sent - call.started)
                 in_flight = metrics.pool_in_flight.labels(entry.pool.name)
                 in_flight.inc()
                 first_token: float | None = None

@@ -227,6 +227,30 @@ async def test_nobody_waits_longer_than_the_tier_does() -> None:
 
 
 @in_virtual_time
+async def test_the_queues_own_wait_has_a_metric_and_the_time_to_dispatch_another() -> None:
+    gate = Gate(tiers={"pro": {"max_wait": "2s"}}, model=Model(first=1, tokens=1))
+    calls = [gate.call("pro"), gate.call("pro"), gate.call("free")]
+    for call in calls:
+        call.started -= 5.0  # spent in guards, say
+    await asyncio.gather(*(gate.start(call) for call in calls))
+
+    def waits(metric: str, **labels: str) -> tuple[float, float]:
+        return gate.figure(f"{metric}_count", **labels), gate.figure(f"{metric}_sum", **labels)
+
+    assert waits("tollgate_queue_seconds", backend="up", tier="pro") == (2, pytest.approx(1.0, abs=0.2))
+    assert waits("tollgate_queue_seconds", backend="up", tier="free") == (1, pytest.approx(2.0, abs=0.3))
+    assert waits("tollgate_dispatch_seconds", model="m") == (3, pytest.approx(18.0, abs=0.5))
+
+    gate.model.first = 100
+    first, late = gate.start(gate.call("pro")), gate.start(gate.call("pro"))
+    with pytest.raises(Overloaded):
+        await late
+    waited = gate.figure("tollgate_queue_seconds_sum", backend="up", tier="pro")
+    assert waited == pytest.approx(1.0 + 2.0, abs=0.2), "giving up is a wait, too"
+    await left(first)
+
+
+@in_virtual_time
 async def test_nobody_waits_past_the_deadline() -> None:
     gate = Gate(model=Model(first=100))
     first = gate.start(gate.call())
