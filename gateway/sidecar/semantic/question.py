@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from gateway.sidecar.semantic import lexicon as words
+from gateway.sidecar.semantic.lexicon import groups_of, lexicon
+from gateway.sidecar.semantic.stemmer import stem
 
 MAX_CHARACTERS = 1000
 """Of a longer question the embedding sees but a part: such a one must be the same to the letter."""
@@ -66,34 +67,17 @@ class Question:
     """What is neither word nor punctuation, in order: emoji, operators, the vowel signs of some scripts."""
 
 
-def stem(word: str) -> str:
-    """A light stemmer: plural, past and progressive endings only, so that ``hopeful`` and ``hopeless`` stay apart."""
-    word = word.removesuffix("'s")
-    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        word = word[:-2] if word.endswith(("ches", "shes", "xes", "sses")) else word[:-1]
-    for ending in ("ing", "ed"):
-        if len(word) > len(ending) + 2 and word.endswith(ending) and not word.endswith("eed"):
-            word = word[: -len(ending)]
-            if word[-1] == word[-2] and word[-1] not in "lsz":
-                word = word[:-1]
-            break
-    if len(word) > 3 and word.endswith(("e", "y", "i")):
-        word = word[:-2] if word.endswith("ie") else word[:-1]
-    return word
-
-
-_SYNONYMS = {stem(word): stem(group) for word, group in words.SYNONYMS.items()}
-
-
 def canonical(word: str) -> str:
     """The stem of a word, or of the word that stands for its synonyms."""
-    root = stem(words.ALIASES.get(word) or words.UNITS.get(word, word))
-    return _SYNONYMS.get(root, root)
+    words = lexicon()
+    root = stem(words.aliases.get(word) or words.units.get(word, word))
+    return words.synonyms_by_stem.get(root, root)
 
 
 @lru_cache(maxsize=4096)
 def read(text: str) -> Question:
     """Read a question."""
+    words = lexicon()
     text = _SUPERSCRIPT.sub(lambda power: "^" + power[0], text[:MAX_CHARACTERS])
     text = unicodedata.normalize("NFKC", text).replace("’", "'")
     found = [(match[0], match.start()) for match in _TOKEN.finditer(text)]
@@ -101,20 +85,20 @@ def read(text: str) -> Question:
     tokens: list[str] = []
     for token in spelled:
         low = token.lower()
-        if low in words.CONTRACTIONS:
-            tokens += words.CONTRACTIONS[low].split()
+        if low in words.contractions:
+            tokens += words.contractions[low].split()
         elif low.endswith("n't"):
             tokens += [low[:-3], "not"]
         elif "'" in low and low.rpartition("'")[2] in {"s", "re", "ve", "ll", "d", "m"}:
             tokens.append(low.rpartition("'")[0])
         else:
-            tokens.append(words.ALIASES.get(low, low) if "." in low else low)
+            tokens.append(words.aliases.get(low, low) if "." in low else low)
     numbers, codes, spoken = _numbers(tokens, spelled)
     names = _names(found, text)
     content = tuple(
         canonical(token)
         for position, token in enumerate(tokens)
-        if position not in spoken and token not in words.FUNCTION and (len(token) > 1 or token.isalnum())
+        if position not in spoken and token not in words.function and (len(token) > 1 or token.isalnum())
     )
     return Question(
         text=text,
@@ -125,11 +109,11 @@ def read(text: str) -> Question:
         codes=frozenset(codes),
         names=names,
         units=_units(tokens),
-        dates=words.same_group(tokens, words.DATES) | _periods(tokens),
+        dates=groups_of(tokens, words.dates) | _periods(tokens),
         forms=_forms(tokens),
-        audiences=_asked(tokens, words.AUDIENCES, words.ASKS_AUDIENCE),
+        audiences=_asked(tokens, words.audiences, words.asks_audience),
         kind=_kind(tokens),
-        negations=sum(token in words.NEGATIONS for token in tokens),
+        negations=sum(token in words.negations for token in tokens),
         signs=_signs(text),
     )
 
@@ -145,6 +129,7 @@ def _signs(text: str) -> str:
 
 def _numbers(tokens: list[str], spelled: list[str]) -> tuple[list[float], set[str], set[int]]:
     """The numbers, the words that are part number and part not, and the positions of both."""
+    words = lexicon()
     numbers: list[float] = []
     codes: set[str] = set()
     positions: set[int] = set()
@@ -153,29 +138,29 @@ def _numbers(tokens: list[str], spelled: list[str]) -> tuple[list[float], set[st
         value: float | None = None
         if match := _NUMBER.fullmatch(token.replace(",", "")):
             tail = match[2].rstrip("%")
-            if tail in words.MAGNITUDES:
-                value = float(match[1]) * words.MAGNITUDES[tail]
-            elif not tail or tail in {"st", "nd", "rd", "th", "s"} or tail in words.UNITS:
+            if tail in words.magnitudes:
+                value = float(match[1]) * words.magnitudes[tail]
+            elif not tail or tail in {"st", "nd", "rd", "th", "s"} or tail in words.units:
                 value = float(match[1])
             else:
                 codes.add(token)
                 positions.add(position)
-        elif token in words.MAGNITUDES and len(token) > 2:
-            value = words.MAGNITUDES[token] * (1.0 if open_value is None else open_value)
+        elif token in words.magnitudes and len(token) > 2:
+            value = words.magnitudes[token] * (1.0 if open_value is None else open_value)
             if open_value is not None:
                 numbers.pop()
-        elif token != "one" and token in words.UNITS_OF_TEN:
-            value = float(words.UNITS_OF_TEN[token])
-            if open_value in words.TENS.values():
+        elif token != "one" and token in words.units_of_ten:
+            value = float(words.units_of_ten[token])
+            if open_value in words.tens.values():
                 value += numbers.pop()
-        elif token in words.TENS:
-            value = float(words.TENS[token])
-        elif token in words.ORDINALS and not (
+        elif token in words.tens:
+            value = float(words.tens[token])
+        elif token in words.ordinals and not (
             token == "second" and position and tokens[position - 1] == "per"
         ):
-            value = float(words.ORDINALS[token])
-        elif token in words.OTHER_NUMBERS:
-            value = words.OTHER_NUMBERS[token]
+            value = float(words.ordinals[token])
+        elif token in words.other_numbers:
+            value = words.other_numbers[token]
         elif any(character.isdigit() for character in token):
             codes.add(token.replace("-", ""))
             positions.add(position)
@@ -183,27 +168,28 @@ def _numbers(tokens: list[str], spelled: list[str]) -> tuple[list[float], set[st
         if value is not None:
             numbers.append(value)
             positions.add(position)
-    numbers += [float(words.ROMAN[token]) for token in spelled if token in words.ROMAN]
+    numbers += [float(words.roman[token]) for token in spelled if token in words.roman]
     return numbers, codes, positions
 
 
 def _names(found: list[tuple[str, int]], text: str) -> frozenset[str]:
     """Names, as canonical words. Titles In Capitals tell nothing, so there only known names count."""
-    plain = [token for token, _ in found if token[0].isalpha() and token.lower() not in words.FUNCTION]
+    words = lexicon()
+    plain = [token for token, _ in found if token[0].isalpha() and token.lower() not in words.function]
     capitals = sum(token[0].isupper() for token in plain)
     headline = len(plain) > 3 and capitals > 0.7 * len(plain)
     names = set()
     for token, start in found:
         low = token.lower().removesuffix("'s")
-        known = low in words.TOPICS or low in words.LANGUAGES
+        known = low in words.topics or low in words.languages
         if len(token) == 1 and token.isupper() and token not in "IA" and start:
             names.add(low)  # vitamin C, plan B
         if known or (
             token[0].isupper()
-            and low not in words.FUNCTION
-            and low not in words.DATES
-            and low not in words.COMMON
-            and low not in words.UNITS
+            and low not in words.function
+            and low not in words.dates
+            and low not in words.common
+            and low not in words.units
             and (token[1:] != token[1:].lower() or not headline)
             and not (headline and text.isupper())
             and start
@@ -217,22 +203,23 @@ _BEFORE_UNIT = frozenset(("a", "an", "half", "degree", "degrees", "square", "cub
 
 
 def _units(tokens: list[str]) -> frozenset[str]:
+    words = lexicon()
     units = set()
     for position, token in enumerate(tokens):
         before = tokens[position - 1] if position else ""
-        if (match := _NUMBER.fullmatch(token)) and match[2] in words.UNITS:
-            units.add(words.UNITS[match[2]])
-        elif token in words.UNITS:
-            numeric = before[:1].isdigit() or before in words.UNITS_OF_TEN or before in words.MAGNITUDES
-            known = not token.isalpha() or words.UNITS[token] in words.CURRENCIES
+        if (match := _NUMBER.fullmatch(token)) and match[2] in words.units:
+            units.add(words.units[match[2]])
+        elif token in words.units:
+            numeric = before[:1].isdigit() or before in words.units_of_ten or before in words.magnitudes
+            known = not token.isalpha() or words.units[token] in words.currencies
             if (
                 numeric
                 or known
-                or before in words.ASKS_UNIT
-                or before in words.TENS
+                or before in words.asks_unit
+                or before in words.tens
                 or before in _BEFORE_UNIT
             ):
-                units.add(words.UNITS[token])
+                units.add(words.units[token])
         elif token in {"am", "pm"} and before[:1].isdigit():
             units.add(token)
     return frozenset(units)
@@ -240,10 +227,11 @@ def _units(tokens: list[str]) -> frozenset[str]:
 
 def _periods(tokens: list[str]) -> set[str]:
     """``last week``, ``this week``."""
+    words = lexicon()
     return {
-        f"{one} {words.UNITS.get(following, following)}"
+        f"{one} {words.units.get(following, following)}"
         for one, following in pairwise(tokens)
-        if one in words.NEARBY and (following in words.UNITS or following in words.DATES)
+        if one in words.nearby and (following in words.units or following in words.dates)
     }
 
 
@@ -254,30 +242,32 @@ def _asked(tokens: list[str], groups: Mapping[str, str], asking: frozenset[str])
         for position, token in enumerate(tokens)
         if token in groups
         and any(
-            before in asking or before.isdigit() or before in words.UNITS_OF_TEN
+            before in asking or before.isdigit() or before in lexicon().units_of_ten
             for before in tokens[max(0, position - 3) : position]
         )
     )
 
 
 def _forms(tokens: list[str]) -> frozenset[str]:
+    words = lexicon()
     return (
-        words.same_group(tokens, words.FORMS)
-        | _asked(tokens, words.WEAK_FORMS, words.ASKS_FORM)
+        groups_of(tokens, words.forms)
+        | _asked(tokens, words.weak_forms, words.asks_form)
         | {
             token
             for position, token in enumerate(tokens[1:])
-            if token in words.LANGUAGES and tokens[position] == "in"
+            if token in words.languages and tokens[position] == "in"
         }
     )
 
 
 def _kind(tokens: list[str]) -> str:
     """The question word, wherever it stands, with what it measures; else the verb that begins the sentence."""
+    words = lexicon()
     for position, token in enumerate(tokens):
-        if kind := words.QUESTION_KINDS.get(token):
+        if kind := words.question_kinds.get(token):
             following = tokens[position + 1] if position + 1 < len(tokens) else ""
-            if kind == "how" and following in words.MEASURES:
+            if kind == "how" and following in words.measures:
                 return f"how {following}"
             if kind == "how" and following == "come":
                 return "why"

@@ -9,21 +9,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
+from functools import cache
 from itertools import combinations, pairwise
 
-from gateway.sidecar.semantic import lexicon as words
-from gateway.sidecar.semantic.question import MAX_CHARACTERS, Question, canonical, read, stem
+from gateway.sidecar.semantic.lexicon import Words, groups_of, lexicon
+from gateway.sidecar.semantic.question import MAX_CHARACTERS, Question, canonical, read
 
 Rule = Callable[[Question, Question], bool]
 """True when the questions differ."""
 
-_KNOWN = frozenset(canonical(word) for word in words.TOPICS | words.LANGUAGES)
-_GENERIC = frozenset(canonical(word) for word in words.GENERIC)
-_OPPOSITES: dict[str, frozenset[str]] = {}
-for _left, _right in words.OPPOSITES:
-    for _these, _those in ((_left, _right), (_right, _left)):
-        for _root in map(stem, _these):
-            _OPPOSITES[_root] = _OPPOSITES.get(_root, frozenset()) | {stem(other) for other in _those}
+_IMPLIED = 1.0
+"""``first`` may be there or not."""
+
+
+@cache
+def _topics_and_languages() -> Words:
+    words = lexicon()
+    return frozenset(map(canonical, words.topics | words.languages))
+
+
+@cache
+def _generic() -> Words:
+    return frozenset(map(canonical, lexicon().generic))
 
 
 def refusal(a: str, b: str) -> str | None:
@@ -48,14 +55,14 @@ def number(a: Question, b: Question) -> bool:
     if only_a and only_b:
         return True
     # Saying the same number again is no difference, and nor is a "first" that goes without saying.
-    beyond = (only_a | only_b) - set(words.SOFT_NUMBERS) - (set(a.numbers) & set(b.numbers))
+    beyond = (only_a | only_b) - {_IMPLIED} - (set(a.numbers) & set(b.numbers))
     return bool(beyond) or a.codes != b.codes
 
 
 def unit(a: Question, b: Question) -> bool:
     """A currency that only one names may go without saying."""
     only_a, only_b = a.units - b.units, b.units - a.units
-    return bool((only_a and only_b) or (only_a | only_b) - words.CURRENCIES)
+    return bool((only_a and only_b) or (only_a | only_b) - lexicon().currencies)
 
 
 def date(a: Question, b: Question) -> bool:
@@ -86,7 +93,7 @@ def _fuller(a: Question, missing: frozenset[str]) -> frozenset[str]:
     return frozenset(
         one
         for one, following in pairwise(roots)
-        if one in missing and following in shared and one not in _KNOWN
+        if one in missing and following in shared and one not in _topics_and_languages()
     )
 
 
@@ -99,7 +106,7 @@ def negation(a: Question, b: Question) -> bool:
 def _prefixed(only: frozenset[str], others: frozenset[str]) -> bool:
     """``unsafe`` and ``safe``, ``hopeless`` and ``hopeful``."""
     for word in only:
-        for prefix in words.NEGATIVE_PREFIXES:
+        for prefix in lexicon().negative_prefixes:
             bare = word.removeprefix(prefix).lstrip("-")
             if len(bare) >= 3 and bare != word and bare in others:
                 return True
@@ -112,16 +119,17 @@ def _prefixed(only: frozenset[str], others: frozenset[str]) -> bool:
 
 def opposite(a: Question, b: Question) -> bool:
     only_a, only_b = a.stems - b.stems, b.stems - a.stems
-    return any(not only_b.isdisjoint(_OPPOSITES.get(word, ())) for word in only_a)
+    return any(not only_b.isdisjoint(lexicon().opposites_by_stem.get(word, ())) for word in only_a)
 
 
 def order(a: Question, b: Question) -> bool:
     """The same things, with their parts swapped: ``from A to B``, ``does A eat B``."""
+    words = lexicon()
     permuted = Counter(a.tokens) == Counter(b.tokens)
-    if permuted and _symbols(a) != _symbols(b) and words.JOINING.isdisjoint(a.tokens):
+    if permuted and _symbols(a) != _symbols(b) and words.joining.isdisjoint(a.tokens):
         return True
     shared = set(a.content) & set(b.content)
-    if len(shared) < 2 or a.tokens == b.tokens or not words.MUTUAL.isdisjoint(a.tokens):
+    if len(shared) < 2 or a.tokens == b.tokens or not words.mutual.isdisjoint(a.tokens):
         return False
     first_a, first_b = _places(a, shared), _places(b, shared)
     named = a.names | b.names
@@ -129,9 +137,9 @@ def order(a: Question, b: Question) -> bool:
         if (first_a[x] < first_a[y]) == (first_b[x] < first_b[y]):
             continue
         between_a, between_b = _between(a, first_a[x], first_a[y]), _between(b, first_b[x], first_b[y])
-        if between_a <= words.SYMMETRIC and between_b <= words.SYMMETRIC:
+        if between_a <= words.symmetric and between_b <= words.symmetric:
             continue
-        if permuted or between_a & between_b & words.DIRECTED:
+        if permuted or between_a & between_b & words.directed:
             return True
         if between_a and between_b and x in named and y in named:
             return True
@@ -166,7 +174,8 @@ def form(a: Question, b: Question) -> bool:
 
 
 def length(a: Question, b: Question) -> bool:
-    return words.same_group(a.tokens, words.LENGTHS) != words.same_group(b.tokens, words.LENGTHS)
+    words = lexicon()
+    return groups_of(a.tokens, words.lengths) != groups_of(b.tokens, words.lengths)
 
 
 def audience(a: Question, b: Question) -> bool:
@@ -175,9 +184,10 @@ def audience(a: Question, b: Question) -> bool:
 
 def question(a: Question, b: Question) -> bool:
     """``why``, ``when``, ``who`` and the quantities ask for different things; ``how`` and ``what`` may not."""
+    words = lexicon()
     if a.kind == b.kind:
         return False
-    auxiliary = words.AUXILIARIES.get(a.kind), words.AUXILIARIES.get(b.kind)
+    auxiliary = words.auxiliaries.get(a.kind), words.auxiliaries.get(b.kind)
     if None not in auxiliary:
         return auxiliary[0] != auxiliary[1] and not reworded(a, b)
     kinds = {a.kind, b.kind}
@@ -185,14 +195,14 @@ def question(a: Question, b: Question) -> bool:
         return True
     measured = [kind for kind in kinds if kind.startswith("how ")]
     if measured:
-        noun = words.MEASURED.get(measured[0].removeprefix("how "), frozenset())
+        noun = words.measured.get(measured[0].removeprefix("how "), frozenset())
         return len(measured) == 2 or (noun.isdisjoint(a.tokens) and noun.isdisjoint(b.tokens))
     return kinds in ({"where", "who"}, {"how", "who"}, {"how", "where"})
 
 
 def quantifier(a: Question, b: Question) -> bool:
-    strict = words.STRICT_QUANTIFIERS
-    differ = words.same_group(a.tokens, strict) != words.same_group(b.tokens, strict)
+    strict = lexicon().strict_quantifiers
+    differ = groups_of(a.tokens, strict) != groups_of(b.tokens, strict)
     return differ and not reworded(a, b)
 
 
@@ -218,10 +228,11 @@ def reworded(a: Question, b: Question) -> bool:
 def unmatched(a: Question, b: Question) -> list[str]:
     """Content words of ``a`` that ``b`` says in no way; those that say little are left out."""
     there = set(b.content)
+    generic = _generic()
     return [
         word
         for word in dict.fromkeys(a.content)
-        if word not in there and word not in _GENERIC and not any(related(word, other) for other in there)
+        if word not in there and word not in generic and not any(related(word, other) for other in there)
     ]
 
 
@@ -229,7 +240,7 @@ def related(one: str, other: str) -> bool:
     """Forms of one word (``educate``, ``educational``), or one of them with a letter too many or two swapped."""
     short, long = sorted((one, other), key=len)
     same = _common(short, long)
-    if same >= 4 and short[same:] in words.SUFFIXES and long[same:] in words.SUFFIXES:
+    if same >= 4 and {short[same:], long[same:]} - {""} <= lexicon().suffixes:
         return True
     if len(short) < 6 or len(long) - len(short) > 1 or short[:2] != long[:2]:
         return False

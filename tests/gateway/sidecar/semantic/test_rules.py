@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sidecar.semantic.question import MAX_CHARACTERS, read, stem
+from gateway.sidecar.semantic.question import MAX_CHARACTERS, read
 from gateway.sidecar.semantic.rules import RULES, refusal, refusals
+from gateway.sidecar.semantic.stemmer import stem
 from tests.gateway.caching.near_misses import NEAR_MISSES, PARAPHRASES
 
 
