@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.attention.native_backend import NativeBackend
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache, KVShape
 from engine.worker.batch import Batch, BatchBuilder
 from kernels.paged_decode import gather, runs
@@ -70,12 +70,12 @@ class Bench:
         free = list(range(sum(blocks)))
         random.Random(0).shuffle(free)
         tables = [[free.pop() for _ in range(count)] for count in blocks]
-        works = [
-            Work(i, [0] * case.new, length - case.new, table, None, True)
+        scheduled_requests = [
+            ScheduledRequest(i, [0] * case.new, length - case.new, table, None, True)
             for i, (length, table) in enumerate(zip(lengths, tables, strict=True))
         ]
         self.builder = BatchBuilder(BLOCK, self.cache.padding_block, device, alike=deterministic)
-        self.plan = Plan(works)
+        self.plan = Plan(scheduled_requests)
         rows = case.count * case.new
         self.q, self.k, self.v = (
             torch.randn(rows, heads, options.head_dim, generator=generator).to(dtype)

@@ -85,8 +85,8 @@ class Loop:
 
     def step(self, runner: Runner) -> None:
         plan: Plan = self._scheduler.schedule()
-        for gain in self._scheduler.update(plan, runner.execute(plan)):
-            self.counts[gain.request_id] += len(gain.tokens)
+        for output in self._scheduler.update(plan, runner.execute(plan)):
+            self.counts[output.request_id] += len(output.tokens)
 
 
 def compare(config: EngineConfig, tokens: int, repeats: int) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,7 @@ from random import Random
 from typing import Any
 
 from engine.core.block_pool import BlockPool
-from engine.core.plan import Drawn, Plan
+from engine.core.plan import Plan, SamplerOutput
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -257,7 +257,7 @@ class Replay:
         began = time.thread_time()
         plan = scheduler.schedule()
         planned = time.thread_time() - began
-        if not plan.work:
+        if not plan.requests:
             raise RuntimeError("there are requests, but none of them can run")
         for number in plan.admitted:
             seen = self._seen[number]
@@ -265,26 +265,28 @@ class Replay:
             seen.hit = seen.request.computed
         seconds = self._compute(plan)
         self.now += seconds
-        drawn = Drawn({work.request_id: [ANSWER] for work in plan.work if work.sampling is not None})
-        for work in plan.work:
-            if work.sampling is not None and len(work.history) == work.prompt_length:
-                seen = self._seen[work.request_id]
+        sampled = SamplerOutput(
+            {scheduled.request_id: [ANSWER] for scheduled in plan.requests if scheduled.sampling is not None}
+        )
+        for scheduled in plan.requests:
+            if scheduled.sampling is not None and len(scheduled.history) == scheduled.prompt_length:
+                seen = self._seen[scheduled.request_id]
                 seen.ttft = self.now - seen.request.submitted
         used = scheduler.pool.used / scheduler.pool.total
         began = time.thread_time()
-        gains = scheduler.update(plan, drawn)
+        outputs = scheduler.update(plan, sampled)
         self._costs.append(planned + time.thread_time() - began)
         self._preempted += len(plan.preempted)
         self._uses.append((seconds, used))
-        for gain in gains:
-            if gain.finish is not None:
+        for output in outputs:
+            if output.finish is not None:
                 # Its tokens are no longer needed, and there are many.
-                self._seen[gain.request_id].request.tokens = []
+                self._seen[output.request_id].request.tokens = []
         if self._check and len(self._costs) % self._check == 0:
             scheduler.check_integrity()
 
     def _compute(self, plan: Plan) -> float:
-        decoding = sum(work.generating for work in plan.work)
+        decoding = sum(scheduled.generating for scheduled in plan.requests)
         prefilling = plan.tokens - decoding
         seconds = BASE + PREFILL * prefilling + DECODE * decoding
         self.scheduler.pace.observe(seconds, prefill_tokens=prefilling, decode_tokens=decoding)

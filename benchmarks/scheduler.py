@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.core.block_pool import BlockPool
-from engine.core.plan import Drawn, Plan
+from engine.core.plan import Plan, SamplerOutput
 from engine.core.prefix_cache import PrefixCache, block_key
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
@@ -36,17 +36,17 @@ BLOCK = 16
 LOOKAHEAD = 4
 
 
-def answer(plan: Plan, rng: random.Random, guessing: bool) -> Drawn:
-    drawn = Drawn()
-    for work in plan.work:
-        if work.sampling is None:
+def answer(plan: Plan, rng: random.Random, guessing: bool) -> SamplerOutput:
+    sampled = SamplerOutput()
+    for scheduled in plan.requests:
+        if scheduled.sampling is None:
             continue
         token = rng.randrange(32_000)
-        kept = work.tokens[len(work.tokens) - work.drafts :][:2]
-        drawn.tokens[work.request_id] = [*kept, token]
+        kept = scheduled.tokens[len(scheduled.tokens) - scheduled.drafts :][:2]
+        sampled.tokens[scheduled.request_id] = [*kept, token]
         if guessing:
-            drawn.drafts[work.request_id] = [token] * work.room
-    return drawn
+            sampled.drafts[scheduled.request_id] = [token] * scheduled.room
+    return sampled
 
 
 class Load:
@@ -88,9 +88,9 @@ class Load:
         began = time.thread_time()
         plan = self.scheduler.schedule()
         planned = time.thread_time()
-        drawn = answer(plan, self._rng, self._guessing)
+        sampled = answer(plan, self._rng, self._guessing)
         drew = time.thread_time()
-        self.scheduler.update(plan, drawn)
+        self.scheduler.update(plan, sampled)
         return time.thread_time() - drew + planned - began
 
     def measure(self, steps: int) -> list[float]:

@@ -76,8 +76,8 @@ class Candidate:
             scheduler.submit(Request(number, prompt, params))
         while not scheduler.idle:
             plan = scheduler.schedule()
-            for gain in scheduler.update(plan, self.runner.execute(plan)):
-                answers[gain.request_id] += gain.tokens
+            for output in scheduler.update(plan, self.runner.execute(plan)):
+                answers[output.request_id] += output.tokens
                 self.draws += 1
         seconds = time.perf_counter() - began
         count = sum(map(len, answers.values()))
@@ -112,9 +112,9 @@ class Oracle:
         self, plan: Plan, tokens: Mapping[int, Sequence[int]], rooms: Mapping[int, int]
     ) -> dict[int, int]:
         self._lengths = {
-            work.request_id: len(work.history) + len(tokens[work.request_id])
-            for work in plan.work
-            if work.request_id in rooms
+            scheduled.request_id: len(scheduled.history) + len(tokens[scheduled.request_id])
+            for scheduled in plan.requests
+            if scheduled.request_id in rooms
         }
         return dict(rooms)
 

@@ -54,8 +54,8 @@ def engine(runner: Runner, requests: list[tuple[list[int], int]]) -> tuple[float
     answers: list[list[int]] = [[] for _ in requests]
     while not scheduler.idle:
         plan = scheduler.schedule()
-        for gain in scheduler.update(plan, runner.execute(plan)):
-            answers[gain.request_id] += gain.tokens
+        for output in scheduler.update(plan, runner.execute(plan)):
+            answers[output.request_id] += output.tokens
     return time.perf_counter() - began, answers
 
 

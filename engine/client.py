@@ -17,7 +17,7 @@ from typing import Any, cast
 from engine import channel
 from engine.config import EngineConfig
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Progress
+from engine.core.plan import RequestOutput
 from engine.core.request import FinishReason, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.errors import (
@@ -134,14 +134,22 @@ class Generation:
             del self._open[request_id]
         self._client._forget(request_ids)
 
-    def _gain(self, gain: Progress, at: float) -> None:
-        index = self._open[gain.request_id]
+    def _output(self, output: RequestOutput, at: float) -> None:
+        index = self._open[output.request_id]
         self._deltas.append(
-            Delta(index, gain.tokens, gain.finish, at, gain.logprobs, gain.cached, gain.prompt_logprobs)
+            Delta(
+                index,
+                output.tokens,
+                output.finish,
+                at,
+                output.logprobs,
+                output.cached,
+                output.prompt_logprobs,
+            )
         )
-        self._behind += len(gain.tokens)
-        if gain.finish is not None:
-            del self._open[gain.request_id]
+        self._behind += len(output.tokens)
+        if output.finish is not None:
+            del self._open[output.request_id]
         if self._behind > _AHEAD and self._open:
             # Each time: a sequence that had no token yet when the others were parked is so now.
             self._parked = True
@@ -346,14 +354,14 @@ class EngineClient(asyncio.Protocol):
 
     def _take(self, outputs: Outputs) -> None:
         now = time.monotonic()
-        for gain in outputs.progress:
-            generation = self._generations.get(gain.request_id)
+        for output in outputs.requests:
+            generation = self._generations.get(output.request_id)
             if generation is None:
                 continue
-            if gain.finish is not None:
-                del self._generations[gain.request_id]
+            if output.finish is not None:
+                del self._generations[output.request_id]
                 self.on_finish()
-            generation._gain(gain, now)
+            generation._output(output, now)
         self.last = outputs.step
         self.on_step(outputs.step)
         for refusal in outputs.refusals:

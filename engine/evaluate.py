@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.errors import ModelUnavailable, StartupError
 from engine.kv_cache import KVCache
 from engine.layers.linear import Linear
@@ -84,8 +84,8 @@ def predict(model: Model, samples: Sequence[Sample], way: Way) -> Iterator[tuple
     cache = KVCache(model.kv_shape, blocks, _BLOCK, cpu, way.dtype, way.kv_cache_dtype)
     builder = BatchBuilder(_BLOCK, cache.padding_block, cpu)
     for tokens, first in samples:
-        work = Work(0, tokens[:-1], 0, list(range(blocks)), None, False)
-        batch = builder.build(Plan([work]))
+        scheduled = ScheduledRequest(0, tokens[:-1], 0, list(range(blocks)), None, False)
+        batch = builder.build(Plan([scheduled]))
         hidden = model.forward(batch.tokens, batch.positions, batch.attention, cache)
         yield model.logits(hidden[first - 1 :]).float(), torch.tensor(tokens[first:])
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.core.plan import Progress
+from engine.core.plan import RequestOutput
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
 
@@ -159,7 +159,7 @@ class Step:
 class Outputs:
     """Everything since the last message: one message a step, however many requests it serves."""
 
-    progress: list[Progress]
+    requests: list[RequestOutput]
     refusals: list[Refusal]
     step: Step
 

@@ -10,7 +10,7 @@ from itertools import count
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Plan, Progress
+from engine.core.plan import Plan, RequestOutput
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -74,7 +74,7 @@ class Loop:
         while not self._scheduler.idle:
             began = time.perf_counter()
             plan, _ = self._step()
-            if plan.tokens == len(prompts) == len(plan.work):
+            if plan.tokens == len(prompts) == len(plan.requests):
                 times.append(time.perf_counter() - began)
         return times[:tokens]
 
@@ -99,13 +99,13 @@ class Loop:
                 adapter = adapters[number] if adapters else None
                 request_id = self._submit(*requests[number], adapter)
                 answers[request_id], submitted[request_id] = Answer(), time.perf_counter()
-            _, gains = self._step()
+            _, outputs = self._step()
             step, now = step + 1, time.perf_counter()
-            for gain in gains:
-                answer = answers[gain.request_id]
-                answer.tokens += gain.tokens
-                answer.logprobs += gain.logprobs or []
-                answer.times += [now - submitted[gain.request_id]] * len(gain.tokens)
+            for output in outputs:
+                answer = answers[output.request_id]
+                answer.tokens += output.tokens
+                answer.logprobs += output.logprobs or []
+                answer.times += [now - submitted[output.request_id]] * len(output.tokens)
         return time.perf_counter() - began, list(answers.values())
 
     def _submit(self, prompt: list[int], params: SamplingParams, adapter: str | None = None) -> int:
@@ -113,13 +113,13 @@ class Loop:
         self._scheduler.submit(Request(number, prompt, params, submitted=time.monotonic(), adapter=adapter))
         return number
 
-    def _step(self) -> tuple[Plan, list[Progress]]:
+    def _step(self) -> tuple[Plan, list[RequestOutput]]:
         plan, counts = self._scheduler.schedule(), self.counts
         counts.steps += 1
-        counts.chunks += sum(work.sampling is None for work in plan.work)
+        counts.chunks += sum(scheduled.sampling is None for scheduled in plan.requests)
         counts.preempted += len(plan.preempted)
         counts.hit_tokens += plan.hit_tokens
-        counts.drafts += sum(work.drafts for work in plan.work)
+        counts.drafts += sum(scheduled.drafts for scheduled in plan.requests)
         return plan, self._scheduler.update(plan, self.runner.execute(plan))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from engine.channel import Channel
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
-from engine.core.plan import Plan, Progress
+from engine.core.plan import Plan, RequestOutput
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
 from engine.core.stretch import Stretch
@@ -233,19 +233,19 @@ class Loop:
         for request_id, needed in plan.expired:
             self._submitted.pop(request_id, None)
             self._refuse_late(request_id, needed, 0.0)
-        if plan.work:
+        if plan.requests:
             try:
-                drawn = self._runner.execute(plan)
+                sampled = self._runner.execute(plan)
             except OutOfMemory as error:
                 self._relieve(plan, error, began)
                 return
-            progress = self._scheduler.update(plan, drawn)
-            for request_id, reason in drawn.failed.items():
+            outputs = self._scheduler.update(plan, sampled)
+            for request_id, reason in sampled.failed.items():
                 # What it gained in this step breaks its form.
-                progress = [gain for gain in progress if gain.request_id != request_id]
+                outputs = [output for output in outputs if output.request_id != request_id]
                 self._scheduler.abort(request_id)
                 self._refusals.append(Refusal(request_id, "GrammarFailed", reason=reason))
-            self._send(progress, plan, began)
+            self._send(outputs, plan, began)
             if self._check:
                 self._scheduler.check_integrity()
             if self._leaving:
@@ -270,9 +270,11 @@ class Loop:
             )
             scheduler.max_tokens_per_step = smaller
         else:
-            _, work = max(enumerate(plan.work), key=lambda one: (len(one[1].tokens), one[0]))
-            log.warning("a step ran out of memory, and request %d goes: %s", work.request_id, error.message)
-            for request_id in (*(sibling.id for sibling in work.siblings), work.request_id):
+            _, scheduled = max(enumerate(plan.requests), key=lambda one: (len(one[1].tokens), one[0]))
+            log.warning(
+                "a step ran out of memory, and request %d goes: %s", scheduled.request_id, error.message
+            )
+            for request_id in (*(sibling.id for sibling in scheduled.siblings), scheduled.request_id):
                 scheduler.abort(request_id)
                 self._submitted.pop(request_id, None)
                 self._refusals.append(Refusal(request_id, "OutOfMemory", reason=error.reason))
@@ -310,20 +312,22 @@ class Loop:
         figures = (round(needed * 1000), round(allowed * 1000))
         self._refusals.append(Refusal(request_id, "DeadlineUnreachable", figures))
 
-    def _send(self, progress: list[Progress], plan: Plan, began: float) -> None:
+    def _send(self, outputs: list[RequestOutput], plan: Plan, began: float) -> None:
         scheduler = self._scheduler
         # One that comes back after it had to give way computes its answer like a prompt.
         decoded = sum(
-            len(work.tokens) for work in plan.work if work.generating and len(work.tokens) == work.drafts + 1
+            len(scheduled.tokens)
+            for scheduled in plan.requests
+            if scheduled.generating and len(scheduled.tokens) == scheduled.drafts + 1
         )
-        seconds = time.monotonic() - began if plan.work else 0.0
+        seconds = time.monotonic() - began if plan.requests else 0.0
         prefilled = plan.tokens - decoded
         scheduler.pace.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
         self._stretch.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
         speculation = self._runner.speculation
         step = Step(
             seconds=seconds,
-            sequences=len(plan.work),
+            sequences=len(plan.requests),
             prefill_tokens=prefilled,
             decode_tokens=decoded,
             preempted=len(plan.preempted),
@@ -343,7 +347,7 @@ class Loop:
             out_of_memory=self._out_of_memory,
             prefixes=self._digest(),
         )
-        self._channel.send(Outputs(progress, self._refusals, step))
+        self._channel.send(Outputs(outputs, self._refusals, step))
         self._refusals = []
         self._news = False
 

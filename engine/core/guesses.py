@@ -21,15 +21,15 @@ class Guesses:
         ``budget``: tokens left in the step. ``spare``: blocks that may be taken.
         """
         pool, block_size, lookahead = self._tables.pool, self._tables.block_size, self._lookahead
-        for work in plan.work:
-            if work.sampling is None:
+        for scheduled in plan.requests:
+            if scheduled.sampling is None:
                 continue
-            blocks, guesses = work.blocks, requests[work.request_id].drafts
+            blocks, guesses = scheduled.blocks, requests[scheduled.request_id].drafts
             # What may be drawn after this step's token. Nothing is computed after the last.
-            allowed = work.sampling.max_tokens - 1 - (len(work.history) - work.prompt_length)
+            allowed = scheduled.sampling.max_tokens - 1 - (len(scheduled.history) - scheduled.prompt_length)
             drafts = min(len(guesses), lookahead, budget, allowed) if guesses and budget else 0
             room = lookahead if allowed > drafts + lookahead else max(0, allowed - drafts - 1)
-            slots = len(blocks) * block_size - len(work.history)
+            slots = len(blocks) * block_size - len(scheduled.history)
             if drafts + room > slots:
                 wanted = min(self._tables.count(drafts + room - slots), spare)
                 if wanted > 0:
@@ -39,10 +39,10 @@ class Guesses:
                 drafts = min(drafts, slots)
                 room = min(room, slots - drafts)
             if drafts:
-                work.tokens += guesses[:drafts]
-                work.drafts = drafts
+                scheduled.tokens += guesses[:drafts]
+                scheduled.drafts = drafts
                 budget -= drafts
-            work.room = room
+            scheduled.room = room
 
 
 def agreed(guesses: Sequence[int], tokens: Sequence[int]) -> int:

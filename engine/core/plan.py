@@ -10,7 +10,7 @@ from engine.core.sampling_params import SamplingParams
 
 
 @dataclass(slots=True)
-class Work:
+class ScheduledRequest:
     """Run ``tokens``, which stand at positions ``start``, ``start + 1`` …, through the model.
 
     The last ``drafts`` of them are guesses: the worker draws after the token before the first guess and after each
@@ -46,7 +46,7 @@ class Work:
 
 @dataclass(slots=True)
 class Plan:
-    work: list[Work] = field(default_factory=list)
+    requests: list[ScheduledRequest] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     """(from, to): blocks to be copied before anything is computed, since who writes next shares the first."""
     admitted: list[int] = field(default_factory=list)
@@ -61,11 +61,11 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        return sum(len(work.tokens) for work in self.work)
+        return sum(len(scheduled.tokens) for scheduled in self.requests)
 
 
 @dataclass(slots=True)
-class Drawn:
+class SamplerOutput:
     """What the worker has drawn, by request; siblings that begin have entries of their own."""
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Drawn:
 
 
 @dataclass(slots=True)
-class Progress:
+class RequestOutput:
     """What one request gained in a step."""
 
     request_id: int

@@ -137,15 +137,15 @@ class Request:
             return "length"
         return None
 
-    def extend(self, drawn: list[int]) -> tuple[list[int], FinishReason | None]:
+    def extend(self, sampled: list[int]) -> tuple[list[int], FinishReason | None]:
         """Appends tokens up to the one that ends the request; gives those that count."""
         tokens, params = self.tokens, self.params
         left = params.max_tokens - (len(tokens) - self.prompt_length)
-        if len(drawn) < left and params.stop_token_ids.isdisjoint(drawn):
-            tokens += drawn
-            return drawn, None
-        for count, token in enumerate(drawn, 1):
+        if len(sampled) < left and params.stop_token_ids.isdisjoint(sampled):
+            tokens += sampled
+            return sampled, None
+        for count, token in enumerate(sampled, 1):
             finish = self.append(token)
             if finish is not None:
-                return drawn[:count], finish
-        return drawn, None
+                return sampled[:count], finish
+        return sampled, None

@@ -29,7 +29,7 @@ from engine.core.deadlines import Deadlines
 from engine.core.forks import Forks
 from engine.core.guesses import Guesses, agreed
 from engine.core.pace import Pace
-from engine.core.plan import Drawn, Plan, Progress, Work
+from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.prefix_cache import PrefixCache
 from engine.core.queue import RANK, Queue
 from engine.core.request import FinishReason, Request
@@ -219,7 +219,7 @@ class Scheduler:
         ):
             prompts = self.chunk
         budget, prompts = self._advance(plan, budget, prompts)
-        if not plan.work and self.running:
+        if not plan.requests and self.running:
             # All who decoded gave way, and it was for them that prompts were held back.
             budget, prompts = self._advance(plan, budget, budget)
         if len(plan.preempted) == made_way:
@@ -229,39 +229,41 @@ class Scheduler:
             contended = bool(self.waiting) and len(self.running) < self.max_sequences
             spare = 0 if contended else self.pool.available - len(self.running)
             self._guesses.add(plan, self._requests, budget, spare)
-        if plan.work:
+        if plan.requests:
             plan.ended, self._ended = self._ended, []
         return plan
 
-    def update(self, plan: Plan, drawn: Drawn) -> list[Progress]:
+    def update(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
         """Take in what the worker drew for the works of ``plan`` that sample."""
-        gains: list[Progress] = []
-        for work in plan.work:
-            request = self._requests.get(work.request_id)
+        outputs: list[RequestOutput] = []
+        for scheduled in plan.requests:
+            request = self._requests.get(scheduled.request_id)
             if request is None:
                 continue
-            request.computed = work.start + len(work.tokens) - work.drafts
-            if work.scores is not None and request.prompt_logprobs is not None:
+            request.computed = scheduled.start + len(scheduled.tokens) - scheduled.drafts
+            if scheduled.scores is not None and request.prompt_logprobs is not None:
                 # One that had to give way computes some of its prompt once more.
-                known = len(request.prompt_logprobs) - work.start
-                request.prompt_logprobs += drawn.scores[request.id][known:]
-            if drawn.late and not drawn.late.isdisjoint((request.id, *(one.id for one in request.siblings))):
+                known = len(request.prompt_logprobs) - scheduled.start
+                request.prompt_logprobs += sampled.scores[request.id][known:]
+            if sampled.late and not sampled.late.isdisjoint(
+                (request.id, *(one.id for one in request.siblings))
+            ):
                 request.computed -= 1
                 continue
-            if work.sampling is None:
+            if scheduled.sampling is None:
                 if request.computed >= request.boundary:
                     self._tables.learn(request)
                 continue
-            gain = self._gain(request, drawn)
-            gains.append(gain)
-            finish = gain.finish
-            if work.drafts:
-                request.computed += agreed(work.tokens[-work.drafts :], gain.tokens)
+            output = self._output(request, sampled)
+            outputs.append(output)
+            finish = output.finish
+            if scheduled.drafts:
+                request.computed += agreed(scheduled.tokens[-scheduled.drafts :], output.tokens)
             if self.lookahead:
-                request.drafts = drawn.drafts.get(request.id, [])
+                request.drafts = sampled.drafts.get(request.id, [])
             if request.computed >= request.boundary:
                 self._tables.learn(request)
-            if not work.generating:
+            if not scheduled.generating:
                 self._tables.mark(request)
             forks = self._forks.begin(request) if request.siblings else []
             for fork in forks:
@@ -270,9 +272,9 @@ class Scheduler:
                 self._end(request)
             for fork in forks:
                 self._enter(fork)
-                gains.append(self._gain(fork, drawn))
-                self._seat(fork, gains[-1].finish)
-        return gains
+                outputs.append(self._output(fork, sampled))
+                self._seat(fork, outputs[-1].finish)
+        return outputs
 
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless blocks, requests and queues agree about who holds and wants what."""
@@ -319,7 +321,7 @@ class Scheduler:
             ):
                 position -= 1
                 continue
-            plan.work.append(self._work(request, count))
+            plan.requests.append(self._scheduled(request, count))
             budget -= count
         return budget, prompts
 
@@ -430,7 +432,7 @@ class Scheduler:
                 break
             self._begin(request, plan)
             count = min(request.missing, left)
-            plan.work.append(self._work(request, count))
+            plan.requests.append(self._scheduled(request, count))
             left -= count
         return before - left
 
@@ -444,10 +446,10 @@ class Scheduler:
             request.cached = request.computed
             plan.admitted.append(request.id)
 
-    def _work(self, request: Request, count: int) -> Work:
+    def _scheduled(self, request: Request, count: int) -> ScheduledRequest:
         start, tokens = request.computed, request.tokens
         last = start + count == len(tokens)
-        work = Work(
+        scheduled = ScheduledRequest(
             request.id,
             tokens[start : start + count],
             start,
@@ -457,12 +459,12 @@ class Scheduler:
             tokens,
             request.prompt_length,
         )
-        work.adapter = request.adapter
+        scheduled.adapter = request.adapter
         if request.scoring:
-            work.scores = request.params.prompt_logprobs
+            scheduled.scores = request.params.prompt_logprobs
         if last and request.siblings:
-            work.siblings = list(request.siblings)
-        return work
+            scheduled.siblings = list(request.siblings)
+        return scheduled
 
     def _grow(self, request: Request, length: int, plan: Plan, position: int) -> bool:
         """Blocks for ``length`` tokens; False if ``request``, at ``position`` of those that run, had to give way."""
@@ -473,14 +475,14 @@ class Scheduler:
                 return False
         return True
 
-    def _gain(self, request: Request, drawn: Drawn) -> Progress:
-        gained, finish = request.extend(drawn.tokens[request.id])
-        told = drawn.logprobs.get(request.id) if drawn.logprobs else None
-        progress = Progress(
+    def _output(self, request: Request, sampled: SamplerOutput) -> RequestOutput:
+        gained, finish = request.extend(sampled.tokens[request.id])
+        told = sampled.logprobs.get(request.id) if sampled.logprobs else None
+        output = RequestOutput(
             request.id, gained, finish, told and told[: len(gained)], request.cached, request.prompt_logprobs
         )
         request.cached, request.prompt_logprobs = 0, None
-        return progress
+        return output
 
     def _seat(self, fork: Request, finish: FinishReason | None) -> None:
         """A sibling begins: it runs if it can, else it waits as if it had been preempted."""

@@ -17,8 +17,8 @@ from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as RustTokenizer
 from torch import Tensor
 
-from engine.core.draw import Draw
 from engine.core.sampling_params import Grammar
+from engine.core.sampling_row import SamplingRow
 from engine.grammar.compiled import Compiled, Entry
 from engine.grammar.follower import SLOW, Bits, Follower
 
@@ -133,9 +133,9 @@ class Grammars:
             return None
         return self._compiler.submit(lambda: self._compiled.get(grammar, self._vocabulary.result()[0]))
 
-    def begin(self, draws: Sequence[Draw]) -> Pending | None:
+    def begin(self, sampling_rows: Sequence[SamplingRow]) -> Pending | None:
         """Starts to compute the masks of the draws that have a grammar; ``None`` if none has."""
-        tasks = self._tasks(draws)
+        tasks = self._tasks(sampling_rows)
         if not tasks:
             return None
         together, apart = [], []
@@ -152,7 +152,7 @@ class Grammars:
                 follower.pending = None
                 together.append(task)
         bits = self._thread.submit(self._fill_all, together) if together else None
-        alone = sum(len(task.rows) for task in tasks) == len(draws)
+        alone = sum(len(task.rows) for task in tasks) == len(sampling_rows)
         return Pending(self, together, bits, apart, alone)
 
     def start_apart(self, task: _Task) -> None:
@@ -173,24 +173,26 @@ class Grammars:
         for request_id in request_ids:
             self._followers.pop(request_id, None)
 
-    def _tasks(self, draws: Sequence[Draw]) -> list[_Task]:
+    def _tasks(self, sampling_rows: Sequence[SamplingRow]) -> list[_Task]:
         """What is to be done for each request, with the guesses up to one that is none of the tokenizer's tokens.
 
         A model may have more logits than its tokenizer has tokens, and whoever guesses may guess any of them.
         """
         tasks: list[_Task] = []
-        for row, draw in enumerate(draws):
-            grammar = draw.sampling.grammar
+        for row, sampling_row in enumerate(sampling_rows):
+            grammar = sampling_row.sampling.grammar
             if grammar is None:
                 continue
-            if not draw.guesses:
-                follower = self._followers.get(draw.request_id)
+            if not sampling_row.guesses:
+                follower = self._followers.get(sampling_row.request_id)
                 if follower is None:
-                    follower = self._followers[draw.request_id] = Follower(grammar, self._compiled)
-                answer = draw.history[draw.prompt_length :]
-                tasks.append(_Task(draw.request_id, follower, answer, draw.sampling.stop_token_ids))
+                    follower = self._followers[sampling_row.request_id] = Follower(grammar, self._compiled)
+                answer = sampling_row.history[sampling_row.prompt_length :]
+                tasks.append(
+                    _Task(sampling_row.request_id, follower, answer, sampling_row.sampling.stop_token_ids)
+                )
             tasks[-1].rows.append(row)
-            tasks[-1].guesses = draw.guesses
+            tasks[-1].guesses = sampling_row.guesses
         return tasks
 
     def _fill_all(self, tasks: list[_Task]) -> Bits:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from engine.attention.metadata import AttentionMetadata, DecodeGroup, PrefillGroup
-from engine.core.draw import Draw
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
+from engine.core.sampling_row import SamplingRow
 from engine.worker.upload import upload
 from kernels.launch import on_triton
 from kernels.native.attention import Sequences
@@ -36,13 +36,13 @@ class Batch:
     positions: Tensor
     """int64 [tokens]"""
     attention: AttentionMetadata
-    draws: list[Draw]
+    sampling_rows: list[SamplingRow]
     """A request's draws stand together and in order; those of siblings that begin follow."""
-    drawn_rows: Tensor
+    logits_indices: Tensor
     """int64 [len(draws)]: the row of the token before each."""
     adapters: list[tuple[str, int, int]]
     """Which rows are whose: (adapter, first row, row after its last)."""
-    scored: list[tuple[Work, int]]
+    scored: list[tuple[ScheduledRequest, int]]
     """Works whose tokens' followers are to be scored, and the row of the first token of each."""
 
 
@@ -70,36 +70,38 @@ class BatchBuilder:
         self._tile = _TILE if alike else TILE
 
     def build(self, plan: Plan) -> Batch:
-        groups: dict[tuple[int, int], list[Work]] = {}
+        groups: dict[tuple[int, int], list[ScheduledRequest]] = {}
         chunks = []
-        for work in plan.work:
-            new = len(work.tokens)
-            if new <= self._longest and self._width(work.start + 1) == (width := self._width(work.end)):
-                groups.setdefault((new, width), []).append(work)
+        for scheduled in plan.requests:
+            new = len(scheduled.tokens)
+            if new <= self._longest and self._width(scheduled.start + 1) == (
+                width := self._width(scheduled.end)
+            ):
+                groups.setdefault((new, width), []).append(scheduled)
             else:
-                chunks.append(work)
-        order = [work for key in sorted(groups) for work in groups[key]] + chunks
-        counts = np.array([len(work.tokens) for work in order])
-        starts = np.array([work.start for work in order])
+                chunks.append(scheduled)
+        order = [scheduled for key in sorted(groups) for scheduled in groups[key]] + chunks
+        counts = np.array([len(scheduled.tokens) for scheduled in order])
+        starts = np.array([scheduled.start for scheduled in order])
         ends = np.cumsum(counts)
-        tokens = np.array([token for work in order for token in work.tokens], dtype=np.int64)
+        tokens = np.array([token for scheduled in order for token in scheduled.tokens], dtype=np.int64)
         positions = np.arange(len(tokens)) - np.repeat(ends - counts - starts, counts)
 
-        width = max(-(-work.end // self._block_size) for work in order)
+        width = max(-(-scheduled.end // self._block_size) for scheduled in order)
         width = max([width, *(width for _, width in groups)])
         tables = np.full((len(order), width), self._padding_block, dtype=np.int64)
-        for row, work in enumerate(order):
-            used = -(-work.end // self._block_size)
-            tables[row, :used] = work.blocks[:used]
+        for row, scheduled in enumerate(order):
+            used = -(-scheduled.end // self._block_size)
+            tables[row, :used] = scheduled.blocks[:used]
         owners = np.repeat(np.arange(len(order)), counts)
         blocks, offsets = tables[owners, positions // self._block_size], positions % self._block_size
         slots = blocks * self._block_size + offsets
 
         decoded = len(order) - len(chunks)
         bounds = np.concatenate([[0], ends])
-        draws, drawn_rows = _draws(order, ends.tolist())
+        sampling_rows, logits_indices = _sampling_rows(order, ends.tolist())
         arrays = [tokens, positions, slots, blocks, offsets, tables, starts + counts, bounds]
-        arrays += [bounds[decoded:] - bounds[decoded], np.array(drawn_rows, dtype=np.int64)]
+        arrays += [bounds[decoded:] - bounds[decoded], np.array(logits_indices, dtype=np.int64)]
         uploaded = upload(arrays, self._device)
         token_ids, token_positions, token_slots, token_blocks, token_offsets = uploaded[:5]
         block_tables, seq_lens, all_starts, query_starts, rows_drawn = uploaded[5:]
@@ -128,17 +130,17 @@ class BatchBuilder:
                 Sequences(block_tables, all_starts, seq_lens),
                 (token_blocks, token_offsets),
             ),
-            draws=draws,
-            drawn_rows=rows_drawn,
+            sampling_rows=sampling_rows,
+            logits_indices=rows_drawn,
             adapters=[
-                (work.adapter, int(end) - len(work.tokens), int(end))
-                for work, end in zip(order, ends, strict=True)
-                if work.adapter is not None
+                (scheduled.adapter, int(end) - len(scheduled.tokens), int(end))
+                for scheduled, end in zip(order, ends, strict=True)
+                if scheduled.adapter is not None
             ],
             scored=[
-                (work, int(end) - len(work.tokens))
-                for work, end in zip(order, ends, strict=True)
-                if work.scores is not None
+                (scheduled, int(end) - len(scheduled.tokens))
+                for scheduled, end in zip(order, ends, strict=True)
+                if scheduled.scores is not None
             ],
         )
 
@@ -150,19 +152,28 @@ class BatchBuilder:
         return -(-padded // self._block_size)
 
 
-def _draws(order: list[Work], ends: list[int]) -> tuple[list[Draw], list[int]]:
-    draws, rows = [], []
-    for work, end in zip(order, ends, strict=True):
-        if work.sampling is None:
+def _sampling_rows(order: list[ScheduledRequest], ends: list[int]) -> tuple[list[SamplingRow], list[int]]:
+    sampling_rows, rows = [], []
+    for scheduled, end in zip(order, ends, strict=True):
+        if scheduled.sampling is None:
             continue
-        guesses = work.tokens[len(work.tokens) - work.drafts :]
-        for i in range(work.drafts + 1):
-            guess = guesses[i] if i < work.drafts else None
-            draws.append(
-                Draw(work.request_id, work.sampling, work.history, work.prompt_length, guesses[:i], guess)
+        guesses = scheduled.tokens[len(scheduled.tokens) - scheduled.drafts :]
+        for i in range(scheduled.drafts + 1):
+            guess = guesses[i] if i < scheduled.drafts else None
+            sampling_rows.append(
+                SamplingRow(
+                    scheduled.request_id,
+                    scheduled.sampling,
+                    scheduled.history,
+                    scheduled.prompt_length,
+                    guesses[:i],
+                    guess,
+                )
             )
-            rows.append(end - 1 - work.drafts + i)
-        for sibling in work.siblings:
-            draws.append(Draw(sibling.id, sibling.params, work.history, work.prompt_length, []))
+            rows.append(end - 1 - scheduled.drafts + i)
+        for sibling in scheduled.siblings:
+            sampling_rows.append(
+                SamplingRow(sibling.id, sibling.params, scheduled.history, scheduled.prompt_length, [])
+            )
             rows.append(end - 1)
-    return draws, rows
+    return sampling_rows, rows

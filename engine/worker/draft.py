@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 
 from engine.config import EngineConfig
-from engine.core.draw import Draw
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
+from engine.core.sampling_row import SamplingRow
 from engine.errors import StartupError
 from engine.kv_cache import KVCache
 from engine.models.registry import Model, load_model
@@ -60,9 +60,9 @@ class DraftModel:
         for plan in plans:
             batch = self._batches.build(plan)
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self._cache)
-            if batch.draws:
-                logits = self.model.logits(hidden[batch.drawn_rows])[:, : self._vocab]
-                self._sampler.draw(logits, batch.draws)
+            if batch.sampling_rows:
+                logits = self.model.logits(hidden[batch.logits_indices])[:, : self._vocab]
+                self._sampler.sample(logits, batch.sampling_rows)
 
     def begin(self, plan: Plan) -> None:
         self._cache.copy(plan.copies)
@@ -71,12 +71,12 @@ class DraftModel:
         for request_id in plan.preempted:
             self._seen.pop(request_id, None)
         size, filled = self._block_size, self._filled
-        for work in plan.work:
+        for scheduled in plan.requests:
             # What the target writes now is not here.
-            first, inside = divmod(work.start, size)
-            block = work.blocks[first]
+            first, inside = divmod(scheduled.start, size)
+            block = scheduled.blocks[first]
             filled[block] = min(filled[block], inside)
-            for block in work.blocks[first + 1 : -(-work.end // size)]:
+            for block in scheduled.blocks[first + 1 : -(-scheduled.end // size)]:
                 filled[block] = 0
 
     def look(
@@ -84,15 +84,15 @@ class DraftModel:
     ) -> dict[int, int]:
         self._known = {}
         able = {}
-        for work in plan.work:
-            room = rooms.get(work.request_id)
+        for scheduled in plan.requests:
+            room = rooms.get(scheduled.request_id)
             if not room:
                 continue
-            known = _Known(work, list(tokens[work.request_id]))
+            known = _Known(scheduled, list(tokens[scheduled.request_id]))
             room = min(room, self.model.max_positions - known.length)
             if room > 0:
-                self._known[work.request_id] = known
-                able[work.request_id] = room
+                self._known[scheduled.request_id] = known
+                able[scheduled.request_id] = room
         return able
 
     def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
@@ -105,7 +105,7 @@ class DraftModel:
                 count = min(missing, left)
                 if count:
                     end = known.computed - missing + count
-                    chunks.append(known.work_for(self._advance(known, end), end, sampling=False))
+                    chunks.append(known.scheduled_for(self._advance(known, end), end, sampling=False))
                     left -= count
                 if count < missing:
                     continue
@@ -117,52 +117,59 @@ class DraftModel:
     def guess(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
         guesses: dict[int, list[int]] = {request_id: [] for request_id in lengths}
         for done in range(max(lengths.values())):
-            works = []
+            scheduled_requests = []
             for request_id, length in lengths.items():
                 if length <= done:
                     continue
                 known = self._known[request_id]
                 start = self._advance(known, known.length) if done == 0 else known.length + done - 1
-                works.append(known.work_for(start, known.length + done, sampling=True))
-            for request_id, token in self._run(works).items():
+                scheduled_requests.append(known.scheduled_for(start, known.length + done, sampling=True))
+            for request_id, token in self._run(scheduled_requests).items():
                 guesses[request_id].append(token)
                 self._known[request_id].extra.append(token)
         for request_id, made in guesses.items():
             known = self._known[request_id]
             first = known.length // self._block_size
-            self._seen[request_id] = _Seen(known.length, made[:-1], known.work.blocks[first:])
+            self._seen[request_id] = _Seen(known.length, made[:-1], known.scheduled.blocks[first:])
         return guesses
 
     def forget(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
             self._seen.pop(request_id, None)
 
-    def _run(self, works: list[Work]) -> dict[int, int]:
+    def _run(self, scheduled_requests: list[ScheduledRequest]) -> dict[int, int]:
         """The token that comes after each work that samples."""
-        batch = self._batches.build(Plan(works))
+        batch = self._batches.build(Plan(scheduled_requests))
         tokens = batch.tokens.clamp_(max=self.model.vocab_size - 1)
         hidden = self.model.forward(tokens, batch.positions, batch.attention, self._cache)
-        if not batch.draws:
+        if not batch.sampling_rows:
             return {}
-        draws = [self._known[draw.request_id].draw for draw in batch.draws]
-        logits = self.model.logits(hidden[batch.drawn_rows])[:, : self._vocab]
-        drawn = self._sampler.draw(logits, draws)
-        return {draw.request_id: token for draw, token in zip(draws, drawn, strict=True)}
+        sampling_rows = [
+            self._known[sampling_row.request_id].sampling_row for sampling_row in batch.sampling_rows
+        ]
+        logits = self.model.logits(hidden[batch.logits_indices])[:, : self._vocab]
+        sampled = self._sampler.sample(logits, sampling_rows)
+        return {
+            sampling_row.request_id: token for sampling_row, token in zip(sampling_rows, sampled, strict=True)
+        }
 
     def _seen_by(self, known: _Known) -> int:
         """How many tokens of the request need not be run: never all of them."""
-        work = known.work
-        there = self._seen.get(work.request_id)
+        scheduled = known.scheduled
+        there = self._seen.get(scheduled.request_id)
         if there is None:
             seen = 0
-            for block in work.blocks:
+            for block in scheduled.blocks:
                 seen += self._filled[block]
                 if self._filled[block] < self._block_size:
                     break
         else:
             seen = there.length
             # Guesses that came true stay, but not in blocks that were taken back since.
-            if there.guesses and work.blocks[seen // self._block_size :][: len(there.blocks)] == there.blocks:
+            if (
+                there.guesses
+                and scheduled.blocks[seen // self._block_size :][: len(there.blocks)] == there.blocks
+            ):
                 for guess in there.guesses:
                     if seen >= known.length or known.token(seen) != guess:
                         break
@@ -173,11 +180,11 @@ class DraftModel:
     def _advance(self, known: _Known, seen: int) -> int:
         """``seen`` tokens are going to be here, all of them drawn by the target; how many are already."""
         start, size = self._seen_by(known), self._block_size
-        self._seen[known.work.request_id] = _Seen(seen, [], [])
+        self._seen[known.scheduled.request_id] = _Seen(seen, [], [])
         # Not so the last one drawn: the target has yet to compute it, in this block or in a copy.
         full = min(seen, known.computed)
         for index in range(start // size, -(-full // size)):
-            self._filled[known.work.blocks[index]] = min(size, full - index * size)
+            self._filled[known.scheduled.blocks[index]] = min(size, full - index * size)
         return start
 
 
@@ -196,30 +203,32 @@ class _Seen:
 class _Known:
     """What is known of a request after a step: its history, what was drawn, and the guesses made since."""
 
-    __slots__ = ("computed", "draw", "extra", "length", "work")
+    __slots__ = ("computed", "extra", "length", "sampling_row", "scheduled")
 
-    def __init__(self, work: Work, drawn: list[int]) -> None:
-        if work.sampling is None:
+    def __init__(self, scheduled: ScheduledRequest, sampled: list[int]) -> None:
+        if scheduled.sampling is None:
             raise ValueError("nothing is drawn for this work")
-        self.work = work
-        self.length = len(work.history) + len(drawn)
+        self.scheduled = scheduled
+        self.length = len(scheduled.history) + len(sampled)
         """Tokens, guesses aside."""
         self.computed = self.length - 1
         """Those that the target has keys and values of."""
-        self.extra = drawn
-        self.draw = Draw(work.request_id, work.sampling, work.history, work.prompt_length, drawn)
+        self.extra = sampled
+        self.sampling_row = SamplingRow(
+            scheduled.request_id, scheduled.sampling, scheduled.history, scheduled.prompt_length, sampled
+        )
 
     def token(self, position: int) -> int:
-        after = position - len(self.work.history)
-        return self.extra[after] if after >= 0 else self.work.history[position]
+        after = position - len(self.scheduled.history)
+        return self.extra[after] if after >= 0 else self.scheduled.history[position]
 
-    def work_for(self, start: int, end: int, *, sampling: bool) -> Work:
+    def scheduled_for(self, start: int, end: int, *, sampling: bool) -> ScheduledRequest:
         """Runs the tokens at ``start`` … ``end - 1``."""
-        history = self.work.history
+        history = self.scheduled.history
         after = len(history)
         tokens = history[start:end] + self.extra[max(0, start - after) : max(0, end - after)]
-        params = self.work.sampling if sampling else None
-        return Work(self.work.request_id, tokens, start, self.work.blocks, params, True)
+        params = self.scheduled.sampling if sampling else None
+        return ScheduledRequest(self.scheduled.request_id, tokens, start, self.scheduled.blocks, params, True)
 
 
 def _check_vocabularies(target_folder: Path, target: Model, folder: Path, draft: Model) -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_row import SamplingRow
 from engine.worker.upload import upload
 from kernels.edit_logits import Edits, edit_logits_triton
 from kernels.launch import on_triton
@@ -27,7 +27,10 @@ class LogitEditor:
         self._notes: dict[int, _Notes] = {}
 
     def edit(
-        self, logits: Tensor, draws: Sequence[Draw], masks: tuple[list[int], Tensor] | None = None
+        self,
+        logits: Tensor,
+        sampling_rows: Sequence[SamplingRow],
+        masks: tuple[list[int], Tensor] | None = None,
     ) -> Tensor:
         """``logits`` [len(draws), vocab] themselves where nobody wants anything, otherwise a copy in float32.
 
@@ -35,11 +38,11 @@ class LogitEditor:
         tokens become -inf; ``logit_bias`` is added; then the penalties. Where a grammar allows nothing but stop
         tokens, ``min_tokens`` gives way.
         """
-        rows = [row for row, draw in enumerate(draws) if _wants(draw.sampling)]
+        rows = [row for row, sampling_row in enumerate(sampling_rows) if _wants(sampling_row.sampling)]
         if not rows and masks is None:
             self._notes = {}
             return logits
-        stops, biases, counts = self._gather(draws, rows, logits.shape[1])
+        stops, biases, counts = self._gather(sampling_rows, rows, logits.shape[1])
         if on_triton(logits):
             return edit_logits_triton(logits, _edits(logits, masks, (stops, biases, counts)))
         logits = logits.to(torch.float32, copy=True)
@@ -57,26 +60,26 @@ class LogitEditor:
         return logits
 
     def _gather(
-        self, draws: Sequence[Draw], rows: Sequence[int], vocab: int
+        self, sampling_rows: Sequence[SamplingRow], rows: Sequence[int], vocab: int
     ) -> tuple[_Entries, _Entries, _Entries]:
         """What ``rows`` want: which stop tokens are barred, the biases, and the penalties."""
         kept = self._notes
         self._notes = {}
         stops, biases, counts = _Entries(), _Entries(), _Entries()
         for row in rows:
-            draw = draws[row]
-            params = draw.sampling
-            notes = self._notes.get(draw.request_id) or kept.get(draw.request_id)
-            if notes is None or notes.history is not draw.history or notes.params is not params:
-                notes = _Notes(draw, vocab)
-            self._notes[draw.request_id] = notes
-            if draw.position - draw.prompt_length < params.min_tokens and len(notes.stops):
+            sampling_row = sampling_rows[row]
+            params = sampling_row.sampling
+            notes = self._notes.get(sampling_row.request_id) or kept.get(sampling_row.request_id)
+            if notes is None or notes.history is not sampling_row.history or notes.params is not params:
+                notes = _Notes(sampling_row, vocab)
+            self._notes[sampling_row.request_id] = notes
+            if sampling_row.position - sampling_row.prompt_length < params.min_tokens and len(notes.stops):
                 stops.add(row, notes.stops)
             if len(notes.biased):
                 biases.add(row, notes.biased, notes.biases)
             if notes.counts is not None:
                 notes.catch_up()
-                tokens, times = notes.counts.beside(draw.guesses)
+                tokens, times = notes.counts.beside(sampling_row.guesses)
                 charge = params.frequency_penalty * times + params.presence_penalty * (times > 0)
                 counts.add(row, tokens, charge, np.full(len(tokens), params.repetition_penalty, np.float32))
         return stops, biases, counts
@@ -177,10 +180,10 @@ class _Notes:
 
     __slots__ = ("_read", "biased", "biases", "counts", "history", "params", "stops")
 
-    def __init__(self, draw: Draw, vocab: int) -> None:
-        self.params = params = draw.sampling
-        self.history = draw.history
-        self._read = len(draw.history)
+    def __init__(self, sampling_row: SamplingRow, vocab: int) -> None:
+        self.params = params = sampling_row.sampling
+        self.history = sampling_row.history
+        self._read = len(sampling_row.history)
         self.stops = _ids(token for token in params.stop_token_ids if token < vocab)
         biases: dict[int, float] = {}
         for token, bias in params.logit_bias:
@@ -190,8 +193,8 @@ class _Notes:
         self.counts: _Counts | None = None
         if _penalises(params):
             # Only the penalty for repetition asks for the prompt.
-            start = draw.prompt_length if params.repetition_penalty == 1 else 0
-            self.counts = _Counts(_ids(draw.history[start:]), draw.prompt_length - start)
+            start = sampling_row.prompt_length if params.repetition_penalty == 1 else 0
+            self.counts = _Counts(_ids(sampling_row.history[start:]), sampling_row.prompt_length - start)
 
     def catch_up(self) -> None:
         if self.counts is not None:

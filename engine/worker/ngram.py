@@ -38,17 +38,17 @@ class PromptLookup:
         self, plan: Plan, tokens: Mapping[int, Sequence[int]], rooms: Mapping[int, int]
     ) -> dict[int, int]:
         self._found = {}
-        for work in plan.work:
-            text = self._texts.get(work.request_id)
+        for scheduled in plan.requests:
+            text = self._texts.get(scheduled.request_id)
             if text is None:
-                text = self._texts[work.request_id] = _Text()
-            text.extend(work.history[len(text.tokens) : work.end - work.drafts])
-            if work.sampling is not None:
-                text.extend(tokens[work.request_id])
-            if room := rooms.get(work.request_id):
+                text = self._texts[scheduled.request_id] = _Text()
+            text.extend(scheduled.history[len(text.tokens) : scheduled.end - scheduled.drafts])
+            if scheduled.sampling is not None:
+                text.extend(tokens[scheduled.request_id])
+            if room := rooms.get(scheduled.request_id):
                 guesses = text.guess(room)
                 if guesses:
-                    self._found[work.request_id] = guesses
+                    self._found[scheduled.request_id] = guesses
         return {request_id: len(guesses) for request_id, guesses in self._found.items()}
 
     def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:

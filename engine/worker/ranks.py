@@ -26,7 +26,7 @@ from torch import Tensor
 
 from engine.channel import Channel, encode
 from engine.config import EngineConfig
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.errors import StartupError
 from engine.parallel import ALONE, Ranks
 
@@ -203,11 +203,13 @@ def start_ranks(config: EngineConfig, device: torch.device) -> Ranks:
 
 def _bare(plan: Plan) -> Plan:
     """What a rank that draws nothing needs of ``plan``: without the requests' histories, which are long."""
-    work = [
-        Work(one.request_id, one.tokens, one.start, one.blocks, None, one.generating, adapter=one.adapter)
-        for one in plan.work
+    scheduled = [
+        ScheduledRequest(
+            one.request_id, one.tokens, one.start, one.blocks, None, one.generating, adapter=one.adapter
+        )
+        for one in plan.requests
     ]
-    return Plan(work, plan.copies)
+    return Plan(scheduled, plan.copies)
 
 
 def _meet(rank: int, size: int, device: torch.device, store: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from engine.config import EngineConfig
-from engine.core.plan import Drawn, Plan, Work
+from engine.core.plan import Plan, SamplerOutput, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import PATIENCE, Grammars
@@ -162,7 +162,7 @@ class Runner:
         self.adapters.unload(key)
         self.ranks.send(UnloadAdapter(key))
 
-    def execute(self, plan: Plan) -> Drawn:
+    def execute(self, plan: Plan) -> SamplerOutput:
         """Raises ``OutOfMemory`` where the step needs more than there is: nothing has come of it then, and it can be
         planned anew."""
         try:
@@ -181,44 +181,44 @@ class Runner:
         raise OutOfMemory(reason)
 
     @torch.inference_mode()
-    def _compute(self, plan: Plan) -> Drawn:
+    def _compute(self, plan: Plan) -> SamplerOutput:
         if self.speculation:
             self.speculation.begin(plan)
         if self.grammars and plan.ended:
             self.grammars.forget(plan.ended)
         self.cache.copy(plan.copies)
-        if not plan.work:
-            return Drawn()
+        if not plan.requests:
+            return SamplerOutput()
         batch = self._batches.build(plan)
-        masks = self.grammars.begin(batch.draws) if self.grammars else None
+        masks = self.grammars.begin(batch.sampling_rows) if self.grammars else None
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
         hidden = self._graphs.forward(batch) if self._graphs else None
         if hidden is None:
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
-        drawn = Drawn()
+        sampled = SamplerOutput()
         if batch.scored:
-            drawn.scores = score(self.model.logits, hidden, batch.scored)
-        if batch.draws:
-            logits = self.model.logits(hidden[batch.drawn_rows])
+            sampled.scores = score(self.model.logits, hidden, batch.scored)
+        if batch.sampling_rows:
+            logits = self.model.logits(hidden[batch.logits_indices])
             # Guesses follow from what is drawn: where there are any, all is waited for.
             allowed = masks.wait(None if self.speculation else PATIENCE) if masks else None
             if allowed is not None and not allowed[0]:
                 allowed = None  # all of them are late
-            tokens = self._sampler.draw(logits, batch.draws, allowed)
-            kept = verify(batch.draws, tokens)
-            drawn.tokens = gather(batch.draws, tokens, kept)
-            drawn.logprobs = measure(logits, batch.draws, tokens, kept)
+            tokens = self._sampler.sample(logits, batch.sampling_rows, allowed)
+            kept = verify(batch.sampling_rows, tokens)
+            sampled.tokens = gather(batch.sampling_rows, tokens, kept)
+            sampled.logprobs = measure(logits, batch.sampling_rows, tokens, kept)
             if masks:
-                drawn.failed = self.grammars.take_failed()
-                drawn.late = masks.late
+                sampled.failed = self.grammars.take_failed()
+                sampled.late = masks.late
                 for request_id in masks.late:
                     # Without its mask it could be anything.
-                    del drawn.tokens[request_id]
-                    drawn.logprobs.pop(request_id, None)
+                    del sampled.tokens[request_id]
+                    sampled.logprobs.pop(request_id, None)
         if self.speculation:
-            drawn.drafts = self.speculation.propose(plan, drawn.tokens)
-        return drawn
+            sampled.drafts = self.speculation.propose(plan, sampled.tokens)
+        return sampled
 
     def warm_up(self) -> None:
         """Run a chunk and a few single tokens, so that the first request does not pay for lazy set-up."""
@@ -231,14 +231,18 @@ class Runner:
         params = SamplingParams(max_tokens=room + 2, temperature=0)
         blocks = list(range(self.cache.blocks))
         history = [0] * length
-        drawn = self.execute(Plan([Work(0, history, 0, blocks, params, False, history, length, room=room)]))
+        sampled = self.execute(
+            Plan([ScheduledRequest(0, history, 0, blocks, params, False, history, length, room=room)])
+        )
         # On a GPU the last one has what kernels for drawing and editing are compiled for.
         drawing = replace(params, temperature=1.0, top_p=0.9, presence_penalty=1.0)
         for wish in (params, params, drawing if self.device.type == "cuda" else params):
-            self.execute(Plan([Work(0, [0], length - 1, blocks, wish, True, history, length)]))
-        if drafts := drawn.drafts.get(0):
+            self.execute(Plan([ScheduledRequest(0, [0], length - 1, blocks, wish, True, history, length)]))
+        if drafts := sampled.drafts.get(0):
             tokens = [0, *drafts]
-            plan = Plan([Work(0, tokens, length - 1, blocks, params, True, history, length, len(drafts))])
+            plan = Plan(
+                [ScheduledRequest(0, tokens, length - 1, blocks, params, True, history, length, len(drafts))]
+            )
             self.execute(plan)
         if speculation:
             speculation.forget([0])
@@ -247,7 +251,7 @@ class Runner:
         self._record_graphs()
         self.compilations.start()
 
-    def _cover(self, execute: Callable[[Plan], Drawn]) -> None:
+    def _cover(self, execute: Callable[[Plan], SamplerOutput]) -> None:
         """Meets every shape that kernels are compiled for; where none are, this is left out."""
         if not on_triton(torch.empty(0, device=self.device)):
             return

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.core.draw import Draw
 from engine.core.logprobs import TokenLogprobs
+from engine.core.sampling_row import SamplingRow
 from engine.worker.logit_editor import LogitEditor
 from engine.worker.upload import upload
 from kernels.launch import on_triton
@@ -26,8 +26,11 @@ class Sampler:
     def __init__(self) -> None:
         self._editor = LogitEditor()
 
-    def draw(
-        self, logits: Tensor, draws: Sequence[Draw], masks: tuple[list[int], Tensor] | None = None
+    def sample(
+        self,
+        logits: Tensor,
+        sampling_rows: Sequence[SamplingRow],
+        masks: tuple[list[int], Tensor] | None = None,
     ) -> list[int]:
         """``logits`` [len(draws), vocab], which are left as they are: row by row the token of each draw.
 
@@ -41,18 +44,18 @@ class Sampler:
 
         The first three apply to greedy requests too, and cost nothing where nobody asks for them.
         """
-        return _choose(self._editor.edit(logits, draws, masks), draws)
+        return _choose(self._editor.edit(logits, sampling_rows, masks), sampling_rows)
 
 
-def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
+def _choose(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
     if on_triton(logits):
-        return _choose_on_gpu(logits, draws)
-    params = [draw.sampling for draw in draws]
+        return _choose_on_gpu(logits, sampling_rows)
+    params = [sampling_row.sampling for sampling_row in sampling_rows]
     if all(p.temperature < COLDEST for p in params):
         # Also the first of several largest; in 16 bits on a CPU in a quarter of argmax's time.
         return logits.max(dim=-1).indices.tolist()
     device, vocab = logits.device, logits.shape[1]
-    uniform = uniforms([p.seed for p in params], [draw.position for draw in draws])
+    uniform = uniforms([p.seed for p in params], [sampling_row.position for sampling_row in sampling_rows])
     shares = [[p.temperature, p.top_p, p.min_p] for p in params]
     temperature, top_p, min_p = torch.tensor(shares, dtype=torch.float32).T.contiguous().to(device)
     top_k = torch.tensor([min(p.top_k, vocab) or vocab for p in params], dtype=torch.int64, device=device)
@@ -61,18 +64,20 @@ def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     return tokens.clamp_(max=vocab - 1).tolist()
 
 
-def _choose_on_gpu(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
+def _choose_on_gpu(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
     """One copy there, and one back, which is all that anything waits for."""
-    params, vocab = [draw.sampling for draw in draws], logits.shape[1]
+    params, vocab = [sampling_row.sampling for sampling_row in sampling_rows], logits.shape[1]
     shares = np.array([[p.temperature, p.top_p, p.min_p] for p in params], dtype=np.float32).T
-    uniform = uniforms([p.seed for p in params], [draw.position for draw in draws]).astype(np.float32)
+    uniform = uniforms(
+        [p.seed for p in params], [sampling_row.position for sampling_row in sampling_rows]
+    ).astype(np.float32)
     top_k = np.array([min(p.top_k, vocab) or vocab for p in params], dtype=np.int32)
     arrays = [*np.ascontiguousarray(shares), uniform, top_k]
     temperature, top_p, min_p, uniform, top_k = upload(arrays, logits.device)
     return sample(logits, temperature, top_k, top_p, min_p, uniform).tolist()
 
 
-def verify(draws: Sequence[Draw], tokens: Sequence[int]) -> list[bool]:
+def verify(sampling_rows: Sequence[SamplingRow], tokens: Sequence[int]) -> list[bool]:
     """Which draws count: those of a request up to and including the first that is not as guessed.
 
     Every token is drawn from the model's own distribution by its own uniform number, whether it was guessed or not;
@@ -81,43 +86,49 @@ def verify(draws: Sequence[Draw], tokens: Sequence[int]) -> list[bool]:
     is kept with probability p(x), and what replaces it is spread as p without x.
     """
     kept, going = [], True
-    for draw, token in zip(draws, tokens, strict=True):
-        going = going or not draw.guesses
+    for sampling_row, token in zip(sampling_rows, tokens, strict=True):
+        going = going or not sampling_row.guesses
         kept.append(going)
-        going = going and draw.guess == token
+        going = going and sampling_row.guess == token
     return kept
 
 
-def gather(draws: Sequence[Draw], tokens: Sequence[int], kept: Sequence[bool]) -> dict[int, list[int]]:
+def gather(
+    sampling_rows: Sequence[SamplingRow], tokens: Sequence[int], kept: Sequence[bool]
+) -> dict[int, list[int]]:
     """The tokens that count, by request."""
     found: dict[int, list[int]] = {}
-    for draw, token, keep in zip(draws, tokens, kept, strict=True):
+    for sampling_row, token, keep in zip(sampling_rows, tokens, kept, strict=True):
         if keep:
-            found.setdefault(draw.request_id, []).append(token)
+            found.setdefault(sampling_row.request_id, []).append(token)
     return found
 
 
 def measure(
-    logits: Tensor, draws: Sequence[Draw], drawn: Sequence[int], kept: Sequence[bool]
+    logits: Tensor, sampling_rows: Sequence[SamplingRow], sampled: Sequence[int], kept: Sequence[bool]
 ) -> dict[int, list[TokenLogprobs]]:
     """The logprobs of the tokens drawn, by request, for those that ask for them. Without any, it costs nothing.
 
     They are the log-softmax of the logits as the model gives them, before temperature, top-k and top-p, as OpenAI's
     are: they tell what the model thinks, not what the caller made of it.
     """
-    rows = [row for row, draw in enumerate(draws) if kept[row] and draw.sampling.logprobs is not None]
+    rows = [
+        row
+        for row, sampling_row in enumerate(sampling_rows)
+        if kept[row] and sampling_row.sampling.logprobs is not None
+    ]
     if not rows:
         return {}
-    wanted = [draws[row].sampling.logprobs for row in rows]
+    wanted = [sampling_rows[row].sampling.logprobs for row in rows]
     logprobs = logits[rows].float().log_softmax(dim=-1)
-    tokens = [drawn[row] for row in rows]
+    tokens = [sampled[row] for row in rows]
     chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(1).tolist()
     most = min(max(wanted), logits.shape[1])
     values, ids = (found.tolist() for found in logprobs.topk(most, dim=-1))
     told: dict[int, list[TokenLogprobs]] = {}
     for i, row in enumerate(rows):
         top = list(zip(ids[i], values[i], strict=True))[: wanted[i]]
-        told.setdefault(draws[row].request_id, []).append(TokenLogprobs(tokens[i], chosen[i], top))
+        told.setdefault(sampling_rows[row].request_id, []).append(TokenLogprobs(tokens[i], chosen[i], top))
     return told
 
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Work
+from engine.core.plan import ScheduledRequest
 
 _ROWS = 64
 """Rows whose logits are held at a time: a vocabulary of 150,000 takes 40 MB for them."""
 
 
 def score(
-    logits: Callable[[Tensor], Tensor], hidden: Tensor, scored: Sequence[tuple[Work, int]]
+    logits: Callable[[Tensor], Tensor], hidden: Tensor, scored: Sequence[tuple[ScheduledRequest, int]]
 ) -> dict[int, list[TokenLogprobs]]:
     """The logprobs of the prompts' tokens that follow those of this step, by request.
 
@@ -24,14 +24,14 @@ def score(
     the model gives them, as those of answers are.
     """
     told: dict[int, list[TokenLogprobs]] = {}
-    for work, first in scored:
-        until = min(work.start + len(work.tokens) - work.drafts, work.prompt_length - 1)
-        following = work.history[work.start + 1 : until + 1]
-        found = told[work.request_id] = []
+    for scheduled, first in scored:
+        until = min(scheduled.start + len(scheduled.tokens) - scheduled.drafts, scheduled.prompt_length - 1)
+        following = scheduled.history[scheduled.start + 1 : until + 1]
+        found = told[scheduled.request_id] = []
         for begin in range(0, len(following), _ROWS):
             tokens = following[begin : begin + _ROWS]
             rows = hidden[first + begin : first + begin + len(tokens)]
-            found += _likely(logits(rows), tokens, work.scores or 0)
+            found += _likely(logits(rows), tokens, scheduled.scores or 0)
     return told
 
 

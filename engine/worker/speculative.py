@@ -119,7 +119,7 @@ class Speculation:
         """``tokens``: what was drawn and kept, by request. The guesses for the next step."""
         now = self._clock()
         base = self._learn(plan, tokens, now - self._began)
-        if not plan.work or self.policy.asleep(base):
+        if not plan.requests or self.policy.asleep(base):
             return {}
         rooms = self._rooms(plan, tokens)
         able = self.proposer.look(plan, tokens, rooms)
@@ -141,11 +141,11 @@ class Speculation:
     def _learn(self, plan: Plan, tokens: Mapping[int, Sequence[int]], seconds: float) -> int:
         """What came of the guesses that ``plan`` checked; the tokens that it computed beside them."""
         guesses = accepted = 0
-        for work in plan.work:
-            if work.drafts and work.sampling is not None:
-                right = len(tokens[work.request_id]) - 1
-                self.policy.judge(work.request_id, work.drafts, right)
-                guesses += work.drafts
+        for scheduled in plan.requests:
+            if scheduled.drafts and scheduled.sampling is not None:
+                right = len(tokens[scheduled.request_id]) - 1
+                self.policy.judge(scheduled.request_id, scheduled.drafts, right)
+                guesses += scheduled.drafts
                 accepted += right
         self.proposed += guesses
         self.accepted += accepted
@@ -156,16 +156,20 @@ class Speculation:
     def _rooms(self, plan: Plan, tokens: Mapping[int, Sequence[int]]) -> dict[int, int]:
         """How many guesses could be of use to whom."""
         rooms = {}
-        for work in plan.work:
-            if not work.room or work.sampling is None:
+        for scheduled in plan.requests:
+            if not scheduled.room or scheduled.sampling is None:
                 continue
-            drawn = tokens[work.request_id]
-            if not work.sampling.stop_token_ids.isdisjoint(drawn):
+            sampled = tokens[scheduled.request_id]
+            if not scheduled.sampling.stop_token_ids.isdisjoint(sampled):
                 continue
             # The next step draws one more than it checks.
-            left = work.sampling.max_tokens - (len(work.history) + len(drawn) - work.prompt_length) - 1
+            left = (
+                scheduled.sampling.max_tokens
+                - (len(scheduled.history) + len(sampled) - scheduled.prompt_length)
+                - 1
+            )
             if left > 0:
-                rooms[work.request_id] = min(work.room, left, self.max_drafts)
+                rooms[scheduled.request_id] = min(scheduled.room, left, self.max_drafts)
         return rooms
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
-from engine.worker.batch import SHORT, Draw
+from engine.worker.batch import SHORT, SamplingRow
 from engine.worker.sampler import Sampler
 
 _ROWS = (1, 17, 33, 65)
@@ -60,7 +60,7 @@ def plans(bounds: Bounds) -> Iterator[Plan]:
         yield Plan([replace(_work(bounds, 0, 0, min(65, bounds.tokens, bounds.length - 1)), scores=1)])
     if bounds.adapters:
         for plan in list(plans(replace(bounds, adapters=False, scores=False))):
-            yield Plan([replace(work, adapter="warm-up") for work in plan.work])
+            yield Plan([replace(scheduled, adapter="warm-up") for scheduled in plan.requests])
 
 
 def largest(bounds: Bounds) -> Plan:
@@ -70,7 +70,7 @@ def largest(bounds: Bounds) -> Plan:
     left = bounds.tokens - share * bounds.sequences
     # What does not divide evenly is the first one's.
     if more := min(left, bounds.length - 1 - share):
-        plan.work[0] = _work(bounds, 0, bounds.length - 1 - share - more, share + more, DRAWN)
+        plan.requests[0] = _work(bounds, 0, bounds.length - 1 - share - more, share + more, DRAWN)
     return plan
 
 
@@ -79,7 +79,7 @@ def draw_masked(sampler: Sampler, logits: Tensor, words: int) -> None:
     """As requests with grammars draw, with and without anything else that edits ``logits`` [1, vocab]."""
     bits = torch.full((1, words), -1, dtype=torch.int32)
     for params in (PLAIN, EDITED):
-        sampler.draw(logits, [Draw(-1, params, [0], 1, [])], ([0], bits))
+        sampler.sample(logits, [SamplingRow(-1, params, [0], 1, [])], ([0], bits))
 
 
 def _chunks(most: int) -> Iterator[int]:
@@ -97,7 +97,11 @@ def _decodes(bounds: Bounds, count: int, new: int, params: SamplingParams = PLAI
     return Plan([replace(first, request_id=-1 - i) for i in range(count)])
 
 
-def _work(bounds: Bounds, number: int, start: int, count: int, params: SamplingParams | None = PLAIN) -> Work:
+def _work(
+    bounds: Bounds, number: int, start: int, count: int, params: SamplingParams | None = PLAIN
+) -> ScheduledRequest:
     history = [0] * (start + count)
     # Requests are numbered from 0 on.
-    return Work(-1 - number, [0] * count, start, bounds.blocks, params, True, history, start + count)
+    return ScheduledRequest(
+        -1 - number, [0] * count, start, bounds.blocks, params, True, history, start + count
+    )

@@ -61,16 +61,16 @@ def run(
             scheduler.submit(Request(submitted, prompt, params, adapter=adapter, siblings=siblings))
             submitted += 1
         plan = scheduler.schedule()
-        for gain in scheduler.update(plan, runner.execute(plan)):
-            outcome.tokens[gain.request_id] += gain.tokens
-            if gain.logprobs is not None:
-                outcome.logprobs.setdefault(gain.request_id, []).extend(gain.logprobs)
+        for output in scheduler.update(plan, runner.execute(plan)):
+            outcome.tokens[output.request_id] += output.tokens
+            if output.logprobs is not None:
+                outcome.logprobs.setdefault(output.request_id, []).extend(output.logprobs)
         scheduler.check_integrity()
         outcome.steps += 1
         outcome.preempted += len(plan.preempted)
         outcome.hit_tokens += plan.hit_tokens
         outcome.copies += len(plan.copies)
-        outcome.largest = max(outcome.largest, len(plan.work))
+        outcome.largest = max(outcome.largest, len(plan.requests))
     scheduler.check_integrity()
     # The next run has the same numbers for other requests.
     runner.execute(Plan([], ended=list(outcome.tokens)))

@@ -49,10 +49,10 @@ class Client:
 
     def _take(self, outputs: Outputs) -> None:
         self.last = outputs.step
-        for gain in outputs.progress:
-            self.tokens[gain.request_id] += gain.tokens
-            if gain.finish is not None:
-                self.ended.add(gain.request_id)
+        for output in outputs.requests:
+            self.tokens[output.request_id] += output.tokens
+            if output.finish is not None:
+                self.ended.add(output.request_id)
         self.refused |= {refusal.request_id: refusal.error for refusal in outputs.refusals}
         for refusal in outputs.refusals:
             assert "20.00 GiB" not in OutOfMemory(refusal.reason).message

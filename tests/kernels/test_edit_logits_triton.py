@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_row import SamplingRow
 from engine.worker import logit_editor
 from engine.worker.logit_editor import LogitEditor
 from kernels import edit_logits
@@ -101,14 +101,14 @@ def test_stops_give_way_where_nothing_else_is_allowed() -> None:
     assert found[2].sum() == 100 - len(stops)
 
 
-def a_draw(number: int, history: list[int], guesses: tuple[int, ...] = (), **params: Any) -> Draw:
-    return Draw(number, SamplingParams(max_tokens=9, **params), history, 3, list(guesses))
+def a_draw(number: int, history: list[int], guesses: tuple[int, ...] = (), **params: Any) -> SamplingRow:
+    return SamplingRow(number, SamplingParams(max_tokens=9, **params), history, 3, list(guesses))
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_batch_is_edited_as_on_a_cpu(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(6, 70)
-    draws = [
+    sampling_rows = [
         a_draw(0, [5, 6, 7, 5, 5, 8], presence_penalty=0.5, frequency_penalty=0.25),
         a_draw(1, [1, 2, 3]),
         a_draw(2, [9, 9, 9, 9], (9, 4), repetition_penalty=1.3, logit_bias=((9, 2.0), (69, -50.0), (9, 1.0))),
@@ -118,7 +118,7 @@ def test_a_batch_is_edited_as_on_a_cpu(masked: bool, monkeypatch: pytest.MonkeyP
     ]
     bits = torch.randint(-(2**31), 2**31, (2, 3), dtype=torch.int32)
     masks = ([1, 3], bits) if masked else None
-    expected = LogitEditor().edit(logits, draws, masks)
+    expected = LogitEditor().edit(logits, sampling_rows, masks)
     monkeypatch.setattr(logit_editor, "on_triton", lambda x: True)
-    torch.testing.assert_close(LogitEditor().edit(logits, draws, masks), expected)
-    assert LogitEditor().edit(logits[1:2], draws[1:2]) is not None
+    torch.testing.assert_close(LogitEditor().edit(logits, sampling_rows, masks), expected)
+    assert LogitEditor().edit(logits[1:2], sampling_rows[1:2]) is not None

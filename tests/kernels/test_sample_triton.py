@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_row import SamplingRow
 from engine.worker import logit_editor, sampler
 from kernels import sample
 from kernels.sample import sample_reference, sample_triton
@@ -179,14 +179,14 @@ def test_a_batch_of_requests_draws_the_same_tokens_as_on_a_cpu(monkeypatch: pyte
         {"min_tokens": 3, "stop_token_ids": frozenset({1, 2}), "top_p": 0.7, "min_p": 0.01},
         {"temperature": 0.7},
     ]
-    draws = [
-        Draw(i, SamplingParams(max_tokens=9, seed=2**63 + i, **wish), [1, 2, 3, 3], 2, [])
+    sampling_rows = [
+        SamplingRow(i, SamplingParams(max_tokens=9, seed=2**63 + i, **wish), [1, 2, 3, 3], 2, [])
         for i, wish in enumerate(wishes)
     ]
     masks = ([2, 8], torch.randint(-(2**31), 2**31, (2, 4), dtype=torch.int32))
-    expected = [sampler.Sampler().draw(logits, draws, given) for given in (None, masks)]
+    expected = [sampler.Sampler().sample(logits, sampling_rows, given) for given in (None, masks)]
     for module in (sampler, logit_editor, sample):
         monkeypatch.setattr(module, "on_triton", lambda x: True)
-    assert [sampler.Sampler().draw(logits, draws, given) for given in (None, masks)] == expected
-    assert sampler.Sampler().draw(logits[:1], draws[:1]) == expected[0][:1]
+    assert [sampler.Sampler().sample(logits, sampling_rows, given) for given in (None, masks)] == expected
+    assert sampler.Sampler().sample(logits[:1], sampling_rows[:1]) == expected[0][:1]
     assert expected[0][5] == 70

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_row import SamplingRow
 from engine.worker import sampler
 from kernels import verify
 from kernels.verify import reject_reference, reject_triton, verify_reference, verify_triton
@@ -54,12 +54,14 @@ def test_what_counts_is_what_counts_in_the_engine() -> None:
     starts = starts_of(counts)
     tokens = torch.randint(0, 2, (int(starts[-1]),))
     guesses = torch.randint(0, 2, (int(starts[-1]),))
-    draws = []
+    sampling_rows = []
     for request, count in enumerate(counts):
         own = guesses[int(starts[request]) :][:count].tolist()
-        draws += [Draw(request, params, [0], 1, own[:i], guess) for i, guess in enumerate([*own, None])]
+        sampling_rows += [
+            SamplingRow(request, params, [0], 1, own[:i], guess) for i, guess in enumerate([*own, None])
+        ]
     _, kept = verify_triton(tokens, guesses, starts)
-    assert (kept >= 0).tolist() == sampler.verify(draws, tokens.tolist())
+    assert (kept >= 0).tolist() == sampler.verify(sampling_rows, tokens.tolist())
 
 
 @BOTH

@@ -12,7 +12,7 @@ from engine.attention.native_backend import NativeBackend
 from engine.attention.select import select_backend
 from engine.attention.torch_backend import TorchBackend
 from engine.attention.triton_backend import TritonBackend
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.kv_cache import KVCache, KVShape
 from engine.worker.batch import BatchBuilder
@@ -45,12 +45,14 @@ class Sequences:
 
     def step(self, pieces: Sequence[tuple[int, int, int]], window: int | None = None) -> list[Tensor]:
         """(sequence, from, to) → the outputs of each piece's tokens."""
-        works = [
+        scheduled_requests = [
             # Each token names itself, so that its row is found again.
-            Work(s, list(range(s * LENGTH + first, s * LENGTH + last)), first, self._blocks[s], PARAMS, False)
+            ScheduledRequest(
+                s, list(range(s * LENGTH + first, s * LENGTH + last)), first, self._blocks[s], PARAMS, False
+            )
             for s, first, last in pieces
         ]
-        batch = self._builder.build(Plan(works))
+        batch = self._builder.build(Plan(scheduled_requests))
         names = batch.tokens.tolist()
         q, k, v = (
             torch.stack([self._numbers[name // LENGTH][i][name % LENGTH] for name in names]) for i in range(3)
@@ -59,7 +61,9 @@ class Sequences:
         self.backend.store(layer, k, v, batch.attention.slots)
         out = self.backend.forward(q, layer, batch.attention, scale=DIM**-0.5, window=window, softcap=20.0)
         rows = {name: row for row, name in enumerate(names)}
-        return [torch.stack([out[rows[name]] for name in work.tokens]) for work in works]
+        return [
+            torch.stack([out[rows[name]] for name in scheduled.tokens]) for scheduled in scheduled_requests
+        ]
 
 
 @pytest.fixture

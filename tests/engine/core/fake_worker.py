@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from engine.core.plan import Drawn, Plan, Work
+from engine.core.plan import Plan, SamplerOutput, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 
 
@@ -37,60 +37,65 @@ class FakeWorker:
                 return found
             state = hash((state, found[-1]))
 
-    def execute(self, plan: Plan) -> Drawn:
+    def execute(self, plan: Plan) -> SamplerOutput:
         self.ended += plan.ended
         for source, target in plan.copies:
             for offset in range(self.block_size):
                 self.kv.pop((target, offset), None)
                 if (source, offset) in self.kv:
                     self.kv[target, offset] = self.kv[source, offset]
-        drawn = Drawn()
-        states = [self._compute(work) for work in plan.work]
+        sampled = SamplerOutput()
+        states = [self._compute(scheduled) for scheduled in plan.requests]
         # What one writes, nobody else may have written over.
-        for work, after in zip(plan.work, states, strict=True):
-            assert self._at(work, work.end - 1) == after[-1]
-            if work.sampling is not None:
-                self._draw(work, after, drawn)
-        return drawn
+        for scheduled, after in zip(plan.requests, states, strict=True):
+            assert self._at(scheduled, scheduled.end - 1) == after[-1]
+            if scheduled.sampling is not None:
+                self._draw(scheduled, after, sampled)
+        return sampled
 
-    def _at(self, work: Work, position: int) -> int | None:
-        block = work.blocks[position // self.block_size]
+    def _at(self, scheduled: ScheduledRequest, position: int) -> int | None:
+        block = scheduled.blocks[position // self.block_size]
         return self.kv.get((block, position % self.block_size))
 
-    def _compute(self, work: Work) -> list[int]:
+    def _compute(self, scheduled: ScheduledRequest) -> list[int]:
         """The states after each of the work's tokens."""
-        assert work.tokens
-        assert len(work.blocks) * self.block_size >= work.end + work.room
-        state = self.state(work.adapter)
-        for position in range(work.start):
-            state = hash((state, work.history[position]))
-            assert self._at(work, position) == state, f"request {work.request_id}, position {position}"
-        real = len(work.tokens) - work.drafts
-        assert work.tokens[:real] == work.history[work.start : work.start + real]
-        assert (work.sampling is not None) == (work.start + real == len(work.history))
+        assert scheduled.tokens
+        assert len(scheduled.blocks) * self.block_size >= scheduled.end + scheduled.room
+        state = self.state(scheduled.adapter)
+        for position in range(scheduled.start):
+            state = hash((state, scheduled.history[position]))
+            assert self._at(scheduled, position) == state, (
+                f"request {scheduled.request_id}, position {position}"
+            )
+        real = len(scheduled.tokens) - scheduled.drafts
+        assert scheduled.tokens[:real] == scheduled.history[scheduled.start : scheduled.start + real]
+        assert (scheduled.sampling is not None) == (scheduled.start + real == len(scheduled.history))
         after = []
-        for position, token in enumerate(work.tokens, work.start):
+        for position, token in enumerate(scheduled.tokens, scheduled.start):
             state = hash((state, token))
-            block = work.blocks[position // self.block_size]
+            block = scheduled.blocks[position // self.block_size]
             self.kv[block, position % self.block_size] = state
             after.append(state)
         return after
 
-    def _draw(self, work: Work, after: list[int], drawn: Drawn) -> None:
-        assert work.sampling is not None
+    def _draw(self, scheduled: ScheduledRequest, after: list[int], sampled: SamplerOutput) -> None:
+        assert scheduled.sampling is not None
         kept = []
-        for i in range(work.drafts + 1):
-            state = after[len(after) - 1 - work.drafts + i]
-            kept.append(self.token(state, work.sampling))
-            if i < work.drafts and kept[-1] != work.tokens[len(work.tokens) - work.drafts + i]:
+        for i in range(scheduled.drafts + 1):
+            state = after[len(after) - 1 - scheduled.drafts + i]
+            kept.append(self.token(state, scheduled.sampling))
+            if (
+                i < scheduled.drafts
+                and kept[-1] != scheduled.tokens[len(scheduled.tokens) - scheduled.drafts + i]
+            ):
                 break
-        drawn.tokens[work.request_id] = kept
-        for sibling in work.siblings:
-            drawn.tokens[sibling.id] = [self.token(after[-1], sibling.params)]
+        sampled.tokens[scheduled.request_id] = kept
+        for sibling in scheduled.siblings:
+            sampled.tokens[sibling.id] = [self.token(after[-1], sibling.params)]
         guesses, state = [], hash((state, kept[-1]))
-        for _ in range(self._rng.randint(0, work.room)):
-            right = self.token(state, work.sampling)
+        for _ in range(self._rng.randint(0, scheduled.room)):
+            right = self.token(state, scheduled.sampling)
             guesses.append(right if self._rng.random() < 0.7 else self._rng.randrange(self.vocab))
             state = hash((state, guesses[-1]))
         if guesses:
-            drawn.drafts[work.request_id] = guesses
+            sampled.drafts[scheduled.request_id] = guesses

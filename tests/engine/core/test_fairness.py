@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.plan import Drawn
+from engine.core.plan import SamplerOutput
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.errors import DeadlineUnreachable, QueueFull
@@ -25,7 +25,7 @@ def test_a_step_without_prompts_computes_them_after_all_if_everyone_who_decodes_
         step(scheduler)
     scheduler.chunk = 0
     while not (plan := step(scheduler)[0]).preempted:
-        assert [work.request_id for work in plan.work] == [1]
+        assert [scheduled.request_id for scheduled in plan.requests] == [1]
     assert plan.preempted == [1]
     assert shape(plan) == [(2, 10, 26)]
     scheduler.check_integrity()
@@ -55,10 +55,10 @@ def test_ageing_bounds_the_wait_under_a_stream_of_higher_classes(
             new = request(a_second * number + place, 8, generate=4, priority=classes, submitted=clock.now)
             scheduler.submit(new)
             ahead += clock.now <= classes * AGEING
-        _, gains = step(scheduler)
+        _, outputs = step(scheduler)
         scheduler.check_integrity()
         clock.now += 1.0
-        if any(gain.request_id == 0 and gain.finish for gain in gains):
+        if any(output.request_id == 0 and output.finish for output in outputs):
             break
         bound = classes * AGEING + steps_each * ahead + prompt + 8
         assert clock.now <= bound
@@ -119,12 +119,12 @@ def test_prompts_however_long_stop_no_decode_for_a_single_step(
         scheduler.submit(request(number, prompt, priority=1))
     for turn in range(59):
         scheduler.chunk = chunks[turn % len(chunks)]
-        plan, gains = step(scheduler)
-        assert {gain.request_id for gain in gains} >= set(range(decoding))
+        plan, outputs = step(scheduler)
+        assert {output.request_id for output in outputs} >= set(range(decoding))
         assert plan.tokens <= scheduler.max_tokens_per_step
         if scheduler.chunk is not None:
-            long = [work for work in plan.work if work.start + 1 < work.prompt_length]
-            assert sum(len(work.tokens) for work in long) <= scheduler.chunk
+            long = [scheduled for scheduled in plan.requests if scheduled.start + 1 < scheduled.prompt_length]
+            assert sum(len(scheduled.tokens) for scheduled in long) <= scheduler.chunk
 
 
 @pytest.mark.parametrize("weight", [2.0, 4.0, 8.0])
@@ -174,8 +174,12 @@ def test_as_many_choices_wait_as_there_are_places_unless_one_group_is_alone(
         number += choices
         if steps:
             plan = scheduler.schedule()
-            ids = [one for work in plan.work for one in (work.request_id, *(s.id for s in work.siblings))]
-            scheduler.update(plan, Drawn({one: [5] for one in ids}))
+            ids = [
+                one
+                for scheduled in plan.requests
+                for one in (scheduled.request_id, *(s.id for s in scheduled.siblings))
+            ]
+            scheduler.update(plan, SamplerOutput({one: [5] for one in ids}))
             scheduler.check_integrity()
 
 

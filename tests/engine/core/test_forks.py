@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.plan import Drawn
+from engine.core.plan import SamplerOutput
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.errors import ContextLengthExceeded, QueueFull
@@ -20,24 +20,24 @@ def group(number: int, prompt: int, choices: int = 3, generate: int = 4, **optio
 def step(scheduler, tokens=None):
     """Each choice draws its own id, or what ``tokens`` says."""
     plan = scheduler.schedule()
-    drawn = {}
-    for work in plan.work:
-        if work.sampling:
-            for number in [work.request_id, *(sibling.id for sibling in work.siblings)]:
-                drawn[number] = [(tokens or {}).get(number, number)]
-    gains = scheduler.update(plan, Drawn(drawn))
+    sampled = {}
+    for scheduled in plan.requests:
+        if scheduled.sampling:
+            for number in [scheduled.request_id, *(sibling.id for sibling in scheduled.siblings)]:
+                sampled[number] = [(tokens or {}).get(number, number)]
+    outputs = scheduler.update(plan, SamplerOutput(sampled))
     scheduler.check_integrity()
-    return plan, gains
+    return plan, outputs
 
 
 def test_siblings_begin_when_the_prompt_is_computed_and_share_its_blocks() -> None:
     scheduler = make(budget=8)
     scheduler.submit(group(1, 10))
-    plan, gains = step(scheduler)
-    assert (plan.work[0].siblings, gains) == ([], [])
-    plan, gains = step(scheduler)
-    assert [sibling.id for sibling in plan.work[0].siblings] == [2, 3]
-    assert [(gain.request_id, gain.tokens) for gain in gains] == [(1, [1]), (2, [2]), (3, [3])]
+    plan, outputs = step(scheduler)
+    assert (plan.requests[0].siblings, outputs) == ([], [])
+    plan, outputs = step(scheduler)
+    assert [sibling.id for sibling in plan.requests[0].siblings] == [2, 3]
+    assert [(output.request_id, output.tokens) for output in outputs] == [(1, [1]), (2, [2]), (3, [3])]
     assert scheduler.pool.used == 3
     assert [one.blocks for one in scheduler.running] == [scheduler.running[0].blocks] * 3
     assert scheduler.places == 0
@@ -49,7 +49,7 @@ def test_whoever_writes_into_a_shared_block_first_gets_a_copy_and_the_last_needs
     step(scheduler)
     shared = scheduler.running[0].blocks[2]
     plan, _ = step(scheduler)
-    tables = [work.blocks for work in plan.work]
+    tables = [scheduled.blocks for scheduled in plan.requests]
     assert plan.copies == [(shared, tables[0][2]), (shared, tables[1][2])]
     assert tables[2][2] == shared
     assert len({table[2] for table in tables}) == 3
@@ -75,8 +75,8 @@ def test_a_sibling_without_a_seat_waits_with_the_token_it_has() -> None:
     assert (waiting.id, waiting.tokens) == (3, [*range(6), 3])
     gained = {1: 1, 2: 1, 3: 1}
     while not scheduler.idle:
-        for gain in step(scheduler)[1]:
-            gained[gain.request_id] += len(gain.tokens)
+        for output in step(scheduler)[1]:
+            gained[output.request_id] += len(output.tokens)
     assert gained == {1: 4, 2: 4, 3: 4}
 
 
@@ -84,8 +84,8 @@ def test_a_leader_that_ends_with_its_first_token_leaves_blocks_to_its_siblings()
     scheduler = make(sequences=2, budget=16)
     params = SamplingParams(max_tokens=4, stop_token_ids=frozenset({99}))
     scheduler.submit(Request(1, [1] * 6, params, siblings=[Sibling(2, params), Sibling(3, params)]))
-    _, gains = step(scheduler, {1: 99})
-    assert [(gain.request_id, gain.finish) for gain in gains] == [(1, "stop"), (2, None), (3, None)]
+    _, outputs = step(scheduler, {1: 99})
+    assert [(output.request_id, output.finish) for output in outputs] == [(1, "stop"), (2, None), (3, None)]
     assert [one.id for one in scheduler.running] == [2, 3]
     assert scheduler.schedule().ended == [1]
 
@@ -93,8 +93,8 @@ def test_a_leader_that_ends_with_its_first_token_leaves_blocks_to_its_siblings()
 def test_a_sibling_that_ends_with_its_first_token_never_runs() -> None:
     scheduler = make(budget=16)
     scheduler.submit(group(1, 6, generate=1))
-    _, gains = step(scheduler)
-    assert [(gain.request_id, gain.finish) for gain in gains] == [(n, "length") for n in (1, 2, 3)]
+    _, outputs = step(scheduler)
+    assert [(output.request_id, output.finish) for output in outputs] == [(n, "length") for n in (1, 2, 3)]
     assert scheduler.idle
     scheduler.submit(request(9, 1))
     assert sorted(scheduler.schedule().ended) == [1, 2, 3]
@@ -106,11 +106,11 @@ def test_a_sibling_aborted_before_it_begins_does_not_begin() -> None:
     assert scheduler.abort(2)
     assert not scheduler.abort(2)
     plan = scheduler.schedule()
-    assert [sibling.id for sibling in plan.work[0].siblings] == [3]
+    assert [sibling.id for sibling in plan.requests[0].siblings] == [3]
     # Nor one that is aborted in that very step.
     assert scheduler.abort(3)
-    gains = scheduler.update(plan, Drawn({1: [5], 3: [5]}))
-    assert [gain.request_id for gain in gains] == [1]
+    outputs = scheduler.update(plan, SamplerOutput({1: [5], 3: [5]}))
+    assert [output.request_id for output in outputs] == [1]
     scheduler.check_integrity()
 
 
@@ -124,14 +124,14 @@ def test_a_sibling_takes_over_from_a_leader_that_is_aborted(steps: int) -> None:
     assert scheduler.abort(1)
     scheduler.check_integrity()
     gained = {2: 0, 3: 0}
-    plan, gains = step(scheduler)
+    plan, outputs = step(scheduler)
     assert shape(plan) == [(2, 8 * steps, 8 if not steps else 4)]
     while not scheduler.idle:
-        for gain in gains:
-            gained[gain.request_id] += len(gain.tokens)
-        _, gains = step(scheduler)
-    for gain in gains:
-        gained[gain.request_id] += len(gain.tokens)
+        for output in outputs:
+            gained[output.request_id] += len(output.tokens)
+        _, outputs = step(scheduler)
+    for output in outputs:
+        gained[output.request_id] += len(output.tokens)
     assert gained == {2: 4, 3: 4}
 
 
@@ -140,10 +140,10 @@ def test_a_leader_aborted_in_the_step_that_would_begin_its_siblings() -> None:
     scheduler.submit(group(1, 6, choices=2))
     plan = scheduler.schedule()
     scheduler.abort(1)
-    assert scheduler.update(plan, Drawn({1: [5], 2: [6]})) == []
-    plan, gains = step(scheduler)
+    assert scheduler.update(plan, SamplerOutput({1: [5], 2: [6]})) == []
+    plan, outputs = step(scheduler)
     assert shape(plan) == [(2, 0, 6)]
-    assert [(gain.request_id, gain.tokens) for gain in gains] == [(2, [2])]
+    assert [(output.request_id, output.tokens) for output in outputs] == [(2, [2])]
 
 
 def test_a_preempted_leader_begins_its_siblings_when_it_comes_back() -> None:
@@ -154,7 +154,7 @@ def test_a_preempted_leader_begins_its_siblings_when_it_comes_back() -> None:
     assert step(scheduler)[0].preempted == [1]
     ended = []
     while not scheduler.idle:
-        ended += [gain.request_id for gain in step(scheduler)[1] if gain.finish]
+        ended += [output.request_id for output in step(scheduler)[1] if output.finish]
     assert ended == [1, 2]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.plan import Drawn
+from engine.core.plan import SamplerOutput
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from tests.engine.core.fake_worker import FakeWorker
@@ -14,27 +14,27 @@ def begin(*, generate: int = 20, lookahead: int = 4, prompt: int = 5, **options)
     scheduler = make(lookahead=lookahead, **{"budget": 32, **options})
     scheduler.submit(request(1, prompt, generate=generate))
     plan = scheduler.schedule()
-    scheduler.update(plan, Drawn({1: [7]}, drafts={1: [1, 2, 3, 4, 5, 6][: plan.work[0].room]}))
+    scheduler.update(plan, SamplerOutput({1: [7]}, drafts={1: [1, 2, 3, 4, 5, 6][: plan.requests[0].room]}))
     scheduler.check_integrity()
     return scheduler
 
 
 def test_guesses_are_computed_after_the_token_and_blocks_cover_them_and_the_next() -> None:
     scheduler = begin()
-    (work,) = scheduler.schedule().work
-    assert (work.tokens, work.start, work.drafts, work.room) == ([7, 1, 2, 3, 4], 5, 4, 4)
-    assert work.sampling is not None
-    assert work.history == [0, 1, 2, 3, 4, 7]
-    assert len(work.blocks) * BLOCK >= work.end + work.room
+    (scheduled,) = scheduler.schedule().requests
+    assert (scheduled.tokens, scheduled.start, scheduled.drafts, scheduled.room) == ([7, 1, 2, 3, 4], 5, 4, 4)
+    assert scheduled.sampling is not None
+    assert scheduled.history == [0, 1, 2, 3, 4, 7]
+    assert len(scheduled.blocks) * BLOCK >= scheduled.end + scheduled.room
 
 
 def test_guesses_that_come_true_count_as_computed_and_others_do_not() -> None:
-    for drawn, computed in (([9], 6), ([1, 9], 7), ([1, 2, 9], 8), ([1, 2, 3, 4, 9], 10)):
+    for sampled, computed in (([9], 6), ([1, 9], 7), ([1, 2, 9], 8), ([1, 2, 3, 4, 9], 10)):
         scheduler = begin()
         plan = scheduler.schedule()
-        (gain,) = scheduler.update(plan, Drawn({1: drawn}, drafts={1: [8]}))
+        (output,) = scheduler.update(plan, SamplerOutput({1: sampled}, drafts={1: [8]}))
         (one,) = scheduler.running
-        assert (gain.tokens, one.computed, one.missing) == (drawn, computed, 1)
+        assert (output.tokens, one.computed, one.missing) == (sampled, computed, 1)
         assert one.drafts == [8]
         assert shape(scheduler.schedule()) == [(1, computed, 2)]
         scheduler.check_integrity()
@@ -42,18 +42,18 @@ def test_guesses_that_come_true_count_as_computed_and_others_do_not() -> None:
 
 def test_guesses_last_for_one_step() -> None:
     scheduler = begin()
-    scheduler.update(scheduler.schedule(), Drawn({1: [9]}))
-    (work,) = scheduler.schedule().work
-    assert (work.tokens, work.drafts) == ([9], 0)
+    scheduler.update(scheduler.schedule(), SamplerOutput({1: [9]}))
+    (scheduled,) = scheduler.schedule().requests
+    assert (scheduled.tokens, scheduled.drafts) == ([9], 0)
 
 
 def test_a_stop_token_among_those_accepted_ends_the_request_there() -> None:
     scheduler = make(lookahead=4, budget=32, prefix_caching=True)
     params = SamplingParams(max_tokens=20, stop_token_ids=frozenset({2}))
     scheduler.submit(Request(1, [5] * 5, params))
-    scheduler.update(scheduler.schedule(), Drawn({1: [7]}, drafts={1: [1, 2, 3]}))
-    (gain,) = scheduler.update(scheduler.schedule(), Drawn({1: [1, 2, 3, 9]}))
-    assert (gain.tokens, gain.finish) == ([1, 2], "stop")
+    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, drafts={1: [1, 2, 3]}))
+    (output,) = scheduler.update(scheduler.schedule(), SamplerOutput({1: [1, 2, 3, 9]}))
+    assert (output.tokens, output.finish) == ([1, 2], "stop")
     assert scheduler.idle
     scheduler.check_integrity()
 
@@ -61,11 +61,11 @@ def test_a_stop_token_among_those_accepted_ends_the_request_there() -> None:
 def test_nothing_is_guessed_beyond_the_last_token() -> None:
     """Six to generate, one is drawn: four guesses leave one to draw, and none to guess after it."""
     scheduler = begin(generate=6)
-    (work,) = scheduler.schedule().work
-    assert (work.drafts, work.room) == (4, 0)
+    (scheduled,) = scheduler.schedule().requests
+    assert (scheduled.drafts, scheduled.room) == (4, 0)
     for generate, drafts in ((5, 3), (4, 2), (2, 0)):
-        (work,) = begin(generate=generate).schedule().work
-        assert (work.drafts, work.room) == (drafts, 0)
+        (scheduled,) = begin(generate=generate).schedule().requests
+        assert (scheduled.drafts, scheduled.room) == (drafts, 0)
 
 
 def test_the_budget_goes_to_wanted_tokens_first() -> None:
@@ -73,17 +73,20 @@ def test_the_budget_goes_to_wanted_tokens_first() -> None:
     scheduler.submit(request(2, 40))
     plan = scheduler.schedule()
     assert shape(plan) == [(1, 5, 1), (2, 0, 7)]
-    assert plan.work[0].room == 4
+    assert plan.requests[0].room == 4
     scheduler = begin(budget=8)
     scheduler.submit(request(2, 5))
-    assert [(work.request_id, work.drafts) for work in scheduler.schedule().work] == [(1, 2), (2, 0)]
+    assert [(scheduled.request_id, scheduled.drafts) for scheduled in scheduler.schedule().requests] == [
+        (1, 2),
+        (2, 0),
+    ]
 
 
 def test_off_means_off() -> None:
     scheduler = begin(lookahead=0)
-    scheduler.update(scheduler.schedule(), Drawn({1: [7]}, drafts={1: [1, 2]}))
-    (work,) = scheduler.schedule().work
-    assert (work.tokens, work.drafts, work.room) == ([7], 0, 0)
+    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, drafts={1: [1, 2]}))
+    (scheduled,) = scheduler.schedule().requests
+    assert (scheduled.tokens, scheduled.drafts, scheduled.room) == ([7], 0, 0)
 
 
 def test_guessing_takes_no_block_from_one_that_runs() -> None:
@@ -92,10 +95,10 @@ def test_guessing_takes_no_block_from_one_that_runs() -> None:
     for number in (1, 2):
         scheduler.submit(request(number, 6, generate=3))
     plan = scheduler.schedule()
-    scheduler.update(plan, Drawn({1: [7], 2: [7]}, drafts={1: [1, 1], 2: [1, 1]}))
+    scheduler.update(plan, SamplerOutput({1: [7], 2: [7]}, drafts={1: [1, 1], 2: [1, 1]}))
     plan = scheduler.schedule()
     assert plan.preempted == []
-    assert [(work.drafts, work.room) for work in plan.work] == [(1, 0), (1, 0)]
+    assert [(scheduled.drafts, scheduled.room) for scheduled in plan.requests] == [(1, 0), (1, 0)]
 
 
 def test_room_for_guesses_is_given_back_before_anyone_gives_way() -> None:
@@ -103,15 +106,15 @@ def test_room_for_guesses_is_given_back_before_anyone_gives_way() -> None:
     scheduler = make(lookahead=4, budget=32, blocks=6, sequences=2)
     scheduler.submit(request(1, 7, generate=9))
     plan = scheduler.schedule()
-    assert len(plan.work[0].blocks) == 3
-    scheduler.update(plan, Drawn({1: [7]}))
+    assert len(plan.requests[0].blocks) == 3
+    scheduler.update(plan, SamplerOutput({1: [7]}))
     scheduler.submit(request(2, 8, generate=5))
     plan = scheduler.schedule()
     assert plan.admitted == [2]
-    scheduler.update(plan, Drawn({1: [7], 2: [7]}))
+    scheduler.update(plan, SamplerOutput({1: [7], 2: [7]}))
     plan = scheduler.schedule()
     assert plan.preempted == []
-    assert len(plan.work) == 2
+    assert len(plan.requests) == 2
     scheduler.check_integrity()
 
 
@@ -119,8 +122,8 @@ def test_room_for_guesses_keeps_nobody_waiting() -> None:
     scheduler = make(lookahead=8, budget=32, blocks=6, sequences=2)
     scheduler.submit(request(1, 7, generate=13))
     plan = scheduler.schedule()
-    assert len(plan.work[0].blocks) == 4
-    scheduler.update(plan, Drawn({1: [7]}, drafts={1: [1] * 8}))
+    assert len(plan.requests[0].blocks) == 4
+    scheduler.update(plan, SamplerOutput({1: [7]}, drafts={1: [1] * 8}))
     # Needs three blocks besides the one that the first may need: they are there if the guesses' are given back.
     scheduler.submit(request(2, 12, generate=2))
     plan = scheduler.schedule()
@@ -134,7 +137,7 @@ def test_while_one_waits_for_blocks_guesses_take_none() -> None:
     scheduler.submit(request(2, 20, generate=2))
     plan = scheduler.schedule()
     assert plan.admitted == [1]
-    assert (len(plan.work[0].blocks), plan.work[0].room) == (2, 1)
+    assert (len(plan.requests[0].blocks), plan.requests[0].room) == (2, 1)
 
 
 def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
@@ -152,8 +155,8 @@ def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
         steps.append(0)
         while not scheduler.idle:
             plan = scheduler.schedule()
-            for gain in scheduler.update(plan, worker.execute(plan)):
-                gained[gain.request_id] += gain.tokens
+            for output in scheduler.update(plan, worker.execute(plan)):
+                gained[output.request_id] += output.tokens
             scheduler.check_integrity()
             steps[-1] += 1
         assert gained == {i: worker.answer(prompt, params[i]) for i in range(4)}
@@ -163,9 +166,9 @@ def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
 def test_guesses_beyond_the_room_for_them_are_left_out() -> None:
     scheduler = make(lookahead=4, budget=32)
     scheduler.submit(request(1, 5, generate=3))
-    scheduler.update(scheduler.schedule(), Drawn({1: [7]}, drafts={1: [1] * 9}))
-    (work,) = scheduler.schedule().work
-    assert (work.drafts, work.room) == (1, 0)
+    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, drafts={1: [1] * 9}))
+    (scheduled,) = scheduler.schedule().requests
+    assert (scheduled.drafts, scheduled.room) == (1, 0)
 
 
 def test_nobody_gives_way_to_room_for_guesses() -> None:
@@ -173,7 +176,7 @@ def test_nobody_gives_way_to_room_for_guesses() -> None:
     scheduler = make(lookahead=4, budget=32, blocks=8, sequences=2)
     for number, prompt in ((1, 5), (2, 8)):
         scheduler.submit(request(number, prompt, generate=9))
-    scheduler.update(scheduler.schedule(), Drawn({1: [7], 2: [7]}))
+    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7], 2: [7]}))
     scheduler.running[0].blocks += scheduler.pool.allocate(scheduler.pool.available)
     held = scheduler.running[1].blocks
     while len(held) > 2:
@@ -181,5 +184,5 @@ def test_nobody_gives_way_to_room_for_guesses() -> None:
         scheduler.running[0].blocks += scheduler.pool.allocate(1)
     plan = scheduler.schedule()
     assert plan.preempted == []
-    assert [work.request_id for work in plan.work] == [1, 2]
+    assert [scheduled.request_id for scheduled in plan.requests] == [1, 2]
     scheduler.check_integrity()

@@ -16,16 +16,16 @@ def test_a_parked_request_holds_nothing_and_goes_on_where_it_was() -> None:
     scheduler.submit(request(2, 4, generate=2))
     while not scheduler.idle:
         plan, _ = step(scheduler)
-        assert [work.request_id for work in plan.work] == [2], "its seat is another's"
+        assert [scheduled.request_id for scheduled in plan.requests] == [2], "its seat is another's"
     assert scheduler.unpark(1) and not scheduler.unpark(1)
-    plan, gains = step(scheduler)
+    plan, outputs = step(scheduler)
     # What the prefix cache kept of prompt and answer is not computed again.
     assert shape(plan) == [(1, 2 * BLOCK, 12 - 2 * BLOCK)]
-    assert [gain.tokens for gain in gains] == [[1000]]
+    assert [output.tokens for output in outputs] == [[1000]]
     while not scheduler.idle:
-        _, gains = step(scheduler)
+        _, outputs = step(scheduler)
         scheduler.check_integrity()
-    assert gains[0].finish == "length"
+    assert outputs[0].finish == "length"
 
 
 def test_one_that_waits_after_it_gave_way_can_be_parked_and_aborted() -> None:

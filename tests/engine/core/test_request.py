@@ -31,7 +31,7 @@ def test_does_not_touch_the_callers_prompt() -> None:
 
 def test_of_several_tokens_those_up_to_the_end_count() -> None:
     params = SamplingParams(max_tokens=4, stop_token_ids=frozenset({2}))
-    for drawn, counted, finish in (
+    for sampled, counted, finish in (
         ([8, 8, 8], [8, 8, 8], None),
         ([8, 2, 8], [8, 2], "stop"),
         ([8, 8, 8, 8], [8, 8, 8, 8], "length"),
@@ -39,5 +39,5 @@ def test_of_several_tokens_those_up_to_the_end_count() -> None:
         ([8, 8, 8, 8, 2], [8, 8, 8, 8], "length"),
     ):
         request = Request(1, [5], params)
-        assert request.extend(drawn) == (counted, finish)
+        assert request.extend(sampled) == (counted, finish)
         assert request.tokens == [5, *counted]

@@ -4,7 +4,7 @@ import pytest
 
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Drawn, Plan, Progress
+from engine.core.plan import Plan, RequestOutput, SamplerOutput
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -61,15 +61,15 @@ def request(
     )
 
 
-def step(scheduler: Scheduler, token: int = 1000) -> tuple[Plan, list[Progress]]:
+def step(scheduler: Scheduler, token: int = 1000) -> tuple[Plan, list[RequestOutput]]:
     plan = scheduler.schedule()
-    drawn = {work.request_id: [token] for work in plan.work if work.sampling}
-    return plan, scheduler.update(plan, Drawn(drawn))
+    sampled = {scheduled.request_id: [token] for scheduled in plan.requests if scheduled.sampling}
+    return plan, scheduler.update(plan, SamplerOutput(sampled))
 
 
 def shape(plan: Plan) -> list[tuple[int, int, int]]:
     """(request, start, tokens) of each work."""
-    return [(work.request_id, work.start, len(work.tokens)) for work in plan.work]
+    return [(scheduled.request_id, scheduled.start, len(scheduled.tokens)) for scheduled in plan.requests]
 
 
 def test_a_long_prompt_is_computed_in_chunks_beside_one_that_decodes() -> None:
@@ -82,7 +82,7 @@ def test_a_long_prompt_is_computed_in_chunks_beside_one_that_decodes() -> None:
     assert shape(plans[1]) == [(1, 6, 1), (2, 15, 15)]
     assert shape(plans[2]) == [(1, 7, 1), (2, 30, 10)]
     # A token is drawn only after the last chunk.
-    assert [plan.work[1].sampling is not None for plan in plans] == [False, False, True]
+    assert [plan.requests[1].sampling is not None for plan in plans] == [False, False, True]
 
 
 def test_a_request_that_has_much_to_catch_up_leaves_a_token_for_everyone_behind_it() -> None:
@@ -90,7 +90,7 @@ def test_a_request_that_has_much_to_catch_up_leaves_a_token_for_everyone_behind_
     for number in (1, 2, 3):
         scheduler.submit(request(number, 3, generate=50))
     plan = scheduler.schedule()
-    scheduler.update(plan, Drawn({1: [7] * 30, 2: [7], 3: [7]}))
+    scheduler.update(plan, SamplerOutput({1: [7] * 30, 2: [7], 3: [7]}))
     assert shape(scheduler.schedule()) == [(1, 3, 14), (2, 3, 1), (3, 3, 1)]
 
 
@@ -100,10 +100,10 @@ def test_tokens_and_positions_join_up_and_the_block_table_covers_them() -> None:
     seen: list[int] = []
     while not scheduler.idle:
         plan, _ = step(scheduler, token=77)
-        (work,) = plan.work
-        assert work.start == len(seen)
-        seen += work.tokens
-        assert len(work.blocks) * BLOCK >= work.end
+        (scheduled,) = plan.requests
+        assert scheduled.start == len(seen)
+        seen += scheduled.tokens
+        assert len(scheduled.blocks) * BLOCK >= scheduled.end
     # The last token drawn is never computed.
     assert seen == [*range(21), *[77] * 5]
 
@@ -113,8 +113,8 @@ def test_progress_tells_how_a_request_ended() -> None:
     stops = SamplingParams(max_tokens=5, stop_token_ids=frozenset({9}))
     scheduler.submit(Request(1, [1], stops))
     scheduler.submit(request(2, 1, generate=2))
-    assert step(scheduler, 3)[1] == [Progress(1, [3], None), Progress(2, [3], None)]
-    assert step(scheduler, 9)[1] == [Progress(1, [9], "stop"), Progress(2, [9], "length")]
+    assert step(scheduler, 3)[1] == [RequestOutput(1, [3], None), RequestOutput(2, [3], None)]
+    assert step(scheduler, 9)[1] == [RequestOutput(1, [9], "stop"), RequestOutput(2, [9], "length")]
     assert scheduler.idle
     assert scheduler.pool.used == 0
 
@@ -123,7 +123,7 @@ def test_several_tokens_a_step_are_cut_where_the_request_ends() -> None:
     scheduler = make()
     scheduler.submit(request(1, 3, generate=2))
     plan = scheduler.schedule()
-    assert scheduler.update(plan, Drawn({1: [5, 6, 7]})) == [Progress(1, [5, 6], "length")]
+    assert scheduler.update(plan, SamplerOutput({1: [5, 6, 7]})) == [RequestOutput(1, [5, 6], "length")]
 
 
 def test_the_newest_gives_way_and_starts_again_with_what_it_had_generated() -> None:
@@ -138,7 +138,7 @@ def test_the_newest_gives_way_and_starts_again_with_what_it_had_generated() -> N
         scheduler.check_integrity()
         preempted += plan.preempted
         if preempted and again is None:
-            again = next((work for work in plan.work if work.request_id == 2), None)
+            again = next((scheduled for scheduled in plan.requests if scheduled.request_id == 2), None)
     assert set(preempted) == {2}
     assert again is not None
     assert again.start == 0
@@ -211,7 +211,7 @@ def test_a_request_aborted_during_its_step_is_passed_over() -> None:
     scheduler.submit(request(1, 3))
     plan = scheduler.schedule()
     scheduler.abort(1)
-    assert scheduler.update(plan, Drawn({1: [5]})) == []
+    assert scheduler.update(plan, SamplerOutput({1: [5]})) == []
 
 
 def test_logprobs_go_with_their_tokens_as_far_as_these_count() -> None:
@@ -219,8 +219,8 @@ def test_logprobs_go_with_their_tokens_as_far_as_these_count() -> None:
     for number in (1, 2):
         scheduler.submit(request(number, 3, generate=1))
     told = [TokenLogprobs(token, -0.5, []) for token in (7, 8)]
-    gains = scheduler.update(scheduler.schedule(), Drawn({1: [7, 8], 2: [9]}, {1: told}))
-    assert gains == [Progress(1, [7], "length", told[:1]), Progress(2, [9], "length", None)]
+    outputs = scheduler.update(scheduler.schedule(), SamplerOutput({1: [7, 8], 2: [9]}, {1: told}))
+    assert outputs == [RequestOutput(1, [7], "length", told[:1]), RequestOutput(2, [9], "length", None)]
 
 
 def order(scheduler: Scheduler) -> list[int]:
@@ -269,10 +269,10 @@ def test_the_lowest_priority_gives_way_first_and_the_newest_among_equals() -> No
         scheduler.submit(request(number, 8, generate=24, priority=priority, submitted=float(number)))
     gave_way: list[int] = []
     while not scheduler.idle:
-        plan, gains = step(scheduler)
+        plan, outputs = step(scheduler)
         scheduler.check_integrity()
         gave_way += plan.preempted
-        if any(gain.finish for gain in gains):
+        if any(output.finish for output in outputs):
             break
     assert gave_way[:3] == [3, 1, 4]
 
@@ -346,9 +346,9 @@ def test_a_preempted_request_is_not_dropped_at_its_deadline() -> None:
     clock.now = 2.0
     ended = []
     while not scheduler.idle:
-        plan, gains = step(scheduler)
+        plan, outputs = step(scheduler)
         assert plan.expired == []
-        ended += [gain.request_id for gain in gains if gain.finish]
+        ended += [output.request_id for output in outputs if output.finish]
     assert ended == [1, 2]
 
 
@@ -358,7 +358,7 @@ def test_when_all_have_expired_there_is_nothing_to_do() -> None:
     scheduler.submit(request(1, 4, deadline=1.0))
     clock.now = 1.5
     plan = scheduler.schedule()
-    assert (plan.work, [number for number, _ in plan.expired]) == ([], [1])
+    assert (plan.requests, [number for number, _ in plan.expired]) == ([], [1])
     assert scheduler.idle
 
 

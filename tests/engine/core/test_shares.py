@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.plan import Drawn, Plan, Progress
+from engine.core.plan import Plan, RequestOutput, SamplerOutput
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -24,15 +24,15 @@ def ask(
     return Request(id, tokens, params, tenant=tenant, siblings=siblings, **more)
 
 
-def step(scheduler: Scheduler) -> tuple[Plan, list[Progress]]:
+def step(scheduler: Scheduler) -> tuple[Plan, list[RequestOutput]]:
     plan = scheduler.schedule()
-    drawn = Drawn()
-    for work in plan.work:
-        if work.sampling is not None:
-            drawn.tokens |= {
-                one: [7] for one in (work.request_id, *(sibling.id for sibling in work.siblings))
+    sampled = SamplerOutput()
+    for scheduled in plan.requests:
+        if scheduled.sampling is not None:
+            sampled.tokens |= {
+                one: [7] for one in (scheduled.request_id, *(sibling.id for sibling in scheduled.siblings))
             }
-    return plan, scheduler.update(plan, drawn)
+    return plan, scheduler.update(plan, sampled)
 
 
 def seats(scheduler: Scheduler) -> dict[str, int]:
@@ -69,8 +69,8 @@ def test_n_takes_all_seats_only_until_another_tenant_comes() -> None:
     assert seats(scheduler) == {"a": 64} and scheduler.places == 64
     scheduler.submit(ask(1000, "b", generate=10))
     for _ in range(10):
-        _, gains = step(scheduler)
-        assert any(gain.request_id == 1000 for gain in gains), "it gains in every step from its first"
+        _, outputs = step(scheduler)
+        assert any(output.request_id == 1000 for output in outputs), "it gains in every step from its first"
         scheduler.check_integrity()
     step(scheduler)
     assert seats(scheduler) == {"a": 64}, "and what it leaves is taken up again"
@@ -108,8 +108,8 @@ def test_time_spent_waiting_does_not_undo_shares() -> None:
     step(scheduler)
     scheduler.submit(ask(100, "b", generate=60, submitted=0.0))
     for _ in range(60):
-        _, gains = step(scheduler)
-        assert any(gain.request_id == 100 for gain in gains)
+        _, outputs = step(scheduler)
+        assert any(output.request_id == 100 for output in outputs)
 
 
 def test_a_higher_priority_gives_nothing_up_to_a_lower_one() -> None:
@@ -129,7 +129,7 @@ def test_long_prompts_of_one_leave_room_in_each_step_for_those_of_another() -> N
     step(scheduler)
     scheduler.submit(ask(100, "b", prompt=40, generate=3))
     steps = 0
-    while not any(gain.request_id == 100 for gain in step(scheduler)[1]):
+    while not any(output.request_id == 100 for output in step(scheduler)[1]):
         steps += 1
         assert steps <= 4, "forty tokens at sixteen a step, beside 1,200 that came before"
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from engine.core.block_pool import BlockPool
-from engine.core.plan import Drawn, Plan
+from engine.core.plan import Plan, SamplerOutput
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -43,17 +43,19 @@ def serve(made: Scheduler, count: int, priorities: bool = False) -> list[Plan]:
         del waiting[:2]
         made.chunk = random.choice((None, 0, 3))
         plan = made.schedule()
-        drawn = {work.request_id: [1] for work in plan.work if work.sampling is not None}
-        made.update(plan, Drawn(drawn))
+        sampled = {scheduled.request_id: [1] for scheduled in plan.requests if scheduled.sampling is not None}
+        made.update(plan, SamplerOutput(sampled))
         made.check_integrity()
         plans.append(plan)
     return plans
 
 
 def test_without_chunks_every_prompt_is_computed_in_one_step() -> None:
-    assert any(work.sampling is None for plan in serve(scheduler(budget=68), 40) for work in plan.work)
+    assert any(
+        scheduled.sampling is None for plan in serve(scheduler(budget=68), 40) for scheduled in plan.requests
+    )
     plans = serve(scheduler(budget=68, chunked=False), 40)
-    assert all(work.sampling is not None for plan in plans for work in plan.work)
+    assert all(scheduled.sampling is not None for plan in plans for scheduled in plan.requests)
     assert all(plan.tokens <= 68 for plan in plans)
     with pytest.raises(ValueError, match="room for the longest prompt"):
         scheduler(budget=67, chunked=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from engine.core.block_pool import BlockPool
-from engine.core.plan import Drawn, Plan, Progress, Work
+from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.prefix_cache import Node
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
@@ -251,12 +251,12 @@ class World:
         for number in plan.ended:
             assert number in self.gone
         self.ended += plan.ended
-        drawn = self.execute(plan)
+        sampled = self.execute(plan)
         if midway:
             self.abort()
-        self.take(scheduler.update(plan, drawn))
-        if plan.work:
-            decoded = sum(len(work.tokens) for work in plan.work if work.generating)
+        self.take(scheduler.update(plan, sampled))
+        if plan.requests:
+            decoded = sum(len(scheduled.tokens) for scheduled in plan.requests if scheduled.generating)
             scheduler.pace.observe(0.1, prefill_tokens=plan.tokens - decoded, decode_tokens=decoded)
 
     def check_plan(self, plan: Plan, decoding: set[int], running: Ranks, waiting: Ranks) -> None:
@@ -268,25 +268,27 @@ class World:
                 self.leave(one.id)
             del waiting[number]
             tally["expired"] += 1
-        worked = {work.request_id for work in plan.work}
+        worked = {scheduled.request_id for scheduled in plan.requests}
         for number in (*plan.admitted, *worked):
             for one in self.alive[number].group:
                 one.scheduled = True
         for one in self.alive.values():
             assert one.scheduled or one.deadline is None or one.deadline > self.now
-        assert plan.work or len(self.alive) == len(scheduler.parked), "requests, but no work"
-        assert len(worked) == len(plan.work) <= scheduler.max_sequences
+        assert plan.requests or len(self.alive) == len(scheduler.parked), "requests, but no work"
+        assert len(worked) == len(plan.requests) <= scheduler.max_sequences
         assert plan.tokens <= self.budget
         # Whoever decodes gains a token in every step, unless it gives way.
         assert worked | set(plan.preempted) >= decoding
         if scheduler.chunk is not None and decoding - set(plan.preempted):
             # One that lacks a single token is as good as one that decodes.
-            prompts = [work for work in plan.work if work.start + 1 < len(work.history)]
-            assert sum(len(work.tokens) for work in prompts) <= scheduler.chunk
+            prompts = [
+                scheduled for scheduled in plan.requests if scheduled.start + 1 < len(scheduled.history)
+            ]
+            assert sum(len(scheduled.tokens) for scheduled in prompts) <= scheduler.chunk
         tally["preempted"] += len(plan.preempted)
         tally["copies"] += len(plan.copies)
         tally["hits"] += plan.hit_tokens > 0
-        tally["chunks"] += sum(work.sampling is None for work in plan.work)
+        tally["chunks"] += sum(scheduled.sampling is None for scheduled in plan.requests)
         assert scheduler.prefixes is not None or not plan.hit_tokens
         if len(self.tenants) > 1:
             return
@@ -300,15 +302,15 @@ class World:
         kept_out = [rank for number, rank in waiting.items() if number not in seated | set(plan.preempted)]
         assert not let_in or not kept_out or max(let_in) < min(kept_out)
 
-    def take(self, gains: list[Progress]) -> None:
-        for gain in gains:
-            one = self.alive[gain.request_id]
-            one.gained += gain.tokens
-            assert gain.tokens and one.gained == one.wanted[: len(one.gained)]
-            if gain.finish is not None:
+    def take(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            one = self.alive[output.request_id]
+            one.gained += output.tokens
+            assert output.tokens and one.gained == one.wanted[: len(one.gained)]
+            if output.finish is not None:
                 assert one.gained == one.wanted
-                assert gain.finish == ("stop" if one.gained[-1] in one.params.stop_token_ids else "length")
-                self.leave(gain.request_id)
+                assert output.finish == ("stop" if one.gained[-1] in one.params.stop_token_ids else "length")
+                self.leave(output.request_id)
                 self.tally["finished"] += 1
             else:
                 assert len(one.gained) < len(one.wanted)
@@ -319,71 +321,79 @@ class World:
 
     # The worker
 
-    def execute(self, plan: Plan) -> Drawn:
+    def execute(self, plan: Plan) -> SamplerOutput:
         cache, pool, size, rng = self.cache, self.scheduler.pool, self.block_size, self.rng
         for source, target in plan.copies:
             cache[target] = list(cache[source])
         written: set[int] = set()
         states = []
-        for work in plan.work:
-            one = self.alive[work.request_id]
-            assert work.tokens and work.drafts <= self.scheduler.lookahead
-            assert len(work.blocks) * size >= work.end + work.room
-            assert work.history == one.prompt + one.gained
-            assert work.adapter == one.adapter and work.prompt_length == len(one.prompt)
-            real = work.end - work.drafts
-            assert work.tokens[: real - work.start] == work.history[work.start : real]
-            assert (work.sampling is not None) == (real == len(work.history))
-            assert work.sampling is not None or not (work.drafts or work.room or work.siblings)
-            assert work.generating == (work.start >= work.prompt_length)
-            self.check_content(one, work.blocks, work.start)
+        for scheduled in plan.requests:
+            one = self.alive[scheduled.request_id]
+            assert scheduled.tokens and scheduled.drafts <= self.scheduler.lookahead
+            assert len(scheduled.blocks) * size >= scheduled.end + scheduled.room
+            assert scheduled.history == one.prompt + one.gained
+            assert scheduled.adapter == one.adapter and scheduled.prompt_length == len(one.prompt)
+            real = scheduled.end - scheduled.drafts
+            assert scheduled.tokens[: real - scheduled.start] == scheduled.history[scheduled.start : real]
+            assert (scheduled.sampling is not None) == (real == len(scheduled.history))
+            assert scheduled.sampling is not None or not (
+                scheduled.drafts or scheduled.room or scheduled.siblings
+            )
+            assert scheduled.generating == (scheduled.start >= scheduled.prompt_length)
+            self.check_content(one, scheduled.blocks, scheduled.start)
             own = one.states[:real]
-            for token in work.tokens[real - work.start :]:
+            for token in scheduled.tokens[real - scheduled.start :]:
                 own.append(hash((own[-1], token)))
             states.append(own)
         # What is read was there before anything is written.
-        for work, own in zip(plan.work, states, strict=True):
-            for position in range(work.start, work.end):
-                block = work.blocks[position // size]
+        for scheduled, own in zip(plan.requests, states, strict=True):
+            for position in range(scheduled.start, scheduled.end):
+                block = scheduled.blocks[position // size]
                 cache[block][position % size] = own[position]
                 written.add(block)
         # Nobody else holds what is written, and no two write into the same.
         assert all(pool.holders(block) == 1 for block in written)
-        drawn = Drawn()
-        for work, own in zip(plan.work, states, strict=True):
-            table = work.blocks
-            assert all(cache[table[i // size]][i % size] == own[i] for i in range(work.start, work.end))
-            if work.sampling is not None:
-                self.answer(work, own, work.sampling, drawn)
+        sampled = SamplerOutput()
+        for scheduled, own in zip(plan.requests, states, strict=True):
+            table = scheduled.blocks
+            assert all(
+                cache[table[i // size]][i % size] == own[i] for i in range(scheduled.start, scheduled.end)
+            )
+            if scheduled.sampling is not None:
+                self.answer(scheduled, own, scheduled.sampling, sampled)
                 if self.late and rng.random() < 0.1:
-                    number = rng.choice([work.request_id, *(one.id for one in work.siblings)])
-                    drawn.late.add(number)
-                    del drawn.tokens[number]
+                    number = rng.choice([scheduled.request_id, *(one.id for one in scheduled.siblings)])
+                    sampled.late.add(number)
+                    del sampled.tokens[number]
                     self.tally["late"] += 1
-        return drawn
+        return sampled
 
-    def answer(self, work: Work, states: list[int], params: SamplingParams, drawn: Drawn) -> None:
-        one, rng, first = self.alive[work.request_id], self.rng, len(work.tokens) - work.drafts
+    def answer(
+        self, scheduled: ScheduledRequest, states: list[int], params: SamplingParams, sampled: SamplerOutput
+    ) -> None:
+        one, rng, first = self.alive[scheduled.request_id], self.rng, len(scheduled.tokens) - scheduled.drafts
         assert params is one.params
         kept: list[int] = []
-        for place in range(work.drafts + 1):
-            kept.append(self.draw(states[work.end - 1 - work.drafts + place], params))
-            if place < work.drafts and kept[-1] != work.tokens[first + place]:
+        for place in range(scheduled.drafts + 1):
+            kept.append(self.draw(states[scheduled.end - 1 - scheduled.drafts + place], params))
+            if place < scheduled.drafts and kept[-1] != scheduled.tokens[first + place]:
                 self.tally["guesses wrong"] += 1
                 break
         self.tally["guesses right"] += len(kept) - 1
         self.tally["stops guessed"] += not params.stop_token_ids.isdisjoint(kept[:-1])
-        drawn.tokens[work.request_id] = kept
-        assert not work.siblings or one.gained == []
-        for sibling in work.siblings:
-            drawn.tokens[sibling.id] = [self.draw(states[work.end - 1 - work.drafts], sibling.params)]
-        state = hash((states[work.end - 1 - work.drafts + len(kept) - 1], kept[-1]))
+        sampled.tokens[scheduled.request_id] = kept
+        assert not scheduled.siblings or one.gained == []
+        for sibling in scheduled.siblings:
+            sampled.tokens[sibling.id] = [
+                self.draw(states[scheduled.end - 1 - scheduled.drafts], sibling.params)
+            ]
+        state = hash((states[scheduled.end - 1 - scheduled.drafts + len(kept) - 1], kept[-1]))
         guesses = []
-        for _ in range(rng.randint(0, work.room) if work.room else 0):
+        for _ in range(rng.randint(0, scheduled.room) if scheduled.room else 0):
             guesses.append(self.draw(state, params) if rng.random() < 0.75 else rng.randrange(VOCAB))
             state = hash((state, guesses[-1]))
         if guesses:
-            drawn.drafts[work.request_id] = guesses
+            sampled.drafts[scheduled.request_id] = guesses
 
     # What always holds
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from engine.core.draw import Draw
 from engine.core.sampling_params import Grammar, SamplingParams
+from engine.core.sampling_row import SamplingRow
 from engine.grammar import compiled
 from engine.grammar.masks import Grammars
 from tests.engine.tiny import make_tokenizer
@@ -69,11 +69,11 @@ new_id = Ids()
 
 def draws_of(
     request_id: int, sampling: SamplingParams, answer: list[int], guesses: list[int] | None = None
-) -> list[Draw]:
+) -> list[SamplingRow]:
     prompt = [5, 6, 7]
     guesses = guesses or []
     return [
-        Draw(
+        SamplingRow(
             request_id,
             sampling,
             prompt + answer,
@@ -90,12 +90,12 @@ def bits(mask: torch.Tensor) -> set[int]:
     return {i for i in range(mask.numel() * 32) if int(mask[i // 32]) >> (i % 32) & 1}
 
 
-def allowed(grammars: Grammars, draws: list[Draw]) -> list[set[int]]:
-    masks = grammars.begin(draws)
+def allowed(grammars: Grammars, sampling_rows: list[SamplingRow]) -> list[set[int]]:
+    masks = grammars.begin(sampling_rows)
     assert masks is not None
     rows, found = masks.wait()
-    assert rows == list(range(len(draws)))
-    assert found.shape == (len(draws), VOCAB // 32)
+    assert rows == list(range(len(sampling_rows)))
+    assert found.shape == (len(sampling_rows), VOCAB // 32)
     return [bits(row) for row in found]
 
 
@@ -281,8 +281,12 @@ def test_a_lexer_that_is_full_fails_no_answer(
     answers = {new_id(): list[int]() for _ in range(12)}
     chance, full = random.Random(1), set()
     for _ in range(60):
-        draws = [draw for number, answer in answers.items() for draw in draws_of(number, sampling, answer)]
-        for mask in allowed(grammars, draws):
+        sampling_rows = [
+            sampling_row
+            for number, answer in answers.items()
+            for sampling_row in draws_of(number, sampling, answer)
+        ]
+        for mask in allowed(grammars, sampling_rows):
             assert mask >= set(letters)
         assert not grammars.take_failed()
         full |= {number for number in answers if grammars._followers[number]._entry is None}
@@ -303,22 +307,22 @@ class Writer:
         sampling = {number: params(grammar) for number, grammar in zip(answers, grammars, strict=True)}
         going = set(answers)
         for _ in range(most):
-            draws = [
-                draw
+            sampling_rows = [
+                sampling_row
                 for number in sorted(going)
-                for draw in draws_of(number, sampling[number], answers[number])
+                for sampling_row in draws_of(number, sampling[number], answers[number])
             ]
-            if not draws:
+            if not sampling_rows:
                 break
-            for draw, mask in zip(draws, allowed(self.grammars, draws), strict=True):
+            for sampling_row, mask in zip(sampling_rows, allowed(self.grammars, sampling_rows), strict=True):
                 # The end is as likely as all else, so that it comes.
                 token = (
                     EOS if EOS in mask and self.random.random() < 0.5 else self.random.choice(sorted(mask))
                 )
                 if token == EOS:
-                    going.discard(draw.request_id)
+                    going.discard(sampling_row.request_id)
                 else:
-                    answers[draw.request_id].append(token)
+                    answers[sampling_row.request_id].append(token)
         self.grammars.forget(list(answers))
         return [
             None if number in going else self.tokenizer.decode(answer, skip_special_tokens=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -84,15 +84,17 @@ def prompts(seed: int = 0) -> list[list[int]]:
 
 def logits(runner: Runner, *asked: tuple[list[int], str | None]) -> list[Tensor]:
     """Of all tokens of prompts that share a step."""
-    work, first = [], 0
+    scheduled, first = [], 0
     for i, (tokens, adapter) in enumerate(asked):
         count = -(-len(tokens) // runner.block_size)
         blocks = list(range(first, first + count))
         # Guesses, so that the batch says which rows are whose.
         guesses = len(tokens) - 1
-        work.append(Work(i, tokens, 0, blocks, GREEDY, False, drafts=guesses, adapter=adapter))
+        scheduled.append(
+            ScheduledRequest(i, tokens, 0, blocks, GREEDY, False, drafts=guesses, adapter=adapter)
+        )
         first += count
-    batch = runner._batches.build(Plan(work))
+    batch = runner._batches.build(Plan(scheduled))
     assert runner.adapters is not None
     with torch.inference_mode():
         runner.adapters.select(batch.adapters, runner.device)
@@ -102,8 +104,8 @@ def logits(runner: Runner, *asked: tuple[list[int], str | None]) -> list[Tensor]
         found[
             [
                 int(row)
-                for row, draw in zip(batch.drawn_rows, batch.draws, strict=True)
-                if draw.request_id == i
+                for row, sampling_row in zip(batch.logits_indices, batch.sampling_rows, strict=True)
+                if sampling_row.request_id == i
             ]
         ]
         for i in range(len(asked))
@@ -166,8 +168,8 @@ def test_choices_of_one_prompt_share_its_adapter(
     tokens: dict[int, list[int]] = {1: [], 2: [], 3: []}
     while not scheduler.idle:
         plan = scheduler.schedule()
-        for gain in scheduler.update(plan, runner.execute(plan)):
-            tokens[gain.request_id] += gain.tokens
+        for output in scheduler.update(plan, runner.execute(plan)):
+            tokens[output.request_id] += output.tokens
     assert list(tokens.values()) == [dense.greedy(merged["three"], SHAPE, prompt, GREEDY.max_tokens)] * 3
 
 
@@ -188,7 +190,7 @@ def test_rows_without_adapter_are_those_of_an_engine_without_any(
     assert tiny_runner.adapters is None
     base = prompts()[6]
     (found,) = logits(runner, (base, None))
-    plain = tiny_runner._batches.build(Plan([Work(0, base, 0, list(range(4)), None, False)]))
+    plain = tiny_runner._batches.build(Plan([ScheduledRequest(0, base, 0, list(range(4)), None, False)]))
     with torch.inference_mode():
         hidden = tiny_runner.model.forward(plain.tokens, plain.positions, plain.attention, tiny_runner.cache)
         truth = tiny_runner.model.logits(hidden)
@@ -270,8 +272,8 @@ def test_an_adapter_comes_and_goes_while_others_run(
     steps = 0
     while not scheduler.idle:
         plan = scheduler.schedule()
-        for gain in scheduler.update(plan, runner.execute(plan)):
-            tokens[gain.request_id] += gain.tokens
+        for output in scheduler.update(plan, runner.execute(plan)):
+            tokens[output.request_id] += output.tokens
         steps += 1
         if steps == 3:
             bank.load("two#1", folders["two"])

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache
 from engine.models.registry import Model, load_model
 from engine.worker.batch import BatchBuilder
@@ -74,15 +74,17 @@ class Paged:
 
     def step(self, *chunks: tuple[int, list[int], int]) -> list[Tensor]:
         """``chunks``: (request, tokens, start) → their logits. Requests 0 and 1 have blocks of their own."""
-        work = []
+        scheduled = []
         for request, tokens, start in chunks:
             # In turns and from the end, so that no request's blocks lie in a row.
             blocks = [b for b in reversed(range(self._blocks)) if b % 2 == request % 2]
-            work.append(
-                Work(request, tokens, start, blocks[: -(-(start + len(tokens)) // BLOCK)], None, True)
+            scheduled.append(
+                ScheduledRequest(
+                    request, tokens, start, blocks[: -(-(start + len(tokens)) // BLOCK)], None, True
+                )
             )
         with torch.inference_mode():
-            batch = self._builder.build(Plan(work))
+            batch = self._builder.build(Plan(scheduled))
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self._cache)
             logits = self.model.logits(hidden)
         # The builder orders them as it likes; the blocks tell whose a row is.

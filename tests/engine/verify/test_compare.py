@@ -29,8 +29,8 @@ def test_answers_may_part_at_a_tie_and_not_elsewhere() -> None:
     strange = compare(expected, said([1, 1, 1, 1], [1, 1, 7, 9]), 0.001)
     assert not strange.ok and "inf less likely" in strange.reason
     # Where tokens are drawn, the numbers decide.
-    drawn = replace(expected, greedy=[True, False])
-    assert compare(drawn, said([1, 1, 1, 1], [1, 1, 3, 9]), 0.001).ok
+    sampled = replace(expected, greedy=[True, False])
+    assert compare(sampled, said([1, 1, 1, 1], [1, 1, 3, 9]), 0.001).ok
 
 
 def test_numbers_that_are_off_are_wrong_though_tokens_are_not() -> None:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.worker.runner import Runner
 
@@ -56,8 +56,8 @@ def drive(
             wanted = texts[i] + drafts[i]
             end = min(len(wanted), computed[i] + chunk)
             done = end >= len(texts[i])
-            plan.work.append(
-                Work(
+            plan.requests.append(
+                ScheduledRequest(
                     first_id + i,
                     wanted[computed[i] : end],
                     computed[i],
@@ -70,26 +70,29 @@ def drive(
                     room=room if done else 0,
                 )
             )
-        drawn = runner.execute(plan)
+        sampled = runner.execute(plan)
         told.steps += 1
         told.preempted += len(plan.preempted)
-        for work in plan.work:
-            i = work.request_id - first_id
-            computed[i] = work.end - work.drafts
-            drafts[i] = drawn.drafts.get(work.request_id, [])
-            if work.sampling is None:
+        for scheduled in plan.requests:
+            i = scheduled.request_id - first_id
+            computed[i] = scheduled.end - scheduled.drafts
+            drafts[i] = sampled.drafts.get(scheduled.request_id, [])
+            if scheduled.sampling is None:
                 continue
-            gained = drawn.tokens[work.request_id]
-            told.checked += work.drafts
-            if work.drafts:
+            gained = sampled.tokens[scheduled.request_id]
+            told.checked += scheduled.drafts
+            if scheduled.drafts:
                 told.kept.append(len(gained) - 1)
             computed[i] += len(gained) - 1
-            logprobs = drawn.logprobs.get(work.request_id, [])
+            logprobs = sampled.logprobs.get(scheduled.request_id, [])
             for at, token in enumerate(gained):
                 texts[i].append(token)
                 told.tokens[i].append(token)
                 told.logprobs[i] += logprobs[at : at + 1]
-                if token in work.sampling.stop_token_ids or len(told.tokens[i]) == work.sampling.max_tokens:
+                if (
+                    token in scheduled.sampling.stop_token_ids
+                    or len(told.tokens[i]) == scheduled.sampling.max_tokens
+                ):
                     going.discard(i)
                     break
     runner.execute(Plan(ended=[first_id + i for i in range(len(requests))]))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.worker.batch import BatchBuilder
@@ -16,10 +16,10 @@ def builder(device: str = "cpu") -> BatchBuilder:
 
 
 def test_decodes_come_first_grouped_by_their_own_length_then_chunks() -> None:
-    long = Work(1, [11], 70, list(range(20, 38)), PARAMS, True)
-    chunk = Work(2, list(range(100, 120)), 6, list(range(40, 47)), None, False)
-    short = Work(3, [12], 9, [50, 51, 52], PARAMS, True)
-    last = Work(4, list(range(200, 217)), 0, [60, 61, 62, 63, 64], PARAMS, False)
+    long = ScheduledRequest(1, [11], 70, list(range(20, 38)), PARAMS, True)
+    chunk = ScheduledRequest(2, list(range(100, 120)), 6, list(range(40, 47)), None, False)
+    short = ScheduledRequest(3, [12], 9, [50, 51, 52], PARAMS, True)
+    last = ScheduledRequest(4, list(range(200, 217)), 0, [60, 61, 62, 63, 64], PARAMS, False)
     batch = builder().build(Plan([long, chunk, short, last]))
     assert batch.tokens.tolist() == [12, 11, *range(100, 120), *range(200, 217)]
     assert batch.positions.tolist() == [9, 70, *range(6, 26), *range(17)]
@@ -27,8 +27,8 @@ def test_decodes_come_first_grouped_by_their_own_length_then_chunks() -> None:
     slots = batch.attention.slots.tolist()
     assert slots[:5] == [52 * 4 + 1, 37 * 4 + 2, 41 * 4 + 2, 41 * 4 + 3, 42 * 4]
     assert slots[22:24] == [60 * 4, 60 * 4 + 1]
-    assert [draw.request_id for draw in batch.draws] == [3, 1, 4]
-    assert batch.drawn_rows.tolist() == [0, 1, 38]
+    assert [sampling_row.request_id for sampling_row in batch.sampling_rows] == [3, 1, 4]
+    assert batch.logits_indices.tolist() == [0, 1, 38]
 
     near, far = batch.attention.decodes
     assert (near.start, near.stop, near.new, near.seq_lens.tolist()) == (0, 1, 1, [10])
@@ -45,10 +45,10 @@ def test_decodes_come_first_grouped_by_their_own_length_then_chunks() -> None:
 
 
 def test_guesses_are_rows_of_a_decode_unless_they_cross_into_another_length() -> None:
-    alone = Work(1, [1], 20, list(range(6)), PARAMS, True)
-    three = Work(2, [2, 3, 4], 30, list(range(10, 19)), PARAMS, True, [0] * 31, 30, drafts=2)
-    also = Work(3, [5, 6, 7], 40, list(range(20, 31)), PARAMS, True, [0] * 41, 30, drafts=2)
-    crossing = Work(4, [8, 9], 63, list(range(40, 57)), PARAMS, True, [0] * 64, 30, drafts=1)
+    alone = ScheduledRequest(1, [1], 20, list(range(6)), PARAMS, True)
+    three = ScheduledRequest(2, [2, 3, 4], 30, list(range(10, 19)), PARAMS, True, [0] * 31, 30, drafts=2)
+    also = ScheduledRequest(3, [5, 6, 7], 40, list(range(20, 31)), PARAMS, True, [0] * 41, 30, drafts=2)
+    crossing = ScheduledRequest(4, [8, 9], 63, list(range(40, 57)), PARAMS, True, [0] * 64, 30, drafts=1)
     batch = builder().build(Plan([three, alone, crossing, also]))
     assert batch.tokens.tolist() == list(range(1, 10))
     one, several = batch.attention.decodes
@@ -56,8 +56,11 @@ def test_guesses_are_rows_of_a_decode_unless_they_cross_into_another_length() ->
     assert (several.start, several.stop, several.new, several.seq_lens.tolist()) == (1, 7, 3, [33, 43])
     (prefill,) = batch.attention.prefills
     assert (prefill.start, prefill.stop, prefill.query_starts.tolist()) == (7, 9, [0, 2])
-    assert batch.drawn_rows.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
-    assert [(draw.request_id, draw.guesses, draw.guess) for draw in batch.draws[1:4]] == [
+    assert batch.logits_indices.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert [
+        (sampling_row.request_id, sampling_row.guesses, sampling_row.guess)
+        for sampling_row in batch.sampling_rows[1:4]
+    ] == [
         (2, [], 3),
         (2, [3], 4),
         (2, [3, 4], None),
@@ -66,44 +69,51 @@ def test_guesses_are_rows_of_a_decode_unless_they_cross_into_another_length() ->
 
 def test_siblings_that_begin_are_drawn_from_their_leaders_row() -> None:
     twin = SamplingParams(max_tokens=9)
-    work = Work(1, [1, 2], 0, [3], PARAMS, False, [1, 2], 2, siblings=[Sibling(7, twin), Sibling(8, twin)])
-    batch = builder().build(Plan([work]))
-    assert [(draw.request_id, draw.sampling, draw.position) for draw in batch.draws] == [
+    scheduled = ScheduledRequest(
+        1, [1, 2], 0, [3], PARAMS, False, [1, 2], 2, siblings=[Sibling(7, twin), Sibling(8, twin)]
+    )
+    batch = builder().build(Plan([scheduled]))
+    assert [
+        (sampling_row.request_id, sampling_row.sampling, sampling_row.position)
+        for sampling_row in batch.sampling_rows
+    ] == [
         (1, PARAMS, 2),
         (7, twin, 2),
         (8, twin, 2),
     ]
-    assert batch.drawn_rows.tolist() == [1, 1, 1]
+    assert batch.logits_indices.tolist() == [1, 1, 1]
 
 
 def test_deterministic_batches_have_one_path() -> None:
-    works = [
-        Work(1, [1], 20, list(range(6)), PARAMS, True),
-        Work(2, [2] * 30, 0, list(range(10, 18)), None, False),
+    scheduled_requests = [
+        ScheduledRequest(1, [1], 20, list(range(6)), PARAMS, True),
+        ScheduledRequest(2, [2] * 30, 0, list(range(10, 18)), None, False),
     ]
-    attention = BatchBuilder(4, PADDING, torch.device("cpu"), alike=True).build(Plan(works)).attention
+    attention = (
+        BatchBuilder(4, PADDING, torch.device("cpu"), alike=True).build(Plan(scheduled_requests)).attention
+    )
     assert attention.decodes == []
     (prefill,) = attention.prefills
     assert prefill.query_starts.tolist() == [0, 1, 31]
 
 
 def test_on_a_gpu_all_decodes_are_one_group() -> None:
-    works = [Work(i, [i], 100 * i, list(range(80)), PARAMS, True) for i in range(3)]
-    (group,) = builder("meta").build(Plan(works)).attention.decodes
+    scheduled_requests = [ScheduledRequest(i, [i], 100 * i, list(range(80)), PARAMS, True) for i in range(3)]
+    (group,) = builder("meta").build(Plan(scheduled_requests)).attention.decodes
     assert (group.start, group.stop, group.block_tables.shape) == (0, 3, (3, 51))
 
 
 def test_blocks_beyond_the_new_tokens_are_not_read() -> None:
     """A request holds blocks for its whole prompt from the start."""
-    batch = builder().build(Plan([Work(1, [1] * 17, 0, list(range(5, 20)), None, False)]))
+    batch = builder().build(Plan([ScheduledRequest(1, [1] * 17, 0, list(range(5, 20)), None, False)]))
     assert batch.attention.prefills[0].block_tables.tolist() == [[5, 6, 7, 8, 9]]
-    assert batch.draws == []
-    assert batch.drawn_rows.tolist() == []
+    assert batch.sampling_rows == []
+    assert batch.logits_indices.tolist() == []
 
 
 def test_a_batch_of_decodes_alone_has_no_prefill_part() -> None:
-    works = [Work(i, [i], 3, [i], PARAMS, True) for i in range(3)]
-    batch = builder().build(Plan(works))
+    scheduled_requests = [ScheduledRequest(i, [i], 3, [i], PARAMS, True) for i in range(3)]
+    batch = builder().build(Plan(scheduled_requests))
     assert batch.attention.prefills == []
     (group,) = batch.attention.decodes
     assert (group.start, group.stop) == (0, 3)
@@ -111,8 +121,8 @@ def test_a_batch_of_decodes_alone_has_no_prefill_part() -> None:
 
 
 def test_long_sequences_are_not_all_gathered_at_once() -> None:
-    works = [Work(i, [i], 1000, list(range(251)), PARAMS, True) for i in range(5)]
-    groups = builder().build(Plan(works)).attention.decodes
+    scheduled_requests = [ScheduledRequest(i, [i], 1000, list(range(251)), PARAMS, True) for i in range(5)]
+    groups = builder().build(Plan(scheduled_requests)).attention.decodes
     assert [(group.start, group.stop) for group in groups] == [(0, 2), (2, 4), (4, 5)]
     assert [len(group.block_tables) for group in groups] == [2, 2, 1]
     assert [len(group.seq_lens) for group in groups] == [2, 2, 1]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.metadata import AttentionMetadata
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache, KVShape
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.cuda_graphs import DecodeGraphs
@@ -47,15 +47,15 @@ class Recorder:
         return replay, hidden
 
 
-def decode(request_id: int, length: int, **more: int) -> Work:
-    return Work(request_id, [40 + request_id], length, [request_id], None, True, **more)
+def decode(request_id: int, length: int, **more: int) -> ScheduledRequest:
+    return ScheduledRequest(request_id, [40 + request_id], length, [request_id], None, True, **more)
 
 
 OTHERS = [decode(1, 4), decode(2, 9)]
-SHORT_PROMPT = Work(0, [5, 6, 7, 8, 9], 0, [0], None, False)
-PROMPT = Work(0, list(range(20)), 0, [0, 3], None, False)
-CHUNK = Work(0, list(range(20)), 7, [0, 3], None, False)
-GUESSES = Work(0, [5, 6, 7], 8, [0], None, True, drafts=2)
+SHORT_PROMPT = ScheduledRequest(0, [5, 6, 7, 8, 9], 0, [0], None, False)
+PROMPT = ScheduledRequest(0, list(range(20)), 0, [0, 3], None, False)
+CHUNK = ScheduledRequest(0, list(range(20)), 7, [0, 3], None, False)
+GUESSES = ScheduledRequest(0, [5, 6, 7], 8, [0], None, True, drafts=2)
 
 
 def test_decodes_are_replayed_and_nothing_else() -> None:
@@ -63,10 +63,10 @@ def test_decodes_are_replayed_and_nothing_else() -> None:
     recorder = Recorder()
     graphs = DecodeGraphs(Given(), cache, 32, 32, recorder)
 
-    def batch(*works: Work) -> Batch:
-        return BatchBuilder(16, cache.padding_block, CPU).build(Plan(list(works)))
+    def batch(*scheduled_requests: ScheduledRequest) -> Batch:
+        return BatchBuilder(16, cache.padding_block, CPU).build(Plan(list(scheduled_requests)))
 
-    for works in (
+    for scheduled_requests in (
         [SHORT_PROMPT],
         [PROMPT],
         [CHUNK],
@@ -75,10 +75,10 @@ def test_decodes_are_replayed_and_nothing_else() -> None:
         [GUESSES],
         [decode(i, 3) for i in range(33)],
     ):
-        assert graphs.forward(batch(*works)) is None
+        assert graphs.forward(batch(*scheduled_requests)) is None
     assert recorder.replays == 0
-    for count, works in enumerate((OTHERS[:1], OTHERS, [decode(0, 5), *OTHERS], OTHERS[1:]), 1):
-        made = batch(*works)
+    for count, scheduled_requests in enumerate((OTHERS[:1], OTHERS, [decode(0, 5), *OTHERS], OTHERS[1:]), 1):
+        made = batch(*scheduled_requests)
         replayed = graphs.forward(made)
         assert recorder.replays == count
         assert replayed is not None

@@ -93,11 +93,11 @@ def requests() -> Requests:
     """Greedy ones, which find near ties among 320 tokens, and every third one drawn by chance."""
     numbers = random.Random(0)
     greedy = SamplingParams(max_tokens=14, temperature=0, logprobs=2)
-    drawn = replace(greedy, temperature=0.9, top_p=0.95)
+    sampled = replace(greedy, temperature=0.9, top_p=0.95)
     return [
         (
             [numbers.randrange(2, 9 if i % 2 else 320) for _ in range(length)],
-            replace(drawn if i % 3 == 2 else greedy, seed=i, max_tokens=14 + i),
+            replace(sampled if i % 3 == 2 else greedy, seed=i, max_tokens=14 + i),
         )
         for i, length in enumerate(LENGTHS)
     ]

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.config import EngineConfig
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
 from engine.weights.source import locate
@@ -175,9 +175,9 @@ def blocks_of(length: int, first: int = 0) -> list[int]:
 
 def work_on(
     request_id: int, history: list[int], start: int, blocks: list[int], prompt_length: int, drafts: list[int]
-) -> Work:
+) -> ScheduledRequest:
     params = SamplingParams(max_tokens=30, temperature=0)
-    return Work(
+    return ScheduledRequest(
         request_id,
         history[start:] + drafts,
         start,
@@ -195,12 +195,12 @@ def follow(runner: Runner, request_id: int, history: list[int], drafts: list[int
     """A few steps more; how many guesses failed."""
     failed = 0
     for _ in range(3):
-        drawn = runner.execute(
+        sampled = runner.execute(
             Plan([work_on(request_id, history, len(history) - 1, blocks, len(history), drafts)])
         )
-        failed += len(drafts) + 1 - len(drawn.tokens[request_id])
-        history += drawn.tokens[request_id]
-        drafts = drawn.drafts[request_id]
+        failed += len(drafts) + 1 - len(sampled.tokens[request_id])
+        history += sampled.tokens[request_id]
+        drafts = sampled.drafts[request_id]
         assert len(drafts) == 4
     return failed
 
@@ -216,9 +216,9 @@ def test_a_prefix_is_there_for_the_draft_too_or_is_run_again(twin: Runner, aslee
     other = prompt[:48] + prompts([9], seed=9)[0]
     table = blocks[:3] + blocks_of(40, 100)
     plan = Plan([work_on(71, other, 48, table, 57, [])], ended=[70])
-    drawn = twin.execute(plan)
-    other += drawn.tokens[71]
-    assert follow(twin, 71, other, drawn.drafts[71], table) == 0
+    sampled = twin.execute(plan)
+    other += sampled.tokens[71]
+    assert follow(twin, 71, other, sampled.drafts[71], table) == 0
     twin.execute(Plan(ended=[71]))
 
 
@@ -227,19 +227,19 @@ def test_copied_blocks_are_copied_for_the_draft_too(twin: Runner) -> None:
     (prompt,) = prompts([20], seed=4)
     first, second = list(prompt), list(prompt)
     blocks, copy = blocks_of(80), [0, *blocks_of(64, 50)]
-    drawn = twin.execute(Plan([work_on(80, first, 0, blocks, 20, [])]))
-    first += drawn.tokens[80]
+    sampled = twin.execute(Plan([work_on(80, first, 0, blocks, 20, [])]))
+    first += sampled.tokens[80]
     second.append((first[-1] + 1) % 300)
-    works = [
-        work_on(80, first, 20, blocks, 20, drawn.drafts[80]),
+    scheduled_requests = [
+        work_on(80, first, 20, blocks, 20, sampled.drafts[80]),
         work_on(81, second, 20, copy, 20, []),
     ]
-    drawn = twin.execute(Plan(works, copies=[(1, 50)]))
-    assert len(drawn.tokens[80]) == 5
-    first += drawn.tokens[80]
-    second += drawn.tokens[81]
-    assert follow(twin, 80, first, drawn.drafts[80], blocks) == 0
-    assert follow(twin, 81, second, drawn.drafts[81], copy) == 0
+    sampled = twin.execute(Plan(scheduled_requests, copies=[(1, 50)]))
+    assert len(sampled.tokens[80]) == 5
+    first += sampled.tokens[80]
+    second += sampled.tokens[81]
+    assert follow(twin, 80, first, sampled.drafts[80], blocks) == 0
+    assert follow(twin, 81, second, sampled.drafts[81], copy) == 0
     twin.execute(Plan(ended=[80, 81]))
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_row import SamplingRow
 from engine.worker.logit_editor import LogitEditor
 
 VOCAB = 40
@@ -24,9 +24,9 @@ def a_draw(
     number: int = 1,
     guesses: tuple[int, ...] = (),
     **params: Any,
-) -> Draw:
+) -> SamplingRow:
     sampling = SamplingParams(max_tokens=100, **params)
-    return Draw(number, sampling, history, prompt_length, list(guesses))
+    return SamplingRow(number, sampling, history, prompt_length, list(guesses))
 
 
 def some_logits(rows: int, seed: int = 0) -> Tensor:
@@ -41,13 +41,16 @@ def bits(*allowed: set[int], words: int = 2) -> Tensor:
     return torch.from_numpy(np.packbits(flags, axis=-1, bitorder="little").view(np.int32))
 
 
-def plainly(logits: list[float], draw: Draw) -> list[float]:
+def plainly(logits: list[float], sampling_row: SamplingRow) -> list[float]:
     """Bias and penalties, read off their definitions: OpenAI's two, and Hugging Face's for repetition."""
-    params, answer = draw.sampling, draw.history[draw.prompt_length :] + draw.guesses
+    params, answer = (
+        sampling_row.sampling,
+        sampling_row.history[sampling_row.prompt_length :] + sampling_row.guesses,
+    )
     found = []
     for token, logit in enumerate(logits):
         logit += sum(bias for biased, bias in params.logit_bias if biased == token)
-        if token in draw.history[: draw.prompt_length] + answer:
+        if token in sampling_row.history[: sampling_row.prompt_length] + answer:
             logit = logit / params.repetition_penalty if logit > 0 else logit * params.repetition_penalty
         count = answer.count(token)
         found.append(logit - count * params.frequency_penalty - (count > 0) * params.presence_penalty)
@@ -71,30 +74,34 @@ parameters = st.fixed_dictionaries(
 @given(st.lists(st.tuples(tokens, tokens, tokens.map(tuple), parameters), min_size=1, max_size=4))
 def test_penalties_and_biases_are_as_defined(rows: list[tuple[Any, ...]]) -> None:
     logits = some_logits(len(rows))
-    draws = [
+    sampling_rows = [
         a_draw(prompt + answer, len(prompt), number=i, guesses=guesses, **params)
         for i, (prompt, answer, guesses, params) in enumerate(rows)
     ]
-    found = LogitEditor().edit(logits, draws)
-    for row, draw in enumerate(draws):
-        expected = torch.tensor(plainly(logits[row].double().tolist(), draw))
+    found = LogitEditor().edit(logits, sampling_rows)
+    for row, sampling_row in enumerate(sampling_rows):
+        expected = torch.tensor(plainly(logits[row].double().tolist(), sampling_row))
         torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-4)
 
 
 @given(
     prompt=tokens,
-    gains=st.lists(st.tuples(tokens.map(lambda t: t[:4]), tokens.map(lambda t: tuple(t[:4]))), max_size=10),
+    outputs=st.lists(st.tuples(tokens.map(lambda t: t[:4]), tokens.map(lambda t: tuple(t[:4]))), max_size=10),
     params=parameters,
 )
-def test_counting_along_is_counting_anew(prompt: list[int], gains: list[Any], params: dict[str, Any]) -> None:
+def test_counting_along_is_counting_anew(
+    prompt: list[int], outputs: list[Any], params: dict[str, Any]
+) -> None:
     editor, logits = LogitEditor(), some_logits(1)
     history = list(prompt)
     sampling = SamplingParams(max_tokens=100, **params)
-    for gained, guesses in gains:
+    for gained, guesses in outputs:
         history.extend(gained)
         for known in ((), guesses):
-            draw = Draw(1, sampling, history, len(prompt), list(known))
-            assert torch.equal(editor.edit(logits, [draw]), LogitEditor().edit(logits, [draw]))
+            sampling_row = SamplingRow(1, sampling, history, len(prompt), list(known))
+            assert torch.equal(
+                editor.edit(logits, [sampling_row]), LogitEditor().edit(logits, [sampling_row])
+            )
 
 
 class Watched(list[int]):
@@ -116,26 +123,27 @@ def test_a_step_reads_only_what_is_new() -> None:
     editor, logits = LogitEditor(), some_logits(1)
     history = Watched(range(VOCAB))
     params = SamplingParams(max_tokens=100, repetition_penalty=1.1, frequency_penalty=0.5)
-    editor.edit(logits, [Draw(1, params, history, 20, [])])
+    editor.edit(logits, [SamplingRow(1, params, history, 20, [])])
     before = history.read
     for token in range(10):
         history.append(token)
-        editor.edit(logits, [Draw(1, params, history, 20, [])])
+        editor.edit(logits, [SamplingRow(1, params, history, 20, [])])
     assert history.read - before == 10
 
 
 def test_a_request_that_takes_anothers_number_starts_anew() -> None:
     editor, logits = LogitEditor(), some_logits(1)
     params = SamplingParams(max_tokens=100, presence_penalty=1.0)
-    editor.edit(logits, [Draw(1, params, [3, 4, 5], 0, [])])
-    found = editor.edit(logits, [Draw(1, params, [6, 7], 0, [])])
+    editor.edit(logits, [SamplingRow(1, params, [3, 4, 5], 0, [])])
+    found = editor.edit(logits, [SamplingRow(1, params, [6, 7], 0, [])])
     assert (found != logits)[0].nonzero().squeeze(1).tolist() == [6, 7]
     # As do siblings, which begin beside the first choice's tokens and go on with their own.
     shared = [1, 2]
-    first, second = (Draw(number, params, shared, 2, []) for number in (8, 9))
+    first, second = (SamplingRow(number, params, shared, 2, []) for number in (8, 9))
     assert torch.equal(editor.edit(logits.expand(2, -1), [first, second]), logits.expand(2, -1))
     found = editor.edit(
-        logits.expand(2, -1), [Draw(8, params, [1, 2, 10], 2, []), Draw(9, params, [1, 2, 11], 2, [])]
+        logits.expand(2, -1),
+        [SamplingRow(8, params, [1, 2, 10], 2, []), SamplingRow(9, params, [1, 2, 11], 2, [])],
     )
     assert (found != logits).nonzero().tolist() == [[0, 10], [1, 11]]
 
@@ -152,7 +160,7 @@ def test_logits_that_nobody_edits_are_passed_on_and_those_edited_are_left_alone(
 
 
 def test_rows_do_not_change_each_other() -> None:
-    draws = [
+    sampling_rows = [
         a_draw([1, 2, 3], 2, number=1, repetition_penalty=1.5),
         a_draw([5] * 9, 4, number=2, frequency_penalty=0.3, logit_bias=((5, 2.5),)),
         a_draw([7], 1, number=3),
@@ -161,10 +169,10 @@ def test_rows_do_not_change_each_other() -> None:
     ]
     logits = some_logits(5)
     masks = bits(set(range(20)), {0, 9, 30})
-    together = LogitEditor().edit(logits, draws, ([2, 3], masks))
-    for row, draw in enumerate(draws):
+    together = LogitEditor().edit(logits, sampling_rows, ([2, 3], masks))
+    for row, sampling_row in enumerate(sampling_rows):
         own = {2: ([0], masks[:1]), 3: ([0], masks[1:])}.get(row)
-        assert torch.equal(LogitEditor().edit(logits[row : row + 1], [draw], own)[0], together[row])
+        assert torch.equal(LogitEditor().edit(logits[row : row + 1], [sampling_row], own)[0], together[row])
 
 
 def test_half_precision_is_edited_in_single() -> None:
@@ -179,9 +187,9 @@ def test_a_mask_bars_all_that_it_does_not_name(allowed: list[set[int]], words: i
     """Whether the mask is longer than the vocabulary or, where that is padded, shorter."""
     allowed = [{token for token in row if token < words * 32} for row in allowed]
     logits = some_logits(len(allowed) + 1)
-    draws = [a_draw([1], number=row) for row in range(len(allowed) + 1)]
+    sampling_rows = [a_draw([1], number=row) for row in range(len(allowed) + 1)]
     rows = list(range(1, len(allowed) + 1))
-    found = LogitEditor().edit(logits, draws, (rows, bits(*allowed, words=words)))
+    found = LogitEditor().edit(logits, sampling_rows, (rows, bits(*allowed, words=words)))
     assert torch.equal(found[0], logits[0])
     for row, names in zip(rows, allowed, strict=True):
         assert set((found[row] > NEVER).nonzero().squeeze(1).tolist()) == names
@@ -189,13 +197,13 @@ def test_a_mask_bars_all_that_it_does_not_name(allowed: list[set[int]], words: i
 
 
 def test_what_a_mask_bars_no_bias_brings_back() -> None:
-    draw = a_draw(
+    sampling_row = a_draw(
         [3, 4],
         presence_penalty=-2.0,
         repetition_penalty=0.01,
         logit_bias=tuple((t, 100.0) for t in range(VOCAB)),
     )
-    found = LogitEditor().edit(some_logits(1), [draw], ([0], bits({3})))
+    found = LogitEditor().edit(some_logits(1), [sampling_row], ([0], bits({3})))
     assert (found[0] > NEVER).nonzero().squeeze(1).tolist() == [3]
     assert not found.isnan().any()
 
@@ -203,25 +211,25 @@ def test_what_a_mask_bars_no_bias_brings_back() -> None:
 def test_min_tokens_bars_the_stop_tokens_until_then() -> None:
     logits = some_logits(4)
     params = SamplingParams(max_tokens=9, min_tokens=2, stop_token_ids=frozenset({5, 6, VOCAB + 3}))
-    draws = [
-        Draw(1, params, [0, 0, 0], 3, []),
-        Draw(2, params, [0, 0, 0, 1], 3, []),
-        Draw(2, params, [0, 0, 0, 1], 3, [1]),
-        Draw(3, params, [0, 0, 0, 1, 1], 3, []),
+    sampling_rows = [
+        SamplingRow(1, params, [0, 0, 0], 3, []),
+        SamplingRow(2, params, [0, 0, 0, 1], 3, []),
+        SamplingRow(2, params, [0, 0, 0, 1], 3, [1]),
+        SamplingRow(3, params, [0, 0, 0, 1, 1], 3, []),
     ]
-    draws[2].history = draws[1].history
-    found = LogitEditor().edit(logits, draws)
+    sampling_rows[2].history = sampling_rows[1].history
+    found = LogitEditor().edit(logits, sampling_rows)
     barred = [[5, 6], [5, 6], [], []]
     assert [(row == NEVER).nonzero().squeeze(1).tolist() for row in found] == barred
     # Biased as one may, they stay so.
     params = SamplingParams(
         max_tokens=9, min_tokens=1, stop_token_ids=frozenset({5}), logit_bias=((5, 100.0),)
     )
-    assert LogitEditor().edit(logits[:1], [Draw(1, params, [0], 1, [])])[0, 5] == NEVER
+    assert LogitEditor().edit(logits[:1], [SamplingRow(1, params, [0], 1, [])])[0, 5] == NEVER
 
 
 def test_min_tokens_gives_way_where_a_grammar_allows_only_the_end() -> None:
     params = SamplingParams(max_tokens=9, min_tokens=5, stop_token_ids=frozenset({5, 6}))
-    draws = [Draw(number, params, [0], 1, []) for number in range(2)]
-    found = LogitEditor().edit(some_logits(2), draws, ([0, 1], bits({5}, {5, 7})))
+    sampling_rows = [SamplingRow(number, params, [0], 1, []) for number in range(2)]
+    found = LogitEditor().edit(some_logits(2), sampling_rows, ([0, 1], bits({5}, {5, 7})))
     assert [(row > NEVER).nonzero().squeeze(1).tolist() for row in found] == [[5], [7]]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.worker.ngram import SHORTEST, PromptLookup, _Text
 from engine.worker.runner import Runner
@@ -83,10 +83,12 @@ def test_it_reads_prompts_as_they_are_computed_and_forgets() -> None:
     prompt = [1, 2, 3, 4, 5, 1, 2]
     params = SamplingParams(max_tokens=9)
 
-    def look(start: int, end: int, drawn: list[int], room: int, drafts: int = 0) -> dict[int, list[int]]:
-        sampling = params if drawn else None
-        work = Work(3, [0] * (end - start), start, [], sampling, False, prompt, 7, drafts=drafts, room=room)
-        able = lookup.look(Plan([work]), {3: drawn}, {3: room} if room else {})
+    def look(start: int, end: int, sampled: list[int], room: int, drafts: int = 0) -> dict[int, list[int]]:
+        sampling = params if sampled else None
+        scheduled = ScheduledRequest(
+            3, [0] * (end - start), start, [], sampling, False, prompt, 7, drafts=drafts, room=room
+        )
+        able = lookup.look(Plan([scheduled]), {3: sampled}, {3: room} if room else {})
         return lookup.guess(lookup.prepare(able)) if able else {}
 
     assert look(0, 4, [], 0) == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.errors import UnsupportedModel
 from engine.worker.runner import Runner
@@ -21,17 +21,19 @@ def generate(runner: Runner, prompts: list[list[int]], chunk: int, count: int = 
     rows = [list(prompt) for prompt in prompts]
     done = [0] * len(rows)
     while any(len(row) < len(prompt) + count for row, prompt in zip(rows, prompts, strict=True)):
-        work = []
+        scheduled = []
         for i, row in enumerate(rows):
             tokens = row[done[i] : done[i] + chunk]
             last = done[i] + len(tokens) == len(row)
             blocks = list(range(8 * i, 8 * i + 8))
             sampling = GREEDY if last else None
-            work.append(
-                Work(i, tokens, done[i], blocks, sampling, last, history=row, prompt_length=len(prompts[i]))
+            scheduled.append(
+                ScheduledRequest(
+                    i, tokens, done[i], blocks, sampling, last, history=row, prompt_length=len(prompts[i])
+                )
             )
             done[i] += len(tokens)
-        for i, tokens in runner.execute(Plan(work)).tokens.items():
+        for i, tokens in runner.execute(Plan(scheduled)).tokens.items():
             rows[i] += tokens
     return [row[len(prompt) : len(prompt) + count] for row, prompt in zip(rows, prompts, strict=True)]
 

@@ -179,9 +179,9 @@ def test_guesses_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None
             while not scheduler.idle:
                 plan = scheduler.schedule()
                 copies += len(plan.copies)
-                guesses += sum(work.drafts for work in plan.work)
-                for gain in scheduler.update(plan, runner.execute(plan)):
-                    tokens[gain.request_id] += gain.tokens
+                guesses += sum(scheduled.drafts for scheduled in plan.requests)
+                for output in scheduler.update(plan, runner.execute(plan)):
+                    tokens[output.request_id] += output.tokens
             assert copies > 0
             assert guesses > 0
             texts.append(tokens)

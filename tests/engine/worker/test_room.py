@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
-from engine.core.plan import Drawn, Plan
+from engine.core.plan import Plan, SamplerOutput
 from engine.errors import StartupError
 from engine.worker.room import MARGIN, room_for_cache
 from engine.worker.runner import Runner
@@ -53,10 +53,10 @@ def test_a_runner_counts_its_blocks_after_graphs_and_the_largest_step(
     device = Device(2_000_000)
     largest = 0
 
-    def compute(runner: Runner, plan: Plan) -> Drawn:
+    def compute(runner: Runner, plan: Plan) -> SamplerOutput:
         nonlocal largest
         largest = max(largest, plan.tokens)
-        return Drawn()
+        return SamplerOutput()
 
     def record(runner: Runner) -> None:
         done.append("graphs")

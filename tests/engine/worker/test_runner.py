@@ -99,10 +99,10 @@ def test_seeds_differ(tiny_runner: Runner) -> None:
 
 def test_logits_equal_the_dense_forward(tiny_runner: Runner, weights: dict[str, torch.Tensor]) -> None:
     """To rounding, and where several positions are asked for as well."""
-    from engine.core.plan import Plan, Work
+    from engine.core.plan import Plan, ScheduledRequest
 
     (prompt,) = prompts([70])
-    plan = Plan([Work(0, prompt, 0, list(range(5)), GREEDY, False)])
+    plan = Plan([ScheduledRequest(0, prompt, 0, list(range(5)), GREEDY, False)])
     batch = tiny_runner._batches.build(plan)
     with torch.inference_mode():
         hidden = tiny_runner.model.forward(batch.tokens, batch.positions, batch.attention, tiny_runner.cache)

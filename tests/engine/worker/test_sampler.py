@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.core.draw import Draw
 from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_row import SamplingRow
 from engine.worker.runner import Runner
 from engine.worker.sampler import Sampler, measure, uniforms
 from tests.engine.steps import run
@@ -19,8 +19,10 @@ from tests.engine.steps import run
 GREEDY = SamplingParams(max_tokens=30, temperature=0)
 
 
-def draw(logits: Tensor, draws: list[Draw], masks: tuple[list[int], Tensor] | None = None) -> list[int]:
-    return Sampler().draw(logits, draws, masks)
+def draw(
+    logits: Tensor, sampling_rows: list[SamplingRow], masks: tuple[list[int], Tensor] | None = None
+) -> list[int]:
+    return Sampler().sample(logits, sampling_rows, masks)
 
 
 def test_uniforms_are_uniform_and_reproducible() -> None:
@@ -46,9 +48,9 @@ def test_a_seed_of_any_sign_and_size_will_do() -> None:
 def test_greedy_and_drawn_rows_share_a_batch() -> None:
     logits = torch.tensor([[0.0, 5.0, 1.0], [0.0, 5.0, 1.0], [-1e9, -1e9, 3.0]])
 
-    def work(temperature: float, top_k: int = 0) -> Draw:
+    def work(temperature: float, top_k: int = 0) -> SamplingRow:
         params = SamplingParams(max_tokens=1, temperature=temperature, top_k=top_k, seed=1)
-        return Draw(1, params, [0], 1, [])
+        return SamplingRow(1, params, [0], 1, [])
 
     assert draw(logits, [work(0), work(0), work(0)]) == [1, 1, 2]
     assert draw(logits, [work(0), work(2.0, top_k=1), work(1.0)]) == [1, 1, 2]
@@ -57,11 +59,13 @@ def test_greedy_and_drawn_rows_share_a_batch() -> None:
 @pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"temperature": 0}])
 def test_a_row_of_nan_is_drawn_from_somehow_and_leaves_the_others_alone(filters: dict[str, Any]) -> None:
     logits = torch.randn(3, 200, generator=torch.Generator().manual_seed(1))
-    draws = [Draw(i, SamplingParams(max_tokens=1, seed=i, **filters), [0], 1, []) for i in range(3)]
-    before = draw(logits, draws)
+    sampling_rows = [
+        SamplingRow(i, SamplingParams(max_tokens=1, seed=i, **filters), [0], 1, []) for i in range(3)
+    ]
+    before = draw(logits, sampling_rows)
     for strange in (math.nan, math.inf, -math.inf):
         logits[1] = strange
-        found = draw(logits, draws)
+        found = draw(logits, sampling_rows)
         assert 0 <= found[1] < 200
         assert (found[0], found[2]) == (before[0], before[2])
 
@@ -71,7 +75,7 @@ def test_greedy_answers_are_penalised_and_bound_too() -> None:
 
     def take(**params: Any) -> int:
         sampling = SamplingParams(max_tokens=5, temperature=0, **params)
-        return draw(logits, [Draw(1, sampling, [2, 1], 1, [])])[0]
+        return draw(logits, [SamplingRow(1, sampling, [2, 1], 1, [])])[0]
 
     assert take() == 1
     assert take(presence_penalty=1.0) == 2
@@ -87,9 +91,9 @@ def test_greedy_answers_are_penalised_and_bound_too() -> None:
 def test_penalised_logits_have_no_say_in_logprobs() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0]])
     params = SamplingParams(max_tokens=5, temperature=0, logit_bias=((0, 50.0),), logprobs=0)
-    draws = [Draw(1, params, [1], 1, [])]
-    tokens = draw(logits, draws)
-    (found,) = measure(logits, draws, tokens, [True])[1]
+    sampling_rows = [SamplingRow(1, params, [1], 1, [])]
+    tokens = draw(logits, sampling_rows)
+    (found,) = measure(logits, sampling_rows, tokens, [True])[1]
     assert tokens == [0]
     assert found.logprob == pytest.approx(-math.log(1 + math.e + math.e**2), abs=1e-5)
 
@@ -126,16 +130,18 @@ def test_no_mask_is_ever_broken_and_no_neighbour_matters(
     for row, (_, allowed) in enumerate(wishes):
         bits[row, list(allowed)] = 1
     masks = torch.from_numpy(np.packbits(bits.numpy(), axis=-1, bitorder="little").view(np.int32))
-    draws = [
-        Draw(row, SamplingParams(max_tokens=9, **params), history, 1, [])
+    sampling_rows = [
+        SamplingRow(row, SamplingParams(max_tokens=9, **params), history, 1, [])
         for row, (params, _) in enumerate(wishes)
     ]
     # The first row has no grammar.
-    together = draw(logits, draws, (list(range(1, len(wishes))), masks[1:]) if len(wishes) > 1 else None)
+    together = draw(
+        logits, sampling_rows, (list(range(1, len(wishes))), masks[1:]) if len(wishes) > 1 else None
+    )
     for row, (_, allowed) in enumerate(wishes):
         assert row == 0 or together[row] in allowed
         own = ([0], masks[row : row + 1]) if row else None
-        assert draw(logits[row : row + 1], [draws[row]], own) == [together[row]]
+        assert draw(logits[row : row + 1], [sampling_rows[row]], own) == [together[row]]
 
 
 def test_draws_of_many_seeds_fit_what_penalty_mask_and_filters_leave() -> None:
@@ -156,10 +162,13 @@ def test_draws_of_many_seeds_fit_what_penalty_mask_and_filters_leave() -> None:
     flags = np.zeros((1, 64), dtype=np.uint8)
     flags[0, allowed] = 1
     mask = torch.from_numpy(np.packbits(flags, axis=-1, bitorder="little").view(np.int32))
-    draws = [
-        Draw(seed, SamplingParams(max_tokens=9, seed=seed, **wish), history, 1, []) for seed in range(count)
+    sampling_rows = [
+        SamplingRow(seed, SamplingParams(max_tokens=9, seed=seed, **wish), history, 1, [])
+        for seed in range(count)
     ]
-    tokens = draw(logits.expand(count, -1), draws, (list(range(count)), mask.expand(count, -1).contiguous()))
+    tokens = draw(
+        logits.expand(count, -1), sampling_rows, (list(range(count)), mask.expand(count, -1).contiguous())
+    )
     found = torch.bincount(torch.tensor(tokens), minlength=vocab).double()
     cells = expected > 0
     assert found[~cells].sum() == 0
@@ -173,9 +182,9 @@ def test_draws_of_many_seeds_fit_what_penalty_mask_and_filters_leave() -> None:
 def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0]])
 
-    def work(number: int, logprobs: int | None) -> Draw:
+    def work(number: int, logprobs: int | None) -> SamplingRow:
         params = SamplingParams(max_tokens=1, temperature=1.7, top_k=1, top_p=0.1, logprobs=logprobs)
-        return Draw(number, params, [0], 1, [])
+        return SamplingRow(number, params, [0], 1, [])
 
     found = measure(logits, [work(1, 2), work(2, None), work(3, 0)], [0, 1, 2], [True] * 3)
     assert set(found) == {1, 3}
@@ -190,7 +199,7 @@ def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
 
 def test_more_alternatives_than_tokens_are_all_tokens() -> None:
     params = SamplingParams(max_tokens=1, logprobs=20)
-    (found,) = measure(torch.zeros(1, 3), [Draw(1, params, [0], 1, [])], [1], [True])[1]
+    (found,) = measure(torch.zeros(1, 3), [SamplingRow(1, params, [0], 1, [])], [1], [True])[1]
     assert sorted(token for token, _ in found.top) == [0, 1, 2]
     assert found.logprob == pytest.approx(-math.log(3))
 

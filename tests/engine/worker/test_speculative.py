@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine.config import EngineConfig
-from engine.core.plan import Plan, Work
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.server.tokenizer import Tokenizer
 from engine.weights.source import locate
@@ -194,17 +194,17 @@ def test_a_guess_by_the_same_number_agrees_more_often_than_one_by_another(
     coupled = sum(told.kept) / told.checked
     assert drafted.speculation is not None
     proposer = drafted.speculation.proposer
-    drawn = proposer._sampler.draw  # type: ignore[attr-defined]
+    sampled = proposer._sampler.sample  # type: ignore[attr-defined]
 
     def by_another(logits: torch.Tensor, draws: list, masks: None = None) -> list[int]:
         others = [replace(one, sampling=replace(one.sampling, seed=one.sampling.seed + 999)) for one in draws]
-        return drawn(logits, others, masks)
+        return sampled(logits, others, masks)
 
-    proposer._sampler.draw = by_another  # type: ignore[attr-defined]
+    proposer._sampler.sample = by_another  # type: ignore[attr-defined]
     try:
         other = drive(drafted, requests)
     finally:
-        del proposer._sampler.draw  # type: ignore[attr-defined]
+        del proposer._sampler.sample  # type: ignore[attr-defined]
     assert other.tokens == told.tokens
     assert coupled > 1.5 * sum(other.kept) / other.checked
 
@@ -228,11 +228,11 @@ def test_guesses_end_with_what_may_be_generated(twin: Runner) -> None:
     history = prompts([9])[0]
     for most, guesses in ((1, None), (2, None), (3, 1), (4, 2), (9, 4)):
         params = SamplingParams(max_tokens=most, temperature=0)
-        work = Work(90, history[:], 0, [0, 1], params, False, history, 9, room=4)
-        drawn = twin.execute(Plan([work]))
-        assert len(drawn.drafts.get(90, [])) == (guesses or 0)
-        stopped = replace(params, stop_token_ids=frozenset(drawn.tokens[90]))
-        assert not twin.execute(Plan([replace(work, sampling=stopped)], ended=[90])).drafts
+        scheduled = ScheduledRequest(90, history[:], 0, [0, 1], params, False, history, 9, room=4)
+        sampled = twin.execute(Plan([scheduled]))
+        assert len(sampled.drafts.get(90, [])) == (guesses or 0)
+        stopped = replace(params, stop_token_ids=frozenset(sampled.tokens[90]))
+        assert not twin.execute(Plan([replace(scheduled, sampling=stopped)], ended=[90])).drafts
 
 
 class Watched(Fixed):
@@ -272,14 +272,16 @@ def test_a_step_is_charged_with_the_making_of_its_guesses() -> None:
     params = SamplingParams(max_tokens=50)
     history = [1, 2, 3]
 
-    def step(seconds: float, drafts: list[int], drawn: list[int], chunk: int = 0) -> list[int]:
+    def step(seconds: float, drafts: list[int], sampled: list[int], chunk: int = 0) -> list[int]:
         nonlocal now
-        plan = Plan([Work(1, [3, *drafts], 2, [0], params, True, history, 3, drafts=len(drafts), room=2)])
+        plan = Plan(
+            [ScheduledRequest(1, [3, *drafts], 2, [0], params, True, history, 3, drafts=len(drafts), room=2)]
+        )
         if chunk:
-            plan.work.append(Work(2, [0] * chunk, 0, [1], None, False))
+            plan.requests.append(ScheduledRequest(2, [0] * chunk, 0, [1], None, False))
         speculation.begin(plan)
         now += seconds
-        return speculation.propose(plan, {1: drawn})[1]
+        return speculation.propose(plan, {1: sampled})[1]
 
     assert step(10, [], [4]) == [5, 6]
     assert step(11, [5, 6], [5, 7]) == [5, 6]

@@ -72,16 +72,16 @@ def test_the_largest_step_is_as_large_as_a_step_can_be() -> None:
         bounds = Bounds(sequences, tokens, length, [0] * 100)
         plan = largest(bounds)
         assert next(plans(bounds)) == plan
-        assert len(plan.work) == sequences
+        assert len(plan.requests) == sequences
         assert plan.tokens == min(tokens, (length - 1) * sequences) or length < tokens
-        assert all(work.sampling is not None and work.end < length for work in plan.work)
+        assert all(scheduled.sampling is not None and scheduled.end < length for scheduled in plan.requests)
 
 
 def test_no_step_is_larger_than_one_may_be() -> None:
     bounds = Bounds(80, 200, 300, [0] * 19, adapters=True)
     steps = list(plans(bounds))
-    assert all(plan.tokens <= 200 and len(plan.work) <= 80 for plan in steps)
-    assert all(work.start >= 0 and work.end <= 300 for plan in steps for work in plan.work)
-    sizes = sorted({len(plan.work[0].tokens) for plan in steps if len(plan.work) == 1})
+    assert all(plan.tokens <= 200 and len(plan.requests) <= 80 for plan in steps)
+    assert all(scheduled.start >= 0 and scheduled.end <= 300 for plan in steps for scheduled in plan.requests)
+    sizes = sorted({len(plan.requests[0].tokens) for plan in steps if len(plan.requests) == 1})
     assert sizes[:17] == list(range(1, 18)) and max(sizes) == 200
     assert all(after <= 2 * before for before, after in pairwise(sizes))

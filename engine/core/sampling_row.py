@@ -8,7 +8,7 @@ from engine.core.sampling_params import SamplingParams
 
 
 @dataclass(slots=True)
-class Draw:
+class SamplingRow:
     """A token to be drawn: for whom, and after what."""
 
     request_id: int
