@@ -55,10 +55,11 @@ def test_nothing_is_compiled_while_serving_other_kinds_of_models(tmp_path: Path)
     llama = str(write_model(tmp_path / "llama", {**SHAPE, **WIDE}))
     for family, more in (("Qwen3", {"head_dim": 64}), ("Mixtral", {"num_local_experts": 5})):
         save(tmp_path / family, family, **{"num_hidden_layers": 1, **more})
+    # In one process, which keeps what is compiled: first what the others would compile, too.
     cases = [
+        {"model": llama, "engine": {**SMALL, "speculation": "ngram"}, "requests": 40},
         {"model": llama, "engine": {**LARGE, "quantization": "int4"}, "requests": 90},
         {"model": llama, "engine": {**SMALL, "kv_cache_dtype": "fp8", "max_adapters": 2}, "requests": 40},
-        {"model": llama, "engine": {**SMALL, "speculation": "ngram"}, "requests": 40},
         {"model": str(tmp_path / "Qwen3"), "engine": SMALL, "requests": 40, "graphs": True},
         {"model": str(tmp_path / "Mixtral"), "engine": LARGE, "requests": 90},
     ]
