@@ -1,10 +1,11 @@
-"""Tensor parallelism: how the ranks that share a model cut its layers and add up what each has computed.
+"""Tensor parallelism: how layers are sharded over a group of ranks, and how partial results are summed.
 
-A layer with ``split="out"`` is cut by its outputs (each rank has some of the heads, some of the MLP's width), the
-next one with ``split="in"`` by its inputs, and what the ranks get from that is summed: one all-reduce for attention
-and one for the MLP (Megatron-LM, https://arxiv.org/abs/1909.08053). Embeddings, norms and the head are on every rank.
+A layer with ``split="out"`` is column-parallel: each rank computes some of its outputs (some heads, some of the MLP's
+width). The next one has ``split="in"`` and is row-parallel: each rank multiplies its shard of the inputs, and the
+partial sums are all-reduced, once for attention and once for the MLP (Megatron-LM,
+https://arxiv.org/abs/1909.08053). Embeddings, norms and the head are replicated on every rank.
 
-Rank 0 is the loop process; ``engine/worker/ranks.py`` starts the others and speaks to them.
+Rank 0 is the engine process; ``engine/worker/ranks.py`` starts the others and sends them each step.
 """
 
 from __future__ import annotations
@@ -16,48 +17,48 @@ from torch import Tensor
 from engine.errors import UnsupportedModel
 
 
-class Ranks:
-    """Which part of each layer is this process's; the class itself is that of a process that has all of it."""
+class TPGroup:
+    """This process's rank in the group; the base class is a group of one, which holds whole layers."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
 
-    def place(self, device: torch.device) -> torch.device:
-        """This rank's device, where several are of the kind."""
+    def local_device(self, device: torch.device) -> torch.device:
+        """The device of this rank, where each rank has a device of its own."""
         return device
 
-    def agree(self, blocks: int) -> int:
-        """The fewest KV blocks that any rank has room for."""
+    def all_reduce_min(self, blocks: int) -> int:
+        """The smallest number of KV blocks that fits on any rank."""
         return blocks
 
     def send(self, message: object) -> None:
-        """What rank 0 does, and the others are to do as well."""
+        """Broadcasts from rank 0 what all other ranks have to execute."""
 
     def close(self) -> None:
-        """Ends the other processes."""
+        """Stops the other ranks' processes."""
 
-    def share(self, count: int, what: str) -> int:
-        """How many of ``count`` are this rank's. Raises ``UnsupportedModel`` if they cannot be shared evenly."""
+    def divide(self, count: int, what: str) -> int:
+        """``count`` over the ranks. Raises ``UnsupportedModel`` if it is not divisible by the group's size."""
         if count % self.size:
             raise UnsupportedModel(
                 f"{self.size} ranks cannot share {count} {what} evenly: choose another --tensor-parallel."
             )
         return count // self.size
 
-    def cut(self, tensor: Tensor, dim: int, what: str) -> Tensor:
-        """This rank's part of ``tensor`` along ``dim``."""
+    def shard(self, tensor: Tensor, dim: int, what: str) -> Tensor:
+        """This rank's shard of ``tensor`` along ``dim``."""
         if self.size == 1:
             return tensor
-        width = self.share(tensor.shape[dim], what)
+        width = self.divide(tensor.shape[dim], what)
         return tensor.narrow(dim, self.rank * width, width)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all ranks' ``x``, the same to the last bit on each; ``x`` may be overwritten."""
         x = x.contiguous()
         if self.size > 2 and x.device.type == "cpu":
-            # Gloo adds up in an order that depends on where a number stands. In one order for all, a row's sum
-            # does not depend on its neighbours; two numbers have but one order.
+            # Gloo's summation order depends on an element's offset, so a row's sum would depend on its neighbours
+            # in the batch. Gathering and summing in rank order avoids that; for two ranks there is only one order.
             parts = [torch.empty_like(x) for _ in range(self.size)]
             dist.all_gather(parts, x)
             return torch.stack(parts).sum(0)
@@ -65,4 +66,4 @@ class Ranks:
         return x
 
 
-ALONE = Ranks()
+SINGLE_RANK = TPGroup()

@@ -21,7 +21,7 @@ from torch.nn import functional
 from engine.config import EngineConfig
 from engine.errors import InvalidRequest
 from engine.layers.linear import Linear
-from engine.parallel import Ranks
+from engine.parallel import TPGroup
 from engine.weights.adapters import Adapter, read_adapter
 from kernels.launch import on_triton
 from kernels.lora import Bank, lora
@@ -39,13 +39,13 @@ class AdapterBank:
     """The adapters that are loaded, by key, and the layers that they may sit on."""
 
     def __init__(
-        self, places: int, max_rank: int, ranks: Ranks, *, invariant: bool = False, max_tokens: int = 0
+        self, places: int, max_rank: int, tp: TPGroup, *, invariant: bool = False, max_tokens: int = 0
     ) -> None:
         """``places``: how many adapters may be loaded at a time. ``invariant``: as of ``Linear``. ``max_tokens``: of a
         step, if that is known."""
         self.places = places
         self.max_rank = max_rank
-        self.ranks = ranks
+        self.tp = tp
         self.invariant = invariant
         self.loaded: set[str] = set()
         self.rows: list[tuple[str, slice | Tensor]] = []
@@ -124,7 +124,7 @@ class AdapterBank:
             self.index[length:].fill_(-1)
 
 
-def start_bank(config: EngineConfig, ranks: Ranks) -> AdapterBank | None:
+def start_bank(config: EngineConfig, tp: TPGroup) -> AdapterBank | None:
     """``None`` if there are to be no adapters."""
     places = max(config.max_adapters, len(config.adapters))
     if not places:
@@ -132,7 +132,7 @@ def start_bank(config: EngineConfig, ranks: Ranks) -> AdapterBank | None:
     return AdapterBank(
         places,
         config.max_adapter_rank,
-        ranks,
+        tp,
         invariant=config.deterministic,
         max_tokens=config.max_batched_tokens,
     )
@@ -166,9 +166,9 @@ class AdaptedLinear:
         self._pairs: dict[str, _Pair] = {}
         self._stack: Bank | None = None
         if on_triton(torch.empty(0, device=device)):
-            ranks = bank.ranks
-            wide = ranks.share(in_features, "inputs") if cut == 1 else in_features
-            high = sum(ranks.share(out, "outputs") if cut == 0 else out for out in parts.values())
+            tp = bank.tp
+            wide = tp.divide(in_features, "inputs") if cut == 1 else in_features
+            high = sum(tp.divide(out, "outputs") if cut == 0 else out for out in parts.values())
             self._stack = Bank.empty(bank.places, len(parts) * bank.max_rank, wide, high, device, dtype)
         bank.enlist(self)
 
@@ -210,19 +210,19 @@ class AdaptedLinear:
         """The adapter's part in this layer. Raises ``InvalidRequest`` if its shapes are not the layer's."""
         if not any(name in adapter.modules for name in self.parts):
             return None
-        ranks = self._bank.ranks
+        tp = self._bank.tp
         downs: list[Tensor] = []
         ups: list[Tensor] = []
         for name, out_features in self.parts.items():
-            width = ranks.share(out_features, "outputs") if self._cut == 0 else out_features
+            width = tp.divide(out_features, "outputs") if self._cut == 0 else out_features
             module = adapter.modules.get(name)
             if module is None:
                 ups.append(torch.zeros(width, 0))
                 continue
             module.check(name, out_features, self._in_features)
             down, up = module.down, module.up * module.scale
-            downs.append(ranks.cut(down, 1, "inputs") if self._cut == 1 else down)
-            ups.append(ranks.cut(up, 0, "outputs") if self._cut == 0 else up)
+            downs.append(tp.shard(down, 1, "inputs") if self._cut == 1 else down)
+            ups.append(tp.shard(up, 0, "outputs") if self._cut == 0 else up)
         down, up = torch.cat(downs), torch.block_diag(*ups)
         missing = -len(down) % _EIGHT
         down, up = functional.pad(down, (0, 0, 0, missing)), functional.pad(up, (0, missing))

@@ -49,7 +49,7 @@ class MixtureMLP:
             one = self._experts[0]
             activation = "geglu" if one.activation is geglu else "swiglu"
             out = mixture(x, scores, *self._stacks, self._top, self._normalise, activation)
-            return one.down.ranks.all_reduce(out) if isinstance(one.down, RowParallelLinear) else out
+            return one.down.tp.all_reduce(out) if isinstance(one.down, RowParallelLinear) else out
         chosen, weights = route(scores, self._top, self._normalise)
         out = x.new_zeros(x.shape)
         if len(x) == 1:

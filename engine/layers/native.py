@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.weights.quantize import Sixes
+from engine.weights.quantize import Int6Weight
 from kernels.native.linear import PackedWeight, pack_int6
 
 _MANY = 96
@@ -52,6 +52,6 @@ class NativeLinear:
 class Int6Linear(NativeLinear):
     """A head in 6 bits, beside layers in 4. Only where ``available``."""
 
-    def __init__(self, weight: Sixes, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Int6Weight, bias: Tensor | None = None) -> None:
         super().__init__(pack_int6(weight.codes, weight.scale, bias), bias)
         self.out_features, self.in_features = weight.codes.shape

@@ -18,7 +18,7 @@ from engine.layers.invariance import filled, whole_rows
 from engine.layers.native import NativeLinear
 from engine.layers.quantized_gpu import Fp8Linear as Fp8Linear
 from engine.layers.quantized_gpu import GpuInt4Linear, GpuInt8Linear, takes
-from engine.weights.quantize import Channels, Groups, to_int8
+from engine.weights.quantize import ChannelWeight, Int4Weight, to_int8
 from kernels.native.linear import available, pack_int4, pack_int8
 
 log = logging.getLogger("engine.layers")
@@ -55,7 +55,7 @@ class Int8Linear:
 
     def __init__(
         self,
-        weight: Channels,
+        weight: ChannelWeight,
         bias: Tensor | None = None,
         *,
         invariant: bool = False,
@@ -146,7 +146,7 @@ def sums_are_exact() -> bool:
 class _FloatProduct:
     """``x`` float32 [rows, in] → [rows, out], with codes that are widened as they are read."""
 
-    def __init__(self, weight: Channels) -> None:
+    def __init__(self, weight: ChannelWeight) -> None:
         # Torch's product reads past the end of rows that are no whole vectors.
         self._missing = -weight.codes.shape[1] % 32
         self._codes = functional.pad(weight.codes, (0, self._missing)) if self._missing else weight.codes
@@ -171,7 +171,7 @@ class Int4Linear:
 
     def __init__(
         self,
-        weight: Groups,
+        weight: Int4Weight,
         bias: Tensor | None = None,
         *,
         invariant: bool = False,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engine.weights.quantize import Channels, Groups
+from engine.weights.quantize import ChannelWeight, Int4Weight
 from kernels.launch import on_triton
 from kernels.linear_fp8 import linear_fp8
 from kernels.linear_w4a16 import counters_w4, linear_w4a16, pack_w4
@@ -26,7 +26,7 @@ def takes(codes: Tensor) -> bool:
 class GpuInt8Linear:
     """``x`` [tokens, in] → [tokens, out]. Few rows and many round otherwise; with ``invariant`` all are as few."""
 
-    def __init__(self, weight: Channels, bias: Tensor | None = None, *, invariant: bool = False) -> None:
+    def __init__(self, weight: ChannelWeight, bias: Tensor | None = None, *, invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.codes.shape
         self._codes, self._scale, self._bias = weight.codes.contiguous(), weight.scale, bias
         self._counters = counters_w8(weight.codes)
@@ -45,7 +45,7 @@ class GpuInt8Linear:
 class GpuInt4Linear:
     """``x`` [tokens, in] → [tokens, out]. Few rows and many round otherwise; with ``invariant`` all are as few."""
 
-    def __init__(self, weight: Groups, bias: Tensor | None = None, *, invariant: bool = False) -> None:
+    def __init__(self, weight: Int4Weight, bias: Tensor | None = None, *, invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.codes.shape
         self._weight = pack_w4(weight.codes, weight.scale, weight.offset)
         self._order, self._bias = weight.order, bias
@@ -68,7 +68,7 @@ class Fp8Linear:
     With many rows, where the chip multiplies such numbers, ``x`` is rounded to them too, with a scale a row.
     """
 
-    def __init__(self, weight: Channels, bias: Tensor | None = None, *, invariant: bool = False) -> None:
+    def __init__(self, weight: ChannelWeight, bias: Tensor | None = None, *, invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.codes.shape
         self._codes, self._scale, self._bias = weight.codes.contiguous(), weight.scale, bias
         self._counters = counters_w8(weight.codes)

@@ -18,7 +18,7 @@ from engine.layers.product import Product
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear, Joined
 from engine.layers.row_parallel import RowParallelLinear
 from engine.weights.loader import DIMENSION, Loader, Split, Weight
-from engine.weights.quantize import Channels, Groups, Sixes, join, same_inputs
+from engine.weights.quantize import ChannelWeight, Int4Weight, Int6Weight, join, same_inputs
 
 
 class LayerBuilder:
@@ -45,7 +45,7 @@ class LayerBuilder:
         weights = [self.weights.weight(name, out, in_features, split) for name, out in parts.items()]
         biases = [self.weights.bias(name, out, split) for name, out in parts.items()] if bias else []
         # What every rank has in full must be added once.
-        once = split != "in" or self.weights.ranks.rank == 0
+        once = split != "in" or self.weights.tp.rank == 0
         head = any(name.endswith("lm_head") for name in parts)
         layer = self._product(weights, torch.cat(biases) if biases and once else None, head)
         return self._shared(layer, parts, in_features, split)
@@ -56,7 +56,7 @@ class LayerBuilder:
 
     def _product(self, weights: Sequence[Weight], bias: Tensor | None, head: bool) -> Product:
         plain = [weight for weight in weights if isinstance(weight, Tensor)]
-        grouped = [weight for weight in weights if isinstance(weight, Groups)]
+        grouped = [weight for weight in weights if isinstance(weight, Int4Weight)]
         if len(plain) == len(weights):
             return self._plain(torch.cat(plain), bias, head)
         if len(grouped) == len(weights) and same_inputs(grouped):
@@ -74,17 +74,17 @@ class LayerBuilder:
 
     def _kept(self, weight: Weight, bias: Tensor | None) -> Product:
         match weight:
-            case Groups():
+            case Int4Weight():
                 return self._grouped(weight, bias)
-            case Sixes():
+            case Int6Weight():
                 return Int6Linear(weight, bias)
-            case Channels() if weight.codes.dtype == torch.int8:
+            case ChannelWeight() if weight.codes.dtype == torch.int8:
                 return Int8Linear(weight, bias, invariant=self.invariant)
-            case Channels():
+            case ChannelWeight():
                 return Fp8Linear(weight, bias, invariant=self.invariant)
         return Linear(weight, bias, invariant=self.invariant)
 
-    def _grouped(self, weight: Groups, bias: Tensor | None) -> Product:
+    def _grouped(self, weight: Int4Weight, bias: Tensor | None) -> Product:
         weight = weight.to(self.weights.device)
         if weight.size % 32:
             return Linear(weight.weight().to(self.weights.dtype), bias, invariant=self.invariant)
@@ -96,10 +96,10 @@ class LayerBuilder:
         """``layer`` is this rank's part: with adapters around it, and what the other ranks add."""
         if split is None:
             return layer
-        weights, ranks = self.weights, self.weights.ranks
+        weights, tp = self.weights, self.weights.tp
         # An expert sees rows of its own choice, and cannot tell whose they are.
         if self._adapters is not None and not any(".experts." in name for name in parts):
             layer = AdaptedLinear(
                 layer, self._adapters, parts, in_features, DIMENSION[split], weights.device, weights.dtype
             )
-        return RowParallelLinear(layer, ranks) if split == "in" and ranks.size > 1 else layer
+        return RowParallelLinear(layer, tp) if split == "in" and tp.size > 1 else layer

@@ -71,8 +71,8 @@ class Decoder:
     """
 
     def __init__(self, config: DecoderConfig, build: LayerBuilder, length: int | None = None) -> None:
-        weights, ranks = build.weights, build.weights.ranks
-        if config.fused and ranks.size > 1:
+        weights, tp = build.weights, build.weights.tp
+        if config.fused and tp.size > 1:
             raise UnsupportedModel(
                 "Ranks cannot share a model whose projections are fused: leave out --tensor-parallel."
             )
@@ -89,7 +89,7 @@ class Decoder:
             self._blocks.append((Block(config, build, f"{prefix}layers.{i}", i), config.rope_of[i]))
             # Old checkpoints store what can be computed.
             weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
-        self.kv_shape = KVShape(config.layers, ranks.share(config.kv_heads, "KV heads"), config.head_dim)
+        self.kv_shape = KVShape(config.layers, tp.divide(config.kv_heads, "KV heads"), config.head_dim)
         self._norm = _norm(config, weights, f"{prefix}norm")
         self._head = _head(config, build, prefix, self._embedding)
         self._softcap = config.logit_softcap
@@ -149,7 +149,7 @@ def _attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int
             f"{name}.v_proj": kv_heads * dim,
         }
     # This rank's, from here on.
-    mine, kv_mine = weights.ranks.share(heads, "heads"), weights.ranks.share(kv_heads, "KV heads")
+    mine, kv_mine = weights.tp.divide(heads, "heads"), weights.tp.divide(kv_heads, "KV heads")
     norm = None
     if config.head_norm:
         query, key = (weights.take(f"{name}.{part}_norm.weight", (dim,)) for part in "qk")

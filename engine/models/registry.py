@@ -20,7 +20,7 @@ from engine.models.decoder import Decoder
 from engine.models.gemma import gemma2, gemma3, gemma3_text
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.mixture import mixtral, qwen3_moe
-from engine.parallel import ALONE, Ranks
+from engine.parallel import SINGLE_RANK, TPGroup
 from engine.weights.formats import stored
 from engine.weights.loader import Loader
 from engine.weights.progress import progress
@@ -83,7 +83,7 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype,
     *,
-    ranks: Ranks = ALONE,
+    tp: TPGroup = SINGLE_RANK,
     adapters: AdapterBank | None = None,
     max_model_len: int | None = None,
     quantization: str | None = None,
@@ -118,7 +118,7 @@ def load_model(
         reader,
         device,
         dtype,
-        ranks=ranks,
+        tp=tp,
         quantization=quantization,
         stored=way,
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.weights.quantize import Groups
+from engine.weights.quantize import Int4Weight
 from engine.weights.stored import RawTensors, group_size, pick
 
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -38,13 +38,13 @@ class Awq:
     def holds(self, tensors: RawTensors, name: str) -> bool:
         return f"{name}.qweight" in tensors
 
-    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Groups:
+    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Int4Weight:
         groups = in_features // (self._size or in_features)
         words = pick(tensors, f"{name}.qweight", (in_features, out_features // 8))
         zeros = pick(tensors, f"{name}.qzeros", (groups, out_features // 8))
         scale = pick(tensors, f"{name}.scales", (groups, out_features)).float().t().contiguous()
         zero = _unpack(zeros).t().float()
-        return Groups(_unpack(words).t().contiguous(), scale, (8 - zero) * scale)
+        return Int4Weight(_unpack(words).t().contiguous(), scale, (8 - zero) * scale)
 
 
 def _unpack(words: Tensor) -> Tensor:

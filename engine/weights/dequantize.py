@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.weights.gguf import StoredTensor
-from engine.weights.quantize import Groups
+from engine.weights.quantize import Int4Weight
 
 PLAIN = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16, Type.F64: torch.float64}
 GROUPED = (Type.Q4_0, Type.Q4_1, Type.Q4_K)
@@ -48,7 +48,7 @@ def plain(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
     return result.view(stored.shape)
 
 
-def grouped(stored: StoredTensor) -> Groups:
+def grouped(stored: StoredTensor) -> Int4Weight:
     """A matrix of one of the types ``GROUPED``, as it is: no code is rounded anew."""
     out_features, in_features = stored.shape
     size = {Type.Q4_0: 18, Type.Q4_1: 20, Type.Q4_K: 144}[stored.type]
@@ -68,7 +68,7 @@ def grouped(stored: StoredTensor) -> Groups:
         # 16 bytes: the lower halves are the first half of the group.
         pairs = blocks[:, -16:].reshape(-1, 1, 16)
     codes = np.stack([pairs & 15, pairs >> 4], -2)
-    return Groups(
+    return Int4Weight(
         torch.from_numpy(codes).view(out_features, in_features),
         torch.from_numpy(scale).view(out_features, -1),
         torch.from_numpy(offset).view(out_features, -1),

@@ -18,7 +18,7 @@ from engine.errors import UnsupportedModel
 from engine.weights import dequantize
 from engine.weights.gguf import Gguf, StoredTensor
 from engine.weights.gguf_config import number
-from engine.weights.quantize import Groups
+from engine.weights.quantize import Int4Weight
 from engine.weights.stored import RawTensors
 
 _TOP = {
@@ -112,7 +112,7 @@ class GgufCheckpoint:
         found = self._find(f"{layer}.weight")
         return found is not None and found[0].type in dequantize.GROUPED and len(found[0].shape) == 2
 
-    def groups(self, layer: str, out_features: int, in_features: int) -> Groups:
+    def groups(self, layer: str, out_features: int, in_features: int) -> Int4Weight:
         """Raises ``UnsupportedModel`` if it has another shape; ``holds_groups`` must hold."""
         stored, place = self._get(f"{layer}.weight")
         if stored.shape != (out_features, in_features):
@@ -122,7 +122,7 @@ class GgufCheckpoint:
             )
         groups = dequantize.grouped(stored)
         parts = (self._unturn(part, place) for part in (groups.codes, groups.scale, groups.offset))
-        return Groups(*parts)
+        return Int4Weight(*parts)
 
     def ignore(self, name: str) -> None:
         """A tensor that the model has no use for."""
@@ -191,6 +191,6 @@ class GgufGroups:
     def holds(self, tensors: RawTensors, name: str) -> bool:
         return isinstance(tensors, GgufCheckpoint) and tensors.holds_groups(name)
 
-    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Groups:
+    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Int4Weight:
         assert isinstance(tensors, GgufCheckpoint), "``holds`` says so"
         return tensors.groups(name, out_features, in_features)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.weights.quantize import Groups
+from engine.weights.quantize import Int4Weight
 from engine.weights.stored import RawTensors, group_size, pick
 
 _FORMATS = ("gptq", "gptq_v2")
@@ -41,7 +41,9 @@ class Gptq:
     def holds(self, tensors: RawTensors, name: str) -> bool:
         return f"{name}.qweight" in tensors
 
-    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Groups | Tensor:
+    def read(
+        self, tensors: RawTensors, name: str, out_features: int, in_features: int
+    ) -> Int4Weight | Tensor:
         """Of 8 bits, the plain weight."""
         size = self._size or in_features
         groups, a_word = in_features // size, 32 // self._bits
@@ -55,9 +57,9 @@ class Gptq:
         if order is not None:
             codes = codes[:, order]
         if self._bits == 4:
-            return Groups(codes, scale, (8 - zero) * scale, order)
+            return Int4Weight(codes, scale, (8 - zero) * scale, order)
         # 8-bit codes differ from 4-bit ones only in what stands in the middle.
-        return Groups(codes, scale, (8 - zero) * scale, order).weight()
+        return Int4Weight(codes, scale, (8 - zero) * scale, order).weight()
 
     def _unpack(self, words: Tensor) -> Tensor:
         """int32 [rows, columns * bits / 32] → int32 [rows, columns]"""

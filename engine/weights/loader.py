@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.parallel import ALONE, Ranks
+from engine.parallel import SINGLE_RANK, TPGroup
 from engine.weights.formats import check
 from engine.weights.quantize import (
     GROUPS,
-    Channels,
-    Groups,
-    Sixes,
+    ChannelWeight,
+    Int4Weight,
+    Int6Weight,
     regrouped,
     to_fp8,
     to_int4,
@@ -32,7 +32,7 @@ Split = Literal["out", "in"]
 DIMENSION: Mapping[Split, int] = {"out": 0, "in": 1}
 """Of a weight [out, in]: the one that is cut."""
 
-Weight = Tensor | Groups | Channels | Sixes
+Weight = Tensor | Int4Weight | ChannelWeight | Int6Weight
 
 
 class Checkpoint(Protocol):
@@ -60,7 +60,7 @@ class Loader:
         device: torch.device,
         dtype: torch.dtype,
         *,
-        ranks: Ranks = ALONE,
+        tp: TPGroup = SINGLE_RANK,
         quantization: str | None = None,
         stored: Stored | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Loader:
         self._stored = stored
         self.device = device
         self.dtype = dtype
-        self.ranks = ranks
+        self.tp = tp
 
     def __contains__(self, name: str) -> bool:
         return name in self._checkpoint
@@ -84,7 +84,7 @@ class Loader:
         """Raises ``UnsupportedModel`` if there is none of that name and shape."""
         layer = name.removesuffix(".weight")
         if len(shape) == 2 and (weight := self._read(layer, *shape)) is not None:
-            plain = weight.weight() if isinstance(weight, Groups) else weight
+            plain = weight.weight() if isinstance(weight, Int4Weight) else weight
             return finite(plain.to(self.device, self.dtype), name)
         return finite(self._checkpoint.take(name, shape), name)
 
@@ -108,33 +108,33 @@ class Loader:
             whole = finite(self._checkpoint.take(f"{name}.weight", (out_features, in_features)), name)
         elif isinstance(whole, Tensor):
             whole = finite(whole.to(self.device, self.dtype), name)
-        elif isinstance(whole, Groups):
+        elif isinstance(whole, Int4Weight):
             finite(whole.scale, name)
             finite(whole.offset, name)
-        if split is None or self.ranks.size == 1:
+        if split is None or self.tp.size == 1:
             return whole
         dimension, what = DIMENSION[split], f"parts of {name}"
-        if split == "in" and isinstance(whole, Tensor) and not in_features % self.ranks.size:
+        if split == "in" and isinstance(whole, Tensor) and not in_features % self.tp.size:
             # Whole rows share a scale, whichever ranks have their parts: so many ranks compute what one does.
             whole = self.quantized(whole)
         if isinstance(whole, Tensor):
-            return self.ranks.cut(whole, dimension, what)
-        if isinstance(whole, Channels):
-            return Channels(self.ranks.cut(whole.codes, dimension, what).contiguous(), whole.scale)
-        if not isinstance(whole, Groups):
+            return self.tp.shard(whole, dimension, what)
+        if isinstance(whole, ChannelWeight):
+            return ChannelWeight(self.tp.shard(whole.codes, dimension, what).contiguous(), whole.scale)
+        if not isinstance(whole, Int4Weight):
             raise TypeError(f"ranks do not share {type(whole).__name__}")
         if split == "in" and whole.order is not None:
             raise UnsupportedModel(
                 f"Ranks cannot share {name}, whose inputs are reordered (desc_act): leave out --tensor-parallel."
             )
-        if split == "in" and not in_features % self.ranks.size:
-            whole = regrouped(whole, math.gcd(whole.size, in_features // self.ranks.size))
-        cut = (self.ranks.cut(part, dimension, what) for part in (whole.codes, whole.scale, whole.offset))
-        return Groups(*cut, whole.order)
+        if split == "in" and not in_features % self.tp.size:
+            whole = regrouped(whole, math.gcd(whole.size, in_features // self.tp.size))
+        cut = (self.tp.shard(part, dimension, what) for part in (whole.codes, whole.scale, whole.offset))
+        return Int4Weight(*cut, whole.order)
 
     def bias(self, name: str, out_features: int, split: Split | None = None) -> Tensor:
         whole = self.take(f"{name}.bias", (out_features,))
-        return self.ranks.cut(whole, 0, f"outputs of {name}") if split == "out" else whole
+        return self.tp.shard(whole, 0, f"outputs of {name}") if split == "out" else whole
 
     def quantized(self, weight: Tensor, head: bool = False) -> Weight:
         """A plain weight, as ``quantization`` says.
@@ -154,7 +154,7 @@ class Loader:
             return to_fp8(weight)
         return weight
 
-    def _read(self, name: str, out_features: int, in_features: int) -> Groups | Tensor | None:
+    def _read(self, name: str, out_features: int, in_features: int) -> Int4Weight | Tensor | None:
         """What a quantized checkpoint has under that name; ``None`` if it is plain."""
         reader = self._checkpoint
         if self._stored is None or not isinstance(reader, RawTensors) or not self._stored.holds(reader, name):

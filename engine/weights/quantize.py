@@ -18,7 +18,7 @@ METHODS = ("int8", *GROUPS, "fp8")
 
 
 @dataclass(frozen=True, slots=True)
-class Channels:
+class ChannelWeight:
     """``codes * scale[:, None]``."""
 
     codes: Tensor
@@ -28,7 +28,7 @@ class Channels:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class Int4Weight:
     """``(codes - 8) * scale + offset``, where ``size`` weights in a row of ``codes`` share scale and offset."""
 
     codes: Tensor
@@ -44,9 +44,9 @@ class Groups:
     def size(self) -> int:
         return self.codes.shape[1] // self.scale.shape[1]
 
-    def to(self, device: torch.device) -> Groups:
+    def to(self, device: torch.device) -> Int4Weight:
         order = None if self.order is None else self.order.to(device)
-        return Groups(self.codes.to(device), self.scale.to(device), self.offset.to(device), order)
+        return Int4Weight(self.codes.to(device), self.scale.to(device), self.offset.to(device), order)
 
     def weight(self) -> Tensor:
         """float32 [out, in]"""
@@ -56,7 +56,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Sixes:
+class Int6Weight:
     """``(codes - 32) * scale``, where 32 weights in a row share a scale."""
 
     codes: Tensor
@@ -70,7 +70,7 @@ class Sixes:
         return (grouped * self.scale[..., None]).view(self.codes.shape)
 
 
-def same_inputs(parts: Sequence[Groups]) -> bool:
+def same_inputs(parts: Sequence[Int4Weight]) -> bool:
     """Whether they can be one product: equal groups of equal inputs."""
     first = parts[0]
     return all(
@@ -83,9 +83,9 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return one is not None and other is not None and torch.equal(one, other)
 
 
-def join(parts: Sequence[Groups]) -> Groups:
+def join(parts: Sequence[Int4Weight]) -> Int4Weight:
     """The outputs of all; ``same_inputs`` must hold."""
-    return Groups(
+    return Int4Weight(
         torch.cat([part.codes for part in parts]),
         torch.cat([part.scale for part in parts]),
         torch.cat([part.offset for part in parts]),
@@ -93,14 +93,14 @@ def join(parts: Sequence[Groups]) -> Groups:
     )
 
 
-def regrouped(weight: Groups, size: int) -> Groups:
+def regrouped(weight: Int4Weight, size: int) -> Int4Weight:
     """The same weights in groups of ``size``, which must divide that of those there are: several have one scale."""
     times = weight.size // size
     scale, offset = (part.repeat_interleave(times, 1) for part in (weight.scale, weight.offset))
-    return Groups(weight.codes, scale, offset, weight.order)
+    return Int4Weight(weight.codes, scale, offset, weight.order)
 
 
-def to_int8(weight: Tensor) -> Channels:
+def to_int8(weight: Tensor) -> ChannelWeight:
     """Symmetric, one scale an output. In pieces, so that no second whole copy in float32 arises."""
     codes = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     scale = torch.empty(len(weight), dtype=torch.float32, device=weight.device)
@@ -108,17 +108,17 @@ def to_int8(weight: Tensor) -> Channels:
         wide = rows.float()
         torch.div(wide.abs().amax(1).clamp_min_(1e-30), 127, out=steps)
         into.copy_((wide / steps[:, None]).round_())
-    return Channels(codes, scale)
+    return ChannelWeight(codes, scale)
 
 
-def to_fp8(weight: Tensor) -> Channels:
+def to_fp8(weight: Tensor) -> ChannelWeight:
     """One scale an output."""
     wide = weight.float()
     scale = wide.abs().amax(1).clamp_min_(1e-30) / torch.finfo(torch.float8_e4m3fn).max
-    return Channels((wide / scale[:, None]).to(torch.float8_e4m3fn), scale)
+    return ChannelWeight((wide / scale[:, None]).to(torch.float8_e4m3fn), scale)
 
 
-def to_int4(weight: Tensor, size: int) -> Groups:
+def to_int4(weight: Tensor, size: int) -> Int4Weight:
     """Groups of ``size`` along the inputs, from their least to their most weight; ``size`` must divide the inputs.
 
     Scales of the least squared error, which cut off some of the range, were tried: perplexity rose by a percent.
@@ -131,13 +131,13 @@ def to_int4(weight: Tensor, size: int) -> Groups:
         into.copy_(chosen.view(rows.shape))
         scales.append(scale)
         offsets.append(offset)
-    return Groups(codes, torch.cat(scales), torch.cat(offsets))
+    return Int4Weight(codes, torch.cat(scales), torch.cat(offsets))
 
 
 def _range(least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
     """Scales of 8 bits, and offsets in sixteenths of them; the range is made to hold zero.
 
-    Groups far from zero, as models hardly have them, take bfloat16 for both.
+    Int4Weight far from zero, as models hardly have them, take bfloat16 for both.
     """
     far = (least + most).abs() > 2 * (most - least)
     # Half a step: the middle is halfway between the codes 7 and 8.
@@ -149,7 +149,7 @@ def _range(least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(far, wide, scale), torch.where(far, wide_offset, offset)
 
 
-def to_int6(weight: Tensor) -> Sixes:
+def to_int6(weight: Tensor) -> Int6Weight:
     """Symmetric, in groups of 32, which must divide the inputs."""
     codes, scales = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), []
     for rows, into in zip(weight.split(_PIECE), codes.split(_PIECE), strict=True):
@@ -157,4 +157,4 @@ def to_int6(weight: Tensor) -> Sixes:
         scale = scale_in_8_bits(grouped.abs().amax(-1).div_(31.5).clamp_min_(1e-20))
         into.copy_((grouped / scale[..., None]).round_().add_(32).clamp_(0, 63).view(rows.shape))
         scales.append(scale)
-    return Sixes(codes, torch.cat(scales))
+    return Int6Weight(codes, torch.cat(scales))

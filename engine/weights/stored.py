@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.weights.quantize import Groups
+from engine.weights.quantize import Int4Weight
 
 
 @runtime_checkable
@@ -32,7 +32,9 @@ class Stored(Protocol):
         """Whether the layer of that name is stored so; those that were not to be converted are plain."""
         ...
 
-    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Groups | Tensor:
+    def read(
+        self, tensors: RawTensors, name: str, out_features: int, in_features: int
+    ) -> Int4Weight | Tensor:
         """Raises ``UnsupportedModel`` if the tensors are not of the shapes that belong to these numbers."""
         ...
 

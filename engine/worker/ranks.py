@@ -28,7 +28,7 @@ from engine.channel import Channel, encode
 from engine.config import EngineConfig
 from engine.core.plan import Plan, ScheduledRequest
 from engine.errors import StartupError
-from engine.parallel import ALONE, Ranks
+from engine.parallel import SINGLE_RANK, TPGroup
 
 log = logging.getLogger("engine.parallel")
 
@@ -51,7 +51,7 @@ class Join:
     """A file that the ranks find each other by."""
 
 
-class Leader(Ranks):
+class Leader(TPGroup):
     """Rank 0. Raises ``StartupError`` if not all ranks come."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
@@ -91,10 +91,10 @@ class Leader(Ranks):
             except RuntimeError as error:
                 raise StartupError(f"The ranks do not find each other: {error}") from error
 
-    def place(self, device: torch.device) -> torch.device:
-        return _place(device, self.rank)
+    def local_device(self, device: torch.device) -> torch.device:
+        return _local_device(device, self.rank)
 
-    def agree(self, blocks: int) -> int:
+    def all_reduce_min(self, blocks: int) -> int:
         for rank in range(1, self.size):
             blocks = min(blocks, self._hear(rank))
         self._tell(blocks)
@@ -169,7 +169,7 @@ class Leader(Ranks):
             self._gone.set()
 
 
-class Follower(Ranks):
+class Follower(TPGroup):
     """Another rank. Raises ``EOFError`` when rank 0 is gone."""
 
     def __init__(self, join: Join, channel: Channel) -> None:
@@ -179,10 +179,10 @@ class Follower(Ranks):
         channel.send(True)
         _meet(self.rank, self.size, torch.device(join.device), join.store)
 
-    def place(self, device: torch.device) -> torch.device:
-        return _place(device, self.rank)
+    def local_device(self, device: torch.device) -> torch.device:
+        return _local_device(device, self.rank)
 
-    def agree(self, blocks: int) -> int:
+    def all_reduce_min(self, blocks: int) -> int:
         self._channel.send(blocks)
         least = self.receive()
         if not isinstance(least, int):
@@ -196,9 +196,9 @@ class Follower(Ranks):
         return self._inbox.popleft()
 
 
-def start_ranks(config: EngineConfig, device: torch.device) -> Ranks:
+def start_ranks(config: EngineConfig, device: torch.device) -> TPGroup:
     """Rank 0's part. Starts the other processes, if there are to be any, or raises ``StartupError``."""
-    return ALONE if config.tensor_parallel == 1 else Leader(config, device)
+    return SINGLE_RANK if config.tensor_parallel == 1 else Leader(config, device)
 
 
 def _bare(plan: Plan) -> Plan:
@@ -224,13 +224,13 @@ def _meet(rank: int, size: int, device: torch.device, store: Path) -> None:
         rank=rank,
         world_size=size,
         timeout=_MEET,
-        device_id=_place(device, rank) if on_gpu else None,
+        device_id=_local_device(device, rank) if on_gpu else None,
     )
     # NCCL connects at the first sum: the file is needed until then.
-    dist.all_reduce(torch.zeros(1, device=_place(device, rank)))
+    dist.all_reduce(torch.zeros(1, device=_local_device(device, rank)))
 
 
-def _place(device: torch.device, rank: int) -> torch.device:
+def _local_device(device: torch.device, rank: int) -> torch.device:
     return torch.device("cuda", rank) if device.type == "cuda" else device
 
 

@@ -21,7 +21,7 @@ from engine.kv_cache import KVCache, KVShape
 from engine.layers.lora import start_bank
 from engine.messages import LoadAdapter, UnloadAdapter
 from engine.models.registry import load_model, read_config
-from engine.parallel import Ranks
+from engine.parallel import TPGroup
 from engine.worker.batch import BatchBuilder
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.draft import DraftModel
@@ -46,7 +46,7 @@ class Runner:
     """Raises ``StartupError`` if the model does not load or does not fit."""
 
     def __init__(
-        self, config: EngineConfig, ranks: Ranks | None = None, *, meter: Meter | None = None
+        self, config: EngineConfig, tp: TPGroup | None = None, *, meter: Meter | None = None
     ) -> None:
         """``ranks``: this process's part in those that share the model; ``None`` starts the others, if any.
         ``meter``: of the memory that the KV cache is fitted into, on a GPU its own."""
@@ -58,35 +58,35 @@ class Runner:
                 f"--deterministic is kept on a CPU alone, and this is {device.type}, whose products may depend on "
                 "how many rows they have: leave it out, or take --device cpu."
             )
-        self.ranks = ranks or start_ranks(config, device)
+        self.tp = tp or start_ranks(config, device)
         self._meter = meter
         try:
             self._load(config, device)
         except torch.OutOfMemoryError as error:
-            self.ranks.close()
+            self.tp.close()
             raise StartupError(
                 f"{device} has too little memory: {error}. Make the weights or the cache smaller (--quantization, "
                 "--kv-cache-dtype, --kv-cache-memory) or the steps (--max-batched-tokens, --max-num-seqs)."
             ) from error
         except BaseException:
             # What does not come to be leaves no other processes, and no group of them, behind.
-            self.ranks.close()
+            self.tp.close()
             raise
 
     def _load(self, config: EngineConfig, device: torch.device) -> None:
-        self.device = self.ranks.place(device)
+        self.device = self.tp.local_device(device)
         if self.device.index is not None:
             # Triton launches on the current device, wherever its arguments are.
             torch.cuda.set_device(self.device)
         self.dtype = pick_dtype(config.dtype, config.model, self.device)
-        threads = config.threads or max(1, pick_threads(config.model) // self.ranks.size)
+        threads = config.threads or max(1, pick_threads(config.model) // self.tp.size)
         torch.set_num_threads(threads)
-        self.adapters = start_bank(config, self.ranks)
+        self.adapters = start_bank(config, self.tp)
         self.model = load_model(
             config.model,
             self.device,
             self.dtype,
-            ranks=self.ranks,
+            tp=self.tp,
             adapters=self.adapters,
             max_model_len=config.max_model_len,
             quantization=config.quantization,
@@ -102,10 +102,10 @@ class Runner:
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
         # All-reduces of several ranks have not been seen to be recorded, so they are not.
-        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.ranks.size == 1
+        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1
         self._graphs: DecodeGraphs | None = None
         self.grammars: Grammars | None = None
-        if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
+        if self.tp.rank == 0 and (config.model / "tokenizer.json").is_file():
             # Only the first rank's draws count.
             self.grammars = Grammars(config.model, self.model.vocab_size)
         self._sampler = Sampler()
@@ -118,7 +118,7 @@ class Runner:
         self.speculation: Speculation | None = None
         if self._meter is None and self.device.type == "cuda":
             self._meter = GpuMeter(self.device)
-        blocks = self.ranks.agree(self._count_blocks(config, shape, proposer))
+        blocks = self.tp.all_reduce_min(self._count_blocks(config, shape, proposer))
         if blocks * config.block_size < self.max_model_len:
             if config.max_model_len is not None:
                 raise StartupError(
@@ -153,23 +153,23 @@ class Runner:
         if self.adapters is None:
             raise InvalidRequest("The engine was started without room for adapters: give it --max-adapters.")
         self.adapters.load(key, folder)
-        self.ranks.send(LoadAdapter(key, folder))
+        self.tp.send(LoadAdapter(key, folder))
 
     def unload_adapter(self, key: str) -> None:
         """On all ranks. Raises ``KeyError`` if there is no such adapter."""
         if self.adapters is None:
             raise KeyError(key)
         self.adapters.unload(key)
-        self.ranks.send(UnloadAdapter(key))
+        self.tp.send(UnloadAdapter(key))
 
     def execute(self, plan: Plan) -> SamplerOutput:
         """Raises ``OutOfMemory`` where the step needs more than there is: nothing has come of it then, and it can be
         planned anew."""
         try:
-            self.ranks.send(plan)
+            self.tp.send(plan)
             return self._compute(plan)
         except torch.OutOfMemoryError as error:
-            if self.ranks.size > 1:
+            if self.tp.size > 1:
                 # The others are in the middle of it, and wait for this one.
                 raise
             reason = str(error)
@@ -293,7 +293,7 @@ class Runner:
 
     def _load_proposer(self, config: EngineConfig) -> Proposer | None:
         """Only the first rank guesses: it is the one that is asked."""
-        if config.speculation == "off" or self.ranks.rank > 0:
+        if config.speculation == "off" or self.tp.rank > 0:
             return None
         if config.speculation == "ngram":
             return PromptLookup()
@@ -337,7 +337,7 @@ class Runner:
                 )
             return min(enough, room // self.block_bytes)
         # A CPU's memory is others' too.
-        free = 0.25 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / self.ranks.size
+        free = 0.25 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / self.tp.size
         return max(1, min(enough, int(free) // self.block_bytes))
 
     def _try_out(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:

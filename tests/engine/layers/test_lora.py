@@ -18,7 +18,7 @@ from engine.errors import InvalidRequest, StartupError
 from engine.layers.linear import Linear
 from engine.layers.lora import AdaptedLinear, AdapterBank
 from engine.layers.quantized import Int4Linear, Int8Linear
-from engine.parallel import Ranks
+from engine.parallel import TPGroup
 from engine.weights.quantize import to_int4, to_int8
 from engine.worker.runner import Runner
 from tests.engine import dense
@@ -207,7 +207,7 @@ def test_a_quantized_layer_can_be_adapted(tmp_path: Path, bits: int) -> None:
     weights = {f"{name}.weight": torch.randn(width, 64) for name, width in parts.items()}
     whole = torch.cat(list(weights.values()))
     base = Int8Linear(to_int8(whole)) if bits == 8 else Int4Linear(to_int4(whole, 32), invariant=True)
-    bank = AdapterBank(1, 8, Ranks())
+    bank = AdapterBank(1, 8, TPGroup())
     layer = AdaptedLinear(base, bank, parts, 64, 0, torch.device("cpu"), torch.float32)
     folder = write_adapter(tmp_path, weights, rank=4)
     bank.load("it", folder)
@@ -369,7 +369,7 @@ class TestOnTriton:
         parts = {"layer.q_proj": 64, "layer.k_proj": 16, "layer.v_proj": 32}
         weights = {f"{name}.weight": torch.randn(width, 48) for name, width in parts.items()}
         base = Linear(torch.cat(list(weights.values())))
-        bank = AdapterBank(2, 8, Ranks(), max_tokens=4)
+        bank = AdapterBank(2, 8, TPGroup(), max_tokens=4)
         layer = AdaptedLinear(base, bank, parts, 48, 0, torch.device("cpu"), torch.float32)
         folders = {
             "one": write_adapter(tmp_path / "one", weights, rank=4),
@@ -414,7 +414,7 @@ class TestOnTriton:
         parts = []
         for cut in (0, 1):
             for rank in range(2):
-                bank = AdapterBank(1, 8, Ranks(rank, 2))
+                bank = AdapterBank(1, 8, TPGroup(rank, 2))
                 wide, high = (48, 16) if cut == 0 else (24, 32)
                 layer = AdaptedLinear(
                     lambda rows, high=high: rows.new_zeros(len(rows), high),

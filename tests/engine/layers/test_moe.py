@@ -11,7 +11,7 @@ from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
 from engine.layers.moe import MixtureMLP
 from engine.layers.row_parallel import RowParallelLinear
-from engine.parallel import Ranks
+from engine.parallel import TPGroup
 from tests.engine.models.hub import Paged, expected, save
 
 HIDDEN, WIDTH, COUNT = 32, 64, 6
@@ -117,20 +117,20 @@ class TestOnTriton:
         torch.testing.assert_close(mixture(x), expected, rtol=1e-4, atol=1e-5)
 
     def test_ranks_sum_the_mixture_once(self) -> None:
-        class Twin(Ranks):
+        class Twin(TPGroup):
             calls = 0
 
             def all_reduce(self, x: Tensor) -> Tensor:
                 self.calls += 1
                 return 2 * x
 
-        router, weights, ranks = torch.randn(COUNT, HIDDEN), random_weights(), Twin()
+        router, weights, tp = torch.randn(COUNT, HIDDEN), random_weights(), Twin()
         experts = list(made(weights))
         for expert in experts:
-            expert.down = RowParallelLinear(expert.down, ranks)
+            expert.down = RowParallelLinear(expert.down, tp)
         x = torch.randn(5, HIDDEN)
         found = MixtureMLP(router, experts, 2, True)(x)
-        assert ranks.calls == 1
+        assert tp.calls == 1
         torch.testing.assert_close(found, 2 * MixtureMLP(router, made(weights), 2, True)(x))
 
 

@@ -9,7 +9,7 @@ import torch
 from engine.layers import quantized
 from engine.layers.native import Int6Linear
 from engine.layers.quantized import Int4Linear, Int8Linear, Joined, _layout
-from engine.weights.quantize import Channels, Groups, to_int4, to_int6, to_int8
+from engine.weights.quantize import ChannelWeight, Int4Weight, to_int4, to_int6, to_int8
 from kernels.native.linear import available
 
 SHAPES = [(1, 32), (5, 96), (80, 64), (300, 256)]
@@ -81,7 +81,7 @@ def test_eight_bits_keep_a_large_activation_beside_small_ones(native: bool) -> N
 def test_the_largest_activations_of_either_sign_fit(native: bool) -> None:
     x = torch.tensor([[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [-3e4, 3e4, 1.0, 0.0]])
     linear = Int8Linear(
-        Channels(torch.tensor([[127, -127, 1, 5]], dtype=torch.int8), torch.ones(1)), native=native
+        ChannelWeight(torch.tensor([[127, -127, 1, 5]], dtype=torch.int8), torch.ones(1)), native=native
     )
     torch.testing.assert_close(linear(x), torch.tensor([[254.5], [0.0], [-7619999.0]]), rtol=1e-4, atol=0)
 
@@ -131,7 +131,7 @@ def test_groups_of_any_multiple_of_32(size: int, native: bool) -> None:
 def test_inputs_out_of_order(native: bool) -> None:
     order = torch.randperm(64)
     plain = to_int4(torch.randn(16, 64), 32)
-    weight = Groups(plain.codes, plain.scale, plain.offset, order)
+    weight = Int4Weight(plain.codes, plain.scale, plain.offset, order)
     x = torch.randn(3, 64)
     assert torch.equal(weight.weight()[:, order], plain.weight())
     assert error(Int4Linear(weight, native=native)(x), x.double() @ weight.weight().double().T) < 6e-3
@@ -157,7 +157,7 @@ def test_weights_take_fewer_bits_where_the_product_knows_how() -> None:
     assert Int6Linear(to_int6(weight)).nbytes / weight.numel() == 0.75 + 1 / 32 + 4 / 512
     assert Int4Linear(to_int4(weight, 32)).nbytes / weight.numel() == 0.5 + 2 / 32 + 4 / 512
     # As files have them, scales take 16.
-    rough = Groups(torch.full((256, 512), 3).byte(), torch.rand(256, 16), torch.rand(256, 16))
+    rough = Int4Weight(torch.full((256, 512), 3).byte(), torch.rand(256, 16), torch.rand(256, 16))
     assert Int4Linear(rough).nbytes / weight.numel() == 0.625
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engine.layers.quantized_gpu import Fp8Linear, GpuInt4Linear, GpuInt8Linear, takes
-from engine.weights.quantize import Channels, Groups, to_fp8, to_int4, to_int8
+from engine.weights.quantize import ChannelWeight, Int4Weight, to_fp8, to_int4, to_int8
 from kernels import launch
 from tests.kernels.triton_cases import assert_close
 
@@ -21,7 +21,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def of_channels(weight: Channels) -> Tensor:
+def of_channels(weight: ChannelWeight) -> Tensor:
     return weight.codes.double() * weight.scale.double()[:, None]
 
 
@@ -46,7 +46,7 @@ def test_floats_equal_the_product_with_their_own_weight(path: str, rows: int) ->
 
 def test_inputs_in_the_order_of_their_groups(path: str) -> None:
     weight = to_int4(torch.randn(64, 128), 64)
-    reordered = Groups(weight.codes, weight.scale, weight.offset, torch.randperm(128))
+    reordered = Int4Weight(weight.codes, weight.scale, weight.offset, torch.randperm(128))
     x = torch.randn(3, 128)
     assert_close(GpuInt4Linear(reordered)(x), x.double() @ reordered.weight().double().t())
 

@@ -21,7 +21,7 @@ from engine.weights.formats import check, stored
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
 from engine.weights.pack import write
-from engine.weights.quantize import Groups
+from engine.weights.quantize import Int4Weight
 from engine.worker.batch import BatchBuilder
 from tests.engine.tiny import SHAPE, make_weights, write_model
 
@@ -73,7 +73,7 @@ def test_gptq_value_by_value(layout: str, less: int) -> None:
         }
     )
     read = Gptq({"group_size": 32, "checkpoint_format": layout}).read(tensors, "x", 8, 32)
-    assert isinstance(read, Groups)
+    assert isinstance(read, Int4Weight)
     weight = read.weight()
     assert weight[:, 0].tolist() == [-4.0, 0.0, -1.0, -2.0, -3.0, -4.0, -5.0, -14.0]
     assert weight[0, :8].tolist() == [-4.0, -3.5, -3.0, -2.5, -2.0, -1.5, -1.0, -0.5]
@@ -104,7 +104,7 @@ def test_gptq_with_inputs_ordered_by_their_activations() -> None:
         }
     )
     read = Gptq({"group_size": 32, "desc_act": True}).read(tensors, "x", 8, 64)
-    assert isinstance(read, Groups) and read.order is not None
+    assert isinstance(read, Int4Weight) and read.order is not None
     wanted = torch.tensor([(i % 8 - 8) * (1.0 if group[i] == 0 else 10.0) for i in range(64)])
     assert torch.equal(read.weight(), wanted.expand(8, 64))
     tensors["x.g_idx"] = torch.zeros(64, dtype=torch.int32)
@@ -206,7 +206,7 @@ def widened(folder: Path, into: Path, settings: dict[str, Any]) -> Path:
         layer = name.removesuffix(".weight")
         if way.holds(tensors, layer):
             read = way.read(tensors, layer, *shape)
-            plain[name] = read.weight() if isinstance(read, Groups) else read
+            plain[name] = read.weight() if isinstance(read, Int4Weight) else read
         else:
             plain[name] = tensors[name]
     save_file(plain, into / "model.safetensors")

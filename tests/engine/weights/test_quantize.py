@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.weights.quantize import Groups, join, regrouped, same_inputs, to_int4, to_int6, to_int8
+from engine.weights.quantize import Int4Weight, join, regrouped, same_inputs, to_int4, to_int6, to_int8
 from kernels.native.linear import scale_in_8_bits
 
 
@@ -71,9 +71,9 @@ def test_what_can_be_one_product() -> None:
     assert torch.equal(join([one, other]).weight(), torch.cat([one.weight(), other.weight()]))
     assert not same_inputs([one, to_int4(torch.randn(4, 64), 64)])
     order = torch.randperm(64)
-    mixed = Groups(other.codes, other.scale, other.offset, order)
+    mixed = Int4Weight(other.codes, other.scale, other.offset, order)
     assert not same_inputs([one, mixed]) and not same_inputs([mixed, one])
-    assert same_inputs([mixed, Groups(one.codes, one.scale, one.offset, order.clone())])
+    assert same_inputs([mixed, Int4Weight(one.codes, one.scale, one.offset, order.clone())])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -44,7 +44,7 @@ def started(model: Path, size: int = 2, **options: Any) -> Iterator[Runner]:
     try:
         yield runner
     finally:
-        runner.ranks.close()
+        runner.tp.close()
 
 
 def requests(lengths: tuple[int, ...] = (1, 9, 33, 50)) -> list[tuple[list[int], SamplingParams]]:
@@ -201,9 +201,9 @@ def test_ranks_agree_on_the_smallest_cache() -> None:
         def _tell(self, message: object) -> None:
             self.told.append(message)
 
-    ranks = Three()
-    assert (ranks.agree(50), ranks.told) == (40, [40])
-    assert (ranks.agree(30), ranks.told) == (30, [40, 30])
+    tp = Three()
+    assert (tp.all_reduce_min(50), tp.told) == (40, [40])
+    assert (tp.all_reduce_min(30), tp.told) == (30, [40, 30])
 
 
 def test_what_cannot_be_shared_is_refused(model_of: Callable[..., Path]) -> None:

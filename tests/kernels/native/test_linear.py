@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.weights.quantize import Groups, to_int4, to_int6, to_int8
+from engine.weights.quantize import Int4Weight, to_int4, to_int6, to_int8
 from kernels.native import linear
 from kernels.native.linear import Kind, PackedWeight, pack_int4, pack_int6, pack_int8
 
@@ -39,7 +39,7 @@ def made(kind: Kind, out: int, inputs: int, bias: Tensor | None = None) -> tuple
     if kind == Kind.INT4:
         # No scales of 8 bits, as in files.
         scale, offset = (t.bfloat16().float() for t in (four.scale * 1.013, four.offset + 0.01))
-        four = Groups(four.codes, scale, offset)
+        four = Int4Weight(four.codes, scale, offset)
     packed = pack_int4(four.codes, four.scale, four.offset, bias)
     assert packed.kind == kind
     return packed, four.weight().double()
