@@ -14,7 +14,7 @@ from tests.import_graph import ROOT, Graph, circles, file_graph, folders, grow, 
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
-        "errors settings private packages version findings engine_figures turns regex pii children",
+        "errors settings private packages version findings engine_figures turns regex pii text children",
         "policy",
         "types prefixes metering",
         "stores observe server",

@@ -13,6 +13,7 @@ import orjson
 from gateway.cascade.complexity import CONTEXT, Classifier, quantile
 from gateway.cascade.features import question_of
 from gateway.sidecar.api import Sidecar, SidecarError
+from gateway.text.linear import log_odds
 from gateway.types import ChatRequest
 
 HEAD = "complexity"
@@ -48,12 +49,7 @@ class Embedded:
         except (SidecarError, TimeoutError):
             return self._words.score(text, length)
         # The head has learned from the beginnings of questions: one window of them.
-        meaning = log_odds(windows[0].scores["lost"])
+        meaning = log_odds(windows[0].scores["lost"], 1e-6)
         both = SHARE * meaning + (1 - SHARE) * self._words.of_question(text)
         context = CONTEXT * math.log1p(max(length - len(text), 0) / 1000)
         return quantile(both + context, self._quantiles)
-
-
-def log_odds(probability: float) -> float:
-    bounded = min(max(probability, 1e-6), 1 - 1e-6)
-    return math.log(bounded / (1 - bounded))

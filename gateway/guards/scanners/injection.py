@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from gateway.guards.scanners.tiers import Judge, Tiered, unsafe
 from gateway.guards.scanners.wording import Wording
 from gateway.policy.schema.guards import Classifier, InjectionGuard
 from gateway.sidecar.api import Scored, Sidecar
+from gateway.text.linear import probability
 from gateway.types import Call
 
 ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
@@ -96,7 +96,7 @@ class _Detector:
         if len(text) < _LEAST and text.isascii():
             return {"injection": 0.0}
         log_odds = self._wording.log_odds(text)
-        return {self._label(text) if log_odds > _NAMED else "injection": _probability(log_odds)}
+        return {self._label(text) if log_odds > _NAMED else "injection": probability(log_odds)}
 
     async def model(self, texts: Sequence[str]) -> list[list[Scored]]:
         """Each text as it reads; what is hidden in it, which counts for the whole; and its suspect sentences."""
@@ -128,16 +128,12 @@ class _Detector:
     def _scored(self, one: _Reading, part: Scored) -> Scored:
         text = one.text[part.start : part.end]
         if self._classifier is not None:
-            probability = unsafe(self._classifier, part.scores)
+            score = unsafe(self._classifier, part.scores)
         else:
             log_odds = self._wording.stacked(part.scores.get("injection", 0.0), text)
-            probability = _probability(log_odds - one.doubt)
+            score = probability(log_odds - one.doubt)
         start, end = one.span or (part.start, part.end)
-        return Scored(start, end, {self._label(text): probability})
+        return Scored(start, end, {self._label(text): score})
 
     def _label(self, text: str) -> str:
         return "indirect" if self._origin == "tool" else self._wording.kind(text)
-
-
-def _probability(log_odds: float) -> float:
-    return 1 / (1 + math.exp(-max(min(log_odds, 60.0), -60.0)))

@@ -11,16 +11,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
+from gateway.text.chunks import chunks
+from gateway.text.linear import LinearModel, probability
+
 _TOKEN = re.compile(r"(?:[^\W_]|[@$]|[!*|](?=[^\W\d_]))+(?:['’][^\W\d_]+)?")
 _LEET = str.maketrans("01345789@$!|*", "oieastbgasii*", "*")
 _REPEATED = re.compile(r"([^\W\d_])\1{2,}")
 _LOOKALIKES = str.maketrans("асеіорхуАВЕІКМНОРСТХ’", "aceiopxyabeikmhopctx'")
 _PHRASES = {0xFDFA: "\u0635", 0xFDFB: "\u062c"}
 """One sign each; spelled out they would make a text up to 18 times as long."""
-PIECE, OVERLAP = 500, 100
-"""Characters that are weighed together, and by which such pieces overlap: one bad sentence must not drown in a long
-text, nor be cut in two."""
-STEP = PIECE - OVERLAP
+CHUNK, OVERLAP = 500, 100
+"""Characters that are scored together, and by which such chunks overlap."""
 SMOOTHING = 50
 """Added to the number of features, so that two words alone do not weigh too much."""
 
@@ -113,13 +114,11 @@ class Ngrams:
     ) -> None:
         """``weights`` has, for each feature, a label's index and the weight times ``scale``, and so on in turn."""
         self.labels = tuple(labels)
-        self._bias = tuple(bias)
-        self._scale = scale
-        # Whole numbers have one sum in whatever order; sets have another order in each process.
-        self._weights = {
-            feature: tuple((each[at], each[at + 1]) for at in range(0, len(each), 2))
-            for feature, each in weights.items()
-        }
+        rows = {}
+        for feature, each in weights.items():
+            of_label = dict(zip(each[::2], each[1::2], strict=True))
+            rows[feature] = tuple([of_label.get(label, 0) for label in range(len(labels))])
+        self._model = LinearModel(bias, rows, lambda features, _: math.sqrt(features + SMOOTHING) * scale)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -129,23 +128,10 @@ class Ngrams:
 
     def log_odds(self, text: str) -> list[float]:
         """In the order of ``labels``; of a long text, the highest that any part of it reaches."""
-        highest = self._piece(text[:PIECE])
-        for start in range(STEP, len(text) - OVERLAP, STEP):
-            highest = list(map(max, highest, self._piece(text[start : start + PIECE])))
-        return highest
+        odds = [self._model.log_odds(features(chunk)) for chunk in chunks(text, CHUNK, OVERLAP)]
+        return odds[0] if len(odds) == 1 else [*map(max, *odds)]
 
     def probabilities(self, text: str) -> dict[str, float]:
         return {
-            label: 1 / (1 + math.exp(-odds))
-            for label, odds in zip(self.labels, self.log_odds(text), strict=True)
+            label: probability(odds) for label, odds in zip(self.labels, self.log_odds(text), strict=True)
         }
-
-    def _piece(self, text: str) -> list[float]:
-        found = features(text)
-        sums = [0] * len(self.labels)
-        weights = self._weights
-        for feature in found & weights.keys():
-            for label, weight in weights[feature]:
-                sums[label] += weight
-        root = math.sqrt(len(found) + SMOOTHING) * self._scale
-        return [bias + total / root for bias, total in zip(self._bias, sums, strict=True)]

@@ -11,6 +11,7 @@ from gateway.findings import Finding
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.policy.schema.guards import Classifier
 from gateway.sidecar.api import Scored, SidecarError
+from gateway.text.linear import log_odds
 from gateway.types import Call
 
 Fast = Callable[[str], Mapping[str, float]]
@@ -54,12 +55,12 @@ class Tiered:
     ) -> None:
         self.origins = origins
         self.longest = 0
-        self._thresholds = {label: _log_odds(threshold) for label, threshold in thresholds.items()}
+        self._thresholds = {label: log_odds(threshold, _TINY) for label, threshold in thresholds.items()}
         self._fast = fast
-        self._low, self._high = (_log_odds(bound) for bound in clear)
+        self._low, self._high = (log_odds(bound, _TINY) for bound in clear)
         self._model = model
         self._judge = judge
-        self._unclear = (_log_odds(unclear[0]), _log_odds(unclear[1]))
+        self._unclear = (log_odds(unclear[0], _TINY), log_odds(unclear[1], _TINY))
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
         if self._fast is None:
@@ -153,7 +154,7 @@ class Tiered:
 
     def _margin(self, label: str, probability: float) -> float:
         """By how much, in log-odds, a probability lies above the label's threshold."""
-        return _log_odds(probability) - self._thresholds[label]
+        return log_odds(probability, _TINY) - self._thresholds[label]
 
     def _best(self, scores: Mapping[str, float]) -> tuple[str, float, float]:
         """The label that lies furthest above its threshold, its probability, and by how much."""
@@ -173,11 +174,6 @@ def unsafe(classifier: Classifier, scores: Mapping[str, float]) -> float:
             + ", ".join(scores)
         )
     return min(1.0, sum(scores[label] for label in classifier.unsafe))
-
-
-def _log_odds(probability: float) -> float:
-    bounded = min(max(probability, _TINY), 1 - _TINY)
-    return math.log(bounded / (1 - bounded))
 
 
 def sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:

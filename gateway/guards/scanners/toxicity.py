@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.guards.scanners.tiers import Judge, Model, Tiered, sentences, unsafe
 from gateway.policy.schema.guards import Classifier, ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar
+from gateway.text.linear import log_odds, probability
 
 CATEGORIES = ("hate", "harassment", "violence", "sexual", "self_harm")
 ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
@@ -43,8 +43,8 @@ class Weights(NamedTuple):
     def combine(self, scores: Mapping[str, float], text: str) -> dict[str, float]:
         """Probabilities by category, from the head's for a window and the window's text."""
         return {
-            label: _probability(
-                self.head * _log_odds(scores[label]) + self.ngrams * odds + self.offset[label]
+            label: probability(
+                self.head * log_odds(scores[label], 1e-7) + self.ngrams * odds + self.offset[label]
             )
             for label, odds in zip(self.fast.labels, self.fast.log_odds(text), strict=True)
         }
@@ -130,12 +130,3 @@ def classifier(sidecar: Sidecar, config: Classifier) -> Model:
         ]
 
     return score
-
-
-def _log_odds(probability: float) -> float:
-    bounded = min(max(probability, 1e-7), 1 - 1e-7)
-    return math.log(bounded / (1 - bounded))
-
-
-def _probability(log_odds: float) -> float:
-    return 1 / (1 + math.exp(-log_odds))

@@ -15,10 +15,12 @@ from typing import NamedTuple
 import orjson
 
 from gateway.guards.scanners.disguise import plain, readings
+from gateway.text.chunks import chunks
+from gateway.text.linear import LinearModel, Measures, log_odds
 
 WEIGHTS = Path(__file__).with_name("data") / "injection.json"
-PIECE = 1_000
-"""Characters that are weighed together: about a window of the model's."""
+CHUNK = 1_000
+"""Characters that are scored together: about a window of the model's."""
 OVERLAP = 250
 
 SHORT = 300
@@ -110,6 +112,10 @@ class Wording:
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
+        self._model = LinearModel.of_columns([weights.bias], [weights.grams])
+        self._measures = Measures(weights.form, weights.low, weights.high)
+        kinds = [dict(kind) for kind in weights.kinds.values()]
+        self._kinds = LinearModel.of_columns([kind.pop("") for kind in kinds], kinds)
 
     @classmethod
     def load(cls, path: Path = WEIGHTS) -> Wording:
@@ -119,12 +125,12 @@ class Wording:
     def log_odds(self, text: str) -> float:
         """Of the worst piece of ``text``, in any of its readings."""
         text = plain(text)
-        worst = max(map(self._of_piece, pieces(text)))
+        worst = max(map(self._of_chunk, _chunks(text)))
         if len(text) > SHORT:
-            alone = max(map(self._of_piece, _SENTENCE.findall(text)), default=worst)
+            alone = max(map(self._of_chunk, _SENTENCE.findall(text)), default=worst)
             worst = max(worst, alone - OUT_OF_CONTEXT)
         for reading in self.readings(text):
-            worst = max(worst, *map(self._of_piece, pieces(reading)))
+            worst = max(worst, *map(self._of_chunk, _chunks(reading)))
         return worst
 
     def readings(self, text: str) -> Iterator[str]:
@@ -135,43 +141,24 @@ class Wording:
         """Spans of the sentences of a longer text that would be an attack by themselves: the worst ``MAX_SUSPECTS``."""
         if len(text) <= SHORT:
             return []
-        weighed = [(self._of_piece(match[0]), match.span()) for match in _SENTENCE.finditer(text)]
+        weighed = [(self._of_chunk(match[0]), match.span()) for match in _SENTENCE.finditer(text)]
         return [span for score, span in sorted(weighed, reverse=True)[:MAX_SUSPECTS] if score > 0]
 
     def stacked(self, probability: float, text: str) -> float:
         """Log-odds of a window, from what the head says of it and what its wording says."""
         head, own, constant = self._weights.stack
-        bounded = min(max(probability, 1e-6), 1 - 1e-6)
-        return head * math.log(bounded / (1 - bounded)) + own * self.log_odds(text) + constant
+        return head * log_odds(probability, 1e-6) + own * self.log_odds(text) + constant
 
     def kind(self, text: str) -> str:
         """``indirect``, ``jailbreak`` or ``injection``: what ``text`` is if it is an attack."""
-        found = grams(words(plain(text[:PIECE])))
-        kind, best = "injection", 0.0
-        for name, weights in self._weights.kinds.items():
-            value = weights[""] + math.fsum(weights[gram] for gram in found & weights.keys())
-            if value > best:
-                kind, best = name, value
-        return kind
+        odds = self._kinds.log_odds(grams(words(plain(text[:CHUNK]))))
+        best, kind = max(zip(odds, self._weights.kinds, strict=True), default=(0.0, ""))
+        return kind if best > 0 else "injection"
 
-    def _of_piece(self, text: str) -> float:
+    def _of_chunk(self, text: str) -> float:
         tokens = words(text)
-        known = self._weights.grams
-        # fsum, as a set's order differs between processes.
-        said = math.fsum(known[gram] for gram in grams(tokens) & known.keys())
-        formed = math.fsum(
-            weight * min(max(value, low), high)
-            for value, weight, low, high in zip(
-                form(text, tokens), self._weights.form, self._weights.low, self._weights.high, strict=True
-            )
-        )
-        return self._weights.bias + said + formed
+        return self._model.log_odds(grams(tokens))[0] + self._measures.total(form(text, tokens))
 
 
-def pieces(text: str) -> Iterator[str]:
-    """``text``, or overlapping parts of it where it is long."""
-    if len(text) <= PIECE + OVERLAP:
-        yield text
-        return
-    for start in range(0, len(text) - OVERLAP, PIECE - OVERLAP):
-        yield text[start : start + PIECE]
+def _chunks(text: str) -> Iterator[str]:
+    return chunks(text, CHUNK, OVERLAP, slack=OVERLAP)
