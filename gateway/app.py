@@ -11,21 +11,21 @@ from functools import partial
 from starlette.types import ASGIApp
 
 from gateway.children import watchdog
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.guards.actions.offload import LINE
 from gateway.identity.control import tell
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
-from gateway.policy.keybook import ISSUED
+from gateway.policy.key_store import ISSUED
 from gateway.policy.reload import PolicyWatcher
 from gateway.runtime import Generations
 from gateway.settings import Settings
 from gateway.web import routes
-from gateway.web.auth import Auth
-from gateway.web.cors import Cors
-from gateway.web.door import Door
-from gateway.web.operator import Operator
-from gateway.web.paths import Paths
+from gateway.web.auth import AuthMiddleware
+from gateway.web.cors import CorsMiddleware
+from gateway.web.error_middleware import ErrorMiddleware
+from gateway.web.operator_token import OperatorToken
+from gateway.web.router import Router
 
 
 def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
@@ -34,8 +34,10 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     ``pulse`` is the file descriptor by which a watchdog is told that the event loop goes round.
     """
     metrics = Metrics(tenants=settings.metrics_tenants)
-    aside = Aside()
-    scanning = Aside(line=LINE)  # guards wait for each other, and not for bodies that take long to be read
+    pool = ProcessPool()
+    scanning = ProcessPool(
+        queue_timeout=LINE
+    )  # guards wait for each other, and not for bodies that take long to be read
     generations = Generations(
         metrics,
         folder=settings.policies,
@@ -71,20 +73,22 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             for task in watching:
                 task.cancel()
             await generations.aclose()
-            await aside.aclose()
+            await pool.aclose()
             await scanning.aclose()
             metrics.flush()
 
     endpoints = routes.build(
         metrics,
-        aside,
-        Operator(settings.metrics_token),
+        pool,
+        OperatorToken(settings.metrics_token),
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
         leaving=settings.leaving,
         metrics_age=settings.metrics_age,
     )
-    paths = Paths(endpoints, lifespan)
-    guarded = Auth(paths, public=routes.PUBLIC)
-    door = Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)
-    return Cors(door, policy=lambda: generations.current().policy, metrics=metrics)
+    paths = Router(endpoints, lifespan)
+    guarded = AuthMiddleware(paths, public=routes.PUBLIC)
+    door = ErrorMiddleware(
+        guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer
+    )
+    return CorsMiddleware(door, policy=lambda: generations.current().policy, metrics=metrics)

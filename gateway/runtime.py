@@ -29,7 +29,7 @@ from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
 from gateway.cascade.complexity import Classifier
 from gateway.cascade.embedded import Embedded
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.fallback.switchboard import Switchboard
 from gateway.guards.actions.flags import Flags
 from gateway.guards.actions.guards import Guards
@@ -50,7 +50,7 @@ from gateway.pipeline import Answering, Beside, Content, Counting, Entrance, who
 from gateway.policy import schema
 from gateway.policy.advice import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
-from gateway.policy.revocation import Withdrawn
+from gateway.policy.revoked_keys import RevokedKeys
 from gateway.quota.quotas import Quotas
 from gateway.rendered import Repeats
 from gateway.routing.affinity import Affinity
@@ -134,7 +134,7 @@ class Generations:
         dev_key_sha256: str | None = None,
         sidecar: Path | None = None,
         transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
-        scanning: Aside | None = None,
+        scanning: ProcessPool | None = None,
     ) -> None:
         """``sidecar`` is the socket of the process that runs the small models.
 
@@ -283,7 +283,7 @@ class Generations:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
-    def withdraw(self, withdrawn: Withdrawn) -> None:
+    def withdraw(self, withdrawn: RevokedKeys) -> None:
         """Refuse these keys of the policy in force, whatever it says itself."""
         self.current().authenticator.withdraw(withdrawn)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-LEASH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")))
+DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")))
 """The command that ends another with the process whose id follows; then comes that other command."""
 _LONGEST_LINE = 64 * 1024
 _LOOK_AGAIN = 1.0
@@ -37,7 +37,7 @@ class Backoff:
 
 class Child:
     """Runs ``argv`` in a process group of its own, so that a terminal's Ctrl-C does not reach it, and for as long as
-    this process lives and no longer (see ``gateway.children.leash``)."""
+    this process lives and no longer (see ``gateway.children.die_with_parent``)."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Child:
         transport, _ = await loop.connect_read_pipe(lambda: lines, os.fdopen(reading, "rb", 0))
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *LEASH,
+                *DIE_WITH_PARENT,
                 str(os.getpid()),
                 *self._argv,
                 env=self._env,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.identity.keys import make_key
+from gateway.identity.api_keys import make_key
 from gateway.private import private_folder
 
 VARIABLE = "TOLLGATE_DEV_KEY"

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gateway.identity.api_keys import hash_key, make_key
 from gateway.identity.control import ask, identity
-from gateway.identity.keys import hash_key, make_key
 from gateway.policy.folder import Folder, find
-from gateway.policy.keybook import FILE, ISSUED, Failed, KeyBook, entries, revoked_hashes
+from gateway.policy.key_store import FILE, ISSUED, KeyStore, KeyStoreError, entries, revoked_hashes
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import DEFAULT_TIER, Key, parse_duration
 from gateway.policy.yaml_tree import Scalar
@@ -110,7 +110,7 @@ def create(arguments: argparse.Namespace) -> None:
 def list_keys(arguments: argparse.Namespace) -> None:
     rows = [("ID", "TENANT", "TIER", "MODELS", "EXPIRES", "SHA256", "WHERE")]
     today = datetime.now(UTC).date().isoformat()
-    folder = KeyBook(arguments.policies, _state_dir() / ISSUED, os.environ).sound()
+    folder = KeyStore(arguments.policies, _state_dir() / ISSUED, os.environ).sound()
     revoked = revoked_hashes(folder)
     for entry in entries(folder):
         if entry.text("sha256").lower() in revoked:
@@ -126,7 +126,7 @@ def list_keys(arguments: argparse.Namespace) -> None:
                 " ".join(map(str, models)) if isinstance(models, list) else "?",
                 f"{expires} (expired)" if expires <= today else expires,
                 entry.text("sha256")[:8] + "…",
-                str(entry.place),
+                str(entry.location),
             )
         )
     if len(rows) == 1:
@@ -160,7 +160,7 @@ def _asked(arguments: argparse.Namespace, question: dict[str, Any]) -> dict[str,
     where = identity(arguments.policies)
     told = ask(_state_dir(), {**question, "policies": where}) if where is not None else None
     if told is not None and "error" in told:
-        raise Failed(told["error"])
+        raise KeyStoreError(told["error"])
     return told
 
 
@@ -172,13 +172,13 @@ def _so(told: dict[str, Any], does: str) -> str:
 
 def _check_confirmed(told: dict[str, Any]) -> None:
     if not told.get("confirmed", True):
-        raise Failed(f"written, but the running gateway has not taken it up: {told['why']}")
+        raise KeyStoreError(f"written, but the running gateway has not taken it up: {told['why']}")
 
 
-def _book(arguments: argparse.Namespace) -> KeyBook:
+def _book(arguments: argparse.Namespace) -> KeyStore:
     # Where no gateway is asked, its state folder is known only to those who name it.
     named = bool(os.environ.get("TOLLGATE_STATE_DIR"))
-    return KeyBook(arguments.policies, _state_dir() / ISSUED if named else None, os.environ)
+    return KeyStore(arguments.policies, _state_dir() / ISSUED if named else None, os.environ)
 
 
 def _state_dir() -> Path:
@@ -205,7 +205,7 @@ def _reported(action: Any, arguments: argparse.Namespace) -> int:
     except PolicyError as error:
         print(error, file=sys.stderr)
         return 1
-    except Failed as error:
+    except KeyStoreError as error:
         print(f"tollgate keys: {error}", file=sys.stderr)
         return 1
     except OSError as error:

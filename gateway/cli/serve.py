@@ -17,9 +17,9 @@ from gateway.backends.launcher import obstructed, unsound
 from gateway.cli import init
 from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token
-from gateway.identity.keys import hash_key
+from gateway.identity.api_keys import hash_key
 from gateway.observe import logs
-from gateway.policy.keybook import ISSUED
+from gateway.policy.key_store import ISSUED
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.process import supervisor

@@ -12,12 +12,12 @@ import httpx
 from starlette.types import Scope
 
 from gateway.errors import Forbidden
+from gateway.identity.api_keys import ApiKey, KeyRing, digest_of
 from gateway.identity.client_address import ClientAddress, within
 from gateway.identity.credential import presented
 from gateway.identity.jwks_source import LOOK_AT_FILE, JwksSource, from_file, from_url
 from gateway.identity.jwt import TokenVerifier
-from gateway.identity.keys import HeldKey, KeyRing, digest_of
-from gateway.policy.revocation import Withdrawn
+from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Jwt, Policy
 from gateway.types import Principal
 
@@ -70,7 +70,7 @@ class Authenticator:
             return self._tokens.known(digest) or await self._tokens.verify(credential, digest)
         raise self._keys.refusal(credential)
 
-    def withdraw(self, withdrawn: Withdrawn) -> None:
+    def withdraw(self, withdrawn: RevokedKeys) -> None:
         """Refuse these API keys from now on, and no others, whatever the policy says."""
         self._keys.withdraw(withdrawn)
 
@@ -78,7 +78,7 @@ class Authenticator:
         """Stop following the issuers' keys."""
         await asyncio.gather(*(source.aclose() for source in self._sources.values()))
 
-    def _check_address(self, held: HeldKey, scope: Scope) -> None:
+    def _check_address(self, held: ApiKey, scope: Scope) -> None:
         address = self._addresses.of(scope)
         if address is None or not within(address, held.allow_ips):
             seen = "an address that cannot be told" if address is None else str(address)

@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.policy.keybook import ISSUED, Failed, KeyBook
+from gateway.policy.key_store import ISSUED, KeyStore, KeyStoreError
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher
 from gateway.policy.schema import Key
@@ -57,7 +57,7 @@ class Control:
         """``taken_up`` is the folder where each of the ``workers`` says which keys it lets in."""
         self._policies = policies
         self._path = state_dir / SOCKET
-        self._book = KeyBook(policies, state_dir / ISSUED, env)
+        self._book = KeyStore(policies, state_dir / ISSUED, env)
         self._watcher = watcher
         self._taken_up = taken_up
         self._workers = workers
@@ -109,7 +109,7 @@ class Control:
                     done = await asyncio.to_thread(self._book.revoke, id)
                     told = {"file": str(done.file), "left": done.left, "broken": done.broken}
                     return {**told, **await self._confirmed(done.sha256, let_in=False)}
-        except (Failed, PolicyError, ValidationError) as error:
+        except (KeyStoreError, PolicyError, ValidationError) as error:
             return {"error": str(error)}
         except OSError as error:
             return {"error": f"{error.filename or self._policies}: {error.strerror}"}

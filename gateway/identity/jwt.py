@@ -15,8 +15,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.errors import Unauthenticated
+from gateway.identity.api_keys import tier_of
 from gateway.identity.jwks_source import JwksSource
-from gateway.identity.keys import tier_of
 from gateway.policy.schema import DEFAULT_TIER, Jwt, Policy
 from gateway.policy.schema.values import Name
 from gateway.types import Principal

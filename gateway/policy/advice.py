@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 from gateway.policy.local_advice import far_judges
 from gateway.policy.prices import has_budgets, is_unpriced, owners
-from gateway.policy.problems import Finding
+from gateway.policy.problems import Diagnostic
 from gateway.policy.schema import Policy, Quotas
 
 
-def advise(policy: Policy) -> Iterator[Finding]:
+def advise(policy: Policy) -> Iterator[Diagnostic]:
     if has_budgets(policy):
         yield from _unpriced(policy)
     yield from far_judges(policy)
 
 
-def _unpriced(policy: Policy) -> Iterator[Finding]:
+def _unpriced(policy: Policy) -> Iterator[Diagnostic]:
     """A budget holds what has a price."""
     effect = (
         "requests under a budget are refused"
@@ -30,7 +30,7 @@ def _unpriced(policy: Policy) -> Iterator[Finding]:
                     f"'{target.model}' has no price: {effect}. Write prices.{target.backend}/{target.model}, one for "
                     f"all of the backend ({target.backend}/*), or default_price"
                 )
-                yield Finding(("models", name, "targets", index), message)
+                yield Diagnostic(("models", name, "targets", index), message)
 
 
 def has_limits(policy: Policy) -> bool:

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from gateway.policy.engine_options import complaint
-from gateway.policy.guard_checks import guard_findings
-from gateway.policy.problems import Finding, KeyPath, suggestion
+from gateway.policy.guard_checks import guard_diagnostics
+from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.schema import EngineBackend, Model
 from gateway.policy.schema.access import DEFAULT_TIER
 
@@ -25,7 +25,7 @@ _GLOB = frozenset("*?[")
 _OWN_OPTIONS = {"--model": "model", "--host": "base_url", "--port": "base_url"}
 
 
-def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Finding]:
+def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Diagnostic]:
     """Everything that is wrong between the parts of a policy; and, given its folder, what should lie beside it and
     whether the engines that it launches would start."""
     yield from _targets(content)
@@ -39,7 +39,7 @@ def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Fi
     yield from _launches(content, folder)
     yield from _embedders(content)
     yield from _prices(content)
-    yield from guard_findings(content)
+    yield from guard_diagnostics(content)
 
 
 def aliases_of(models: Mapping[str, Any]) -> Iterator[str]:
@@ -48,19 +48,19 @@ def aliases_of(models: Mapping[str, Any]) -> Iterator[str]:
         yield from (alias for alias in _list(model, "aliases") if isinstance(alias, str))
 
 
-def _targets(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _targets(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     backends = tuple(_mapping(content, "backends"))
     for name, model in _mapping(content, "models").items():
         for index, target in enumerate(_list(model, "targets")):
             backend = target.get("backend") if isinstance(target, dict) else None
             if isinstance(backend, str) and backend not in backends:
-                yield Finding(
+                yield Diagnostic(
                     ("models", name, "targets", index, "backend"),
                     f"no backend is named '{backend}'{suggestion(backend, backends)}",
                 )
 
 
-def _names_of_models(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _names_of_models(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """A name means one model."""
     models = _mapping(content, "models")
     taken: dict[str, KeyPath] = {name: ("models", name) for name in models}
@@ -68,10 +68,10 @@ def _names_of_models(content: Mapping[str, Any]) -> Iterator[Finding]:
         for index, alias in enumerate(_list(model, "aliases")):
             path: KeyPath = ("models", name, "aliases", index)
             if isinstance(alias, str) and (first := taken.setdefault(alias, path)) != path:
-                yield Finding(path, f"'{alias}' is the name of another model, or given twice", first)
+                yield Diagnostic(path, f"'{alias}' is the name of another model, or given twice", first)
 
 
-def _models_named(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _models_named(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """Where a model is sent elsewhere, that model is there, and the way does not lead back."""
     models = _mapping(content, "models")
     names = tuple(models)
@@ -79,16 +79,16 @@ def _models_named(content: Mapping[str, Any]) -> Iterator[Finding]:
         if word not in models:
             aliased = next((name for name, model in models.items() if word in _list(model, "aliases")), None)
             hint = f"; write '{aliased}', of which it is an alias" if aliased else suggestion(word, names)
-            yield Finding(path, f"no model is named '{word}'{hint}")
+            yield Diagnostic(path, f"no model is named '{word}'{hint}")
         elif path[0] == "models" and word == path[1]:
-            yield Finding(path, "is the model itself; name another one")
+            yield Diagnostic(path, "is the model itself; name another one")
         elif path[2] == "cascade" and _list(models[word], "cascade"):
-            yield Finding(path, f"'{word}' is a cascade itself; a step should be a model with targets")
+            yield Diagnostic(path, f"'{word}' is a cascade itself; a step should be a model with targets")
         elif path[2] in ("fallbacks", "larger_context") and _list(models[word], "cascade"):
             message = f"'{word}' is a cascade, which stands in for no other model; name models with targets"
-            yield Finding(path, f"{message}, such as its last step's")
+            yield Diagnostic(path, f"{message}, such as its last step's")
         elif path[0] == "tiers" and _list(models[word], "cascade"):
-            yield Finding(
+            yield Diagnostic(
                 path, f"'{word}' is a cascade; name one model with targets, such as its first step's"
             )
 
@@ -96,7 +96,7 @@ def _models_named(content: Mapping[str, Any]) -> Iterator[Finding]:
 _OF_CASCADES = ("cascade", "aliases")
 
 
-def _cascades(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _cascades(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """What a cascade does not heed is said rather than passed over."""
     for name, model in _mapping(content, "models").items():
         steps = _list(model, "cascade")
@@ -105,14 +105,14 @@ def _cascades(content: Mapping[str, Any]) -> Iterator[Finding]:
         for key in model:
             if key in Model.model_fields and key not in _OF_CASCADES:
                 message = "has no effect on a cascade; write it at the models that its steps name"
-                yield Finding(("models", name, key), message)
+                yield Diagnostic(("models", name, key), message)
         for key in ("when", "escalate"):
             if isinstance(steps[-1], dict) and key in steps[-1]:
                 message = "has no effect on the last step, which takes whatever is left"
-                yield Finding(("models", name, "cascade", len(steps) - 1, key), message)
+                yield Diagnostic(("models", name, "cascade", len(steps) - 1, key), message)
 
 
-def _regions(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _regions(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """A preferred region has a backend, even if none that serves the model yet."""
     backends = _mapping(content, "backends").values()
     known = tuple(dict.fromkeys(str(b["region"]) for b in backends if isinstance(b, dict) and "region" in b))
@@ -120,7 +120,7 @@ def _regions(content: Mapping[str, Any]) -> Iterator[Finding]:
         for index, region in enumerate(_list(model, "regions")):
             if isinstance(region, str) and region not in known:
                 message = f"no backend is in region '{region}'{suggestion(region, known)}"
-                yield Finding(("models", name, "regions", index), message)
+                yield Diagnostic(("models", name, "regions", index), message)
 
 
 def _references(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -142,7 +142,7 @@ def _references(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     yield from ((path, word) for path, word in found if isinstance(word, str))
 
 
-def _tiers_named(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _tiers_named(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """A policy that describes no tiers may name what it likes: they are all alike."""
     tiers = tuple(_mapping(content, "tiers"))
     owners: Iterable[tuple[KeyPath, Any]] = (
@@ -152,21 +152,23 @@ def _tiers_named(content: Mapping[str, Any]) -> Iterator[Finding]:
     for path, owner in owners:
         tier = owner.get("tier") if isinstance(owner, dict) else None
         if tiers and isinstance(tier, str) and tier not in (*tiers, DEFAULT_TIER):
-            yield Finding((*path, "tier"), f"no tier is named '{tier}'{suggestion(tier, tiers)}")
+            yield Diagnostic((*path, "tier"), f"no tier is named '{tier}'{suggestion(tier, tiers)}")
 
 
-def _issuers(content: Mapping[str, Any], folder: Path | None) -> Iterator[Finding]:
+def _issuers(content: Mapping[str, Any], folder: Path | None) -> Iterator[Diagnostic]:
     seen: dict[str, KeyPath] = {}
     for index, entry in enumerate(_list(content, "jwt")):
         issuer, jwks = (entry.get("issuer"), entry.get("jwks")) if isinstance(entry, dict) else (None, None)
         path: KeyPath = ("jwt", index, "issuer")
         if isinstance(issuer, str) and (first := seen.setdefault(issuer, path)) != path:
-            yield Finding(path, "two entries have this issuer; each needs its own", first)
+            yield Diagnostic(path, "two entries have this issuer; each needs its own", first)
         if isinstance(jwks, str) and "://" in jwks:
             if not _fetchable(jwks):
-                yield Finding(("jwt", index, "jwks"), "should be an http(s) URL, or a file beside the policy")
+                yield Diagnostic(
+                    ("jwt", index, "jwks"), "should be an http(s) URL, or a file beside the policy"
+                )
         elif isinstance(jwks, str) and folder is not None and not (folder / jwks).is_file():
-            yield Finding(("jwt", index, "jwks"), f"there is no file '{folder / jwks}'")
+            yield Diagnostic(("jwt", index, "jwks"), f"there is no file '{folder / jwks}'")
 
 
 def _fetchable(url: str) -> bool:
@@ -177,7 +179,7 @@ def _fetchable(url: str) -> bool:
         return False
 
 
-def _keys(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _keys(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     models = (*_mapping(content, "models"), *aliases_of(_mapping(content, "models")))
     seen: dict[tuple[str, str], KeyPath] = {}
     for index, key in enumerate(_list(content, "keys")):
@@ -187,34 +189,34 @@ def _keys(content: Mapping[str, Any]) -> Iterator[Finding]:
             path: KeyPath = ("keys", index, what)
             value = key.get(what)
             if isinstance(value, str) and (first := seen.setdefault((what, value.lower()), path)) != path:
-                yield Finding(path, f"{message}; each needs its own", first)
+                yield Diagnostic(path, f"{message}; each needs its own", first)
         for position, pattern in enumerate(_list(key, "models")):
             # A pattern may wait for models to come; a plain name that fits none is a slip.
             if isinstance(pattern, str) and not _GLOB & set(pattern) and pattern not in models:
-                yield Finding(
+                yield Diagnostic(
                     ("keys", index, "models", position),
                     f"no model is named '{pattern}'{suggestion(pattern, models)}",
                 )
 
 
-def _launches(content: Mapping[str, Any], folder: Path | None) -> Iterator[Finding]:
+def _launches(content: Mapping[str, Any], folder: Path | None) -> Iterator[Diagnostic]:
     ports: dict[int, KeyPath] = {}
     for name, backend in _launched(content):
         url = urlsplit(backend.base_url)
         path: KeyPath = ("backends", name, "base_url")
         if url.scheme != "http" or not _loopback(url.hostname or ""):
             message = "with 'launch: true' the engine runs on this machine; write http://127.0.0.1:PORT"
-            yield Finding(path, message)
+            yield Diagnostic(path, message)
         port = url.port or 80
         if (first := ports.setdefault(port, path)) != path:
-            yield Finding(path, f"two launched engines have port {port}; give each its own", first)
+            yield Diagnostic(path, f"two launched engines have port {port}; give each its own", first)
         options = [argument.partition("=")[0] for argument in backend.args]
         for index, option in enumerate(options):
             if option in _OWN_OPTIONS:
                 message = f"'{option}' is set by '{_OWN_OPTIONS[option]}'; write it there"
-                yield Finding(("backends", name, "args", index), message)
+                yield Diagnostic(("backends", name, "args", index), message)
         if folder is not None and (why := complaint(backend)):
-            yield Finding(("backends", name, *_culprit(why, options, content["backends"][name])), why)
+            yield Diagnostic(("backends", name, *_culprit(why, options, content["backends"][name])), why)
 
 
 def _culprit(why: str, options: Sequence[str], written: Mapping[str, Any]) -> KeyPath:
@@ -233,7 +235,7 @@ def _launched(content: Mapping[str, Any]) -> Iterator[tuple[str, EngineBackend]]
                 yield name, engine
 
 
-def _embedders(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _embedders(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """A property of a model is not claimed of one that lacks it."""
     if _mapping(content, "sidecar").get("embedder", "builtin") != "builtin":
         return
@@ -246,10 +248,10 @@ def _embedders(content: Mapping[str, Any]) -> Iterator[Finding]:
             message = (
                 "the built-in all-MiniLM-L6-v2 does not bear cutting; name another model in sidecar.embedder"
             )
-            yield Finding(("backends", name, "matryoshka"), message)
+            yield Diagnostic(("backends", name, "matryoshka"), message)
 
 
-def _prices(content: Mapping[str, Any]) -> Iterator[Finding]:
+def _prices(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """A price that nothing is ever billed by is a slip: what it was meant for would be free."""
     names: dict[str, None] = {}
     for model in _mapping(content, "models").values():
@@ -263,7 +265,7 @@ def _prices(content: Mapping[str, Any]) -> Iterator[Finding]:
         if name not in names:
             known = [one for one in names if not one.endswith("/*")]
             message = f"no target has this model{suggestion(str(name), known)}"
-            yield Finding(("prices", name), message)
+            yield Diagnostic(("prices", name), message)
 
 
 def _loopback(host: str) -> bool:

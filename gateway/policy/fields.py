@@ -1,4 +1,4 @@
-"""Finding one's way in the schema: which type stands at a key path, and which keys there are."""
+"""Diagnostic one's way in the schema: which type stands at a key path, and which keys there are."""
 
 from __future__ import annotations
 

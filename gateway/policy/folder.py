@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.policy import yaml_tree
 from gateway.policy.files import PolicyFile, read_files
-from gateway.policy.problems import KeyPath, Place, PolicyError, Problem
+from gateway.policy.problems import KeyPath, Location, PolicyError, Problem
 from gateway.policy.yaml_tree import Entry, Map, Node, Scalar, Sequence
 
 
@@ -44,23 +44,23 @@ def joined(files: Iterable[PolicyFile], env: Mapping[str, str]) -> Folder:
             complete = False
     if not trees and complete:
         raise PolicyError([Problem(sources[0].path, 1, "holds nothing; begin with 'version: 1'")])
-    root = _joined(trees, Place(sources[0].path, 1), problems)
+    root = _joined(trees, Location(sources[0].path, 1), problems)
     return Folder(root, sources, tuple(problems), complete)
 
 
-def place_of(root: Map, path: KeyPath) -> Place:
+def location_of(root: Map, path: KeyPath) -> Location:
     """The line of a key; of the nearest one around it where the key itself is missing."""
-    place = root.place
+    location = root.location
     node: Node = root
     for part in path:
         if isinstance(node, Map) and isinstance(part, str) and part in node.entries:
-            place, node = node.entries[part]
+            location, node = node.entries[part]
         elif isinstance(node, Sequence) and isinstance(part, int) and part < len(node.items):
             node = node.items[part]
-            place = node.place
+            location = node.location
         else:
             break
-    return place
+    return location
 
 
 def find(root: Map, path: KeyPath) -> Node | None:
@@ -92,24 +92,24 @@ def _text(file: PolicyFile, problems: list[Problem]) -> str | None:
         return None
 
 
-def _joined(trees: list[Map], start: Place, problems: list[Problem]) -> Map:
-    root = Map(trees[0].place if trees else start)
+def _joined(trees: list[Map], start: Location, problems: list[Problem]) -> Map:
+    root = Map(trees[0].location if trees else start)
     for tree in trees:
         for key, entry in tree.entries.items():
             if key not in root.entries:
-                root.entries[key] = Entry(entry.place, _copy(entry.node))
+                root.entries[key] = Entry(entry.location, _copy(entry.node))
                 continue
             match root.entries[key].node, entry.node:
                 case Map() as known, Map() as more:
                     for name, inner in more.entries.items():
                         if (first := known.entries.setdefault(name, inner)) is not inner:
-                            problems.append(_twice(inner.place, first.place, (key, name)))
+                            problems.append(_twice(inner.location, first.location, (key, name)))
                 case Sequence() as known, Sequence() as more:
                     known.items.extend(more.items)
                 case Scalar() as known, Scalar() as more if key == "version" and known.text == more.text:
                     pass  # each file may begin with it
                 case _:
-                    problems.append(_twice(entry.place, root.entries[key].place, (key,)))
+                    problems.append(_twice(entry.location, root.entries[key].location, (key,)))
     return root
 
 
@@ -117,12 +117,12 @@ def _copy(node: Node) -> Node:
     """A top-level collection that can be added to, although aliases may refer to the original."""
     match node:
         case Map():
-            return Map(node.place, dict(node.entries))
+            return Map(node.location, dict(node.entries))
         case Sequence():
-            return Sequence(node.place, list(node.items))
+            return Sequence(node.location, list(node.items))
         case Scalar():
             return node
 
 
-def _twice(place: Place, first: Place, path: KeyPath) -> Problem:
-    return Problem.at(place, f"is given twice; the first is at {first}", path)
+def _twice(location: Location, first: Location, path: KeyPath) -> Problem:
+    return Problem.at(location, f"is given twice; the first is at {first}", path)

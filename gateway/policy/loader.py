@@ -16,8 +16,8 @@ from gateway.policy import advice, checks, prices, yaml_tree
 from gateway.policy.explain import explain
 from gateway.policy.fields import locate
 from gateway.policy.files import PolicyFile, read_files
-from gateway.policy.folder import find, joined, place_of
-from gateway.policy.idle import idle
+from gateway.policy.folder import find, joined, location_of
+from gateway.policy.ineffective_keys import idle
 from gateway.policy.prices import Listed
 from gateway.policy.problems import KeyPath, PolicyError, Problem
 from gateway.policy.schema import EngineBackend, Policy
@@ -64,12 +64,12 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
     content = yaml_tree.data(folder.root)
     disabled = dict(_without_key(folder.root, content))
     silenced = set()
-    for path, place, scalar in yaml_tree.scalars(folder.root):
+    for path, location, scalar in yaml_tree.scalars(folder.root):
         if scalar.broken:
             silenced.add(path)
         if scalar.unset and not _is_backend_key(path):
             silenced.add(path)
-            problems.append(Problem.at(place, _unset(scalar.unset), path))
+            problems.append(Problem.at(location, _unset(scalar.unset), path))
     policy = None
     try:
         policy = _validated(folder.root, content)
@@ -80,13 +80,13 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
             path, message = explain(details)
             # What a broken file would have held is not missing, and a value that never came is not wrong.
             if path not in silenced and (folder.complete or details["type"] != "missing" or len(path) > 1):
-                problems.append(Problem.at(place_of(folder.root, path), message, path))
+                problems.append(Problem.at(location_of(folder.root, path), message, path))
     if folder.complete:
-        for finding in checks.check(content, beside):
-            message = finding.message
-            if finding.clash:
-                message += f" (the other is at {place_of(folder.root, finding.clash)})"
-            problems.append(Problem.at(place_of(folder.root, finding.path), message, finding.path))
+        for diagnostic in checks.check(content, beside):
+            message = diagnostic.message
+            if diagnostic.clash:
+                message += f" (the other is at {location_of(folder.root, diagnostic.clash)})"
+            problems.append(Problem.at(location_of(folder.root, diagnostic.path), message, diagnostic.path))
     if policy is None or problems:
         raise PolicyError(problems)
     if any(
@@ -100,8 +100,8 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
     digest = sha256(json.dumps([content, disabled], sort_keys=True).encode()).hexdigest()
     policy, listed = prices.completed(policy, disabled)
     warnings = tuple(
-        Problem.at(place_of(folder.root, finding.path), finding.message, finding.path)
-        for finding in (*idle(policy, content), *advice.advise(policy))
+        Problem.at(location_of(folder.root, diagnostic.path), diagnostic.message, diagnostic.path)
+        for diagnostic in (*idle(policy, content), *advice.advise(policy))
     )
     return Loaded(policy, disabled, digest, folder.sources, warnings, listed)
 

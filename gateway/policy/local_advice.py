@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from gateway.policy.problems import Finding
+from gateway.policy.problems import Diagnostic
 from gateway.policy.schema import InjectionGuard, Policy, ToxicityGuard
 
 
-def far_judges(policy: Policy) -> Iterator[Finding]:
+def far_judges(policy: Policy) -> Iterator[Diagnostic]:
     """Judges that cannot be asked of some texts, which then are not judged."""
     keepers = [name for name, guard in policy.guards.items() if guard.action == "local"]
     for name, guard in policy.guards.items():
@@ -32,7 +32,7 @@ def far_judges(policy: Policy) -> Iterator[Finding]:
             else ""
         )
         if whose:
-            yield Finding(
+            yield Diagnostic(
                 ("guards", name, "judge"),
                 f"'{guard.judge}' has no local target, so that it cannot be asked about {whose}: where it is needed "
                 f"'on_error: {guard.on_error}' decides. Give it a target or fallback with 'local: true'",

@@ -13,7 +13,7 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Location:
     """A line of a file; lines count from 1."""
 
     file: Path
@@ -32,14 +32,14 @@ class Problem:
     message: str
 
     @classmethod
-    def at(cls, place: Place, message: str, path: KeyPath = ()) -> Problem:
-        return cls(place.file, place.line, f"{render(path)}: {message}" if path else message)
+    def at(cls, location: Location, message: str, path: KeyPath = ()) -> Problem:
+        return cls(location.file, location.line, f"{render(path)}: {message}" if path else message)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.message}"
 
 
-class Finding(NamedTuple):
+class Diagnostic(NamedTuple):
     """A mistake, before it is known in which file it stands."""
 
     path: KeyPath

@@ -19,13 +19,13 @@ from types import TracebackType
 from gateway.policy.files import FollowedFiles
 from gateway.policy.loader import Loaded, load_policy, policy_of
 from gateway.policy.problems import PolicyError
-from gateway.policy.revocation import Standing, Withdrawn
+from gateway.policy.revoked_keys import RevocationTracker, RevokedKeys
 
 log = logging.getLogger(__name__)
 
 _RETRY = 5.0
 _SAY_AGAIN = 60.0
-_NOBODY = Withdrawn()
+_NOBODY = RevokedKeys()
 
 
 class PolicyWatcher:
@@ -45,7 +45,7 @@ class PolicyWatcher:
         on_change: Callable[[Loaded], Awaitable[None]],
         *,
         on_error: Callable[[], object] | None = None,
-        on_withdrawn: Callable[[Withdrawn], object] | None = None,
+        on_withdrawn: Callable[[RevokedKeys], object] | None = None,
         on_keys: Callable[[str], object] | None = None,
         also: Sequence[Path] = (),
         fallback: Path | None = None,
@@ -76,7 +76,7 @@ class PolicyWatcher:
         self._env = env
         self._interval = interval
         self._files = FollowedFiles(directory, also)
-        self._standing = Standing(env)
+        self._standing = RevocationTracker(env)
         self._withdrawn = _NOBODY
         self._warned_at = float("-inf")
         self._retry_at = float("inf")
@@ -184,7 +184,7 @@ class PolicyWatcher:
             self._tell_keys()
         self._warn()
 
-    def _tell(self, withdrawn: Withdrawn) -> None:
+    def _tell(self, withdrawn: RevokedKeys) -> None:
         if gone := withdrawn.gone - self._withdrawn.gone:
             log.warning("these keys are gone from the policy and refused: %s", ", ".join(sorted(gone)))
         if withdrawn.unsure - self._withdrawn.unsure:

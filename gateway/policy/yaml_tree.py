@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import yaml
 
 from gateway.policy.environment import protect, restore, substitute
-from gateway.policy.problems import KeyPath, Place, Problem
+from gateway.policy.problems import KeyPath, Location, Problem
 
 MAX_DEPTH = 50
 MAX_VALUES = 250_000
@@ -34,7 +34,7 @@ _TEXT_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
 class Scalar:
     """A single value: the ``text`` an operator wrote, and what it stands for."""
 
-    place: Place
+    location: Location
     text: str
     value: str | int | float | bool | None
     unset: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Scalar:
 
 @dataclass(slots=True)
 class Sequence:
-    place: Place
+    location: Location
     items: list[Node] = field(default_factory=list)
     size: int = 1
     depth: int = 1
@@ -59,7 +59,7 @@ class Sequence:
 
 @dataclass(slots=True)
 class Map:
-    place: Place
+    location: Location
     entries: dict[str, Entry] = field(default_factory=dict)
     size: int = 1
     """Values in it, itself and what its aliases stand for included."""
@@ -71,7 +71,7 @@ Node = Scalar | Sequence | Map
 
 
 class Entry(NamedTuple):
-    place: Place
+    location: Location
     """Where the key stands."""
     node: Node
 
@@ -112,18 +112,18 @@ def data(node: Node) -> Any:
             return {key: data(entry.node) for key, entry in node.entries.items()}
 
 
-def scalars(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Place, Scalar]]:
+def scalars(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Location, Scalar]]:
     """Every scalar below ``node`` with its path and the line to look at."""
     match node:
         case Scalar():
-            yield path, node.place, node
+            yield path, node.location, node
         case Sequence():
             for index, item in enumerate(node.items):
                 yield from scalars(item, (*path, index))
         case Map():
             for key, entry in node.entries.items():
                 if isinstance(entry.node, Scalar):
-                    yield (*path, key), entry.place, entry.node
+                    yield (*path, key), entry.location, entry.node
                 else:
                     yield from scalars(entry.node, (*path, key))
 
@@ -138,7 +138,7 @@ class _Open:
 
     node: Sequence | Map
     anchor: str | None
-    key: tuple[Place, str] | None = None
+    key: tuple[Location, str] | None = None
     merges: list[Node] = field(default_factory=list)
 
 
@@ -153,95 +153,95 @@ class _Composer:
         self._documents = 0
 
     def take(self, event: yaml.Event) -> None:
-        place = Place(self._file, event.start_mark.line + 1 if event.start_mark else 1)
+        location = Location(self._file, event.start_mark.line + 1 if event.start_mark else 1)
         match event:
             case yaml.DocumentStartEvent():
                 self._documents += 1
                 if self._documents > 1:
-                    self._stop(place, "a second document ('---') begins here; one file holds one document")
+                    self._stop(location, "a second document ('---') begins here; one file holds one document")
             case yaml.ScalarEvent():
-                self._anchored(event.anchor, self._scalar(event, place))
+                self._anchored(event.anchor, self._scalar(event, location))
             case yaml.AliasEvent():
-                self._alias(event.anchor, place)
+                self._alias(event.anchor, location)
             case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
-                self._tagless(event.tag, place)
+                self._tagless(event.tag, location)
                 if len(self._open) >= MAX_DEPTH:
-                    self._too_deep(place)
+                    self._too_deep(location)
                 is_map = isinstance(event, yaml.MappingStartEvent)
-                self._open.append(_Open(Map(place) if is_map else Sequence(place), event.anchor))
+                self._open.append(_Open(Map(location) if is_map else Sequence(location), event.anchor))
             case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
                 done = self._open.pop()
                 if isinstance(done.node, Map):
                     self._merge(done.node, done.merges)
                 self._anchored(done.anchor, done.node)
 
-    def _scalar(self, event: yaml.ScalarEvent, place: Place) -> Scalar:
+    def _scalar(self, event: yaml.ScalarEvent, location: Location) -> Scalar:
         if event.tag not in _TEXT_TAGS:
-            self._tagless(event.tag, place)
+            self._tagless(event.tag, location)
         written = restore(event.value)
         try:
             result = substitute(written, self._env)
         except ValueError as error:
-            self._problem(place, str(error))
-            return Scalar(place, written, written, broken=True)
+            self._problem(location, str(error))
+            return Scalar(location, written, written, broken=True)
         text = result.text
         plain = event.implicit[0] and event.tag is None
         # An environment value is never null, only nothing: a key that reads "null" is a key.
         nothing = not text if result.used else text in _NULL
         value = (None if nothing else typed(text)) if plain else text
-        return Scalar(place, text, value, result.unset, result.empty, result.used)
+        return Scalar(location, text, value, result.unset, result.empty, result.used)
 
-    def _alias(self, anchor: str | None, place: Place) -> None:
+    def _alias(self, anchor: str | None, location: Location) -> None:
         if any(collection.anchor == anchor for collection in self._open):
-            self._stop(place, f"'*{anchor}' stands inside the very value that it names")
+            self._stop(location, f"'*{anchor}' stands inside the very value that it names")
         if anchor is None or anchor not in self._anchors:
             self._stop(
-                place, f"'*{anchor}' names no anchor; write '&{anchor}' before the value that is meant"
+                location, f"'*{anchor}' names no anchor; write '&{anchor}' before the value that is meant"
             )
-        self._add(self._anchors[anchor], place)
+        self._add(self._anchors[anchor], location)
 
     def _anchored(self, anchor: str | None, node: Node) -> None:
         if anchor is not None:
             self._anchors[anchor] = node
-        self._add(node, node.place)
+        self._add(node, node.location)
 
-    def _add(self, node: Node, place: Place) -> None:
+    def _add(self, node: Node, location: Location) -> None:
         if not self._open:
             if isinstance(node, Map):
                 self.root = node
             elif not (isinstance(node, Scalar) and node.value is None):
-                self._stop(place, "a policy file is a mapping: lines of the form 'key: value'")
+                self._stop(location, "a policy file is a mapping: lines of the form 'key: value'")
             return
         parent = self._open[-1]
         if isinstance(parent.node, Sequence):
             parent.node.items.append(node)
         elif parent.key is None:
-            parent.key = place, self._key(node, place)
+            parent.key = location, self._key(node, location)
             return
         else:
-            key_place, key = parent.key
+            key_location, key = parent.key
             parent.key = None
             if key == "<<":
                 parent.merges.append(node)
             elif first := parent.node.entries.get(key):
-                message = f"is written twice in one mapping; the first is at line {first.place.line}"
-                self._problem(key_place, message, key)
+                message = f"is written twice in one mapping; the first is at line {first.location.line}"
+                self._problem(key_location, message, key)
             else:
-                parent.node.entries[key] = Entry(key_place, node)
+                parent.node.entries[key] = Entry(key_location, node)
         parent.node.depth = max(parent.node.depth, node.depth + 1)
         if parent.node.depth > MAX_DEPTH:
-            self._too_deep(place)
+            self._too_deep(location)
         parent.node.size += node.size
         if parent.node.size > MAX_VALUES:
-            self._stop(place, f"more than {MAX_VALUES} values, counting what each alias stands for")
+            self._stop(location, f"more than {MAX_VALUES} values, counting what each alias stands for")
 
-    def _key(self, node: Node, place: Place) -> str:
+    def _key(self, node: Node, location: Location) -> str:
         # Keys are names, so they are taken as written: `on`, `no` and `1.10` too.
         if isinstance(node, Scalar) and (missing := (*node.unset, *node.empty)):
-            self._problem(place, f"the environment variable {missing[0]}, used in a key, is not set")
+            self._problem(location, f"the environment variable {missing[0]}, used in a key, is not set")
             return f"${{{missing[0]}}}"
         if not isinstance(node, Scalar) or node.value is None:
-            self._stop(place, "a key must be plain text")
+            self._stop(location, "a key must be plain text")
         return node.text
 
     def _merge(self, into: Map, merges: list[Node]) -> None:
@@ -249,22 +249,22 @@ class _Composer:
         for node in merges:
             for source in node.items if isinstance(node, Sequence) else [node]:
                 if not isinstance(source, Map):
-                    self._problem(node.place, "takes a mapping or a list of mappings", "<<")
+                    self._problem(node.location, "takes a mapping or a list of mappings", "<<")
                     continue
                 for key, entry in source.entries.items():
                     into.entries.setdefault(key, entry)
 
-    def _tagless(self, tag: str | None, place: Place) -> None:
+    def _tagless(self, tag: str | None, location: Location) -> None:
         if tag is not None:
             shown = tag.replace("tag:yaml.org,2002:", "!!")
-            self._problem(place, f"the tag '{shown}' is not understood; remove it")
+            self._problem(location, f"the tag '{shown}' is not understood; remove it")
 
-    def _too_deep(self, place: Place) -> NoReturn:
-        self._stop(place, f"nested more than {MAX_DEPTH} levels deep")
+    def _too_deep(self, location: Location) -> NoReturn:
+        self._stop(location, f"nested more than {MAX_DEPTH} levels deep")
 
-    def _problem(self, place: Place, message: str, key: str | None = None) -> None:
+    def _problem(self, location: Location, message: str, key: str | None = None) -> None:
         path = self._path()
-        self._problems.append(Problem.at(place, message, path if key is None else (*path, key)))
+        self._problems.append(Problem.at(location, message, path if key is None else (*path, key)))
 
     def _path(self) -> KeyPath:
         path: list[str | int] = []
@@ -275,8 +275,8 @@ class _Composer:
                 path.append(collection.key[1])
         return tuple(path)
 
-    def _stop(self, place: Place, message: str) -> NoReturn:
-        self._problem(place, message)
+    def _stop(self, location: Location, message: str) -> NoReturn:
+        self._problem(location, message)
         raise _Stop
 
 

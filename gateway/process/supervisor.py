@@ -25,11 +25,11 @@ from pathlib import Path
 
 from gateway.backends.launcher import Launch, launches
 from gateway.children.child import Child, OnLine
-from gateway.children.inheritance import INSTALLERS, inherited
+from gateway.children.environment import INSTALLERS, inherited
 from gateway.children.watchdog import PULSE_FD, Watchdog
 from gateway.identity.control import Control, make_room
 from gateway.policy.alone import not_shared
-from gateway.policy.keybook import ISSUED
+from gateway.policy.key_store import ISSUED
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
 from gateway.settings import SOCKET_FD, Settings

@@ -21,7 +21,7 @@ import uvicorn
 from gateway.children import watchdog
 from gateway.observe import logs, room
 from gateway.server.connection import Connection
-from gateway.server.crowd import Crowd, Room, descriptors
+from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits, descriptors
 from gateway.settings import SOCKET_FD, Settings, SettingsError
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def main() -> int:
 def _connections(settings: Settings) -> type[Connection]:
     """Connections within bounds of number, bytes and time."""
     limit = descriptors()
-    room = Room.of(
+    room = ConnectionLimits.of(
         settings.max_connections,
         settings.max_unauthenticated,
         settings.max_unauthenticated_per_address,
@@ -86,7 +86,7 @@ def _connections(settings: Settings) -> type[Connection]:
         patience = settings.read_timeout
         stall = settings.write_timeout
         max_rest = settings.max_body_bytes
-        crowd = Crowd(room)
+        limiter = ConnectionLimiter(room)
 
     return Bounded
 

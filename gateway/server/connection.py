@@ -1,12 +1,12 @@
 """uvicorn's HTTP/1.1 connection, with bounds on what a client may make us wait for and remember.
 
-uvicorn limits neither the size of a request's head nor the time a client takes to send one, so that a few slow or
-talkative connections could hold every file descriptor and all memory; nor the time in which one takes its answer. It
-also tells of a client that hangs up by a plain call (``HANGUP`` in the scope), where ASGI would need a task for each
-request just to wait for it.
+uvicorn limits neither the size of a request's head, nor the time a client takes to send it, nor the time it takes to
+read its answer, so that a few slow connections could hold every file descriptor and all memory. A disconnect is
+reported by a plain call (``CONNECTION_STATE`` in the scope), where ASGI would need a task for each request to wait for
+it.
 
-Two things that uvicorn does not put up with are accepted here: the offer to change the protocol, which a server may
-ignore (RFC 9110, section 7.8), and the end of a client's sending while it still waits for its answer.
+Two things that uvicorn rejects are accepted here: an ``Upgrade`` header, which a server may ignore (RFC 9110, section
+7.8), and a client that half-closes its connection while it waits for its answer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import BadRequest, GatewayError, Overloaded
-from gateway.server.crowd import Crowd
-from gateway.server.cycle import HANGUP, Cycle, Hangup
+from gateway.server.connection_limits import ConnectionLimiter
+from gateway.server.cycle import CONNECTION_STATE, ConnectionState, Cycle
 from gateway.server.half_close import HalfClosed
 
 SLOW = 10.0
@@ -40,7 +40,7 @@ class Connection(HttpToolsProtocol):
     """Bytes of a body that are passed over when its answer has been given before its end."""
     max_pipeline: ClassVar[int] = 100
     """Requests that may wait for the answer to the one before."""
-    crowd: ClassVar[Crowd | None] = None
+    limiter: ClassVar[ConnectionLimiter | None] = None
     """Bounds the number of connections."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ class Connection(HttpToolsProtocol):
         self._lingers = False
         self._passed_over = 0
         self._stalled: asyncio.TimerHandle | None = None
-        self._hangup = Hangup(self._proven)
+        self._hangup = ConnectionState(self._proven)
         self._half_closed: HalfClosed | None = None
         self._answering: RequestResponseCycle | None = None
         """Of requests that were sent one behind the other uvicorn knows the last alone."""
@@ -63,9 +63,9 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._sweeper = self.loop.call_later(self.patience, self._sweep)
-        if self.crowd is None:
+        if self.limiter is None:
             self._hangup.proven = True
-        elif self.crowd.enter(self):
+        elif self.limiter.enter(self):
             self.timeout_keep_alive = min(self.timeout_keep_alive, self.patience)  # type: ignore[assignment]
         else:
             self._tell(
@@ -84,15 +84,15 @@ class Connection(HttpToolsProtocol):
             self._stalled.cancel()
         if self._half_closed is not None:
             self._half_closed.cancel()
-        if self.crowd is not None:
-            self.crowd.left(self)
+        if self.limiter is not None:
+            self.limiter.left(self)
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
         super().connection_lost(exc)
         self._hangup.happened()
 
-    # what the crowd asks
+    # what the limiter asks
 
     @property
     def address(self) -> str:
@@ -108,8 +108,8 @@ class Connection(HttpToolsProtocol):
 
     def _proven(self) -> None:
         self.timeout_keep_alive = self.config.timeout_keep_alive
-        if self.crowd is not None:
-            self.crowd.know(self)
+        if self.limiter is not None:
+            self.limiter.know(self)
 
     # a client that does not read
 
@@ -206,7 +206,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return  # it is to be read again
         self._in_head, self._went_on = False, True
-        self.scope[HANGUP] = self._hangup  # type: ignore[literal-required]
+        self.scope[CONNECTION_STATE] = self._hangup  # type: ignore[literal-required]
         super().on_headers_complete()
         if isinstance(self.cycle, RequestResponseCycle):
             # uvicorn has no other place to say which class it is to be; nothing of it has run yet.

@@ -10,11 +10,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 TAKE_BY = "tollgate.take_by"
 """In the scope, set by whoever answers: when (on the loop's clock) a client that does not take its answer is left."""
-HANGUP = "tollgate.hangup"
-"""In the scope: the ``Hangup`` of the request's connection."""
+CONNECTION_STATE = "tollgate.connection_state"
+"""In the scope: the ``ConnectionState`` of the request's connection."""
 
 
-class Hangup:
+class ConnectionState:
     """What the layers above and the connection tell each other: that its client has gone, and that it is trusted.
 
     ``call`` is called when the client has gone, for whoever serves the connection's present request.

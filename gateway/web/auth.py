@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.server.cycle import HANGUP, Hangup
+from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.sidecar.api import ACCOUNT
-from gateway.web.context import Context
+from gateway.web.context import RequestContext
 
 
-class Auth:
+class AuthMiddleware:
     """Default-deny: a request without a valid key goes no further, whatever its path."""
 
     def __init__(self, app: ASGIApp, *, public: Collection[str]) -> None:
@@ -20,9 +20,9 @@ class Auth:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self._public:
-            context = Context.of(scope)
+            context = RequestContext.of(scope)
             context.principal = await context.runtime.authenticator.principal(scope)
-            peer: Hangup | None = scope.get(HANGUP)
+            peer: ConnectionState | None = scope.get(CONNECTION_STATE)
             if peer is not None and not peer.proven:
                 peer.prove()
             ACCOUNT.set(context.principal.tenant)  # for whatever this request's task does

@@ -8,8 +8,8 @@ from types import TracebackType
 from starlette.types import Receive, Scope
 
 from gateway.errors import BodyTooLarge
-from gateway.server.cycle import HANGUP, Hangup
-from gateway.web.coding import Inflater, coding_of
+from gateway.server.cycle import CONNECTION_STATE, ConnectionState
+from gateway.web.content_coding import Inflater, coding_of
 
 
 class ClientLeft(Exception):
@@ -69,7 +69,7 @@ class WhileConnected:
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._hangup: Hangup | None = scope.get(HANGUP)
+        self._hangup: ConnectionState | None = scope.get(CONNECTION_STATE)
         self._receive = receive
         self._left = False
         self._watcher: asyncio.Task[None] | None = None

@@ -21,7 +21,7 @@ _KEY = "tollgate.context"
 
 
 @dataclass(slots=True)
-class Context:
+class RequestContext:
     request_id: str
     runtime: Runtime
     """The policy generation in force when the request arrived; it serves the request to its end."""
@@ -46,5 +46,5 @@ class Context:
         scope[_KEY] = self
 
     @staticmethod
-    def of(scope: Scope) -> Context:
-        return cast("Context", scope[_KEY])
+    def of(scope: Scope) -> RequestContext:
+        return cast("RequestContext", scope[_KEY])

@@ -75,7 +75,7 @@ def _pattern(origin: str) -> str:
     return re.escape(origin).replace(r":\*", r"(:\d+)?").replace(r"\*\.", r"([a-z0-9_-]+\.)+")
 
 
-class Cors:
+class CorsMiddleware:
     """The outermost layer of all: refusals and faults need these headers, too, or no page could read them.
 
     Off while the policy names no origin. A preflight is answered without a key, as browsers send none with it.

@@ -8,16 +8,16 @@ from typing import cast
 from starlette.routing import Route
 from starlette.types import Scope
 
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
+from gateway.web.body_parser import BodyParser
 from gateway.web.dialect import is_anthropics
 from gateway.web.endpoints import health, requests
 from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
-from gateway.web.operator import Operator
-from gateway.web.reading import Reader
+from gateway.web.operator_token import OperatorToken
 from gateway.wire import openai_chat, openai_completions, openai_models
 from gateway.wire.answer import Dialect
 from gateway.wire.anthropic import models as anthropic_models
@@ -37,15 +37,15 @@ def error_writer(scope: Scope) -> ErrorWriter:
 
 def build(
     metrics: Metrics,
-    aside: Aside,
-    operator: Operator,
+    pool: ProcessPool,
+    operator: OperatorToken,
     *,
     max_body: int,
     heartbeat: float,
     leaving: Path | None = None,
     metrics_age: float = 1.0,
 ) -> list[Route]:
-    reader = Reader(aside)
+    reader = BodyParser(pool)
 
     def generating(front: Front) -> Generate:
         return Generate(front, reader, max_body=max_body, heartbeat=heartbeat)
@@ -66,5 +66,5 @@ def build(
         Route("/v1/requests/{request_id}", requests.receipt),
         Route("/healthz", health.healthz),
         Route("/readyz", health.ReadyPage(leaving, operator).page),
-        Route("/metrics", health.MetricsPage(metrics, aside, operator, age=metrics_age).page),
+        Route("/metrics", health.MetricsPage(metrics, pool, operator, age=metrics_age).page),
     ]

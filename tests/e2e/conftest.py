@@ -48,7 +48,11 @@ def children(parent: int, *words: str) -> list[int]:
             ppid = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if ppid == parent and set(words) <= set(command) and not any(w.endswith("leash.py") for w in command):
+        if (
+            ppid == parent
+            and set(words) <= set(command)
+            and not any(w.endswith("die_with_parent.py") for w in command)
+        ):
             found.append(int(entry.name))
     return found
 

@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message
 
 from gateway.caching.exact import MemoryAnswers
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
-from gateway.policy.revocation import Withdrawn
+from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Policy
 from gateway.rendered import Repeats
 from gateway.runtime import Generations
 from gateway.web import routes
 from gateway.web.auth import Auth
-from gateway.web.door import Door
-from gateway.web.operator import Operator
-from gateway.web.paths import Paths
+from gateway.web.error_middleware import ErrorMiddleware
+from gateway.web.operator_token import OperatorToken
+from gateway.web.router import Router
 from tests.serving import key
 
 pytestmark = pytest.mark.anyio
@@ -242,12 +242,14 @@ async def a_world(state: Path) -> AsyncIterator[World]:
     async def lifespan(app: object) -> AsyncIterator[None]:
         yield
 
-    paths = Paths(
-        routes.build(metrics, Aside(), Operator(None), max_body=10_000, heartbeat=0),
+    paths = Router(
+        routes.build(metrics, ProcessPool(), OperatorToken(None), max_body=10_000, heartbeat=0),
         lifespan,
     )
     guarded = Auth(paths, public=routes.PUBLIC)
-    app = Door(guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer)
+    app = ErrorMiddleware(
+        guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer
+    )
     world = World(app, generations, metrics)
     await world.take_up(a_policy())
     try:
@@ -315,7 +317,7 @@ async def live(world: World, steps: list[Any]) -> None:
                     for name in list(answers._entries):
                         answers.evict(name)
             case "revoke":
-                world.generations.withdraw(Withdrawn(gone=frozenset({"acme-1"})))
+                world.generations.withdraw(RevokedKeys(gone=frozenset({"acme-1"})))
             case str():
                 await world.take_up(POLICIES[step])
             case ((path, body), token, headers, times):

@@ -47,11 +47,12 @@ class Gateway:
     def workers(self) -> list[int]:
         """Process ids of the processes that serve."""
         commands = {pid: _command(pid).split(b"\0") for pid in descendants(self.pid)}
-        # Each has a guard beside it, with the same words in its command (gateway/children/leash.py).
+        # Each has a guard beside it, with the same words in its command (gateway/children/die_with_parent.py).
         return [
             pid
             for pid, words in commands.items()
-            if b"gateway.process.worker" in words and not any(word.endswith(b"leash.py") for word in words)
+            if b"gateway.process.worker" in words
+            and not any(word.endswith(b"die_with_parent.py") for word in words)
         ]
 
     def write(self, policy: dict[str, Any], name: str = "gateway.yaml") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Self
 
-from gateway.children.aside import Aside, Crowded, Died
+from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.errors import GuardUnavailable
 from gateway.guards.actions.offload import AT_ONCE_WEIGHED
 from gateway.guards.scanners import toxicity
@@ -85,10 +85,10 @@ class Moderator:
         fast: Fast,
         model: Callable[[ToxicityGuard], Model],
         judges: Mapping[str, Judge] | None = None,
-        aside: Aside | None = None,
+        pool: ProcessPool | None = None,
     ) -> None:
-        """``aside`` is where ``fast``, then a function of a module's top level, reads long texts."""
-        self._aside = aside
+        """``pool`` is where ``fast``, then a function of a module's top level, reads long texts."""
+        self._pool = pool
         self._guards = [(name, one) for name, one in guards.items() if isinstance(one, ToxicityGuard)]
         self._keepers = [one for one in guards.values() if one.action == "local"]
         self._fast = fast
@@ -101,7 +101,7 @@ class Moderator:
         guards: Mapping[str, AnyGuard],
         sidecar: Sidecar,
         judges: Mapping[str, Judge] | None = None,
-        aside: Aside | None = None,
+        pool: ProcessPool | None = None,
     ) -> Self:
         """With what comes with the gateway."""
 
@@ -109,7 +109,7 @@ class Moderator:
             own = guard.classifier
             return toxicity.scorer(sidecar) if own is None else toxicity.classifier(sidecar, own)
 
-        return cls(guards, _probabilities, model, judges, aside)
+        return cls(guards, _probabilities, model, judges, pool)
 
     async def handle(self, call: Call) -> Chunks:
         """A ``Handler``: for each text of ``call.request.params["input"]`` a chunk with ``{"moderation": result}``.
@@ -171,17 +171,17 @@ class Moderator:
     async def _quick(self, texts: Sequence[str], guard: ToxicityGuard, call: Call) -> list[Scores]:
         scores: list[Scores] = [{} for _ in texts]
         owners, pieces = _pieces(texts)
-        aside = self._aside if sum(map(len, texts)) > AT_ONCE_WEIGHED else None
-        step = SLICE if aside is not None else 1
+        pool = self._pool if sum(map(len, texts)) > AT_ONCE_WEIGHED else None
+        step = SLICE if pool is not None else 1
         for start in range(0, len(pieces), step):
             some = pieces[start : start + step]
-            if aside is None:
+            if pool is None:
                 found = _all(self._fast, some)
                 await asyncio.sleep(0)
             else:
                 try:
-                    found = await aside.run(call.principal.tenant, guard.timeout, _all, self._fast, some)
-                except (TimeoutError, Crowded, Died) as error:
+                    found = await pool.run(call.principal.tenant, guard.timeout, _all, self._fast, some)
+                except (TimeoutError, PoolBusy, ProcessDied) as error:
                     raise _unavailable() from error
             for owner, one in zip(owners[start : start + step], found, strict=True):
                 _raise(scores[owner], one)

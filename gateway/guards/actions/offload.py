@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 
-from gateway.children.aside import Aside, Crowded, Died
+from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.guards.actions.pieces import PIECE
 from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.policy.schema import Policy
@@ -31,24 +31,24 @@ _KEPT = 16
 _Piece = tuple[str, Origin]
 
 
-def build_offloads(policy: Policy, aside: Aside | None, judged: Container[str]) -> dict[str, Offload]:
-    """By the guard's name, as ``build_scanners`` has them; none without ``aside``. ``judged`` have a judge."""
-    if aside is None:
+def build_offloads(policy: Policy, pool: ProcessPool | None, judged: Container[str]) -> dict[str, Offload]:
+    """By the guard's name, as ``build_scanners`` has them; none without ``pool``. ``judged`` have a judge."""
+    if pool is None:
         return {}
-    return {name: Offload(guard, aside, is_judged=name in judged) for name, guard in policy.guards.items()}
+    return {name: Offload(guard, pool, is_judged=name in judged) for name, guard in policy.guards.items()}
 
 
 class Offload:
-    """The fast tier of one guard. ``aside`` has the processes, one at a time for a tenant."""
+    """The fast tier of one guard. ``pool`` has the processes, one at a time for a tenant."""
 
-    def __init__(self, config: AnyGuard, aside: Aside, *, is_judged: bool = False) -> None:
+    def __init__(self, config: AnyGuard, pool: ProcessPool, *, is_judged: bool = False) -> None:
         """``is_judged``: there is a judge for what the fast tier leaves open."""
         weighs = isinstance(config, InjectionGuard | ToxicityGuard)
         unproven = isinstance(config, TopicsGuard) and not are_linear(config.patterns)
         self._at_once = 0 if unproven else AT_ONCE_WEIGHED if weighs else AT_ONCE
         self.piece = PIECE if weighs or unproven else _PIECE_OF_FORMS
         """Characters that are scanned at once."""
-        self._aside = aside
+        self._pool = pool
         self._timeout = config.timeout
         self._there = _There(pickle.dumps((config, is_judged), pickle.HIGHEST_PROTOCOL))
 
@@ -59,10 +59,10 @@ class Offload:
     async def quick(self, owner: str, pieces: Sequence[_Piece]) -> list[Verdict | None]:
         """As ``Scanner.quick``, piece by piece. Raises ``TimeoutError`` for all of them, and ``Unscanned``."""
         try:
-            return await self._aside.run(owner, self._timeout, self._there.scan, pieces)
-        except Crowded:
+            return await self._pool.run(owner, self._timeout, self._there.scan, pieces)
+        except PoolBusy:
             raise Unscanned(f"no process was free within {LINE:g} s") from None
-        except Died as error:
+        except ProcessDied as error:
             raise Unscanned(str(error)) from None
 
 

@@ -8,9 +8,9 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.web.body import ClientLeft, WhileConnected, read_body
-from gateway.web.context import Context
+from gateway.web.body_parser import BodyParser
+from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call
-from gateway.web.reading import Reader
 from gateway.web.responses import send_body
 from gateway.wire.anthropic.request_reader import read_count_request
 
@@ -25,12 +25,12 @@ class CountTokens:
     For other models, and while it cannot be asked, the count is what quotas think.
     """
 
-    def __init__(self, reader: Reader, *, max_body: int) -> None:
+    def __init__(self, reader: BodyParser, *, max_body: int) -> None:
         self._reader = reader
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = Context.of(scope)
+        context = RequestContext.of(scope)
         try:
             data = await read_body(scope, receive, self._max_body)
             limits, owner = context.runtime.policy.limits, context.caller().tenant

@@ -23,9 +23,9 @@ from gateway.policy.schema import parse_duration
 from gateway.server.cycle import TAKE_BY
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
-from gateway.web.context import Context
+from gateway.web.body_parser import BodyParser
+from gateway.web.context import RequestContext
 from gateway.web.event_stream import EventStream
-from gateway.web.reading import Reader
 from gateway.web.responses import Headers, send_body
 from gateway.wire.body import with_model
 from gateway.wire.front import EventWriter, Front
@@ -42,7 +42,7 @@ _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
 class Generate:
     """The ASGI endpoint of one dialect."""
 
-    def __init__(self, front: Front, reader: Reader, *, max_body: int, heartbeat: float) -> None:
+    def __init__(self, front: Front, reader: BodyParser, *, max_body: int, heartbeat: float) -> None:
         """``heartbeat`` is the longest silence, in seconds, of a stream that is under way; 0 is without bound."""
         self._front = front
         self._reader = reader
@@ -50,7 +50,7 @@ class Generate:
         self._heartbeat = heartbeat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = Context.of(scope)
+        context = RequestContext.of(scope)
         try:
             data = await read_body(scope, receive, self._max_body)
             limits, owner = context.runtime.policy.limits, context.caller().tenant
@@ -77,7 +77,7 @@ class Generate:
             return
         context.runtime.repeats.keep(self._front, call, data)
 
-    async def _repeat(self, context: Context, scope: Scope, data: bytes, send: Send) -> bool:
+    async def _repeat(self, context: RequestContext, scope: Scope, data: bytes, send: Send) -> bool:
         """Whether an answer stood ready. It waits for nothing, so nobody watches for its client to leave."""
         found = context.runtime.repeats.answer(
             self._front,
@@ -176,7 +176,7 @@ def _event(events: EventWriter, chunk: Chunk) -> bytes:
     return events.event(chunk) if chunk.comment is None else events.comment(chunk.comment)
 
 
-def make_call(context: Context, request: ChatRequest, scope: Scope) -> Call:
+def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Call:
     """The call for the pipeline. Raises ``UnknownModel``, alike for what is not there and what is not allowed."""
     principal = context.caller()
     policy = context.runtime.policy

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.backends.readiness import Verdict
-from gateway.children.aside import Aside, Died
+from gateway.children.process_pool import ProcessDied, ProcessPool
 from gateway.errors import Overloaded, UnknownModel
 from gateway.observe.metrics import KIND, Metrics, render_shared
-from gateway.web.context import Context
-from gateway.web.operator import Operator
+from gateway.web.context import RequestContext
+from gateway.web.operator_token import OperatorToken
 
 PATIENCE = 10.0
 """Seconds in which the figures of all workers can be added up."""
@@ -32,7 +32,7 @@ async def healthz(request: Request) -> Response:
 class ReadyPage:
     """``leaving`` exists once the gateway is to stop (``gateway.process.supervisor``)."""
 
-    def __init__(self, leaving: Path | None, operator: Operator) -> None:
+    def __init__(self, leaving: Path | None, operator: OperatorToken) -> None:
         self._leaving = leaving
         self._operator = operator
 
@@ -45,7 +45,7 @@ class ReadyPage:
         """
         if self._leaving is not None and self._leaving.exists():
             return _not_ready({"status": "stopping"}, 1.0)
-        runtime = Context.of(request.scope).runtime
+        runtime = RequestContext.of(request.scope).runtime
         verdict = await runtime.readiness.verdict()
         told = self._operator.asks(request.scope)
         ready = verdict.ready
@@ -77,10 +77,10 @@ def _not_ready(body: Mapping[str, object], retry_after: float) -> Response:
 class MetricsPage:
     """However often it is asked for, it is written at most once in ``age`` seconds, and one at a time."""
 
-    def __init__(self, metrics: Metrics, aside: Aside, operator: Operator, *, age: float) -> None:
+    def __init__(self, metrics: Metrics, pool: ProcessPool, operator: OperatorToken, *, age: float) -> None:
         self._age = age
         self._metrics = metrics
-        self._aside = aside
+        self._pool = pool
         self._operator = operator
         self._writing = asyncio.Lock()
         self._written = -math.inf
@@ -101,6 +101,6 @@ class MetricsPage:
             return self._metrics.render()
         self._metrics.flush()
         try:
-            return await self._aside.run("", PATIENCE, render_shared, folder)
-        except (TimeoutError, Died):
+            return await self._pool.run("", PATIENCE, render_shared, folder)
+        except (TimeoutError, ProcessDied):
             raise Overloaded("The figures could not be added up. Try again.", retry_after=1.0) from None

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from gateway.errors import UnknownModel
 from gateway.policy.schema import Model
 from gateway.runtime import Runtime
-from gateway.web.context import Context
+from gateway.web.context import RequestContext
 from gateway.web.dialect import is_anthropics
 from gateway.wire.openai_models import Catalogue, Listed
 
@@ -21,13 +21,13 @@ class Models:
         self._anthropic = anthropic
 
     async def all(self, request: Request) -> Response:
-        found = _visible(Context.of(request.scope))
+        found = _visible(RequestContext.of(request.scope))
         return JSONResponse(self._catalogue(request).write_list(found, request.query_params))
 
     async def one(self, request: Request) -> Response:
         """Raises ``UnknownModel``. An id may hold slashes, percent-encoded or not."""
         wanted = request.path_params["model"]
-        for model in _visible(Context.of(request.scope)):
+        for model in _visible(RequestContext.of(request.scope)):
             if model.id == wanted:
                 return JSONResponse(self._catalogue(request).write_one(model))
         raise UnknownModel.named(wanted)
@@ -36,7 +36,7 @@ class Models:
         return self._anthropic if is_anthropics(request.scope) else self._openai
 
 
-def _visible(context: Context) -> list[Listed]:
+def _visible(context: RequestContext) -> list[Listed]:
     runtime, caller = context.runtime, context.caller()
     return [
         Listed(shown, runtime.created, owner)

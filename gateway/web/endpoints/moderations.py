@@ -11,8 +11,8 @@ from gateway.errors import GatewayError
 from gateway.guards.actions.moderator import MODEL
 from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.body import ClientLeft, WhileConnected, read_body
-from gateway.web.context import Context
-from gateway.web.reading import Reader
+from gateway.web.body_parser import BodyParser
+from gateway.web.context import RequestContext
 from gateway.web.responses import send_body
 from gateway.wire import openai_moderations
 
@@ -22,12 +22,12 @@ class Moderations:
     tokens do not.
     """
 
-    def __init__(self, reader: Reader, *, max_body: int) -> None:
+    def __init__(self, reader: BodyParser, *, max_body: int) -> None:
         self._reader = reader
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = Context.of(scope)
+        context = RequestContext.of(scope)
         try:
             data = await read_body(scope, receive, self._max_body)
             limits, owner = context.runtime.policy.limits, context.caller().tenant
@@ -49,7 +49,7 @@ class Moderations:
             return
 
 
-def _call(context: Context, texts: list[str], scope: Scope) -> Call:
+def _call(context: RequestContext, texts: list[str], scope: Scope) -> Call:
     """The texts travel as a parameter: as a prompt they would count as tokens."""
     headers = dict(scope["headers"])
     return Call(

@@ -7,12 +7,12 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.errors import NotFound, UpstreamUnavailable
 from gateway.stores.store import StoreDown
-from gateway.web.context import Context
+from gateway.web.context import RequestContext
 
 
 async def receipt(request: Request) -> Response:
     """A tenant sees its own requests only; anyone else's are as if they did not exist. Raises ``NotFound``."""
-    context = Context.of(request.scope)
+    context = RequestContext.of(request.scope)
     wanted = request.path_params["request_id"]
     try:
         found = await context.runtime.receipts.find(context.caller().tenant, wanted)

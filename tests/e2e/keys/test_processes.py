@@ -47,7 +47,9 @@ def environments(*words: str) -> list[dict[str, str]]:
                 lines = (entry / "environ").read_text().split("\0")
             except OSError:
                 continue
-            if set(words) <= set(command) and not any(word.endswith("leash.py") for word in command):
+            if set(words) <= set(command) and not any(
+                word.endswith("die_with_parent.py") for word in command
+            ):
                 found.append(dict(line.split("=", 1) for line in lines if "=" in line))
     return found
 

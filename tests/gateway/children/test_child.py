@@ -197,7 +197,7 @@ def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_the_leash_does_not_start_what_has_no_parent_any_more(tmp_path: Path) -> None:
-    leash = Path(sys.modules["gateway.children.child"].__file__ or "").with_name("leash.py")
+    leash = Path(sys.modules["gateway.children.child"].__file__ or "").with_name("die_with_parent.py")
     file = tmp_path / "ran"
     done = subprocess.run(
         [sys.executable, leash, "1", "touch", file], capture_output=True, text=True, check=False

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gateway.__main__ import main
-from gateway.identity.keys import KeyRing, hash_key
+from gateway.identity.api_keys import KeyRing, hash_key
 from gateway.policy.loader import load_policy
 
 Run = Callable[..., tuple[int, str, str]]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import AuthUnavailable, Forbidden, Unauthenticated
+from gateway.identity.api_keys import hash_key
 from gateway.identity.client_address import ClientAddress
-from gateway.identity.keys import hash_key
-from gateway.policy.revocation import Withdrawn
+from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Budget, Quotas
 from gateway.types import Principal
 from tests.gateway.identity.conftest import Authenticate, at_once, scope
@@ -106,11 +106,11 @@ async def test_the_development_key_needs_a_policy_without_any_other_way_in(
 
 async def test_revoked_ids(authenticator: Authenticate) -> None:
     made = authenticator(keys=[key("a"), key("b")])
-    made.withdraw(Withdrawn(gone=frozenset({"a"})))
+    made.withdraw(RevokedKeys(gone=frozenset({"a"})))
     with pytest.raises(Unauthenticated, match="Incorrect API key provided"):
         await made.principal(scope("a"))
     await made.principal(scope("b"))
-    made.withdraw(Withdrawn())
+    made.withdraw(RevokedKeys())
     await made.principal(scope("a"))
 
 
@@ -118,13 +118,13 @@ async def test_what_stands_in_a_file_that_cannot_be_read_is_neither_good_nor_bad
     authenticator: Authenticate,
 ) -> None:
     made = authenticator(keys=[key("a"), key("b"), key("c")])
-    made.withdraw(Withdrawn(frozenset({"c"}), frozenset({"a"}), ("keys.yaml",)))
+    made.withdraw(RevokedKeys(frozenset({"c"}), frozenset({"a"}), ("keys.yaml",)))
     await made.principal(scope("b"))
     for text in ("a", "c", "never heard of"):  # each may stand there
         with pytest.raises(AuthUnavailable) as caught:
             await made.principal(scope(text))
         assert caught.value.status == 503 and caught.value.retry_after
-    made.withdraw(Withdrawn(frozenset({"c"}), frozenset({"a"})))
+    made.withdraw(RevokedKeys(frozenset({"c"}), frozenset({"a"})))
     with pytest.raises(Unauthenticated):
         await made.principal(scope("never heard of"))
 

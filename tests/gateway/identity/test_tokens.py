@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import AuthUnavailable, Unauthenticated
 from gateway.identity import jwt as module
+from gateway.identity.api_keys import digest_of, hash_key
 from gateway.identity.authenticator import Authenticator
 from gateway.identity.jwt import read
-from gateway.identity.keys import digest_of, hash_key
 from gateway.types import Principal
 from tests.fakes import policy
 from tests.gateway.identity import issuer

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.identity.keys import hash_key
+from gateway.identity.api_keys import hash_key
 from gateway.policy import files
 from gateway.policy.loader import Loaded
 from gateway.policy.problems import PolicyError
 from gateway.policy.reload import PolicyWatcher
-from gateway.policy.revocation import Withdrawn
+from gateway.policy.revoked_keys import RevokedKeys
 
 pytestmark = pytest.mark.anyio
 
@@ -220,8 +220,8 @@ def with_keys(*names: str) -> str:
     return "keys:\n" + "".join(f"  - {{id: {name}, sha256: '{hash_key(name)}'}}\n" for name in names)
 
 
-def gone(*ids: str) -> Withdrawn:
-    return Withdrawn(gone=frozenset(ids))
+def gone(*ids: str) -> RevokedKeys:
+    return RevokedKeys(gone=frozenset(ids))
 
 
 async def test_keys_that_cannot_be_told_are_in_force_and_told_later(
@@ -247,7 +247,7 @@ async def test_keys_that_cannot_be_told_are_in_force_and_told_later(
 
 
 async def test_a_key_taken_out_of_a_broken_folder_is_told(folder: Path) -> None:
-    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b", "c"))
     async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")
@@ -266,7 +266,7 @@ async def test_a_key_taken_out_of_a_broken_folder_is_told(folder: Path) -> None:
 
 
 async def test_broken_yaml_is_no_revocation(folder: Path) -> None:
-    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
     async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
         for mishap in ("keys: [" + with_keys("a", "b"), with_keys("a", "b") + "nonsense: 1\n"):
@@ -279,12 +279,12 @@ async def test_broken_yaml_is_no_revocation(folder: Path) -> None:
 async def test_keys_of_a_file_that_cannot_be_read_do_not_count(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
     async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
         both = watcher.keys_in_force
         keys.write_text("")  # as does a disk that is full
-        await until(lambda: told == [Withdrawn(unsure=frozenset("ab"), unread=(str(keys),))])
+        await until(lambda: told == [RevokedKeys(unsure=frozenset("ab"), unread=(str(keys),))])
         assert watcher.keys_in_force != both and not watcher.lets_in(hash_key("a"))
         (said,) = (record for record in caplog.records if "2 keys are refused" in record.getMessage())
         assert said.levelno == logging.ERROR and str(keys) in said.getMessage()
@@ -299,14 +299,14 @@ async def test_keys_of_a_file_that_cannot_be_read_do_not_count(
 
 
 async def test_keys_of_a_file_that_vanishes_do_not_count(folder: Path) -> None:
-    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
     async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")  # so that nothing can be taken up
         keys.unlink()
         await until(lambda: told == [gone("a", "b")])
         shutil.rmtree(folder)
-        await until(lambda: told[-1] == Withdrawn(unsure=frozenset("ab")))
+        await until(lambda: told[-1] == RevokedKeys(unsure=frozenset("ab")))
         os.mkdir(folder)
         (folder / "gateway.yaml").write_text(policy("two") + with_keys("b"))
         await until(lambda: watcher.generation == 2)
@@ -314,7 +314,7 @@ async def test_keys_of_a_file_that_vanishes_do_not_count(folder: Path) -> None:
 
 
 async def test_a_mishap_does_not_bring_a_revoked_key_back(folder: Path) -> None:
-    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
     async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")
@@ -328,7 +328,7 @@ async def test_a_mishap_does_not_bring_a_revoked_key_back(folder: Path) -> None:
 
 
 async def test_a_taker_that_fails_does_not_keep_a_revoked_key(folder: Path) -> None:
-    told, taker = list[Withdrawn](), Taker()
+    told, taker = list[RevokedKeys](), Taker()
     (folder / "keys.yaml").write_text(with_keys("a", "b"))
     async with PolicyWatcher(folder, taker, on_withdrawn=told.append, interval=POLL):
         taker.failing = True
@@ -337,7 +337,7 @@ async def test_a_taker_that_fails_does_not_keep_a_revoked_key(folder: Path) -> N
 
 
 async def test_a_start_with_the_fallback_tells_at_once(folder: Path, tmp_path: Path) -> None:
-    good, told = tmp_path / "good", list[Withdrawn]()
+    good, told = tmp_path / "good", list[RevokedKeys]()
     good.mkdir()
     (good / "gateway.yaml").write_text(policy("good") + with_keys("a", "b"))
     (folder / "gateway.yaml").write_text(with_keys("a"))  # and no version
@@ -379,7 +379,7 @@ async def test_a_file_that_never_stands_still_keeps_no_other_waiting(folder: Pat
 
 
 async def test_keys_that_a_file_loses_do_not_wait_for_it_to_stand_still(folder: Path) -> None:
-    keys, told = folder / "keys.yaml", list[Withdrawn]()
+    keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
     async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
         with rewritten(keys, with_keys("a")):

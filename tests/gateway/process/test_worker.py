@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.identity.keys import hash_key
+from gateway.identity.api_keys import hash_key
 from gateway.process.supervisor import listen
 from gateway.settings import Settings
 

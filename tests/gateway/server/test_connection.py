@@ -14,8 +14,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from gateway.server.connection import Connection
-from gateway.server.crowd import Crowd, Room
-from gateway.server.cycle import HANGUP, TAKE_BY
+from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits
+from gateway.server.cycle import CONNECTION_STATE, TAKE_BY
 
 pytestmark = pytest.mark.anyio
 
@@ -37,12 +37,12 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         length += len(message.get("body", b""))
         more = message.get("more_body", False)
     if scope["path"] == "/proven":
-        scope[HANGUP].prove()
+        scope[CONNECTION_STATE].prove()
     if scope["path"] == "/timed":
         scope[TAKE_BY] = asyncio.get_running_loop().time() + PATIENCE
     if scope["path"] in ("/endless", "/timed"):
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while not scope[HANGUP].gone:
+        while not scope[CONNECTION_STATE].gone:
             await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
             await asyncio.sleep(0)
         left.set()
@@ -50,11 +50,11 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/large":
         size = b"%d" % LARGE
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", size)]})
-        scope[HANGUP].call = left.set
+        scope[CONNECTION_STATE].call = left.set
         await send({"type": "http.response.body", "body": b"x" * LARGE})
         return
     if scope["path"] == "/waits":
-        scope[HANGUP].call = left.set
+        scope[CONNECTION_STATE].call = left.set
         await left.wait()
         return
     if scope["path"] == "/slow":
@@ -324,7 +324,7 @@ async def test_too_many_requests_in_line_are_no_fault_of_ours(caplog: pytest.Log
 
 
 async def test_strangers_make_room_for_strangers_but_not_who_proved_a_key() -> None:
-    async with running(crowd=Crowd(Room(100, 3, 3))) as address:
+    async with running(limiter=ConnectionLimiter(ConnectionLimits(100, 3, 3))) as address:
         known_reader, known_writer = await asyncio.open_connection(*address)
         known_writer.write(b"GET /proven HTTP/1.1\r\n\r\n")
         assert await answer(known_reader) == (200, b"0")
@@ -343,7 +343,7 @@ async def test_strangers_make_room_for_strangers_but_not_who_proved_a_key() -> N
 
 
 async def test_one_too_many_is_told_so() -> None:
-    async with running(crowd=Crowd(Room(1, 1, 1))) as address:
+    async with running(limiter=ConnectionLimiter(ConnectionLimits(1, 1, 1))) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET /proven HTTP/1.1\r\n\r\nGET /slow HTTP/1.1\r\n\r\n")
         assert await answer(reader) == (200, b"0")
@@ -357,7 +357,7 @@ async def test_one_too_many_is_told_so() -> None:
 
 
 async def test_a_stranger_rests_no_longer_than_a_request_may_take() -> None:
-    async with running(crowd=Crowd(Room(9, 9, 9)), patience=PATIENCE) as address:
+    async with running(limiter=ConnectionLimiter(ConnectionLimits(9, 9, 9)), patience=PATIENCE) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         assert await answer(reader) == (200, b"0")

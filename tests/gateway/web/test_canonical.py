@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
 from gateway.web import routes
 from gateway.web.canonical import UNVERSIONED, canonical
-from gateway.web.operator import Operator
-from gateway.web.paths import Paths
-from gateway.web.unserved import INSTEAD, explanation
+from gateway.web.operator_token import OperatorToken
+from gateway.web.router import Router
+from gateway.web.unsupported_paths import INSTEAD, explanation
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,10 @@ def test_azures_paths_name_the_model(path: str, expected: tuple[str, str | None]
 
 
 def served() -> list[str]:
-    return [route.path for route in routes.build(Metrics(), Aside(), Operator(None), max_body=1, heartbeat=1)]
+    return [
+        route.path
+        for route in routes.build(Metrics(), ProcessPool(), OperatorToken(None), max_body=1, heartbeat=1)
+    ]
 
 
 def test_every_path_under_v1_may_come_without_it() -> None:
@@ -78,8 +81,8 @@ def test_nothing_that_is_served_is_said_not_to_be() -> None:
 
 @pytest.mark.parametrize("start", INSTEAD)
 def test_what_is_not_served_names_what_is(start: str) -> None:
-    paths = Paths(
-        routes.build(Metrics(), Aside(), Operator(None), max_body=1, heartbeat=1),
+    paths = Router(
+        routes.build(Metrics(), ProcessPool(), OperatorToken(None), max_body=1, heartbeat=1),
         lambda router: None,
     )  # type: ignore[arg-type,return-value]
     for path in (start, f"{start}/more"):

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.guards.actions.moderator import CATEGORIES, Moderator
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
@@ -26,10 +26,10 @@ from gateway.stages.quota import quota
 from gateway.stages.trace import trace
 from gateway.stores.memory import MemoryStore
 from gateway.types import Handler, Principal
-from gateway.web.context import Context
-from gateway.web.door import Door
+from gateway.web.body_parser import BodyParser
+from gateway.web.context import RequestContext
 from gateway.web.endpoints.moderations import Moderations
-from gateway.web.reading import Reader
+from gateway.web.error_middleware import ErrorMiddleware
 from gateway.web.routes import error_writer
 from tests.fakes import policy
 
@@ -50,13 +50,13 @@ class Served:
             handler = stage(handler)
         books = Books(Metrics(), None)
         runtime = SimpleNamespace(policy=rules_, moderator=handler, in_use=nullcontext, books=books)
-        endpoint: ASGIApp = Moderations(Reader(Aside()), max_body=100_000)
+        endpoint: ASGIApp = Moderations(BodyParser(ProcessPool()), max_body=100_000)
 
         async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
-            Context.of(scope).principal = Principal("k", "acme")
+            RequestContext.of(scope).principal = Principal("k", "acme")
             await endpoint(scope, receive, send)
 
-        self.app = Door(
+        self.app = ErrorMiddleware(
             authenticated,
             current=lambda: cast("Runtime", runtime),
             metrics=self.metrics,

@@ -184,7 +184,7 @@ def test_several_choices_and_raw_prompts_are_refused() -> None:
 def test_turns_of_one_role_become_one() -> None:
     assert turns(
         USER,
-        {"role": "developer", "content": "Aside."},
+        {"role": "developer", "content": "ProcessPool."},
         {"role": "user", "content": [text("there"), text("")]},
         {"role": "assistant", "content": "Yes?"},
         {"role": "user", "content": "Bye"},

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.errors import GuardUnavailable
 from gateway.findings import Finding
 from gateway.guards.actions.moderator import CATEGORIES, OVERLAP, PIECE, SLICE, Moderator, _pieces
@@ -258,19 +258,17 @@ async def test_the_receipt_holds_no_text() -> None:
 
 
 async def test_long_texts_are_read_in_another_process() -> None:
-    aside = Aside(1)
-    there = Moderator(
-        guarded(a={"checks": ["fast"]}).guards, _where, lambda guard: Model().score, aside=aside
-    )
+    pool = ProcessPool(1)
+    there = Moderator(guarded(a={"checks": ["fast"]}).guards, _where, lambda guard: Model().score, pool=pool)
     text = "word " * 1000
     (long,) = await results(there, text)
     (short,) = await results(there, "word")
     assert (long["flagged"], short["flagged"]) == (True, False)
     quick = guarded(a={"checks": ["fast"]}).guards
-    own = [Moderator.of(quick, cast("Sidecar", None), aside=one) for one in (aside, None)]
+    own = [Moderator.of(quick, cast("Sidecar", None), pool=one) for one in (pool, None)]
     found = [await results(one, text + "you stupid idiot, " * 50) for one in own]
     assert found[0] == found[1]
-    await aside.aclose()
+    await pool.aclose()
 
 
 def _where(text: str) -> dict[str, float]:

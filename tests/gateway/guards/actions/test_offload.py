@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.inspection import Inspection
@@ -48,15 +48,15 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def aside() -> AsyncIterator[Aside]:
-    aside = Aside(2)
-    yield aside
-    await aside.aclose()
+async def pool() -> AsyncIterator[ProcessPool]:
+    pool = ProcessPool(2)
+    yield pool
+    await pool.aclose()
 
 
-def guards(aside: Aside | None, **configs: dict[str, Any]) -> Guards:
+def guards(pool: ProcessPool | None, **configs: dict[str, Any]) -> Guards:
     rules = policy(guards={name: {"timeout": LONG, **config} for name, config in configs.items()})
-    offloads = {name: Offload(config, aside) for name, config in rules.guards.items()} if aside else {}
+    offloads = {name: Offload(config, pool) for name, config in rules.guards.items()} if pool else {}
     return Guards(rules, build_scanners(rules, Absent(), {}), offloads)
 
 
@@ -69,7 +69,7 @@ async def screened(mine: Guards, text: str, tenant: str = "acme") -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_long_texts_are_read_elsewhere_with_the_same_findings(aside: Aside, kind: str) -> None:
+async def test_long_texts_are_read_elsewhere_with_the_same_findings(pool: ProcessPool, kind: str) -> None:
     long = AT_ONCE if kind in ("pii", "secrets", "topics") else AT_ONCE_WEIGHED
     telling = (
         "mail ann@example.org of case-17, the merger, password: hunter2x! and kill all of those idiots. "
@@ -77,7 +77,7 @@ async def test_long_texts_are_read_elsewhere_with_the_same_findings(aside: Aside
     filler = "What is the capital of Norway, and how far is it from here by train? "
     text = (filler * (long // len(filler)) + telling) * 3
     found = []
-    for where in (aside, None):
+    for where in (pool, None):
         (guard,) = guards(where, **{kind: {**KINDS[kind], "action": "flag"}}).of("acme").input_flags
         judgement = Judgement(
             Inspection(guard, "input", Metrics(), said("")), [(text, "user"), ("hi", "user")]
@@ -90,8 +90,8 @@ async def test_long_texts_are_read_elsewhere_with_the_same_findings(aside: Aside
     assert found[0] == found[1] and (kind in ("injection", "toxicity") or found[0][0])
 
 
-async def test_a_pattern_that_takes_too_long_is_ended_and_told(aside: Aside) -> None:
-    mine = guards(aside, topics={"patterns": [HOSTILE_PATTERN], "timeout": "1s"})
+async def test_a_pattern_that_takes_too_long_is_ended_and_told(pool: ProcessPool) -> None:
+    mine = guards(pool, topics={"patterns": [HOSTILE_PATTERN], "timeout": "1s"})
     await screened(mine, "a few words")
     rounds = 0
 
@@ -111,17 +111,17 @@ async def test_a_pattern_that_takes_too_long_is_ended_and_told(aside: Aside) -> 
     await screened(mine, "a few words")
 
 
-async def test_what_cannot_be_judged_in_time_passes_where_the_guard_says_so(aside: Aside) -> None:
+async def test_what_cannot_be_judged_in_time_passes_where_the_guard_says_so(pool: ProcessPool) -> None:
     rules = {"patterns": [HOSTILE_PATTERN], "timeout": "500ms", "on_error": "allow"}
-    call, mine = said(HOSTILE_TEXT), guards(aside, topics=rules)
+    call, mine = said(HOSTILE_TEXT), guards(pool, topics=rules)
     await Screening(call, mine.of("acme").input, Metrics()).run()
     assert call.receipt.notes["guard_input"]["scanned"] is False
     assert call.receipt.notes["guard_input"]["guards"]["topics"]["unscanned"] == "no verdict within 0.5 s"
 
 
 async def test_one_tenant_leaves_a_process_to_the_others() -> None:
-    aside = Aside(2)
-    mine = guards(aside, topics={"patterns": [HOSTILE_PATTERN]})
+    pool = ProcessPool(2)
+    mine = guards(pool, topics={"patterns": [HOSTILE_PATTERN]})
     hostile = [asyncio.create_task(screened(mine, HOSTILE_TEXT, "mallory")) for _ in range(8)]
     for _ in range(3):
         await screened(mine, "a few words", "alice")
@@ -129,12 +129,12 @@ async def test_one_tenant_leaves_a_process_to_the_others() -> None:
     for task in hostile:
         task.cancel()
     await asyncio.gather(*hostile, return_exceptions=True)
-    await aside.aclose()
+    await pool.aclose()
 
 
 async def test_long_texts_of_one_tenant_do_not_starve_anothers() -> None:
-    aside = Aside(1)
-    mine = guards(aside, toxicity={"checks": ["fast"]})
+    pool = ProcessPool(1)
+    mine = guards(pool, toxicity={"checks": ["fast"]})
     words = "What is the capital of Norway, and how far is it from here by train? "
     many = [asyncio.create_task(screened(mine, words * 2000, "mallory")) for _ in range(5)]
     await asyncio.sleep(0)
@@ -143,16 +143,16 @@ async def test_long_texts_of_one_tenant_do_not_starve_anothers() -> None:
     for task in many:
         task.cancel()
     await asyncio.gather(*many, return_exceptions=True)
-    await aside.aclose()
+    await pool.aclose()
 
 
 async def test_a_process_that_is_killed_leaves_one_text_unjudged() -> None:
-    aside = Aside(1)
-    mine = guards(aside, topics={"patterns": [r"[a-z]+\d+x"]})
+    pool = ProcessPool(1)
+    mine = guards(pool, topics={"patterns": [r"[a-z]+\d+x"]})
     await screened(mine, "a few words")
-    pid = await aside.run("acme", 60, os.getpid)
+    pid = await pool.run("acme", 60, os.getpid)
     reading = asyncio.create_task(
-        screened(guards(aside, topics={"patterns": [HOSTILE_PATTERN]}), HOSTILE_TEXT)
+        screened(guards(pool, topics={"patterns": [HOSTILE_PATTERN]}), HOSTILE_TEXT)
     )
     before = _ticks(pid)
     while _ticks(pid) < before + 20:  # noqa: ASYNC110
@@ -161,7 +161,7 @@ async def test_a_process_that_is_killed_leaves_one_text_unjudged() -> None:
     with pytest.raises(GuardUnavailable, match="unavailable"):
         await reading
     await screened(mine, "a few words")
-    await aside.aclose()
+    await pool.aclose()
 
 
 def _ticks(pid: int) -> int:
@@ -170,35 +170,35 @@ def _ticks(pid: int) -> int:
 
 
 async def test_a_process_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.children.aside._STUCK", 1)
-    monkeypatch.setattr("gateway.children.aside._START", 0.2)
-    aside = Aside(1)
-    pid = await aside.run("acme", 60, os.getpid)
+    monkeypatch.setattr("gateway.children.process_pool._STUCK", 1)
+    monkeypatch.setattr("gateway.children.process_pool._START", 0.2)
+    pool = ProcessPool(1)
+    pid = await pool.run("acme", 60, os.getpid)
     os.kill(pid, signal.SIGSTOP)
-    mine = guards(aside, topics={"patterns": [r"[a-z]+\d+x"], "timeout": "100ms"})
+    mine = guards(pool, topics={"patterns": [r"[a-z]+\d+x"], "timeout": "100ms"})
     with pytest.raises(GuardUnavailable, match=r"no verdict within 0.1 s"):
         await screened(mine, "a few words")
-    assert await aside.run("acme", 60, os.getpid) != pid
-    await aside.aclose()
+    assert await pool.run("acme", 60, os.getpid) != pid
+    await pool.aclose()
 
 
 async def test_short_texts_and_proven_patterns_start_no_process() -> None:
-    mine = guards(Aside(0), **KINDS)  # which nobody would get
+    mine = guards(ProcessPool(0), **KINDS)  # which nobody would get
     await screened(mine, "a few words " * 100)
 
 
 async def test_what_a_text_is_full_of_is_bounded_and_told(
-    aside: Aside, monkeypatch: pytest.MonkeyPatch
+    pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.guards.actions.judgement.MOST_FINDINGS", 5000)
-    mine = guards(aside, pii={"checks": ["fast"], "action": "mask"})
+    mine = guards(pool, pii={"checks": ["fast"], "action": "mask"})
     with pytest.raises(BadRequest, match=r"'pii' has more than 5000 findings in this request. Send less"):
         await screened(mine, "a@b.io " * 5001)
 
 
-async def test_one_finding_is_enough_to_refuse(aside: Aside) -> None:
+async def test_one_finding_is_enough_to_refuse(pool: ProcessPool) -> None:
     metrics = Metrics()
-    mine = guards(aside, pii={"checks": ["fast"], "action": "block"})
+    mine = guards(pool, pii={"checks": ["fast"], "action": "block"})
     call = said("ann@example.org " + "word " * 400_000)
     with pytest.raises(Blocked):
         await Screening(call, mine.of("acme").input, metrics).run()
@@ -217,31 +217,31 @@ async def answered(mine: Guards, *words: str) -> list[Chunk]:
 
 
 @pytest.mark.parametrize("stream", ["hold", "windowed"])
-async def test_streams_are_read_elsewhere_too(aside: Aside, stream: str) -> None:
+async def test_streams_are_read_elsewhere_too(pool: ProcessPool, stream: str) -> None:
     rules = {"on": ["output"], "patterns": [r"[a-z]+\d+x"], "action": "redact", "stream": stream}
     assert not are_linear(rules["patterns"])
-    mine = guards(aside, topics={**rules, "window": 16, "interval": 8})
+    mine = guards(pool, topics={**rules, "window": 16, "interval": 8})
     chunks = await answered(mine, *("so " * 12), *"it is ab12x or", *(" so" * 12))
     text = "".join((chunk.delta or {}).get("content", "") for chunk in chunks)
     assert text == "so " * 12 + "it is [PATTERN_0] or" + " so" * 12
 
 
-async def test_long_answers_are_read_elsewhere(aside: Aside) -> None:
+async def test_long_answers_are_read_elsewhere(pool: ProcessPool) -> None:
     rules = {"on": ["output"], "action": "redact", "stream": "hold", "checks": ["fast"]}
     text = "so " * AT_ONCE + "to ann@example.org"
-    chunks = await answered(guards(aside, pii=rules), text)
+    chunks = await answered(guards(pool, pii=rules), text)
     assert "".join((one.delta or {}).get("content", "") for one in chunks) == "so " * AT_ONCE + (
         "to [EMAIL_ADDRESS]"
     )
-    none = Aside(0, line=0.01)
+    none = ProcessPool(0, queue_timeout=0.01)
     assert (await answered(guards(none, pii=rules), text))[-1].revocation is not None
     assert (await answered(guards(none, pii=rules), text[-100:]))[-1].revocation is None
 
 
 @pytest.mark.parametrize("stream", ["hold", "windowed", "optimistic"])
-async def test_a_hostile_answer_is_cut(aside: Aside, stream: str) -> None:
+async def test_a_hostile_answer_is_cut(pool: ProcessPool, stream: str) -> None:
     rules = {"on": ["output"], "patterns": [HOSTILE_PATTERN], "stream": stream, "timeout": "500ms"}
-    chunks = await answered(guards(aside, topics=rules), HOSTILE_TEXT)
+    chunks = await answered(guards(pool, topics=rules), HOSTILE_TEXT)
     assert chunks[-1].revocation is not None
     assert chunks[-1].revocation["reason"] == "guard_unavailable"
 

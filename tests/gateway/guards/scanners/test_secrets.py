@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.findings import Finding
 from gateway.guards.scanners.secrets import Secrets, find
-from gateway.identity.keys import make_key
+from gateway.identity.api_keys import make_key
 from gateway.policy.schema.guards import SecretsGuard
 
 SECRETS = Secrets(SecretsGuard(kind="secrets"))

@@ -9,18 +9,18 @@ import sys
 
 import pytest
 
-from gateway.server import crowd
-from gateway.server.crowd import Crowd, Room
+from gateway.server import connection_limits
+from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits
 
 pytestmark = pytest.mark.anyio
 
 
 class Someone:
-    def __init__(self, crowd: Crowd, address: str = "10.0.0.1", *, rests: bool = False) -> None:
+    def __init__(self, limiter: ConnectionLimiter, address: str = "10.0.0.1", *, rests: bool = False) -> None:
         self.address = address
         self.rests = rests
         self.has_left = False
-        self.entered = crowd.enter(self)
+        self.entered = limiter.enter(self)
 
     def leave(self) -> None:
         self.has_left = True
@@ -28,7 +28,7 @@ class Someone:
 
 @pytest.fixture(autouse=True)
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crowd, "GRACE", 0)
+    monkeypatch.setattr(connection_limits, "GRACE", 0)
 
 
 async def settled() -> None:
@@ -36,7 +36,7 @@ async def settled() -> None:
 
 
 async def test_strangers_make_room_for_strangers_the_oldest_first() -> None:
-    full = Crowd(Room(10, 4, 4))
+    full = ConnectionLimiter(ConnectionLimits(10, 4, 4))
     some = [Someone(full, f"10.0.0.{i}") for i in range(7)]
     assert all(one.entered for one in some)
     assert not any(one.has_left for one in some), "what they sent may not have been read yet"
@@ -46,7 +46,7 @@ async def test_strangers_make_room_for_strangers_the_oldest_first() -> None:
 
 
 async def test_one_address_takes_no_more_than_its_share() -> None:
-    full = Crowd(Room(100, 50, 3))
+    full = ConnectionLimiter(ConnectionLimits(100, 50, 3))
     other = Someone(full, "10.0.0.9")
     some = [Someone(full) for _ in range(5)]
     await settled()
@@ -66,7 +66,7 @@ async def test_one_address_takes_no_more_than_its_share() -> None:
     ],
 )
 async def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
-    full = Crowd(Room(100, 50, 1))
+    full = ConnectionLimiter(ConnectionLimits(100, 50, 1))
     first = Someone(full, one)
     Someone(full, other)
     await settled()
@@ -74,7 +74,7 @@ async def test_what_counts_as_one_address(one: str, other: str, same: bool) -> N
 
 
 async def test_who_has_proven_a_key_is_no_stranger() -> None:
-    full = Crowd(Room(10, 2, 2))
+    full = ConnectionLimiter(ConnectionLimits(10, 2, 2))
     known = [Someone(full) for _ in range(2)]
     for one in known:
         full.know(one)
@@ -85,7 +85,7 @@ async def test_who_has_proven_a_key_is_no_stranger() -> None:
 
 
 async def test_in_a_full_room_who_rests_goes_first_then_strangers_then_newcomers() -> None:
-    full = Crowd(Room(3, 3, 3))
+    full = ConnectionLimiter(ConnectionLimits(3, 3, 3))
     busy, resting = Someone(full), Someone(full, rests=True)
     full.know(busy)
     full.know(resting)
@@ -104,7 +104,7 @@ async def test_in_a_full_room_who_rests_goes_first_then_strangers_then_newcomers
 
 async def test_strangers_beyond_their_part_cost_nobody_who_is_known_a_place() -> None:
     """Before the grace has passed there may be any number of them."""
-    full = Crowd(Room(10, 4, 4))
+    full = ConnectionLimiter(ConnectionLimits(10, 4, 4))
     resting = [Someone(full, rests=True) for _ in range(5)]
     for one in resting:
         full.know(one)
@@ -115,16 +115,16 @@ async def test_strangers_beyond_their_part_cost_nobody_who_is_known_a_place() ->
 
 
 async def test_one_address_beyond_its_part_costs_no_other_a_place() -> None:
-    full = Crowd(Room(10, 8, 4))
+    full = ConnectionLimiter(ConnectionLimits(10, 8, 4))
     others = [Someone(full, f"10.0.1.{i}") for i in range(4)]
-    crowd = [Someone(full) for _ in range(100)]
-    assert all(one.entered for one in crowd)
+    limiter = [Someone(full) for _ in range(100)]
+    assert all(one.entered for one in limiter)
     assert not any(one.has_left for one in others)
     assert len(full) == 10
 
 
 async def test_nobody_is_remembered() -> None:
-    full = Crowd(Room(1000, 10, 10))
+    full = ConnectionLimiter(ConnectionLimits(1000, 10, 10))
     for _ in range(1000):
         one = Someone(full)
         full.know(one)
@@ -137,23 +137,25 @@ async def test_nobody_is_remembered() -> None:
 @pytest.mark.parametrize(
     ("given", "descriptors", "room"),
     [
-        ((0, 0, 0), 1024, Room(480, 240, 120)),
-        ((0, 0, 0), 256, Room(96, 48, 24)),
-        ((0, 0, 0), 30, Room(8, 4, 2)),
-        ((100, 0, 7), 1024, Room(100, 50, 7)),
-        ((10_000, 10_000, 10_000), 1024, Room(480, 480, 480)),
-        ((1, 0, 0), 1024, Room(1, 1, 1)),
+        ((0, 0, 0), 1024, ConnectionLimits(480, 240, 120)),
+        ((0, 0, 0), 256, ConnectionLimits(96, 48, 24)),
+        ((0, 0, 0), 30, ConnectionLimits(8, 4, 2)),
+        ((100, 0, 7), 1024, ConnectionLimits(100, 50, 7)),
+        ((10_000, 10_000, 10_000), 1024, ConnectionLimits(480, 480, 480)),
+        ((1, 0, 0), 1024, ConnectionLimits(1, 1, 1)),
     ],
 )
-async def test_how_much_room_there_is(given: tuple[int, int, int], descriptors: int, room: Room) -> None:
-    assert Room.of(*given, descriptors=descriptors) == room
+async def test_how_much_room_there_is(
+    given: tuple[int, int, int], descriptors: int, room: ConnectionLimits
+) -> None:
+    assert ConnectionLimits.of(*given, descriptors=descriptors) == room
 
 
 async def test_as_many_descriptors_as_the_system_lets_us_have() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < 300:
         pytest.skip("the system gives too few to tell")
-    code = "from gateway.server.crowd import descriptors; print(descriptors())"
+    code = "from gateway.server.connection_limits import descriptors; print(descriptors())"
     shell = f'ulimit -Sn 100 && ulimit -Hn 300 && exec "{sys.executable}" -c "{code}"'
     done = await asyncio.to_thread(
         subprocess.run, ["sh", "-c", shell], capture_output=True, text=True, check=True

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.identity.keys import hash_key
+from gateway.identity.api_keys import hash_key
 from gateway.policy.files import read_files
-from gateway.policy.keybook import ISSUED, Failed, KeyBook
+from gateway.policy.key_store import ISSUED, KeyStore, KeyStoreError
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError
 
@@ -73,8 +73,8 @@ def as_somebody(work: Callable[[], object]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def book(folder: Path) -> KeyBook:
-    return KeyBook(folder / "policies", folder / "state" / ISSUED, {})
+def book(folder: Path) -> KeyStore:
+    return KeyStore(folder / "policies", folder / "state" / ISSUED, {})
 
 
 def in_force(folder: Path) -> set[str]:
@@ -99,9 +99,9 @@ def test_a_key_of_the_folder_is_revoked_beside_it(folder: Path, id: str) -> None
     assert in_force(folder) == {"theirs", "more"} - {id}
 
     def again() -> None:
-        with pytest.raises(Failed, match=f"no key has the id '{id}'"):
+        with pytest.raises(KeyStoreError, match=f"no key has the id '{id}'"):
             book(folder).revoke(id)
-        with pytest.raises(Failed, match="there is a key with the id"):
+        with pytest.raises(KeyStoreError, match="there is a key with the id"):
             book(folder).add(entry(id))
 
     as_somebody(again)
@@ -109,11 +109,11 @@ def test_a_key_of_the_folder_is_revoked_beside_it(folder: Path, id: str) -> None
 
 def test_without_a_place_of_ones_own_it_is_said(folder: Path) -> None:
     def attempt() -> None:
-        own = KeyBook(folder / "policies", None, {})
+        own = KeyStore(folder / "policies", None, {})
         with pytest.raises(OSError) as caught:
             own.add(entry("ours"))
         assert isinstance(caught.value, PermissionError)
-        with pytest.raises(Failed, match="remove this entry by hand"):
+        with pytest.raises(KeyStoreError, match="remove this entry by hand"):
             own.revoke("more")
 
     as_somebody(attempt)
@@ -133,8 +133,8 @@ def test_a_file_that_cannot_be_read_is_no_empty_one(folder: Path) -> None:
 def test_whoever_may_read_the_policy_may_read_its_keys(tmp_path: Path, beside: int, made: int) -> None:
     (tmp_path / "gateway.yaml").write_text(POLICY)
     (tmp_path / "gateway.yaml").chmod(beside)
-    file = KeyBook(tmp_path, None, {}).add(entry("a"))
+    file = KeyStore(tmp_path, None, {}).add(entry("a"))
     assert file.stat().st_mode & 0o777 == made
     file.chmod(0o640)  # by hand
-    KeyBook(tmp_path, None, {}).add(entry("b"))
+    KeyStore(tmp_path, None, {}).add(entry("b"))
     assert file.stat().st_mode & 0o777 == 0o640

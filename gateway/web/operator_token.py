@@ -11,7 +11,7 @@ from gateway.errors import Unauthenticated
 _SCHEME = b"bearer "
 
 
-class Operator:
+class OperatorToken:
     """``token`` None: nobody is."""
 
     def __init__(self, token: str | None) -> None:

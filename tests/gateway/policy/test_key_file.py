@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy import yaml_tree
-from gateway.policy.keyfile import CannotEdit, added, removed
+from gateway.policy.key_file import CannotEdit, added, removed
 
 ENTRY: dict[str, Any] = {"id": "new", "sha256": "0" * 64, "tenant": "default", "models": ["*"]}
 

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.children.aside import Aside
+from gateway.children.process_pool import ProcessPool
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, Limits
-from gateway.web import reading
-from gateway.web.reading import Reader
+from gateway.web import body_parser
+from gateway.web.body_parser import BodyParser
 from gateway.wire import body, openai_chat, openai_completions, openai_moderations
 from gateway.wire.anthropic import request_reader
 from gateway.wire.anthropic.front import AnthropicFront
@@ -30,10 +30,10 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def reader() -> AsyncIterator[Reader]:
-    aside = Aside(1)
-    yield Reader(aside)
-    await aside.aclose()
+async def reader() -> AsyncIterator[BodyParser]:
+    pool = ProcessPool(1)
+    yield BodyParser(pool)
+    await pool.aclose()
 
 
 def where(data: bytes, limits: Limits) -> int:
@@ -45,8 +45,8 @@ DENSE = orjson.dumps({"a": [{"b": "c"}] * 20_000})
 LONG = orjson.dumps({"a": ['She said "no", and went on; ' + "and on, " * 1000] * 100})
 
 
-async def test_long_bodies_of_many_values_are_read_elsewhere(reader: Reader) -> None:
-    assert len(SHORT) < reading.AT_ONCE < min(len(DENSE), len(LONG))
+async def test_long_bodies_of_many_values_are_read_elsewhere(reader: BodyParser) -> None:
+    assert len(SHORT) < body_parser.AT_ONCE < min(len(DENSE), len(LONG))
     assert await reader.read(where, SHORT, USUAL, "a") == os.getpid()
     assert await reader.read(where, LONG, USUAL, "a") == os.getpid()
     assert await reader.read(where, DENSE, USUAL, "a") != os.getpid()
@@ -65,7 +65,9 @@ FRONTS: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("read", "fields"), FRONTS, ids=[str(number) for number in range(len(FRONTS))])
-async def test_what_is_read_elsewhere_is_the_same(reader: Reader, read: Any, fields: dict[str, Any]) -> None:
+async def test_what_is_read_elsewhere_is_the_same(
+    reader: BodyParser, read: Any, fields: dict[str, Any]
+) -> None:
     data = orjson.dumps({"model": "m", "metadata": {"a": "b"}, **fields})
     elsewhere, here = await reader.read(read, data, USUAL, "a"), read(data, USUAL)
     assert elsewhere == here
@@ -74,14 +76,16 @@ async def test_what_is_read_elsewhere_is_the_same(reader: Reader, read: Any, fie
         assert elsewhere.native.body == native.body and elsewhere.native.read(native.body) == here
 
 
-async def test_refusals_are_the_same(reader: Reader) -> None:
+async def test_refusals_are_the_same(reader: BodyParser) -> None:
     data = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": 1}] * 9000})
     with pytest.raises(BadRequest) as refusal:
         await reader.read(openai_chat.read_request, data, USUAL, "a")
     assert refusal.value.param == "messages[0].content"
 
 
-async def test_one_that_takes_too_long_is_refused(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PATIENCE", 0.001)
+async def test_one_that_takes_too_long_is_refused(
+    reader: BodyParser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_parser, "PATIENCE", 0.001)
     with pytest.raises(BadRequest, match=r"takes more than 0\.001 s to read"):
         await reader.read(openai_chat.read_request, orjson.dumps({"a": [{"b": "c"}] * 80_000}), USUAL, "a")

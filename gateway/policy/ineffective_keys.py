@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.policy.problems import Finding, KeyPath, suggestion
+from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.schema import AnthropicBackend, EngineBackend, FakeBackend, OpenAIBackend, Policy
 
 _OF_LAUNCHED = ("model", "args", "env")
@@ -17,7 +17,7 @@ _SILENT = FakeBackend | AnthropicBackend
 """They tell no log-probabilities."""
 
 
-def idle(policy: Policy, content: Mapping[str, Any]) -> Iterator[Finding]:
+def idle(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """``content`` is what is written, as far as it makes ``policy``."""
     yield from _empty(content)
     yield from _unlaunched(policy, content)
@@ -29,7 +29,7 @@ def idle(policy: Policy, content: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _without_queue(policy, content)
 
 
-def _empty(content: Any, path: KeyPath = ()) -> Iterator[Finding]:
+def _empty(content: Any, path: KeyPath = ()) -> Iterator[Diagnostic]:
     """``exact:`` and nothing after it switches nothing on."""
     if isinstance(content, dict):
         for key, value in content.items():
@@ -40,13 +40,13 @@ def _empty(content: Any, path: KeyPath = ()) -> Iterator[Finding]:
             ):  # its variable is not set
                 instead = "write {} for the defaults" if path == ("caches",) else "write one"
                 message = f"has no value, which is as if it were left out; {instead}, or remove the key"
-                yield Finding((*path, key), message)
+                yield Diagnostic((*path, key), message)
     elif isinstance(content, list):
         for index, value in enumerate(content):
             yield from _empty(value, (*path, index))
 
 
-def _unlaunched(policy: Policy, content: Mapping[str, Any]) -> Iterator[Finding]:
+def _unlaunched(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """Whoever writes ``launch: false`` knows it; a variable may say so in one place and not in another."""
     for name, backend in policy.backends.items():
         if isinstance(backend, EngineBackend) and "launch" not in backend.model_fields_set:
@@ -55,26 +55,26 @@ def _unlaunched(policy: Policy, content: Mapping[str, Any]) -> Iterator[Finding]
                     message = (
                         "has no effect on an engine that runs already; write 'launch: true', or remove it"
                     )
-                    yield Finding(("backends", name, key), message)
+                    yield Diagnostic(("backends", name, key), message)
 
 
-def _unstreamed(policy: Policy, content: Mapping[str, Any]) -> Iterator[Finding]:
+def _unstreamed(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     for name, guard in policy.guards.items():
         written = content["guards"][name]
         for key in _OF_STREAMS:
             if key in written and guard.action == "flag":
-                yield Finding(
+                yield Diagnostic(
                     ("guards", name, key), "has no effect with 'action: flag', which delays nothing"
                 )
             elif key in written and "output" not in guard.on:
                 message = "has no effect on requests; write 'on: [input, output]' for answers to be looked at"
-                yield Finding(("guards", name, key), message)
+                yield Diagnostic(("guards", name, key), message)
         if "on_error" in written and guard.action == "flag":
             message = "has no effect with 'action: flag', which refuses nothing"
-            yield Finding(("guards", name, "on_error"), message)
+            yield Diagnostic(("guards", name, "on_error"), message)
 
 
-def _unlimited(policy: Policy) -> Iterator[Finding]:
+def _unlimited(policy: Policy) -> Iterator[Diagnostic]:
     """A key whose tenant nobody describes has no limits of a tenant's. Where none is described, none is meant."""
     for index, key in enumerate(policy.keys):
         if policy.tenants and key.tenant not in policy.tenants and "tenant" in key.model_fields_set:
@@ -82,10 +82,10 @@ def _unlimited(policy: Policy) -> Iterator[Finding]:
                 f"no tenant is named '{key.tenant}': the key has no quotas and no budget of a tenant's"
                 f"{suggestion(key.tenant, tuple(policy.tenants))}"
             )
-            yield Finding(("keys", index, "tenant"), message)
+            yield Diagnostic(("keys", index, "tenant"), message)
 
 
-def _conditions(policy: Policy) -> Iterator[Finding]:
+def _conditions(policy: Policy) -> Iterator[Diagnostic]:
     """A condition under which no request begins with its step."""
     for name, model in policy.models.items():
         taken = 0.0
@@ -94,17 +94,17 @@ def _conditions(policy: Policy) -> Iterator[Finding]:
             if step.when is None:
                 taken = 1.0
             elif taken >= 1.0:
-                yield Finding(path[:-2], "has no effect: every request begins with a step before this one")
+                yield Diagnostic(path[:-2], "has no effect: every request begins with a step before this one")
             elif (below := step.when.complexity.below) <= taken:
                 message = f"no request begins here: those below {taken:g} begin with a step before this one"
-                yield Finding(
+                yield Diagnostic(
                     path, message if taken else "no request begins here: complexity is never below 0"
                 )
             else:
                 taken = below
 
 
-def _unsure(policy: Policy) -> Iterator[Finding]:
+def _unsure(policy: Policy) -> Iterator[Diagnostic]:
     for name, model in policy.models.items():
         for index, step in enumerate(model.cascade[:-1]):
             asked = policy.models.get(step.model)
@@ -113,10 +113,12 @@ def _unsure(policy: Policy) -> Iterator[Finding]:
             backends = {target.backend: policy.backends[target.backend] for target in asked.targets}
             if backends and all(isinstance(backend, _SILENT) for backend in backends.values()):
                 message = f"has no effect: {', '.join(backends)} tells no log-probabilities"
-                yield Finding(("models", name, "cascade", index, "escalate", "mean_logprob_below"), message)
+                yield Diagnostic(
+                    ("models", name, "cascade", index, "escalate", "mean_logprob_below"), message
+                )
 
 
-def _no_larger(policy: Policy) -> Iterator[Finding]:
+def _no_larger(policy: Policy) -> Iterator[Diagnostic]:
     for name, model in policy.models.items():
         larger = policy.models.get(model.larger_context or "")
         if larger is None or model.context is None or larger.context is None:
@@ -126,10 +128,10 @@ def _no_larger(policy: Policy) -> Iterator[Finding]:
                 f"'{model.larger_context}' has a context of {larger.context}, which is not larger than this "
                 f"model's {model.context}"
             )
-            yield Finding(("models", name, "larger_context"), message)
+            yield Diagnostic(("models", name, "larger_context"), message)
 
 
-def _without_queue(policy: Policy, content: Mapping[str, Any]) -> Iterator[Finding]:
+def _without_queue(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """Tiers where everybody is let in at once."""
     queues = any(
         isinstance(backend, OpenAIBackend | AnthropicBackend)  # they get a limit by their latency
@@ -145,4 +147,4 @@ def _without_queue(policy: Policy, content: Mapping[str, Any]) -> Iterator[Findi
         for key in idle:
             if key in content["tiers"][name]:
                 message = "has no effect: no backend has a queue. Write max_concurrency for one, or remove it"
-                yield Finding(("tiers", name, key), message)
+                yield Diagnostic(("tiers", name, key), message)

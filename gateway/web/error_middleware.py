@@ -17,7 +17,7 @@ from gateway.observe.outcome import reason_of
 from gateway.observe.tracing import level_of, sent_trace_id
 from gateway.runtime import Runtime
 from gateway.web.canonical import canonical
-from gateway.web.context import Context
+from gateway.web.context import RequestContext
 from gateway.web.dialect import is_anthropics
 from gateway.wire.front import ErrorWriter
 
@@ -36,7 +36,7 @@ def new_request_id() -> str:
     return f"req_{time.time_ns() // 1_000_000:011x}{random.getrandbits(52):013x}"
 
 
-class Door:
+class ErrorMiddleware:
     """``current`` tells the policy generation in force now. Non-HTTP traffic is passed through untouched."""
 
     def __init__(
@@ -57,13 +57,13 @@ class Door:
             await self._app(scope, receive, send)
             return
         runtime = self._current()
-        context = Context(new_request_id(), runtime)
+        context = RequestContext(new_request_id(), runtime)
         scope["path"], context.deployment = canonical(scope["path"])
         context.error_body = self._error_writer(scope)
         with runtime.in_use():
             await self._answer(context, scope, receive, send)
 
-    async def _answer(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         context.put(scope)
         names = ANTHROPIC_ID if is_anthropics(scope) else REQUEST_ID
         id_headers = [(name, context.request_id.encode()) for name in names]
@@ -101,7 +101,7 @@ class Door:
             route = scope["route"].path if "route" in scope else "none"
             self._metrics.http.labels(route, str(status or 499)).inc()
 
-    def _refused(self, context: Context, scope: Scope, error: GatewayError) -> None:
+    def _refused(self, context: RequestContext, scope: Scope, error: GatewayError) -> None:
         """It was refused before it became a call to a model, so that no stage tells of it."""
         principal, reason = context.principal, reason_of(error)
         question = scope["method"] == "POST" and "route" in scope

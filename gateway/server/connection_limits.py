@@ -44,7 +44,7 @@ class Member(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ConnectionLimits:
     most: int
     strangers: int
     """Of these, connections on which nobody has proven a key."""
@@ -52,7 +52,9 @@ class Room:
     """Of these, from one address; an IPv6 network of 64 bits is one, as its holder has all of it."""
 
     @classmethod
-    def of(cls, most: int = 0, strangers: int = 0, per_address: int = 0, *, descriptors: int) -> Room:
+    def of(
+        cls, most: int = 0, strangers: int = 0, per_address: int = 0, *, descriptors: int
+    ) -> ConnectionLimits:
         """What is 0 is as large as it may be: half of what is left is for upstream connections, half of the room for
         strangers, and half of that for one address."""
         fitting = min(max((descriptors - RESERVE) // 2, FEWEST), MOST)
@@ -61,8 +63,8 @@ class Room:
         return cls(most, strangers, min(per_address or max(strangers // 2, 1), strangers))
 
 
-class Crowd:
-    def __init__(self, room: Room) -> None:
+class ConnectionLimiter:
+    def __init__(self, room: ConnectionLimits) -> None:
         self.room = room
         self._strangers: dict[Member, str] = {}
         """Their networks; the oldest first."""

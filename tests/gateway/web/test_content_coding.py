@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from gateway.errors import BadRequest, UnsupportedCoding
-from gateway.web.coding import MEMBERS, STEP, Inflater, coding_of
+from gateway.web.content_coding import MEMBERS, STEP, Inflater, coding_of
 from tests.serving import Gateway, Wire, chat
 
 TEXT = orjson.dumps(chat(content="Hello " * 200))

@@ -9,8 +9,8 @@ from datetime import UTC, date, datetime
 import pytest
 
 from gateway.errors import Unauthenticated
-from gateway.identity.keys import DEVELOPMENT, KeyRing, digest_of, hash_key, make_key, masked, unknown_key
-from gateway.policy.revocation import Withdrawn
+from gateway.identity.api_keys import DEVELOPMENT, KeyRing, digest_of, hash_key, make_key, masked, unknown_key
+from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Key, Tenant
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC).timestamp()
@@ -98,11 +98,11 @@ def test_all_of_the_digest_counts() -> None:
 
 def test_revoked_ids_are_refused_until_they_are_not() -> None:
     ring = KeyRing([entry("a"), entry("b", id="two")])
-    ring.withdraw(Withdrawn(gone=frozenset({"one"})))
+    ring.withdraw(RevokedKeys(gone=frozenset({"one"})))
     with pytest.raises(Unauthenticated, match="Incorrect API key provided"):
         ring.find("a", NOON)
     assert ring.find("b", NOON).key_id == "two"
-    ring.withdraw(Withdrawn())
+    ring.withdraw(RevokedKeys())
     assert ring.find("a", NOON).key_id == "one"
 
 

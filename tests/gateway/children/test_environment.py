@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backends.launcher import Launch, launch
-from gateway.children.inheritance import INSTALLERS, inherited
+from gateway.children.environment import INSTALLERS, inherited
 from gateway.policy.schema import EngineBackend
 from gateway.process.supervisor import Supervisor
 from gateway.settings import Settings

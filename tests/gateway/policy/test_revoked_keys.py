@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.identity.keys import hash_key
-from gateway.policy import revocation
+from gateway.identity.api_keys import hash_key
+from gateway.policy import revoked_keys
 from gateway.policy.files import PolicyFile
-from gateway.policy.revocation import Standing, Withdrawn
+from gateway.policy.revoked_keys import RevocationTracker, RevokedKeys
 from gateway.policy.schema import Key
 
 HASH = hash_key("a")
@@ -24,8 +24,10 @@ BEFORE = file(f"keys: [{{id: a, sha256: {HASH}}}]")
 MIXED = file(f"version: 1\nmodels: {{}}\nkeys: [{{id: a, sha256: {HASH}}}]")
 
 
-def of(*files: PolicyFile, before: PolicyFile = BEFORE, unsettled: tuple[PolicyFile, ...] = ()) -> Withdrawn:
-    return Standing({"HASH": HASH}).of([KEY], [before], files, unsettled)
+def of(
+    *files: PolicyFile, before: PolicyFile = BEFORE, unsettled: tuple[PolicyFile, ...] = ()
+) -> RevokedKeys:
+    return RevocationTracker({"HASH": HASH}).of([KEY], [before], files, unsettled)
 
 
 @pytest.mark.parametrize(
@@ -47,20 +49,20 @@ def of(*files: PolicyFile, before: PolicyFile = BEFORE, unsettled: tuple[PolicyF
 )
 def test_what_stands_nowhere_is_gone(text: str, gone: bool) -> None:
     broken = file("version: {", "broken.yaml")
-    assert of(file(text), broken) == Withdrawn(gone=GONE if gone else frozenset())
+    assert of(file(text), broken) == RevokedKeys(gone=GONE if gone else frozenset())
 
 
 def test_a_file_is_parsed_once_whatever_it_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 30,000 keys each time is a second, in which a revoked key is let in."""
     parsed: list[bytes] = []
-    real = revocation._marks
+    real = revoked_keys._marks
 
     def counting(path: Path, content: bytes, env: Mapping[str, str]) -> object:
         parsed.append(content)
         return real(path, content, env)
 
-    monkeypatch.setattr(revocation, "_marks", counting)
-    standing, after, now = Standing({}), file("keys: []"), file("keys: []\n# half")
+    monkeypatch.setattr(revoked_keys, "_marks", counting)
+    standing, after, now = RevocationTracker({}), file("keys: []"), file("keys: []\n# half")
     for _ in range(3):
         standing.of([KEY], [BEFORE], [BEFORE])
         standing.of([KEY], [BEFORE], [after], [now])
@@ -70,48 +72,48 @@ def test_a_file_is_parsed_once_whatever_it_is_compared_with(monkeypatch: pytest.
 @pytest.mark.parametrize("text", ["", "nonsense: 1", "# nothing", "models: [", "version: ${"])
 def test_an_edit_that_goes_wrong_is_no_revocation(text: str) -> None:
     """But a file of keys alone that has lost its list is no file of keys any more."""
-    assert of(file(text), before=MIXED) == Withdrawn()
-    assert of(file(text), before=BEFORE) == Withdrawn(unsure=UNSURE, unread=("keys.yaml",))
+    assert of(file(text), before=MIXED) == RevokedKeys()
+    assert of(file(text), before=BEFORE) == RevokedKeys(unsure=UNSURE, unread=("keys.yaml",))
 
 
 def test_a_file_of_more_than_keys_that_vanishes_takes_them_with_it() -> None:
     other = file("version: {", "other.yaml")
-    assert of(other, before=MIXED) == of(other) == Withdrawn(gone=GONE)
+    assert of(other, before=MIXED) == of(other) == RevokedKeys(gone=GONE)
     assert of(file(None), before=MIXED).unsure == UNSURE
 
 
 def test_a_hash_of_digits_alone_is_text() -> None:
     text = f"keys: [{{id: a, sha256: {'7' * 64}}}]"
     key = Key.model_validate({"id": "a", "sha256": "7" * 64})
-    assert Standing({}).of([key], [file(text)], [file(text)]) == Withdrawn()
+    assert RevocationTracker({}).of([key], [file(text)], [file(text)]) == RevokedKeys()
 
 
 def test_what_may_stand_in_a_file_that_cannot_be_read_is_unsure() -> None:
     locked = file(None, "locked.yaml", "cannot be read: Permission denied")
-    assert of(locked) == Withdrawn(unsure=UNSURE, unread=("locked.yaml",))
-    assert of(locked, file("keys: []")) == Withdrawn(unsure=UNSURE, unread=("locked.yaml",))
-    assert of(locked, file(f"keys: [{{sha256: {HASH}}}]")) == Withdrawn(unread=("locked.yaml",))
-    # A revocation that can be read is one.
+    assert of(locked) == RevokedKeys(unsure=UNSURE, unread=("locked.yaml",))
+    assert of(locked, file("keys: []")) == RevokedKeys(unsure=UNSURE, unread=("locked.yaml",))
+    assert of(locked, file(f"keys: [{{sha256: {HASH}}}]")) == RevokedKeys(unread=("locked.yaml",))
+    # A revoked_keys that can be read is one.
     assert of(locked, file(f"revoked_keys: ['{HASH}']")).gone == GONE
-    assert of() == Withdrawn(unsure=UNSURE)
+    assert of() == RevokedKeys(unsure=UNSURE)
 
 
 def test_a_file_that_never_stands_still_keeps_no_key_alive() -> None:
     whole, half = file(f"keys: [{{sha256: {HASH}}}]"), file("keys:")
-    assert of(whole, unsettled=(half,)) == Withdrawn(unsure=UNSURE)
-    assert of(whole, unsettled=(file(None),)) == Withdrawn(unsure=UNSURE)
-    assert of(whole, unsettled=(file("models: [", "other.yaml"),)) == Withdrawn()
-    assert of(half, unsettled=(whole,)) == Withdrawn(gone=GONE)
+    assert of(whole, unsettled=(half,)) == RevokedKeys(unsure=UNSURE)
+    assert of(whole, unsettled=(file(None),)) == RevokedKeys(unsure=UNSURE)
+    assert of(whole, unsettled=(file("models: [", "other.yaml"),)) == RevokedKeys()
+    assert of(half, unsettled=(whole,)) == RevokedKeys(gone=GONE)
 
 
 def test_only_what_has_changed_is_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A revocation does not wait for a large file beside it to be read."""
     parsed: list[str] = []
-    real = revocation._marks
+    real = revoked_keys._marks
     monkeypatch.setattr(
-        revocation, "_marks", lambda path, *rest: (parsed.append(path.name), real(path, *rest))[1]
+        revoked_keys, "_marks", lambda path, *rest: (parsed.append(path.name), real(path, *rest))[1]
     )
-    standing, large = Standing({}), file("models: {}", "large.yaml")
+    standing, large = RevocationTracker({}), file("models: {}", "large.yaml")
     for text, more in (
         ("keys: []", ["keys.yaml", "large.yaml"]),
         ("keys: []", []),

@@ -15,8 +15,8 @@ from gateway.policy import yaml_tree
 from gateway.policy.checks import aliases_of
 from gateway.policy.files import policy_files
 from gateway.policy.folder import Folder, find, read_folder
-from gateway.policy.keyfile import ISSUED_FILE, NEW_FILE, CannotEdit, added, removed
-from gateway.policy.problems import Place, PolicyError, suggestion
+from gateway.policy.key_file import ISSUED_FILE, NEW_FILE, CannotEdit, added, removed
+from gateway.policy.problems import Location, PolicyError, suggestion
 from gateway.policy.schema.access import DEFAULT_TIER
 from gateway.policy.yaml_tree import Map, Scalar, Sequence
 from gateway.private import private_folder
@@ -28,7 +28,7 @@ ISSUED = "issued-keys.yaml"
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class Failed(Exception):
+class KeyStoreError(Exception):
     """What was asked cannot be done; the message says why."""
 
 
@@ -36,7 +36,7 @@ class Failed(Exception):
 class Listed:
     """An entry as it is written, whether it is sound or not."""
 
-    place: Place
+    location: Location
     position: int
     """Its index in its own file's list."""
     content: dict[str, Any]
@@ -56,7 +56,7 @@ class Revoked(NamedTuple):
     """What else is wrong with the policy, if anything is."""
 
 
-class KeyBook:
+class KeyStore:
     """One change at a time, over all processes: two that are made at once do not lose each other."""
 
     def __init__(self, directory: Path, issued: Path | None, env: Mapping[str, str]) -> None:
@@ -77,12 +77,14 @@ class KeyBook:
         return folder
 
     def add(self, entry: Mapping[str, Any]) -> Path:
-        """The file that it is in now. Raises ``Failed``, ``PolicyError`` and ``OSError``."""
+        """The file that it is in now. Raises ``KeyStoreError``, ``PolicyError`` and ``OSError``."""
         with self._locked():
             folder = self.sound()
             for known in entries(folder):
                 if known.text("id") == entry["id"]:
-                    raise Failed(f"{known.place}: there is a key with the id '{entry['id']}' already")
+                    raise KeyStoreError(
+                        f"{known.location}: there is a key with the id '{entry['id']}' already"
+                    )
             _check_patterns(entry["models"], folder)
             _check_tier(entry.get("tier"), folder)
             try:
@@ -103,25 +105,29 @@ class KeyBook:
             if entry is None:
                 if folder.problems:
                     raise PolicyError(folder.problems)
-                raise Failed(f"no key has the id '{id}'{suggestion(id, [one.text('id') for one in listed])}")
+                raise KeyStoreError(
+                    f"no key has the id '{id}'{suggestion(id, [one.text('id') for one in listed])}"
+                )
             broken = str(PolicyError(folder.problems)) if folder.problems else ""
             file = self._withdraw(entry)
             return Revoked(entry.text("sha256").lower(), file, len(listed) - 1, broken)
 
     def _withdraw(self, entry: Listed) -> Path:
-        file = entry.place.file
+        file = entry.location.file
         writable = os.access(file, os.W_OK)
         if file == self._issued or file.name == FILE:
             try:
                 return self._edit(file, lambda text: removed(text, entry.position))
-            except Failed:
+            except KeyStoreError:
                 pass
             except OSError as error:
                 if error.errno not in _NOT_WRITABLE:
                     raise
                 writable = False
         if writable or self._issued is None:
-            raise Failed(f"{entry.place}: remove this entry by hand; 'tollgate keys' only changes {FILE}")
+            raise KeyStoreError(
+                f"{entry.location}: remove this entry by hand; 'tollgate keys' only changes {FILE}"
+            )
         digest = entry.text("sha256").lower()
         return self._edit(self._issued, lambda text: added(text, digest, "revoked_keys"))
 
@@ -130,7 +136,9 @@ class KeyBook:
         try:
             text = change(file.read_text("utf-8-sig") if file.exists() else new)
         except CannotEdit:
-            raise Failed(f"{file}: it is written in a way that cannot be changed; nothing was done") from None
+            raise KeyStoreError(
+                f"{file}: it is written in a way that cannot be changed; nothing was done"
+            ) from None
         if file == self._issued:
             private_folder(file.parent)
         _write(file, text, 0o600 if file == self._issued else self._mode(file))
@@ -165,10 +173,10 @@ def entries(folder: Folder) -> Iterator[Listed]:
     keys = find(folder.root, ("keys",))
     positions: dict[Path, int] = {}
     for item in keys.items if isinstance(keys, Sequence) else ():
-        position = positions.get(item.place.file, 0)
-        positions[item.place.file] = position + 1
+        position = positions.get(item.location.file, 0)
+        positions[item.location.file] = position + 1
         if isinstance(item, Map):
-            yield Listed(item.place, position, yaml_tree.data(item))
+            yield Listed(item.location, position, yaml_tree.data(item))
 
 
 def revoked_hashes(folder: Folder) -> frozenset[str]:
@@ -181,7 +189,7 @@ def _check_tier(tier: str | None, folder: Folder) -> None:
     tiers = find(folder.root, ("tiers",))
     names = tuple(tiers.entries) if isinstance(tiers, Map) else ()
     if tier is not None and names and tier not in (*names, DEFAULT_TIER):
-        raise Failed(f"--tier: no tier is named '{tier}'{suggestion(tier, names)}")
+        raise KeyStoreError(f"--tier: no tier is named '{tier}'{suggestion(tier, names)}")
 
 
 def _check_patterns(patterns: list[str], folder: Folder) -> None:
@@ -190,7 +198,7 @@ def _check_patterns(patterns: list[str], folder: Folder) -> None:
     names = (*content, *aliases_of(content))
     for pattern in patterns:
         if not set("*?[") & set(pattern) and pattern not in names:
-            raise Failed(f"--models: no model is named '{pattern}'{suggestion(pattern, names)}")
+            raise KeyStoreError(f"--models: no model is named '{pattern}'{suggestion(pattern, names)}")
 
 
 def _write(file: Path, text: str, mode: int) -> None:

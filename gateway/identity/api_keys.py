@@ -11,7 +11,7 @@ from hmac import compare_digest
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from gateway.errors import AuthUnavailable, GatewayError, Unauthenticated
-from gateway.policy.revocation import Withdrawn
+from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import DEFAULT_TIER, Key, Tenant
 from gateway.types import Principal
 
@@ -64,7 +64,7 @@ def masked(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldKey:
+class ApiKey:
     """A key in force: whom it stands for, until when, and from where it may be used."""
 
     digest: bytes
@@ -95,18 +95,18 @@ class KeyRing:
         held = [_held(key, tenants) for key in keys]
         if dev_key_sha256 and not held:
             principal = replace(DEVELOPMENT, tier=tier_of(DEVELOPMENT.tenant, tenants))
-            held.append(HeldKey(bytes.fromhex(dev_key_sha256), principal))
+            held.append(ApiKey(bytes.fromhex(dev_key_sha256), principal))
         self._held = {key.digest[:_INDEXED]: key for key in held}
-        self._withdrawn = Withdrawn()
+        self._withdrawn = RevokedKeys()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def withdraw(self, withdrawn: Withdrawn) -> None:
+    def withdraw(self, withdrawn: RevokedKeys) -> None:
         """Refuse these keys from now on, and no others."""
         self._withdrawn = withdrawn
 
-    def held(self, digest: bytes, now: float) -> HeldKey | None:
+    def held(self, digest: bytes, now: float) -> ApiKey | None:
         """The key with this SHA-256, if it counts at Unix time ``now``.
 
         Raises ``Unauthenticated``, code ``expired_api_key``, for one that has expired, and ``AuthUnavailable`` for one
@@ -151,7 +151,7 @@ def _unreadable() -> AuthUnavailable:
     )
 
 
-def _held(key: Key, tenants: Mapping[str, Tenant]) -> HeldKey:
+def _held(key: Key, tenants: Mapping[str, Tenant]) -> ApiKey:
     principal = Principal(
         key_id=key.id,
         tenant=key.tenant,
@@ -161,7 +161,7 @@ def _held(key: Key, tenants: Mapping[str, Tenant]) -> HeldKey:
         budget=key.budget,
     )
     networks = tuple(map(ip_network, key.allow_ips))
-    return HeldKey(bytes.fromhex(key.sha256), principal, _midnight(key.expires), key.expires, networks)
+    return ApiKey(bytes.fromhex(key.sha256), principal, _midnight(key.expires), key.expires, networks)
 
 
 def _midnight(day: date | None) -> float:

@@ -1,4 +1,4 @@
-"""Becomes another program that cannot outlive its parent: ``python leash.py PARENT_PID PROGRAM ARGUMENT…``.
+"""Becomes another program that cannot outlive its parent: ``python die_with_parent.py PARENT_PID PROGRAM ARGUMENT…``.
 
 Two things hold on Linux. The kernel is asked to kill this process when its parent dies (prctl(2), PR_SET_PDEATHSIG),
 which an exec leaves in force. And a guard is left in the process group, which kills all of the group once the parent

@@ -1,8 +1,8 @@
-"""Long computations, each in a process beside this one, which is ended when its time is up.
+"""Long computations in a pool of processes, each of which is killed when its time is up.
 
 A thread would not do: what computes in Python, or in C without giving up the interpreter's lock, stops all threads.
-``python -m gateway.children.aside FD`` is such a process; it reads pickled calls from a socket and writes what comes of
-them. Only this program's own functions are called, by whoever started it.
+``python -m gateway.children.process_pool FD`` is such a process; it reads pickled calls from a socket and writes their
+results. Only this program's own functions are called, by the process that started it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
-from gateway.children.child import LEASH
+from gateway.children.child import DIE_WITH_PARENT
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -36,33 +36,33 @@ _ENVIRONMENT = (
     "TMPDIR",
     "HOME",
 )
-"""All that such a process is told: the keys of providers are none of its business."""
+"""All that such a process inherits: it needs no provider's keys."""
 _NICE = 5
 _STUCK = 6
 """Times as long as it may work a call may wait for the processor, or whatever else it waits for."""
-_LAST_BREATH = 5.0
+_EXIT_TIMEOUT = 5.0
 """Seconds in which one that has closed its pipe will have ended."""
 _START = 30.0
 """Seconds for a process to start, and to load what a call needs."""
 
 
-class Died(Exception):
+class ProcessDied(Exception):
     """The process ended before it was done: killed for its memory, perhaps."""
 
 
-class Crowded(Exception):
+class PoolBusy(Exception):
     """No process was free in time."""
 
 
-class Aside:
-    """Up to ``size`` processes, started when they are first needed. Each owner has one of them at a time."""
+class ProcessPool:
+    """Up to ``size`` processes, started when first needed. Each owner uses one of them at a time."""
 
-    def __init__(self, size: int = 2, *, line: float | None = None) -> None:
-        """``line``: seconds that a call may wait for its owner's turn and a free process."""
-        self._line = line
+    def __init__(self, size: int = 2, *, queue_timeout: float | None = None) -> None:
+        """``queue_timeout``: seconds that a call may wait for its owner's slot and a free process."""
+        self._queue_timeout = queue_timeout
         self._free = asyncio.Semaphore(size)
         self._idle: list[_Process] = []
-        self._owners: dict[str, _Turn] = {}
+        self._owners: dict[str, _OwnerSlot] = {}
         self._working: set[asyncio.Task[bytearray]] = set()
         self._closed = False
 
@@ -71,21 +71,21 @@ class Aside:
     ) -> _T:
         """What ``function``, which is of some module's top level, returns or raises.
 
-        Raises ``TimeoutError`` when it has worked for ``timeout`` seconds of processor time, or got nothing done in
-        many times as many; ``Crowded`` and ``Died``. Waiting for a free process does not count, nor does its start,
-        nor what arguments do when they are unpickled, nor a machine that is busy with something else: how long others
-        take is nobody's fault. Cancelled, it leaves what has begun to its end; the owner's turn lasts as long.
+        Raises ``TimeoutError`` after ``timeout`` seconds of processor time, or many times as many seconds without a
+        result; ``PoolBusy`` and ``ProcessDied``. Neither the wait for a free process counts, nor its start, nor the
+        unpickling of arguments, nor time that other programs take. A call that is cancelled runs to its end, and keeps
+        its owner's slot until then.
         """
         call = pickle.dumps((timeout, pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)))
-        async with AsyncExitStack() as place:
+        async with AsyncExitStack() as slot:
             try:
-                async with asyncio.timeout(self._line):
-                    await place.enter_async_context(self._turn(owner))
-                    await place.enter_async_context(self._free)
+                async with asyncio.timeout(self._queue_timeout):
+                    await slot.enter_async_context(self._slot_of(owner))
+                    await slot.enter_async_context(self._free)
             except TimeoutError:
-                raise Crowded from None
-            # Who leaves now leaves it to end: a process that is ended takes long to replace, and others would wait.
-            work = asyncio.create_task(self._work(timeout, call, place.pop_all()))
+                raise PoolBusy from None
+            # A cancelled call runs to its end: a process that is killed takes long to replace, and others would wait.
+            work = asyncio.create_task(self._work(timeout, call, slot.pop_all()))
         self._working.add(work)
         work.add_done_callback(self._ended)
         fine, result = pickle.loads(await asyncio.shield(work))
@@ -93,8 +93,8 @@ class Aside:
             raise result
         return result  # type: ignore[no-any-return]
 
-    async def _work(self, timeout: float, call: bytes, place: AsyncExitStack) -> bytearray:
-        async with place:
+    async def _work(self, timeout: float, call: bytes, slot: AsyncExitStack) -> bytearray:
+        async with slot:
             process = await self._living() or await _Process.start()
             try:
                 async with asyncio.timeout(timeout * _STUCK + _START):
@@ -133,20 +133,20 @@ class Aside:
             await self._idle.pop().end()
 
     @asynccontextmanager
-    async def _turn(self, owner: str) -> AsyncIterator[None]:
-        """One call of an owner's at a time: so many as there are, others wait for one of them at most."""
-        turn = self._owners.setdefault(owner, _Turn())
-        turn.users += 1
+    async def _slot_of(self, owner: str) -> AsyncIterator[None]:
+        """One call of an owner's runs at a time, so that others wait for one of them at most."""
+        slot = self._owners.setdefault(owner, _OwnerSlot())
+        slot.users += 1
         try:
-            async with turn.lock:
+            async with slot.lock:
                 yield
         finally:
-            turn.users -= 1
-            if not turn.users:
+            slot.users -= 1
+            if not slot.users:
                 self._owners.pop(owner, None)
 
 
-class _Turn:
+class _OwnerSlot:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.users = 0
@@ -159,13 +159,20 @@ class _Process:
 
     @classmethod
     async def start(cls) -> _Process:
-        """Raises ``Died`` where none can be started."""
+        """Raises ``ProcessDied`` where none can be started."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             with theirs:
                 process = await asyncio.create_subprocess_exec(
-                    *(*LEASH, str(os.getpid()), sys.executable, "-m", __name__, str(theirs.fileno())),
+                    *(
+                        *DIE_WITH_PARENT,
+                        str(os.getpid()),
+                        sys.executable,
+                        "-m",
+                        __name__,
+                        str(theirs.fileno()),
+                    ),
                     env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
@@ -173,7 +180,7 @@ class _Process:
         except BaseException as error:
             ours.close()
             if isinstance(error, OSError):
-                raise Died(f"no process can be started: {error.strerror}") from None
+                raise ProcessDied(f"no process can be started: {error.strerror}") from None
             raise
         return cls(process, ours)
 
@@ -188,36 +195,36 @@ class _Process:
             return True
 
     async def ask(self, call: bytes) -> bytearray:
-        """Raises ``Died``, and ``TimeoutError`` if its time is up."""
+        """Raises ``ProcessDied``, and ``TimeoutError`` if its time is up."""
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_sendall(self._pipe, _LENGTH.pack(len(call)))
             await loop.sock_sendall(self._pipe, call)
             (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
             return await self._read(length)
-        except (OSError, Died) as error:
+        except (OSError, ProcessDied) as error:
             await self.end()
             if self._process.returncode == -signal.SIGPROF:
                 raise TimeoutError from None
-            raise Died(str(error)) from None
+            raise ProcessDied(str(error)) from None
 
     async def _read(self, length: int) -> bytearray:
         loop = asyncio.get_running_loop()
         whole = bytearray(length)
-        place = 0
-        while place < length:
+        position = 0
+        while position < length:
             with memoryview(whole) as view:
-                count = await loop.sock_recv_into(self._pipe, view[place : place + _PIECE])
+                count = await loop.sock_recv_into(self._pipe, view[position : position + _PIECE])
             if not count:
-                raise Died("the process ended")
-            place += count
+                raise ProcessDied("the process ended")
+            position += count
         return whole
 
     async def end(self) -> None:
         if self.has_ended:
             # What ended it is known once it has been waited for; a signal would be in the way of that.
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_BREATH):
+                async with asyncio.timeout(_EXIT_TIMEOUT):
                     await self._process.wait()
         self._pipe.close()
         if self._process.returncode is None:

@@ -1,4 +1,4 @@
-"""From a path to its endpoint: Starlette's router, with a short cut to the endpoints that carry the load."""
+"""From a path to its endpoint: Starlette's router, with a shortcut to the endpoints that carry the load."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
 
 from starlette.exceptions import HTTPException
-from starlette.routing import Route, Router
+from starlette.routing import Route
+from starlette.routing import Router as StarletteRouter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound
-from gateway.web.unserved import explanation
+from gateway.web.unsupported_paths import explanation
 
 Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
 
 
-class Paths:
+class Router:
     """Raises ``NotFound`` and ``MethodNotAllowed`` for what no route takes.
 
     A POST to a fixed path goes straight to its endpoint: Starlette tries one regular expression after the other, and
-    wraps every request in an exception handler, which the door outside is for all of them.
+    wraps every request in an exception handler, which ``ErrorMiddleware`` is for all of them.
     """
 
     def __init__(self, routes: Sequence[Route], lifespan: Lifespan) -> None:
         # Paths come in canonical form; what then is not there is nowhere else.
-        self._router = Router(routes, redirect_slashes=False, lifespan=lifespan)
-        self._straight: dict[str, tuple[Route, ASGIApp]] = {
+        self._router = StarletteRouter(routes, redirect_slashes=False, lifespan=lifespan)
+        self._fixed_posts: dict[str, tuple[Route, ASGIApp]] = {
             route.path: (route, route.app)
             for route in routes
             if route.methods is not None and "POST" in route.methods and "{" not in route.path
         }
         self._served = [
-            f"{'POST' if route.path in self._straight else 'GET'} {route.path.replace(':path', '')}"
+            f"{'POST' if route.path in self._fixed_posts else 'GET'} {route.path.replace(':path', '')}"
             for route in routes
             if route.path.startswith("/v1/")
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            found = self._straight.get(scope["path"])
+            found = self._fixed_posts.get(scope["path"])
             if found is not None and scope["method"] == "POST":
                 scope["route"] = found[0]
                 await found[1](scope, receive, send)

@@ -25,7 +25,7 @@ _KEYS = frozenset({"version", "keys", "revoked_keys"})
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
+class RevokedKeys:
     """Keys that do not count although the policy in force has them, by their ids."""
 
     gone: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class _Marks(NamedTuple):
     """Than keys."""
 
 
-class Standing:
+class RevocationTracker:
     """Tells which keys still stand. Files that have not changed are not parsed again."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -60,7 +60,7 @@ class Standing:
         sources: Iterable[PolicyFile],
         settled: Iterable[PolicyFile],
         unsettled: Iterable[PolicyFile] = (),
-    ) -> Withdrawn:
+    ) -> RevokedKeys:
         """What has become of ``keys``, which were read from ``sources``.
 
         ``unsettled`` files are as they are just now, ``settled`` as they were when they stood still.
@@ -76,7 +76,7 @@ class Standing:
             unsure |= missing
         else:
             gone |= missing
-        return Withdrawn(frozenset(gone), frozenset(unsure - gone), tuple(found.unread))
+        return RevokedKeys(frozenset(gone), frozenset(unsure - gone), tuple(found.unread))
 
     def _found(self, sources: Iterable[PolicyFile], files: Iterable[PolicyFile]) -> _Found:
         held = {file.path.name: self._marks(file) for file in sources}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from gateway.children.aside import Aside, Died
+from gateway.children.process_pool import ProcessDied, ProcessPool
 from gateway.errors import BadRequest, Overloaded
 from gateway.policy.schema.limits import Limits
 
@@ -22,11 +22,11 @@ PATIENCE = 20.0
 """Seconds that a body may take to be read."""
 
 
-class Reader:
-    """``aside`` is where long bodies are read."""
+class BodyParser:
+    """``pool`` is where long bodies are read."""
 
-    def __init__(self, aside: Aside) -> None:
-        self._aside = aside
+    def __init__(self, pool: ProcessPool) -> None:
+        self._pool = pool
 
     async def read(
         self, read: Callable[[bytes, Limits], _Read], data: bytes, limits: Limits, owner: str
@@ -38,13 +38,13 @@ class Reader:
         if len(data) <= AT_ONCE or not await _is_dense(data):
             return read(data, limits)
         try:
-            return await self._aside.run(owner, PATIENCE, read, data, limits)
+            return await self._pool.run(owner, PATIENCE, read, data, limits)
         except TimeoutError:
             raise BadRequest(
                 f"The request body takes more than {PATIENCE:g} s to read. Send fewer values in it.",
                 code="invalid_json",
             ) from None
-        except Died:
+        except ProcessDied:
             raise Overloaded(
                 "The request body could not be read, for want of memory perhaps. Try again, or send less at once.",
                 retry_after=1.0,
