@@ -27,7 +27,7 @@ from gateway.policy.schema import Policy
 from gateway.rendered import Repeats
 from gateway.runtime import Generations
 from gateway.web import routes
-from gateway.web.auth import Auth
+from gateway.web.auth import AuthMiddleware
 from gateway.web.error_middleware import ErrorMiddleware
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import Router
@@ -246,7 +246,7 @@ async def a_world(state: Path) -> AsyncIterator[World]:
         routes.build(metrics, ProcessPool(), OperatorToken(None), max_body=10_000, heartbeat=0),
         lifespan,
     )
-    guarded = Auth(paths, public=routes.PUBLIC)
+    guarded = AuthMiddleware(paths, public=routes.PUBLIC)
     app = ErrorMiddleware(
         guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer
     )
