@@ -9,7 +9,7 @@ from gateway.admission.pool import Pools
 from gateway.caching.caches import Caches
 from gateway.cascade.cascade import Judge
 from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, UnknownModel, Upstream
-from gateway.fallback.switchboard import Switchboard
+from gateway.fallback.health import HealthRegistry
 from gateway.guards.actions.flags import Flags
 from gateway.guards.actions.guards import Guards
 from gateway.metering.tally import Bill
@@ -40,7 +40,7 @@ class Answering:
     backends: Mapping[str, Backend]
     """Those that are enabled, by name."""
     router: Router
-    switchboard: Switchboard
+    health: HealthRegistry
     pools: Pools
     metrics: Metrics
 
@@ -48,7 +48,7 @@ class Answering:
         """From the choice of a backend on; the judges of guards ask here, past quotas, guards and caches."""
         stages = [
             route(self.router),
-            fallback(self.switchboard, self.metrics),
+            fallback(self.health, self.metrics),
             queue(self.pools, self.metrics),
         ]
         return fold(stages, dispatch(self.backends))

@@ -30,7 +30,7 @@ from gateway.caching.freshness import is_time_sensitive
 from gateway.cascade.complexity import Classifier
 from gateway.cascade.embedded import Embedded
 from gateway.children.process_pool import ProcessPool
-from gateway.fallback.switchboard import Switchboard
+from gateway.fallback.health import HealthRegistry
 from gateway.guards.actions.flags import Flags
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.moderator import Moderator
@@ -155,7 +155,7 @@ class Generations:
         self._words = Classifier.load()
         self._embedded = Embedded.load(self._words, self._sidecar)
         self._pools = Pools(workers, worker)
-        self._switchboard = Switchboard(watch=BackendWatch(metrics))
+        self._health = HealthRegistry(listener=BackendWatch(metrics))
         self._affinity = Affinity()
         self._shadows = Shadows()
         self._current: Runtime | None = None
@@ -179,7 +179,7 @@ class Generations:
         }
         for name in backends:
             if before is not None and before.backends.get(name) is not backends[name]:
-                self._switchboard.accepted(name)  # it may have another key now
+                self._health.credentials_accepted(name)  # it may have another key now
         same_store = before is not None and before.policy.store == policy.store
         same_caches = before is not None and before.policy.where_caches_are == policy.where_caches_are
         receipts = before.receipts if before and same_caches else Receipts(_store(policy.where_caches_are))
@@ -209,7 +209,7 @@ class Generations:
         answering = Answering(
             backends=backends,
             router=router,
-            switchboard=self._switchboard,
+            health=self._health,
             pools=self._pools,
             metrics=self._metrics,
         ).handler()
@@ -240,8 +240,8 @@ class Generations:
             backends,
             needed=[name for name in backends if _runs_here(policy.backends[name])],
             # An engine's proof is a token that it decoded; others only show that they are there.
-            proven=lambda name: self._revived(name) if name in engines else None,
-            trouble=self._switchboard.trouble,
+            proven=lambda name: self._backend_recovered(name) if name in engines else None,
+            trouble=self._health.problem,
             guards=unready(policy, self._sidecar),
             standing=Standing(policy, backends.keys()),
             store=partial(quotas.closed, policy),
@@ -354,11 +354,11 @@ class Generations:
             config.base_url,
             transport,
             lambda figures: self._pools.tell(name, figures),
-            on_return=lambda: self._revived(name),
+            on_return=lambda: self._backend_recovered(name),
         ).start()
 
-    def _revived(self, backend: str) -> None:
-        self._switchboard.proven(backend)
+    def _backend_recovered(self, backend: str) -> None:
+        self._health.recovered(backend)
 
     def _ledger(self, config: schema.Ledger) -> Ledger | None:
         if not config.enabled:

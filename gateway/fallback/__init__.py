@@ -1,1 +1,1 @@
-"""What is done when a backend fails: retries, breakers, other candidates, and answers gone on with elsewhere."""
+"""What is done when a backend fails: retries, circuit breakers, other candidates, continuation of answers."""

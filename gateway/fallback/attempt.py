@@ -1,4 +1,4 @@
-"""One try of one candidate."""
+"""One attempt: one request to one candidate, and what it used."""
 
 from __future__ import annotations
 
@@ -15,76 +15,95 @@ from gateway.errors import (
     Upstream,
     UpstreamTimeout,
 )
-from gateway.fallback.breaker import Trial
-from gateway.fallback.continuation import Deviated, Joint, joined_usage
+from gateway.fallback.breaker import Permit
+from gateway.fallback.continuation import AnswerDiverged, AnswerFilter, SentAnswer, whole_usage
 from gateway.metering.estimate import Estimate, answers_wanted, guess, unheard
 from gateway.metering.tally import Tally
 from gateway.types import Call, Candidate, Chunk, Purpose, Spending, Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A candidate, and how often it has failed this call before; ``afresh``, it is not asked to go on."""
+class PlannedAttempt:
+    """A candidate, and how often it has failed for this call.
+
+    With ``restart`` it is asked for the whole answer again, not for a continuation.
+    """
 
     candidate: Candidate
-    failed: int = 0
-    afresh: bool = False
+    failures: int = 0
+    restart: bool = False
 
 
 class Attempt:
-    """One try of one candidate."""
+    """One attempt in flight. ``sent`` collects what the caller has of the answer; None where nobody needs it."""
 
     __slots__ = (
         "admitted",
-        "before",
         "began",
         "call",
+        "delivered",
         "facts",
-        "heard",
-        "joint",
+        "filter",
+        "permit",
+        "planned",
+        "prefix_tokens",
+        "sent",
         "tally",
-        "trial",
-        "turn",
     )
 
-    def __init__(self, turn: Turn, trial: Trial, call: Call, joint: Joint, before: int = 0) -> None:
-        self.turn = turn
-        self.trial = trial
+    def __init__(
+        self,
+        planned: PlannedAttempt,
+        permit: Permit,
+        call: Call,
+        filter: AnswerFilter,
+        sent: SentAnswer | None,
+        *,
+        prefix_tokens: int = 0,
+    ) -> None:
+        self.planned = planned
+        self.permit = permit
         self.call = call
-        self.joint = joint
-        self.before = before
-        """Tokens of the answer that stand in its prompt, as it goes on from them."""
+        self.filter = filter
+        self.sent = sent
+        self.prefix_tokens = prefix_tokens
+        """Tokens of the answer that are part of its prompt, as it continues them."""
         self.admitted = True
-        """Our own queue let it through to the backend."""
-        self.heard = False
-        """The caller has something of it."""
+        """Whether the backend's queue let it through."""
+        self.delivered = False
+        """Whether the caller has been given anything of it."""
         self.tally = Tally()
         self.began = time.perf_counter()
-        self.facts: dict[str, Any] = {
-            "backend": turn.candidate.target.backend,
-            "model": turn.candidate.target.model,
-        }
-        if turn.candidate.why != "primary":
-            self.facts["why"] = turn.candidate.why
+        target = planned.candidate.target
+        self.facts: dict[str, Any] = {"backend": target.backend, "model": target.model}
+        """For the receipt."""
+        if planned.candidate.why != "primary":
+            self.facts["why"] = planned.candidate.why
 
-    def take(self, chunk: Chunk) -> None:
-        """Count it; its usage becomes the whole answer's."""
+    def add(self, chunk: Chunk) -> None:
+        """Count ``chunk``, which goes to the caller as it is."""
+        self.count(chunk)
+        if self.sent is not None:
+            self.sent.add(chunk)
+
+    def count(self, chunk: Chunk) -> None:
+        """Count ``chunk``; its usage becomes the whole answer's."""
         self.tally.add(chunk)
-        if chunk.usage is not None and self.before:
-            chunk.usage = joined_usage(chunk.usage, self.before)
+        if chunk.usage is not None and self.prefix_tokens:
+            chunk.usage = whole_usage(chunk.usage, self.prefix_tokens)
 
     def spending(self, error: BaseException | None) -> Spending | None:
-        """What it used, ``error`` having ended it (None: a good end). None where it never got to a model.
+        """What it used, ended by ``error`` (None: completed). None where it never reached a model.
 
-        What left for a server is never free: where nothing came back, it is taken for what such a request usually
-        takes. One that is not streamed goes on at many providers when its caller has gone, to whatever length: by
-        leaving early, or with a short deadline, nobody makes it cheaper than it may have become.
+        What was sent to a server is never free: where nothing came back, it is counted as what such a request usually
+        uses. One that is not streamed is completed at many providers after its caller has left, whatever its length:
+        leaving early, or a short deadline, must not make it cheaper than it may have become.
         """
-        told = self.tally.told if error is None else None
-        found = (told, False) if told is not None else self._estimated(error)
+        reported = self.tally.told if error is None else None
+        found = (reported, False) if reported is not None else self._estimated(error)
         if found is None:
             return None
-        candidate = self.turn.candidate
+        candidate = self.planned.candidate
         return Spending(candidate.target, *found, self._purpose(error), candidate.model)
 
     def _estimated(self, error: BaseException | None) -> tuple[Usage, bool] | None:
@@ -92,26 +111,28 @@ class Attempt:
         if isinstance(error, GatewayError):
             for chunk in error.unread:
                 tally.add(chunk)
-        heard = tally.usage is not None or tally.counted > 0
-        if not heard and (not call.sent or declined(error)) and error is not None:
+        received = tally.usage is not None or tally.counted > 0
+        if not received and (not call.sent or is_free(error)) and error is not None:
             return None
         demand = call.demand or guess(call.request)
-        left = isinstance(error, DeadlineExceeded) or not isinstance(error, GatewayError | Deviated)
-        unseen = unheard(call, demand) if left and not call.request.stream else demand.expected
+        abandoned = isinstance(error, DeadlineExceeded) or not isinstance(
+            error, GatewayError | AnswerDiverged
+        )
+        unseen = unheard(call, demand) if abandoned and not call.request.stream else demand.expected
         if call.cap is not None:
             unseen = min(unseen, call.cap * answers_wanted(call.request))
         thoughts = min(demand.thoughts, unheard(call, demand)) if isinstance(demand, Estimate) else 0
-        return tally.of(demand.prompt + self.before, unseen, whole=error is None, thoughts=thoughts)
+        return tally.of(demand.prompt + self.prefix_tokens, unseen, whole=error is None, thoughts=thoughts)
 
     def _purpose(self, error: BaseException | None) -> Purpose:
-        asked = self.call.purpose
-        failed = error is not None and isinstance(error, GatewayError | Deviated)
-        return "attempt" if failed and asked in ("answer", "step") else asked
+        purpose = self.call.purpose
+        failed = isinstance(error, GatewayError | AnswerDiverged)
+        return "attempt" if failed and purpose in ("answer", "step") else purpose
 
 
-def declined(error: BaseException | None) -> bool:
-    """Turned down by its server, or by our own queue, before a model had seen it: that costs nothing."""
+def is_free(error: BaseException | None) -> bool:
+    """Whether ``error`` is a rejection by the server, or by our own queue, before a model ran: that costs nothing."""
     if isinstance(error, Overloaded | BadRequest | RateLimited):
         return True
-    refused = isinstance(error, Upstream) and error.upstream_status is not None
-    return refused and not isinstance(error, UpstreamTimeout)
+    rejected = isinstance(error, Upstream) and error.upstream_status is not None
+    return rejected and not isinstance(error, UpstreamTimeout)

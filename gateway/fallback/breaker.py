@@ -1,9 +1,9 @@
 """A circuit breaker: a target that keeps failing is left alone for a while, then tried with one request.
 
 The states and their names are those of Nygard's "Release It!" (2nd edition, 2018, chapter 5). What is added is that
-callers are told apart: whoever sends what a server chokes on must not cost the others their answers.
-A target that fails one caller is left alone for that one; for all of its tenant, or for everybody, it is once it fails
-several, and would be thought sick without any single one of them.
+callers are distinguished: one who sends what a server fails on must not cost the others their answers.
+A target that fails one caller opens its circuit for that one; for all of its tenant, or for everybody, once it fails
+several, and would fail too often without any single one of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from gateway.fallback.circuit import SOON, Circuit
+from gateway.fallback.circuit import Circuit
 from gateway.policy import schema
 
-__all__ = ["SOON", "Breaker", "Caller", "Scope", "Trial"]
-
-MOST = 1000
-"""Tenants, and keys, with a circuit of their own: of more the oldest is forgotten."""
+MAX_SCOPES = 1000
+"""Tenants, and keys, with a circuit of their own; beyond that the oldest is dropped."""
 
 
 class Caller(NamedTuple):
@@ -27,7 +25,7 @@ class Caller(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """For whom a target is left alone: a key, all of a tenant's (no key), everybody (no tenant)."""
+    """For whom a circuit is open: a key, all of a tenant's (no key), everybody (no tenant)."""
 
     tenant: str | None = None
     key_id: str | None = None
@@ -36,11 +34,11 @@ class Scope(NamedTuple):
 EVERYBODY = Scope()
 
 OnChange = Callable[[Scope, int, float], None]
-"""Takes the scope, the failures in the window and the cooldown; of no failures when it has closed."""
+"""Takes the scope, the failures in the window and the cooldown in seconds; no failures means that it closed."""
 
 
 class Breaker:
-    """One target's. While nothing fails it counts nothing."""
+    """One target's circuits. While nothing fails there are none."""
 
     def __init__(
         self,
@@ -50,18 +48,18 @@ class Breaker:
         self._clock = clock
         self._on_change = on_change
         self._circuits: dict[Scope, Circuit] = {}
-        """Those that a failure has made; the oldest first."""
-        self._calm_at = 0.0
-        """When to look for those that have nothing to say any more."""
+        """Created by failures; the oldest first."""
+        self._sweep_at = 0.0
+        """When to drop idle ones next."""
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """For everybody."""
-        return all(circuit.closed for circuit in self._circuits.values())
+        return all(circuit.is_closed for circuit in self._circuits.values())
 
     @property
-    def sick(self) -> bool:
-        """It is left alone by everybody now."""
+    def is_open(self) -> bool:
+        """For everybody."""
         circuit = self._circuits.get(EVERYBODY)
         return circuit is not None and circuit.wait(None) > 0
 
@@ -69,48 +67,48 @@ class Breaker:
         """Seconds until a request of ``caller`` may pass; 0 if one may now."""
         return max((circuit.wait(member) for circuit, member in self._of(caller)), default=0.0)
 
-    def admit(self, caller: Caller, limits: schema.Breaker, *, counts: bool = True) -> Trial | None:
-        """A request's leave to pass, or None. Whoever gets one must tell how it ended.
+    def acquire(self, caller: Caller, limits: schema.Breaker, *, counts: bool = True) -> Permit | None:
+        """A permit for a request, or None while the circuit is open. Its holder must report how the request ended.
 
-        What becomes of one that does not count (copies, judges: nobody asked for them) says nothing, either way.
+        The outcome of one that does not count (shadow copies, judges) is ignored.
         """
         if not self._circuits:
-            return Trial(self, caller, limits, counts)
-        self._forget(caller)
+            return Permit(self, caller, limits, counts)
+        self._drop_idle(caller)
         circuits = list(self._of(caller))
         for circuit, member in circuits:
             circuit.cooldown = limits.cooldown
-            if circuit.wait(member) > 0 or not (counts or circuit.closed):
+            if circuit.wait(member) > 0 or not (counts or circuit.is_closed):
                 return None
-        trial = Trial(self, caller, limits, counts)
+        permit = Permit(self, caller, limits, counts)
         for circuit, _ in circuits:
-            circuit.lets(trial)
-        return trial
+            circuit.admitted(permit)
+        return permit
 
-    def proven(self) -> None:
-        """The target has shown that it serves again: no probe need wait for the end of the cooldown."""
+    def recovered(self) -> None:
+        """The target serves again: a probe may pass before the end of the cooldown."""
         for circuit in self._circuits.values():
-            circuit.proven()
+            circuit.recovered()
 
-    def _succeeded(self, trial: Trial) -> None:
-        for circuit, member in self._of(trial.caller):
-            circuit.succeeded(trial, member)
+    def _succeeded(self, permit: Permit) -> None:
+        for circuit, member in self._of(permit.caller):
+            circuit.succeeded(permit, member)
 
-    def _failed(self, trial: Trial) -> None:
-        tenant, key_id = trial.caller
+    def _failed(self, permit: Permit) -> None:
+        tenant, key_id = permit.caller
         for scope in (Scope(tenant, key_id), Scope(tenant), EVERYBODY):
             if scope not in self._circuits:
                 self._make(scope)
-        for circuit, member in self._of(trial.caller):
-            circuit.failed(trial, member, trial.limits)
-        self._calm_at = max(self._calm_at, self._clock() + trial.limits.window)
+        for circuit, member in self._of(permit.caller):
+            circuit.failed(permit, member, permit.limits)
+        self._sweep_at = max(self._sweep_at, self._clock() + permit.limits.window)
 
-    def _let_go(self, trial: Trial) -> None:
-        for circuit, _ in self._of(trial.caller):
-            circuit.let_go(trial)
+    def _release(self, permit: Permit) -> None:
+        for circuit, _ in self._of(permit.caller):
+            circuit.release(permit)
 
     def _of(self, caller: Caller) -> Iterator[tuple[Circuit, str | None]]:
-        """The circuits that ``caller`` is on, and as which member of each."""
+        """The circuits of ``caller``, and as which member it counts in each."""
         if not self._circuits:
             return
         tenant, key_id = caller
@@ -122,25 +120,25 @@ class Breaker:
         def changed(failures: int, cooldown: float) -> None:
             self._on_change(scope, failures, cooldown)
 
-        if len(self._circuits) > 2 * MOST:
+        if len(self._circuits) > 2 * MAX_SCOPES:
             oldest = next(one for one in self._circuits if one != EVERYBODY)
             self._circuits.pop(oldest).close()
         self._circuits[scope] = Circuit(self._clock, changed, alone=scope.key_id is not None)
 
-    def _forget(self, caller: Caller) -> None:
-        """Whoever met failures once and has not come back is no longer watched; ``caller`` has."""
+    def _drop_idle(self, caller: Caller) -> None:
+        """Drop the circuits of callers that have not come back since they met failures; ``caller`` has."""
         now = self._clock()
-        if now < self._calm_at:
+        if now < self._sweep_at:
             return
-        self._calm_at = now + 1.0
+        self._sweep_at = now + 1.0
         present = {Scope(*caller), Scope(caller.tenant), EVERYBODY}
-        for scope in [scope for scope, circuit in self._circuits.items() if circuit.is_over(now)]:
-            if scope not in present or self._circuits[scope].closed:
+        for scope in [scope for scope, circuit in self._circuits.items() if circuit.is_idle(now)]:
+            if scope not in present or self._circuits[scope].is_closed:
                 self._circuits.pop(scope).close()
 
 
-class Trial:
-    """One request's pass. The first word on how it ended counts, later ones do not."""
+class Permit:
+    """One request's. The first report on how it ended counts."""
 
     __slots__ = ("_breaker", "caller", "counts", "limits")
 
@@ -158,10 +156,10 @@ class Trial:
         if (breaker := self._ended()) is not None:
             breaker._failed(self)
 
-    def let_go(self) -> None:
-        """It ended for reasons that are not the target's."""
+    def release(self) -> None:
+        """The request ended for reasons that are not the target's."""
         if (breaker := self._ended()) is not None:
-            breaker._let_go(self)
+            breaker._release(self)
 
     def _ended(self) -> Breaker | None:
         breaker, self._breaker = self._breaker, None

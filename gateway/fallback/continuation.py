@@ -1,10 +1,10 @@
-"""An answer whose target died halfway, gone on with by another so that the reader does not notice.
+"""An answer whose target failed halfway, continued by another so that the reader does not notice.
 
-What a joint passes on joins what was sent before without a gap and without an overlap:
+What a filter passes on follows what was sent before without a gap and without an overlap:
 
-- ``Opening`` holds back what says nothing yet, so that a target that dies before its first word leaves no trace;
-- ``Continuing`` follows one that was given the partial answer and goes on from its end;
-- ``Splicing`` follows one that was asked afresh, and holds it back for as long as it repeats what was sent.
+- ``OpeningFilter`` holds back chunks without content: a target that fails before its first token leaves no trace;
+- ``ContinuationFilter`` follows a target that was given the partial answer and continues it;
+- ``ReplayFilter`` follows one that was asked for the whole answer, and drops what repeats what was sent.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gateway.types import ChatRequest, Chunk, Json, Usage
 CAPS = ("max_tokens", "max_completion_tokens")
 
 
-class Deviated(Exception):
-    """The new answer is another one than the one that was begun."""
+class AnswerDiverged(Exception):
+    """The new answer does not begin with what was sent."""
 
 
-class Sent:
-    """What the caller has of an answer with one choice."""
+class SentAnswer:
+    """What the caller has of an answer with a single choice."""
 
     __slots__ = ("_parts", "finished", "plain", "tokens")
 
@@ -59,7 +59,7 @@ class Sent:
 
 
 _THOUGHTS = frozenset({"reasoning", "reasoning_content", "signature", "redacted_thinking"})
-"""What a model thinks before it answers: of no interest to one who has half the answer."""
+"""A model's reasoning before its answer, which a continuation need not repeat."""
 
 
 def _is_plain(delta: Mapping[str, Json], besides: frozenset[str] = frozenset()) -> bool:
@@ -75,8 +75,8 @@ def _is_plain(delta: Mapping[str, Json], besides: frozenset[str] = frozenset()) 
     return True
 
 
-def can_be_one(request: ChatRequest) -> bool:
-    """Whether the answer has one choice only, so that there is one text to go on with."""
+def has_single_choice(request: ChatRequest) -> bool:
+    """Whether the answer has one choice only, so that there is one text to continue."""
     many = (
         isinstance(request.prompt, list)
         and len(request.prompt) > 1
@@ -85,8 +85,10 @@ def can_be_one(request: ChatRequest) -> bool:
     return request.n == 1 and not many
 
 
-def continued(request: ChatRequest, sent: Sent, backend: AnyBackend) -> tuple[ChatRequest, str] | None:
-    """The request that asks ``backend`` to go on from what was sent, and the white space that it was not shown.
+def continuation_request(
+    request: ChatRequest, sent: SentAnswer, backend: AnyBackend
+) -> tuple[ChatRequest, str] | None:
+    """The request that asks ``backend`` to continue what was sent, and the white space that it was not given.
 
     None if it cannot be asked that way. Its cap on tokens is lowered by those that were used.
     """
@@ -120,8 +122,8 @@ def continued(request: ChatRequest, sent: Sent, backend: AnyBackend) -> tuple[Ch
     return request, text[len(shown) :]
 
 
-def joined_usage(usage: Usage, before: int) -> Usage:
-    """The whole answer's, from that of its continuation, whose prompt held ``before`` tokens of the answer."""
+def whole_usage(usage: Usage, before: int) -> Usage:
+    """The whole answer's, from that of its continuation, whose prompt held ``prefix_tokens`` tokens of the answer."""
     before = min(before, usage.prompt)
     prompt = usage.prompt - before
     cached = min(usage.cached, prompt)
@@ -136,33 +138,33 @@ def joined_usage(usage: Usage, before: int) -> Usage:
     )
 
 
-class Joint(Protocol):
-    done: bool
+class AnswerFilter(Protocol):
+    passthrough: bool
     """From here on every chunk can be passed on as it is."""
 
     def feed(self, chunk: Chunk) -> Iterable[Chunk]:
-        """What can be passed on now. Raises ``Deviated``."""
+        """What can be passed on now. Raises ``AnswerDiverged``."""
         ...
 
     def end(self) -> Iterable[Chunk]:
-        """The answer is over: what is still held. Raises ``Deviated``."""
+        """The answer is over: what is still held. Raises ``AnswerDiverged``."""
         ...
 
 
-class Opening:
-    """The start of an answer's first target."""
+class OpeningFilter:
+    """For the first target of an answer."""
 
     def __init__(self) -> None:
-        self.done = False
+        self.passthrough = False
         self._held: list[Chunk] = []
 
     def feed(self, chunk: Chunk) -> Iterable[Chunk]:
-        if says(chunk):
-            self.done = True
+        if has_content(chunk):
+            self.passthrough = True
             if not self._held:
                 return (chunk,)
         self._held.append(chunk)
-        return self.end() if self.done else ()
+        return self.end() if self.passthrough else ()
 
     def end(self) -> Iterable[Chunk]:
         held, self._held = self._held, []
@@ -171,7 +173,7 @@ class Opening:
         return held
 
 
-def says(chunk: Chunk) -> bool:
+def has_content(chunk: Chunk) -> bool:
     """Whether it holds anything of an answer: its text, a call, its end; the role alone is nothing."""
     if chunk.finish_reason is not None or chunk.logprobs is not None:
         return True
@@ -179,11 +181,11 @@ def says(chunk: Chunk) -> bool:
     return bool(delta) and any(value for name, value in delta.items() if name != "role")  # type: ignore[union-attr]
 
 
-class Continuing:
-    """``space`` was sent, but not shown to the new target, which may begin with it."""
+class ContinuationFilter:
+    """``space`` was sent, but not given to the new target, which may begin with it."""
 
     def __init__(self, space: str = "") -> None:
-        self.done = False
+        self.passthrough = False
         self._space = space
 
     def feed(self, chunk: Chunk) -> Iterable[Chunk]:
@@ -191,46 +193,46 @@ class Continuing:
         if text:
             repeated = _common(self._space, text)
             self._space = self._space[repeated:] if repeated == len(text) else ""
-            self.done = not self._space
+            self.passthrough = not self._space
             text = text[repeated:]
-        rest = _rest(chunk, text)
-        if says(rest):
-            self.done = True
-        return (rest,) if says(rest) or rest.usage is not None else ()
+        rest = _remainder(chunk, text)
+        if has_content(rest):
+            self.passthrough = True
+        return (rest,) if has_content(rest) or rest.usage is not None else ()
 
     def end(self) -> Iterable[Chunk]:
         return ()
 
 
-class Splicing:
-    """``sent`` must come again before anything is passed on; after the answer's end (``finished``) nothing may."""
+class ReplayFilter:
+    """``sent`` must be repeated before anything passes; after the answer's end (``finished``) nothing may follow."""
 
     def __init__(self, sent: str, *, finished: bool = False) -> None:
-        self.done = False
+        self.passthrough = False
         self._sent = sent
         self._finished = finished
         self._covered = 0
 
     def feed(self, chunk: Chunk) -> Iterable[Chunk]:
         if chunk.logprobs is not None or not _is_plain(chunk.delta or {}, _THOUGHTS):
-            raise Deviated
+            raise AnswerDiverged
         text = _text(chunk)
         left = len(self._sent) - self._covered
         if not text.startswith(self._sent[self._covered : self._covered + len(text)]):
-            raise Deviated
+            raise AnswerDiverged
         self._covered += min(len(text), left)
-        rest = _rest(chunk, text[left:])
+        rest = _remainder(chunk, text[left:])
         if self._finished:
             if rest.delta:
-                raise Deviated
+                raise AnswerDiverged
             if chunk.finish_reason is not None:
                 self._whole()
                 rest = replace(rest, delta=None, finish_reason=None)
             return (rest,) if rest.usage is not None else ()
         if chunk.finish_reason is not None:
             self._whole()
-        self.done = self._covered == len(self._sent)
-        return (rest,) if says(rest) or rest.usage is not None else ()
+        self.passthrough = self._covered == len(self._sent)
+        return (rest,) if has_content(rest) or rest.usage is not None else ()
 
     def end(self) -> Iterable[Chunk]:
         self._whole()
@@ -238,7 +240,7 @@ class Splicing:
 
     def _whole(self) -> None:
         if self._covered < len(self._sent):
-            raise Deviated
+            raise AnswerDiverged
 
 
 def _text(chunk: Chunk) -> str:
@@ -249,7 +251,7 @@ def _text(chunk: Chunk) -> str:
 _REPLACED = frozenset({"role", "content"}) | _THOUGHTS
 
 
-def _rest(chunk: Chunk, text: str) -> Chunk:
+def _remainder(chunk: Chunk, text: str) -> Chunk:
     """``chunk`` with the rest of its text: what opens an answer has been sent before."""
     if chunk.delta is None:
         return chunk

@@ -8,7 +8,7 @@ from gateway.backends.fake import FakeBackend
 from gateway.caching.caches import Caches
 from gateway.cascade.complexity import Classifier
 from gateway.errors import Internal
-from gateway.fallback.switchboard import Switchboard
+from gateway.fallback.health import HealthRegistry
 from gateway.guards.actions.flags import Flags
 from gateway.guards.actions.guards import Guards
 from gateway.observe.books import Books
@@ -33,7 +33,7 @@ async def test_a_call_passes_all_stages_in_order() -> None:
     answering = pipeline.Answering(
         backends={"up": backend},
         router=Router(call.policy, {"up"}, pools),
-        switchboard=Switchboard(),
+        health=HealthRegistry(),
         pools=pools,
         metrics=metrics,
     )

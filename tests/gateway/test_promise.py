@@ -9,7 +9,7 @@ import pytest
 
 from gateway.admission.pool import Pools
 from gateway.errors import BudgetSpent, UpstreamFailed
-from gateway.fallback.switchboard import Switchboard
+from gateway.fallback.health import HealthRegistry
 from gateway.metering.price import NANO, cost
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import fold
@@ -61,7 +61,7 @@ async def ask(servers: Servers, budget: float, *models: str, **request: Any) -> 
     quotas, metrics = Quotas("memory"), Metrics()
     pools = Pools()
     pools.update(RULES)
-    handler = fold([quota(quotas), fallback(Switchboard(), metrics), queue(pools, metrics)], servers)
+    handler = fold([quota(quotas), fallback(HealthRegistry(), metrics), queue(pools, metrics)], servers)
     call = a_call(
         policy_=RULES, principal=Principal("k", "acme", budget=Budget(usd_per_day=budget)), **request
     )

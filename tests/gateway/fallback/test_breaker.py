@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.fallback.breaker import EVERYBODY, MOST, SOON, Breaker, Caller, Scope, Trial
-from gateway.fallback.switchboard import Switchboard
+from gateway.fallback.breaker import EVERYBODY, MAX_SCOPES, Breaker, Caller, Permit, Scope
+from gateway.fallback.circuit import PROBE_RETRY_AFTER
+from gateway.fallback.health import HealthRegistry
 from gateway.policy import schema
 from gateway.policy.schema import Target
 
@@ -22,17 +23,17 @@ class Clock:
         return self.now
 
 
-def admitted(breaker: Breaker, caller: Caller = A, *, counts: bool = True) -> Trial:
-    trial = breaker.admit(caller, LIMITS, counts=counts)
-    assert trial is not None
-    return trial
+def admitted(breaker: Breaker, caller: Caller = A, *, counts: bool = True) -> Permit:
+    permit = breaker.acquire(caller, LIMITS, counts=counts)
+    assert permit is not None
+    return permit
 
 
 def opened(clock: Clock) -> Breaker:
     breaker = Breaker(clock)
     for _ in range(LIMITS.failures):
         admitted(breaker).failed()
-    assert not breaker.closed
+    assert not breaker.is_closed
     return breaker
 
 
@@ -40,17 +41,17 @@ def open_for_all(clock: Clock) -> Breaker:
     breaker = Breaker(clock)
     for caller in (A, B, A, B):
         admitted(breaker, caller).failed()
-    assert breaker.sick
+    assert breaker.is_open
     return breaker
 
 
 def test_so_many_failures_and_such_a_share_open_it() -> None:
     breaker = Breaker(Clock())
-    for end in ("failed", "succeeded", "failed", "let_go", "succeeded"):
+    for end in ("failed", "succeeded", "failed", "release", "succeeded"):
         getattr(admitted(breaker), end)()
-        assert breaker.closed
+        assert breaker.is_closed
     admitted(breaker).failed()
-    assert breaker.admit(A, LIMITS) is None
+    assert breaker.acquire(A, LIMITS) is None
     assert breaker.wait(A) == 10.0
 
 
@@ -58,7 +59,7 @@ def test_a_small_share_does_not_however_many() -> None:
     breaker = Breaker(Clock())
     for number in range(300):
         admitted(breaker).failed() if number % 3 == 2 else admitted(breaker).succeeded()
-    assert breaker.closed
+    assert breaker.is_closed
 
 
 def test_nor_do_failures_far_apart() -> None:
@@ -67,7 +68,7 @@ def test_nor_do_failures_far_apart() -> None:
     for _ in range(20):
         admitted(breaker).failed()
         clock.now += LIMITS.window * 0.6
-    assert breaker.closed
+    assert breaker.is_closed
 
 
 def test_what_one_key_of_a_tenant_meets_is_its_own() -> None:
@@ -84,25 +85,25 @@ def test_what_one_key_of_a_tenant_meets_is_its_own() -> None:
 def test_with_as_many_keys_as_it_likes_a_tenant_opens_it_for_nobody_else() -> None:
     breaker = Breaker(Clock())
     for key in range(50):
-        if (trial := breaker.admit(Caller("a", str(key)), LIMITS)) is not None:
-            trial.failed()
+        if (permit := breaker.acquire(Caller("a", str(key)), LIMITS)) is not None:
+            permit.failed()
     assert breaker.wait(A) > 0
-    assert breaker.wait(B) == 0 and not breaker.sick
+    assert breaker.wait(B) == 0 and not breaker.is_open
 
 
 def test_what_several_tenants_meet_opens_it_for_all() -> None:
     breaker = open_for_all(Clock())
-    assert breaker.wait(C) == 10.0 and breaker.admit(C, LIMITS) is None
+    assert breaker.wait(C) == 10.0 and breaker.acquire(C, LIMITS) is None
 
 
 def test_a_tenant_that_fails_beside_another_that_is_well_served_does_not() -> None:
     """However many it sends, and though the other meets a failure now and then."""
     breaker = Breaker(Clock())
     for number in range(400):
-        if (trial := breaker.admit(A, LIMITS)) is not None:
-            trial.failed()
-        trial = admitted(breaker, B if number % 2 else C)
-        trial.failed() if number % 10 == 0 else trial.succeeded()
+        if (permit := breaker.acquire(A, LIMITS)) is not None:
+            permit.failed()
+        permit = admitted(breaker, B if number % 2 else C)
+        permit.failed() if number % 10 == 0 else permit.succeeded()
     assert breaker.wait(B) == breaker.wait(C) == 0
 
 
@@ -115,12 +116,12 @@ def test_when_it_opens_for_all_what_the_others_met_warrants_it(
     asked = lost = 0
     for tenant, failed in met:
         for key in range(flood):
-            if (trial := breaker.admit(Caller("a", str(key)), LIMITS)) is not None:
-                trial.failed()
-        if (trial := breaker.admit(Caller(tenant, "k"), LIMITS)) is not None:
-            trial.failed() if failed else trial.succeeded()
+            if (permit := breaker.acquire(Caller("a", str(key)), LIMITS)) is not None:
+                permit.failed()
+        if (permit := breaker.acquire(Caller(tenant, "k"), LIMITS)) is not None:
+            permit.failed() if failed else permit.succeeded()
             asked, lost = asked + 1, lost + failed
-        if breaker.sick:
+        if breaker.is_open:
             assert lost >= 2 and lost >= LIMITS.share * asked
             return
 
@@ -130,36 +131,36 @@ def test_copies_and_judges_say_nothing_and_probe_nothing() -> None:
     breaker = Breaker(clock)
     for caller in (A, B, C, A, B, C):
         admitted(breaker, caller, counts=False).failed()
-    assert breaker.closed
+    assert breaker.is_closed
     breaker = open_for_all(clock)
     clock.now += 11
-    assert breaker.admit(C, LIMITS, counts=False) is None
+    assert breaker.acquire(C, LIMITS, counts=False) is None
     admitted(breaker, C).succeeded()
-    assert breaker.admit(C, LIMITS, counts=False) is not None
+    assert breaker.acquire(C, LIMITS, counts=False) is not None
 
 
 def test_after_the_cooldown_there_is_one_probe() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 9.9
-    assert breaker.admit(A, LIMITS) is None
+    assert breaker.acquire(A, LIMITS) is None
     clock.now += 0.2
     assert breaker.wait(A) == 0
     probe = admitted(breaker)
-    assert breaker.admit(A, LIMITS) is None
-    assert breaker.wait(A) == SOON
+    assert breaker.acquire(A, LIMITS) is None
+    assert breaker.wait(A) == PROBE_RETRY_AFTER
     probe.succeeded()
-    assert breaker.closed
+    assert breaker.is_closed
     for _ in range(LIMITS.failures - 1):
         admitted(breaker).failed()
-    assert breaker.closed, "failures from before the recovery are forgotten"
+    assert breaker.is_closed, "failures from before the recovery are forgotten"
 
 
 def test_a_probe_that_ends_for_other_reasons_makes_room_for_the_next() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 10
-    admitted(breaker).let_go()
+    admitted(breaker).release()
     probe = admitted(breaker)
     probe.failed()
     assert breaker.wait(A) == 10.0
@@ -174,7 +175,7 @@ def test_one_whose_probes_fail_does_not_keep_it_open_for_the_others() -> None:
         assert breaker.wait(A) == 10.0
         assert breaker.wait(C) == 0
     admitted(breaker, C).succeeded()
-    assert breaker.wait(C) == 0 and not breaker.sick
+    assert breaker.wait(C) == 0 and not breaker.is_open
 
 
 def test_two_whose_probes_fail_do() -> None:
@@ -193,7 +194,7 @@ def test_those_from_before_it_opened_say_nothing() -> None:
     for _ in range(3):
         admitted(breaker).failed()
     early.succeeded()
-    assert not breaker.closed
+    assert not breaker.is_closed
     clock.now += 6
     late.failed()
     assert breaker.wait(A) == 4.0
@@ -203,18 +204,18 @@ def test_only_the_first_word_counts() -> None:
     breaker = Breaker(Clock())
     for _ in range(2):
         admitted(breaker).failed()
-    trial = admitted(breaker)
-    trial.succeeded()
-    trial.failed()
-    trial.let_go()
-    assert breaker.closed
+    permit = admitted(breaker)
+    permit.succeeded()
+    permit.failed()
+    permit.release()
+    assert breaker.is_closed
 
 
 def test_an_edit_of_the_policy_takes_effect_at_once() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 3
-    assert breaker.admit(A, LIMITS.model_copy(update={"cooldown": 2.0})) is not None
+    assert breaker.acquire(A, LIMITS.model_copy(update={"cooldown": 2.0})) is not None
 
 
 def test_who_does_not_come_back_is_forgotten() -> None:
@@ -226,30 +227,30 @@ def test_who_does_not_come_back_is_forgotten() -> None:
     clock.now += LIMITS.window + LIMITS.cooldown + 1
     admitted(breaker, B).succeeded()
     assert changes == [(Scope("a", "k1"), 3), (Scope("a", "k1"), 0)]
-    assert breaker.closed
+    assert breaker.is_closed
 
 
 def test_whatever_is_remembered_is_bounded() -> None:
     breaker = Breaker(Clock())
-    for number in range(3 * MOST):
-        if (trial := breaker.admit(Caller(f"t{number}", "k"), schema.Breaker(failures=10**6))) is not None:
-            trial.failed()
-    assert len(breaker._circuits) <= 2 * MOST + 3
+    for number in range(3 * MAX_SCOPES):
+        if (permit := breaker.acquire(Caller(f"t{number}", "k"), schema.Breaker(failures=10**6))) is not None:
+            permit.failed()
+    assert len(breaker._circuits) <= 2 * MAX_SCOPES + 3
 
 
 def test_a_switchboard_has_one_breaker_per_target() -> None:
-    switchboard = Switchboard()
+    health = HealthRegistry()
     one, other = Target(backend="a", model="m"), Target(backend="a", model="n")
-    assert switchboard.breaker(one) is switchboard.breaker(one.model_copy())
-    assert switchboard.breaker(one) is not switchboard.breaker(other)
-    assert switchboard["a"] is switchboard["a"]
+    assert health.breaker(one) is health.breaker(one.model_copy())
+    assert health.breaker(one) is not health.breaker(other)
+    assert health["a"] is health["a"]
     for caller in (A, B, A, B):
-        admitted(switchboard.breaker(one), caller).failed()
-    told = switchboard.trouble("a")
-    assert told is not None and "'m'" in told and switchboard.trouble("b") is None
-    assert admitted(switchboard.breaker(other))
-    switchboard.proven("a")
-    assert admitted(switchboard.breaker(one))
+        admitted(health.breaker(one), caller).failed()
+    told = health.problem("a")
+    assert told is not None and "'m'" in told and health.problem("b") is None
+    assert admitted(health.breaker(other))
+    health.recovered("a")
+    assert admitted(health.breaker(one))
 
 
 class Traffic(RuleBasedStateMachine):
@@ -260,7 +261,7 @@ class Traffic(RuleBasedStateMachine):
         self.clock = Clock()
         self.open: set[Scope] = set()
         self.breaker = Breaker(self.clock, self.changed)
-        self.under_way: list[tuple[Trial, set[Scope]]] = []
+        self.under_way: list[tuple[Permit, set[Scope]]] = []
         """With the scopes that each is the probe of: those that were open when it came."""
 
     def changed(self, scope: Scope, failures: int, cooldown: float) -> None:
@@ -271,18 +272,18 @@ class Traffic(RuleBasedStateMachine):
     @rule(caller=st.sampled_from([A, A2, B, C]))
     def arrive(self, caller: Caller) -> None:
         may = self.breaker.wait(caller) == 0
-        trial = self.breaker.admit(caller, LIMITS)
-        assert (trial is not None) == may
-        if trial is not None:
-            self.under_way.append((trial, self.scopes(caller) & self.open))
+        permit = self.breaker.acquire(caller, LIMITS)
+        assert (permit is not None) == may
+        if permit is not None:
+            self.under_way.append((permit, self.scopes(caller) & self.open))
 
     @precondition(lambda self: self.under_way)
-    @rule(data=st.data(), end=st.sampled_from(["succeeded", "failed", "let_go"]))
+    @rule(data=st.data(), end=st.sampled_from(["succeeded", "failed", "release"]))
     def leave(self, data: st.DataObject, end: str) -> None:
-        trial, probed = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
-        mine = self.scopes(trial.caller)
+        permit, probed = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
+        mine = self.scopes(permit.caller)
         before = set(self.open)
-        getattr(trial, end)()
+        getattr(permit, end)()
         if probed and end == "succeeded":
             assert not probed & self.open
         elif end != "failed":
@@ -304,7 +305,7 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def it_says_whether_it_is_closed(self) -> None:
-        assert self.breaker.closed == (not self.open)
+        assert self.breaker.is_closed == (not self.open)
 
 
 TestTraffic = Traffic.TestCase
@@ -313,15 +314,15 @@ TestTraffic = Traffic.TestCase
 def test_a_proof_of_life_ends_the_cooldown_but_not_the_rule_of_one_probe() -> None:
     breaker = Breaker(lambda: 100.0)
     limits = schema.Breaker(failures=1, cooldown="1h")  # type: ignore[arg-type]
-    breaker.proven()
-    assert breaker.closed, "nothing to do for one that is closed"
-    trial = breaker.admit(A, limits)
-    assert trial is not None
-    trial.failed()
-    assert breaker.admit(A, limits) is None
-    breaker.proven()
-    probe = breaker.admit(A, limits)
+    breaker.recovered()
+    assert breaker.is_closed, "nothing to do for one that is closed"
+    permit = breaker.acquire(A, limits)
+    assert permit is not None
+    permit.failed()
+    assert breaker.acquire(A, limits) is None
+    breaker.recovered()
+    probe = breaker.acquire(A, limits)
     assert probe is not None
-    assert breaker.admit(A, limits) is None
+    assert breaker.acquire(A, limits) is None
     probe.failed()
-    assert breaker.admit(A, limits) is None and breaker.wait(A) == 3600
+    assert breaker.acquire(A, limits) is None and breaker.wait(A) == 3600

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fallback.continuation import (
-    Continuing,
-    Deviated,
-    Joint,
-    Opening,
-    Sent,
-    Splicing,
-    can_be_one,
-    continued,
-    joined_usage,
+    AnswerDiverged,
+    AnswerFilter,
+    ContinuationFilter,
+    OpeningFilter,
+    ReplayFilter,
+    SentAnswer,
+    continuation_request,
+    has_single_choice,
+    whole_usage,
 )
 from gateway.policy.schema import AnyBackend, Policy
 from gateway.types import ChatRequest, Chunk, Usage
@@ -49,14 +49,14 @@ def answer(parts: list[str], *, opening: int, with_finish: bool = True) -> Itera
         yield Chunk(usage=Usage(1, 2))
 
 
-def through(joint: Joint, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def through(filter: AnswerFilter, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """As the stage does it."""
     for chunk in chunks:
-        yield from joint.feed(chunk)
-        if joint.done:
+        yield from filter.feed(chunk)
+        if filter.passthrough:
             break
     yield from chunks
-    yield from joint.end()
+    yield from filter.end()
 
 
 def text(chunks: list[Chunk]) -> str:
@@ -75,11 +75,11 @@ def backend(kind: str, *, continues: bool = True) -> AnyBackend:
 BACKENDS = {kind: backend(kind) for kind in ("engine", "openai", "anthropic")}
 
 
-def begin(begun: str, data: st.DataObject) -> tuple[Sent, list[Chunk]]:
+def begin(begun: str, data: st.DataObject) -> tuple[SentAnswer, list[Chunk]]:
     """What was sent of an answer that broke off after ``begun``."""
-    sent = Sent()
+    sent = SentAnswer()
     first = answer(data.draw(pieces(begun)), opening=data.draw(st.integers(0, 3)), with_finish=False)
-    heard = list(through(Opening(), first))
+    heard = list(through(OpeningFilter(), first))
     for chunk in heard:
         sent.add(chunk)
     return sent, heard
@@ -90,7 +90,7 @@ def test_a_continuation_makes_the_answer_whole(whole: str, data: st.DataObject, 
     at = data.draw(st.integers(0, len(whole)))
     sent, heard = begin(whole[:at], data)
     assert sent.text == whole[:at]
-    asked = continued(ChatRequest("m", messages=ASKED), sent, BACKENDS[kind])
+    asked = continuation_request(ChatRequest("m", messages=ASKED), sent, BACKENDS[kind])
     if asked is None:
         assert not (whole[:at].rstrip() if kind == "anthropic" else whole[:at])
         return
@@ -102,7 +102,7 @@ def test_a_continuation_makes_the_answer_whole(whole: str, data: st.DataObject, 
     if kind == "anthropic":
         assert shown == shown.rstrip()
     rest = answer(data.draw(pieces(whole[len(shown) :])), opening=data.draw(st.integers(0, 3)))
-    more = list(through(Continuing(space), rest))
+    more = list(through(ContinuationFilter(space), rest))
     assert text(heard) + text(more) == whole
     check_the_end(more)
 
@@ -111,8 +111,8 @@ def test_a_continuation_makes_the_answer_whole(whole: str, data: st.DataObject, 
 def test_a_fresh_answer_makes_the_answer_whole(whole: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(whole)))
     sent, heard = begin(whole[:at], data)
-    afresh = answer(data.draw(pieces(whole)), opening=data.draw(st.integers(0, 3)))
-    more = list(through(Splicing(sent.text), afresh))
+    restart = answer(data.draw(pieces(whole)), opening=data.draw(st.integers(0, 3)))
+    more = list(through(ReplayFilter(sent.text), restart))
     assert text(heard) + text(more) == whole
     check_the_end(more)
 
@@ -125,11 +125,11 @@ def check_the_end(chunks: list[Chunk]) -> None:
 
 @given(TEXT, TEXT, st.data())
 def test_another_answer_is_never_spliced(begun: str, other: str, data: st.DataObject) -> None:
-    afresh = answer(data.draw(pieces(other)), opening=data.draw(st.integers(0, 3)))
+    restart = answer(data.draw(pieces(other)), opening=data.draw(st.integers(0, 3)))
     heard: list[Chunk] = []
     try:
-        heard.extend(through(Splicing(begun), afresh))
-    except Deviated:
+        heard.extend(through(ReplayFilter(begun), restart))
+    except AnswerDiverged:
         assert not other.startswith(begun)
         assert text(heard) == ""
         assert not any(chunk.finish_reason for chunk in heard)
@@ -140,10 +140,10 @@ def test_another_answer_is_never_spliced(begun: str, other: str, data: st.DataOb
 @given(TEXT, TEXT, st.data())
 def test_after_the_end_only_the_same_answer_will_do(ended: str, other: str, data: st.DataObject) -> None:
     other = data.draw(st.sampled_from([ended, other]))
-    afresh = answer(data.draw(pieces(other)), opening=data.draw(st.integers(0, 3)))
+    restart = answer(data.draw(pieces(other)), opening=data.draw(st.integers(0, 3)))
     try:
-        heard = list(through(Splicing(ended, finished=True), afresh))
-    except Deviated:
+        heard = list(through(ReplayFilter(ended, finished=True), restart))
+    except AnswerDiverged:
         assert other != ended
     else:
         assert other == ended
@@ -153,15 +153,15 @@ def test_after_the_end_only_the_same_answer_will_do(ended: str, other: str, data
 
 
 def test_a_continuation_without_the_space_that_was_sent_goes_on_all_the_same() -> None:
-    [first, *_] = through(Continuing("\n "), answer(["and"], opening=0))
+    [first, *_] = through(ContinuationFilter("\n "), answer(["and"], opening=0))
     assert first.delta == {"content": "and"}
-    [first, *_] = through(Continuing("\n "), answer(["\n", "and"], opening=0))
+    [first, *_] = through(ContinuationFilter("\n "), answer(["\n", "and"], opening=0))
     assert first.delta == {"content": "and"}
 
 
 def test_thoughts_of_a_fresh_answer_are_not_for_one_who_has_half_of_it() -> None:
     chunks = iter([Chunk(delta={"reasoning_content": "hm"}), *answer(["abc"], opening=1)])
-    assert text(list(through(Splicing("ab"), chunks))) == "c"
+    assert text(list(through(ReplayFilter("ab"), chunks))) == "c"
 
 
 @pytest.mark.parametrize(
@@ -175,15 +175,15 @@ def test_thoughts_of_a_fresh_answer_are_not_for_one_who_has_half_of_it() -> None
     ],
 )
 def test_what_is_not_plain_text(chunk: Chunk) -> None:
-    sent = Sent()
+    sent = SentAnswer()
     sent.add(chunk)
     assert not sent.plain
-    with pytest.raises(Deviated):
-        list(through(Splicing("b"), iter([chunk, Chunk(delta={}, finish_reason="stop")])))
+    with pytest.raises(AnswerDiverged):
+        list(through(ReplayFilter("b"), iter([chunk, Chunk(delta={}, finish_reason="stop")])))
 
 
-def having(*texts: str) -> Sent:
-    sent = Sent()
+def having(*texts: str) -> SentAnswer:
+    sent = SentAnswer()
     for piece in texts:
         sent.add(Chunk(delta={"content": piece}))
     return sent
@@ -191,14 +191,16 @@ def having(*texts: str) -> Sent:
 
 def test_caps_are_lowered_by_what_was_used() -> None:
     params = {"max_tokens": 9, "max_completion_tokens": 5, "temperature": 0}
-    asked = continued(ChatRequest("m", messages=ASKED, params=params), having("a", "b"), BACKENDS["openai"])
+    asked = continuation_request(
+        ChatRequest("m", messages=ASKED, params=params), having("a", "b"), BACKENDS["openai"]
+    )
     assert asked is not None
     assert asked[0].params == {"max_tokens": 7, "max_completion_tokens": 3, "temperature": 0}
     assert params["max_tokens"] == 9
 
 
 def test_a_raw_prompt_is_made_longer() -> None:
-    asked = continued(ChatRequest("m", prompt="Once"), having(" upon"), BACKENDS["engine"])
+    asked = continuation_request(ChatRequest("m", prompt="Once"), having(" upon"), BACKENDS["engine"])
     assert asked is not None
     assert (asked[0].prompt, asked[0].messages, asked[0].continues) == ("Once upon", None, True)
 
@@ -217,27 +219,30 @@ def test_a_raw_prompt_is_made_longer() -> None:
     ids=["cap-reached", "grammar", "prefilled-before", "token-ids", "list", "echo", "infill"],
 )
 def test_what_must_be_asked_afresh(request_: ChatRequest) -> None:
-    assert continued(request_, having("a", "b"), BACKENDS["openai"]) is None
+    assert continuation_request(request_, having("a", "b"), BACKENDS["openai"]) is None
 
 
 def test_a_backend_that_does_not_continue_is_not_asked_to() -> None:
     assert (
-        continued(ChatRequest("m", messages=ASKED), having("a"), backend("openai", continues=False)) is None
+        continuation_request(
+            ChatRequest("m", messages=ASKED), having("a"), backend("openai", continues=False)
+        )
+        is None
     )
 
 
 def test_one_choice_or_several() -> None:
-    assert can_be_one(ChatRequest("m", messages=ASKED))
-    assert can_be_one(ChatRequest("m", prompt=[1, 2]))
-    assert can_be_one(ChatRequest("m", prompt=["a"]))
-    assert not can_be_one(ChatRequest("m", messages=ASKED, n=2))
-    assert not can_be_one(ChatRequest("m", prompt=["a", "b"]))
-    assert not can_be_one(ChatRequest("m", prompt=[[1], [2]]))
+    assert has_single_choice(ChatRequest("m", messages=ASKED))
+    assert has_single_choice(ChatRequest("m", prompt=[1, 2]))
+    assert has_single_choice(ChatRequest("m", prompt=["a"]))
+    assert not has_single_choice(ChatRequest("m", messages=ASKED, n=2))
+    assert not has_single_choice(ChatRequest("m", prompt=["a", "b"]))
+    assert not has_single_choice(ChatRequest("m", prompt=[[1], [2]]))
 
 
 @given(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
 def test_usage_is_counted_once(prompt: int, completion: int, cached: int, before: int) -> None:
-    usage = joined_usage(Usage(prompt, completion, min(cached, prompt)), before)
+    usage = whole_usage(Usage(prompt, completion, min(cached, prompt)), before)
     assert usage.prompt + usage.completion == prompt + completion
     assert usage.prompt >= usage.cached >= 0
     if before <= prompt:

@@ -14,7 +14,7 @@ import pytest
 from gateway import errors
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.openai import OpenAIBackend
-from gateway.fallback.switchboard import Switchboard
+from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
 from gateway.policy.schema import Policy, Target, Timeouts
@@ -52,8 +52,8 @@ class Row:
     following: Callable[[Handler], Handler] = lambda handler: handler
 
     def __post_init__(self) -> None:
-        self.switchboard = Switchboard(self.clock)
-        self.handler = fallback(self.switchboard, self.metrics)(
+        self.health = HealthRegistry(self.clock)
+        self.handler = fallback(self.health, self.metrics)(
             lambda call: self.following(dispatch(self.backends))(call)
         )
 
@@ -363,7 +363,7 @@ async def test_callers_in_a_hurry_do_not_shut_out_the_others() -> None:
         call = r.call()
         call.deadline = call.started + 0.05
         await failure(r, call)
-        assert r.switchboard.breaker(Target(backend="a", model="a-model")).closed
+        assert r.health.breaker(Target(backend="a", model="a-model")).is_closed
 
 
 async def test_a_cascades_steps_are_told_one_after_the_other() -> None:
@@ -402,7 +402,7 @@ async def test_no_place_here_may_be_a_place_there() -> None:
         assert text(chunks) == ANSWER
         assert [chunk.comment for chunk in chunks if chunk.comment] == ["1 before you"] * 2
         assert "x-tollgate-attempts" not in call.reply_headers
-        assert r.switchboard.breaker(Target(backend="a", model="a-model")).closed
+        assert r.health.breaker(Target(backend="a", model="a-model")).is_closed
         assert outcomes(call) == ["overloaded", "ok"]
         assert 'tollgate_attempts_total{backend="a"' not in r.metrics.render().decode()
 
@@ -478,7 +478,7 @@ async def test_one_that_has_just_been_given_up_is_not_waited_for() -> None:
 async def test_what_is_not_the_backends_fault_does_not_open_it(fault: faults.Fault) -> None:
     async with row(FaultServer(fault), breaker={"failures": 1}) as r:
         await failure(r, r.call())
-        assert r.switchboard.breaker(Target(backend="a", model="a-model")).closed
+        assert r.health.breaker(Target(backend="a", model="a-model")).is_closed
 
 
 async def test_a_probe_whose_client_left_frees_the_slot() -> None:
@@ -493,9 +493,9 @@ async def test_a_probe_whose_client_left_frees_the_slot() -> None:
         await server.arrived(3)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert not r.switchboard.breaker(Target(backend="a", model="a-model")).closed
+        assert not r.health.breaker(Target(backend="a", model="a-model")).is_closed
         assert text(await ask(r, r.call())) == ANSWER
-        assert r.switchboard.breaker(Target(backend="a", model="a-model")).closed
+        assert r.health.breaker(Target(backend="a", model="a-model")).is_closed
 
 
 # In the middle of the answer
@@ -698,7 +698,7 @@ async def test_anthropic_goes_on_from_a_text_without_the_space_at_its_end() -> N
         backend = AnthropicBackend("b", base_url=f"http://127.0.0.1:{server.port}", max_tokens=100)
         call = a_call(policy_=rules, model="a")
         call.candidates = tuple(Candidate(name, Target(backend=name, model="x"), Timeouts()) for name in "ab")
-        handler = fallback(Switchboard(), Metrics())(
+        handler = fallback(HealthRegistry(), Metrics())(
             lambda call: (
                 backend.stream(call, call.target)
                 if call.target and call.target.backend == "b"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.admission.pool import Pools
 from gateway.backends.openai import OpenAIBackend
 from gateway.errors import Internal
-from gateway.fallback.switchboard import Switchboard
+from gateway.fallback.health import HealthRegistry
 from gateway.findings import Finding
 from gateway.guards.scanners.judge import LlamaGuard
 from gateway.guards.scanners.scanner import Unscanned, Verdict
@@ -61,7 +61,7 @@ async def bench(upstream: FakeUpstream) -> AsyncIterator[Bench]:
     handler = dispatch({"up": backend})
     for stage in (
         queue(pools, metrics),
-        fallback(Switchboard(), metrics),
+        fallback(HealthRegistry(), metrics),
         route(Router(rules, {"up"}, pools)),
     ):
         handler = stage(handler)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import GatewayError, RateLimited, Upstream, UpstreamFailed, UpstreamTimeout
-from gateway.fallback.switchboard import Switchboard
+from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Target, Timeouts
 from gateway.stages.fallback import fallback
@@ -101,7 +101,7 @@ def the_call(row: dict[str, Server]) -> Call:
 
 async def read(call: Call, row: dict[str, Server]) -> tuple[list[Chunk], GatewayError | None]:
     heard: list[Chunk] = []
-    handler = fallback(Switchboard(), METRICS)(backend(row))  # type: ignore[arg-type]
+    handler = fallback(HealthRegistry(), METRICS)(backend(row))  # type: ignore[arg-type]
     try:
         async with aclosing(handler(call)) as chunks:
             async for chunk in chunks:
@@ -166,6 +166,6 @@ async def test_what_had_come_of_an_unheard_answer_is_charged() -> None:
     call.candidates = (CANDIDATE,)
     call.demand = Demand(PROMPT, 10, 20)
     with pytest.raises(UpstreamTimeout):
-        async for _ in fallback(Switchboard(), METRICS)(breaks_off)(call):
+        async for _ in fallback(HealthRegistry(), METRICS)(breaks_off)(call):
             pass
     assert [one.usage for one in call.spent] == [Usage(PROMPT, 1250)]

@@ -1,0 +1,356 @@
+"""Which candidate of a call is tried next, and what a failed attempt leads to.
+
+Nothing of the answer has been delivered yet (``_after_failure``):
+
+    its provider's content policy, a bad request    the error
+    the context is too short                        models with a larger one, then other models
+    the queue is full, the caller's own limits      the next candidate
+    its server failed, or is rate limited           a retry after a delay (``retry``), or the next candidate
+    rejected by a fallback; unknown; unsupported    the next candidate
+
+This attempt broke off a delivered answer (``_after_interruption``):
+
+    its server failed, or is rate limited           the next candidate continues; an only one may once more
+    anything else, or more than text was delivered  the error
+
+It was to continue the answer of another, and has delivered nothing (``_after_recovery``):
+
+    the continuation was rejected                   the same candidate, asked for the whole answer
+    any other failure, or another answer            the next candidate
+
+When no candidate or no time is left, the caller gets the error that says most (``_final_error``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from types import TracebackType
+
+from gateway.errors import (
+    ENGINE_SOON,
+    BadRequest,
+    ContentPolicy,
+    ContextTooLong,
+    GatewayError,
+    Internal,
+    Overloaded,
+    RateLimited,
+    TooManyAnswers,
+    Upstream,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.fallback import retry
+from gateway.fallback.attempt import Attempt, PlannedAttempt
+from gateway.fallback.breaker import Breaker, Caller, Permit
+from gateway.fallback.circuit import PROBE_RETRY_AFTER
+from gateway.fallback.continuation import (
+    AnswerDiverged,
+    ContinuationFilter,
+    OpeningFilter,
+    ReplayFilter,
+    SentAnswer,
+    continuation_request,
+    has_single_choice,
+)
+from gateway.fallback.health import HealthRegistry
+from gateway.fallback.recorder import AttemptRecorder, is_own_limit
+from gateway.fallback.retry import RetryBudget
+from gateway.observe.metrics import Metrics
+from gateway.policy.schema import EngineBackend
+from gateway.types import Call, Candidate, Chunk, Chunks, Handler
+
+LARGER = "larger_context"
+UNSOLICITED = frozenset({"shadow", "judge", "verifier"})
+"""Purposes of calls that no caller made: however they end, they decide nothing about callers' own."""
+
+
+class Failover:
+    """One call on its way through its candidates."""
+
+    def __init__(self, call: Call, following: Handler, health: HealthRegistry, metrics: Metrics) -> None:
+        if not call.candidates:
+            raise Internal("The request reached the backends without a candidate.")
+        self.answered = False
+        self._call = call
+        self._following = following
+        self._health = health
+        self._recorder = AttemptRecorder(call, health, metrics)
+        self._began = time.perf_counter()
+        self._unsolicited = call.purpose in UNSOLICITED
+        self._caller = Caller(call.principal.tenant, call.principal.key_id)
+        first = call.candidates[0]
+        self._left = deque([PlannedAttempt(first)])
+        self._larger: list[PlannedAttempt] = []
+        for candidate in call.candidates[1:]:
+            (self._larger if candidate.why == LARGER else self._left).append(PlannedAttempt(candidate))
+        self._skipped: list[PlannedAttempt] = []
+        """Those whose breaker is open."""
+        self._errors: list[tuple[PlannedAttempt, GatewayError]] = []
+        self._interruption: GatewayError | None = None
+        """What broke off the answer of which the caller has the beginning."""
+        self._last_failure: tuple[Candidate, BaseException] | None = None
+        self._delay = 0.0
+        self._attempts = 0
+        self._recoveries = 0
+        self._continued = 0
+        self._asked_again = False
+        elsewhere = len(self._left) > 1 or call.policy.backends[first.target.backend].continues
+        self._sent = SentAnswer() if elsewhere and has_single_choice(call.request) else None
+        """None where nobody could continue the answer."""
+
+    def next_attempt(self) -> Attempt:
+        """The next attempt, let through by its breaker. Raises the error for the caller if none is left."""
+        while self._left:
+            planned = self._left.popleft()
+            candidate = planned.candidate
+            limits = self._call.policy.backends[candidate.target.backend].breaker
+            permit = self._breaker(planned).acquire(self._caller, limits, counts=not self._unsolicited)
+            if permit is None:
+                self._skipped.append(planned)
+                continue
+            if self._last_failure is not None:
+                self._recorder.failover(*self._last_failure, candidate)
+                self._last_failure = None
+            if not planned.failures:
+                self._budget(planned).deposit(self._call.policy.models[candidate.model].retry.budget)
+            self._attempts += 1
+            if self._interruption is not None and self._sent is not None:
+                return self._recovery(planned, permit, self._sent)
+            self._call.candidate = candidate
+            # The first attempt is the call itself; a copy is made for whatever else is tried.
+            call = replace(self._call, candidate=candidate) if self._attempts > 1 else self._call
+            return Attempt(planned, permit, call, OpeningFilter(), self._sent)
+        raise self._final_error()
+
+    def running(self, attempt: Attempt) -> _Running:
+        """``async with`` it to read the attempt's chunks. Errors that another attempt may mend end here."""
+        return _Running(self, self._recorder, attempt, self._following(attempt.call))
+
+    def filtered(self, attempt: Attempt, chunk: Chunk) -> Iterator[Chunk]:
+        """What of ``chunk``, and of those held back before it, goes to the caller now. Raises ``AnswerDiverged``."""
+        if chunk.comment is not None:
+            yield chunk
+            return
+        attempt.count(chunk)
+        for ready in attempt.filter.feed(chunk):
+            if attempt.sent is not None:
+                attempt.sent.add(ready)
+            if attempt.filter.passthrough:
+                self.delivers(attempt)
+            yield ready
+        if attempt.filter.passthrough:
+            self.delivers(attempt)
+
+    def delivers(self, attempt: Attempt) -> None:
+        """The caller is about to be given something of ``attempt``."""
+        if attempt.delivered:
+            return
+        attempt.delivered = True
+        self._call.candidate = attempt.planned.candidate
+        self._call.reply_headers["x-tollgate-model"] = attempt.planned.candidate.model
+        if self._interruption is not None:
+            self._continued += 1
+
+    async def pause(self) -> None:
+        """Wait as long as the next attempt has to."""
+        if self._delay:
+            await asyncio.sleep(self._delay)
+
+    def write_receipt(self) -> None:
+        skipped = [planned.candidate.target.backend for planned in self._skipped]
+        self._recorder.write_receipt(skipped, self._continued)
+
+    def failed(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
+        """Plan what follows ``error``. Raises what the caller is to be given where nothing does."""
+        self._delay = 0.0
+        self._last_failure = (attempt.planned.candidate, error)
+        if attempt.delivered:
+            self._after_interruption(attempt, error)
+        elif self._interruption is not None:
+            self._after_recovery(attempt, error)
+        elif isinstance(error, GatewayError):
+            self._after_failure(attempt.planned, error)
+        deadline = self._call.deadline
+        if deadline is not None and time.perf_counter() + self._delay >= deadline:
+            raise self._final_error()
+
+    def _recovery(self, planned: PlannedAttempt, permit: Permit, sent: SentAnswer) -> Attempt:
+        """An attempt to go on with the answer that was broken off."""
+        self._recoveries += 1
+        candidate = planned.candidate
+        backend = self._call.policy.backends[candidate.target.backend]
+        asked = None if planned.restart else continuation_request(self._call.request, sent, backend)
+        if asked is None:
+            call = replace(self._call, candidate=candidate)
+            replay = ReplayFilter(sent.text, finished=sent.finished)
+            attempt = Attempt(replace(planned, restart=True), permit, call, replay, sent)
+            attempt.facts["how"] = "afresh"
+        else:
+            request, space = asked
+            call = replace(self._call, candidate=candidate, request=request)
+            continuation = ContinuationFilter(space)
+            attempt = Attempt(planned, permit, call, continuation, sent, prefix_tokens=sent.tokens)
+            attempt.facts["how"] = "continued"
+        return attempt
+
+    def _after_failure(self, planned: PlannedAttempt, error: GatewayError) -> None:
+        """The caller has nothing yet."""
+        self._errors.append((planned, error))
+        match error:
+            case ContextTooLong():
+                others = [other for other in self._left if other.candidate.model != planned.candidate.model]
+                self._left = deque((*self._larger, *others))
+                self._larger = []
+            case Upstream() | RateLimited() if not is_own_limit(error):
+                self._plan_retry(planned, error)
+            case Overloaded() | RateLimited():
+                pass
+            case BadRequest() if self._may_suit_another(planned, error):
+                pass
+            case _:
+                raise error
+
+    def _may_suit_another(self, planned: PlannedAttempt, error: BadRequest) -> bool:
+        # A rejection by the model that was asked for is the answer; one by a fallback is not.
+        if planned.candidate.model != self._call.candidates[0].model:
+            return True
+        return (
+            error.status == 404 or error.code == "unsupported_parameter" or isinstance(error, TooManyAnswers)
+        )
+
+    def _plan_retry(self, planned: PlannedAttempt, error: GatewayError) -> None:
+        """Try the same candidate again after a delay, where the retry rules allow it."""
+        rules = self._call.policy.models[planned.candidate.model].retry
+        failures = planned.failures + 1
+        if failures >= rules.attempts or not retry.is_retryable(error) or not self._is_usable(planned):
+            return
+        others = any(self._is_usable(other) for other in self._left)
+        time_left = self._time_left(planned.candidate)
+        delay = retry.retry_delay(error, rules.backoff, failures, others=others, left=time_left)
+        if delay is None or not self._budget(planned).take(rules.budget):
+            return
+        self._left.appendleft(replace(planned, failures=failures))
+        self._delay = delay
+
+    def _after_interruption(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
+        """``attempt`` broke off an answer of which the caller has the beginning."""
+        if not isinstance(error, Upstream | RateLimited):
+            raise error
+        if self._interruption is None:
+            self._interruption = error
+        if self._sent is None or not self._sent.plain:
+            raise self._final_error()
+        self._plan_second_chance(attempt.planned, error)
+
+    def _plan_second_chance(self, planned: PlannedAttempt, error: GatewayError) -> None:
+        """An only candidate may go on with its own answer, once, unless it fell silent or its breaker is open."""
+        if self._asked_again or len(self._call.candidates) > 1 or isinstance(error, UpstreamTimeout):
+            return
+        candidate = planned.candidate
+        budget = self._call.policy.models[candidate.model].retry.budget
+        if self._is_usable(planned) and self._budget(planned).take(budget):
+            self._asked_again = True
+            self._left.append(PlannedAttempt(candidate))
+
+    def _after_recovery(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
+        """``attempt`` was to go on with an answer, and has given nothing of it."""
+        match error:
+            case ContentPolicy():
+                raise error
+            case BadRequest():
+                if not attempt.planned.restart:
+                    self._left.appendleft(replace(attempt.planned, restart=True))
+            case AnswerDiverged() | Upstream() | RateLimited() | Overloaded():
+                pass
+            case _:
+                raise error
+
+    def _is_usable(self, planned: PlannedAttempt) -> bool:
+        return self._breaker(planned).wait(self._caller) == 0
+
+    def _budget(self, planned: PlannedAttempt) -> RetryBudget:
+        health = self._health[planned.candidate.target.backend]
+        return health.unsolicited_retries if self._unsolicited else health.retries
+
+    def _breaker(self, planned: PlannedAttempt) -> Breaker:
+        return self._health.breaker(planned.candidate.target)
+
+    def _time_left(self, candidate: Candidate) -> float:
+        end = self._began + candidate.timeouts.total
+        if self._call.deadline is not None:
+            end = min(end, self._call.deadline)
+        return end - time.perf_counter()
+
+    def _final_error(self) -> GatewayError:
+        """The error that says most to the caller."""
+        if self._interruption is not None:
+            if self._recoveries:
+                self._interruption.code = "upstream_cut"
+            return self._interruption
+        real = [(planned, error) for planned, error in self._errors if not isinstance(error, Overloaded)]
+        if real and isinstance(real[0][1], ContextTooLong):
+            # The model with the larger context may answer later; that the first is too small stays so.
+            larger = [error for planned, error in self._errors if planned.candidate.why == LARGER]
+            if larger and not isinstance(larger[-1], BadRequest):
+                return larger[-1]
+            if not larger and any(planned.candidate.why == LARGER for planned in self._skipped):
+                return self._all_skipped()
+        if real:
+            return [error for planned, error in real if planned.candidate is real[0][0].candidate][-1]
+        if self._errors:
+            return min((error for _, error in self._errors), key=lambda error: error.retry_after or 0.0)
+        return self._all_skipped()
+
+    def _all_skipped(self) -> UpstreamUnavailable:
+        wait = min((self._wait(planned) for planned in self._skipped), default=PROBE_RETRY_AFTER)
+        return UpstreamUnavailable(
+            f"Every backend of the model '{self._call.model}' that could answer has failed recently and is not asked "
+            f"for now. Try again in {max(wait, 1):.0f} s.",
+            retry_after=wait,
+        )
+
+    def _wait(self, planned: PlannedAttempt) -> float:
+        wait = self._breaker(planned).wait(self._caller)
+        backend = self._call.policy.backends[planned.candidate.target.backend]
+        # An engine is polled, and its breaker closes as soon as it answers.
+        return min(wait, ENGINE_SOON) if isinstance(backend, EngineBackend) else wait
+
+
+class _Running:
+    """``Failover.running`` as a class: a generator would cost each request three times as much."""
+
+    __slots__ = ("_attempt", "_chunks", "_failover", "_recorder")
+
+    def __init__(
+        self, failover: Failover, recorder: AttemptRecorder, attempt: Attempt, chunks: Chunks
+    ) -> None:
+        self._failover = failover
+        self._recorder = recorder
+        self._attempt = attempt
+        self._chunks = chunks
+
+    async def __aenter__(self) -> Chunks:
+        self._recorder.started(self._attempt)
+        return self._chunks
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        closing: BaseException | None = None
+        try:
+            await self._chunks.aclose()
+        except BaseException as raised:
+            error = closing = raised
+        self._recorder.ended(self._attempt, error)
+        if isinstance(error, GatewayError | AnswerDiverged):
+            self._failover.failed(self._attempt, error)
+            return True
+        self._failover.answered = error is None
+        if closing is not None:
+            raise closing
+        return False

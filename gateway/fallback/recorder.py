@@ -1,0 +1,151 @@
+"""What each attempt leaves behind: the breaker's verdict, metrics, log lines, a line of the receipt, and the bill."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from gateway.errors import (
+    GatewayError,
+    Overloaded,
+    RateLimited,
+    TooManyAnswers,
+    Upstream,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.fallback.attempt import Attempt
+from gateway.fallback.continuation import AnswerDiverged
+from gateway.fallback.health import HealthRegistry
+from gateway.observe.events import Fact, tell
+from gateway.observe.metrics import Metrics
+from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
+from gateway.observe.tracing import trace_id_of
+from gateway.types import Call, Candidate
+
+log = logging.getLogger("gateway.backends")
+
+CREDENTIALS = frozenset({"upstream_auth", "upstream_billing"})
+OUTCOMES = UPSTREAM | {
+    *("ok", "deviated", "client_left", "internal_error", "deadline_exceeded", "rate_limit_exceeded", "cut")
+}
+"""The metrics' label. Servers can make up any number of codes; the receipt has them unchanged."""
+
+
+class AttemptRecorder:
+    """Records the attempts of one call."""
+
+    __slots__ = ("_call", "_facts", "_health", "_made", "_metrics")
+
+    def __init__(self, call: Call, health: HealthRegistry, metrics: Metrics) -> None:
+        self._call = call
+        self._health = health
+        self._metrics = metrics
+        self._made = 0
+        self._facts: list[dict[str, Any]] = []
+
+    def started(self, attempt: Attempt) -> None:
+        attempt.call.sent = False
+        self._count(+1)
+
+    def ended(self, attempt: Attempt, error: BaseException | None) -> None:
+        """``error`` is None for an attempt that was completed."""
+        facts = attempt.facts
+        facts["seconds"] = round(time.perf_counter() - attempt.began, 6)
+        outcome = "ok"
+        if error is None:
+            attempt.permit.succeeded()
+            if self._health[facts["backend"]].credentials_refused:
+                self._health.credentials_accepted(facts["backend"], facts["model"])
+        else:
+            outcome = "deviated" if isinstance(error, AnswerDiverged) else outcome_of(error).code or "error"
+            self._failed(attempt, error)
+        attempt.permit.release()
+        facts["outcome"] = outcome
+        self._facts.append(facts)
+        if attempt.admitted:
+            label = outcome if outcome in OUTCOMES else "rejected"
+            self._metrics.attempts.labels(facts["backend"], label).inc()
+        if (spending := attempt.spending(error)) is not None:
+            self._call.spent.append(spending)
+        if attempt.call.purse is not None:
+            attempt.call.purse.release(attempt.call, spending)
+
+    def failover(self, before: Candidate, error: BaseException, after: Candidate) -> None:
+        """After ``error`` at ``before`` the call goes to ``after``."""
+        if after is before or isinstance(error, Overloaded) or is_own_limit(error):
+            return
+        call, reason = self._call, "deviated" if isinstance(error, AnswerDiverged) else reason_of(error)
+        backends = before.target.backend, after.target.backend
+        tell(
+            log,
+            logging.WARNING,
+            "failover",
+            f"{call.request_id} goes from backend '{backends[0]}' to '{backends[1]}' after {reason}",
+            *_who(call, before.model),
+            *(backends[0], reason, after.model, backends[1]),
+        )
+
+    def write_receipt(self, skipped: list[str], continued: int) -> None:
+        """``skipped`` are backends with an open breaker, ``continued`` how many attempts continued the answer."""
+        # A cascade sends one call through here several times.
+        before = self._call.receipt.notes.get("fallback", {})
+        made = [*before.get("attempts", ()), *self._facts]
+        self._call.receipt.note("fallback", attempts=made, continued=before.get("continued", 0) + continued)
+        if skipped:
+            self._call.receipt.note("fallback", breaker_open=skipped)
+
+    def _failed(self, attempt: Attempt, error: BaseException) -> None:
+        own_limit = isinstance(error, Overloaded) or is_own_limit(error)
+        if isinstance(error, Upstream):
+            attempt.permit.failed()
+        elif own_limit or isinstance(error, TooManyAnswers):
+            attempt.admitted = attempt.facts["admitted"] = False
+        if isinstance(error, GatewayError) and not own_limit:
+            self._log(attempt, error)
+        if not attempt.admitted:
+            self._count(-1)
+
+    def _log(self, attempt: Attempt, error: GatewayError) -> None:
+        """Log and count what a backend did wrong; other errors are no backend's doing."""
+        status = error.upstream_status
+        if not isinstance(error, Upstream | RateLimited) and status is None:
+            return
+        target, reason = attempt.planned.candidate.target, reason_of(error)
+        self._metrics.upstream_errors.labels(target.backend, _class(error)).inc()
+        with_status = reason if status is None else f"{reason} (HTTP status {status})"
+        tell(
+            log,
+            logging.WARNING if isinstance(error, Upstream | RateLimited) else logging.INFO,
+            "upstream_error",
+            f"{attempt.call.request_id} backend '{target.backend}' failed: {with_status}, attempt {self._made}",
+            *_who(attempt.call, attempt.planned.candidate.model),
+            *(target.backend, target.model, status, reason, self._made, attempt.facts["seconds"]),
+        )
+        if reason in CREDENTIALS:
+            self._health.credentials_refused(target.backend, target.model, reason)
+
+    def _count(self, made: int) -> None:
+        self._made += made
+        if self._made > 1:
+            self._call.reply_headers["x-tollgate-attempts"] = str(self._made)
+        else:
+            self._call.reply_headers.pop("x-tollgate-attempts", None)
+
+
+def is_own_limit(error: BaseException) -> bool:
+    """Whether the attempt was not made, as it exceeds the caller's own limits."""
+    return isinstance(error, RateLimited) and error.limit is not None
+
+
+def _who(call: Call, model: str) -> tuple[Fact, ...]:
+    return call.request_id, trace_id_of(call), call.principal.tenant, call.principal.key_id, model
+
+
+def _class(error: GatewayError) -> str:
+    if error.upstream_status is not None:
+        return f"{error.upstream_status // 100}xx"
+    if isinstance(error, UpstreamTimeout):
+        return "timeout"
+    return "unreachable" if isinstance(error, UpstreamUnavailable) else "broken"
