@@ -6,25 +6,25 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Protocol
 
-from redis import asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.asyncio.client import Pipeline
+
+from gateway.stores.redis_link import RedisLink
+from gateway.stores.store import StoreDown
 
 log = logging.getLogger(__name__)
 
-SECONDS_TO_ANSWER = 0.05
-"""A server that is slower than this is left alone until it answers again."""
-PROBE_EVERY = 0.25
-CONNECTIONS = 16
-"""At most: more answers are not found any sooner, and hundreds at once would be connecting rather than asking."""
+TIMEOUT = 0.05
+"""Seconds after which the server counts as down."""
+BATCH = 64
+"""Commands in one round trip."""
 OVERHEAD = 300
 """Bytes that an entry in memory takes beside its key and value."""
-MOST_WAITING = 16 * 2**20
+MOST_UNSENT = 16 * 2**20
 """Bytes of answers on their way to Redis; beyond that they are not kept."""
 MOST_EVICTIONS = 10_000
 SECONDS_TO_FLUSH = 1.0
@@ -98,135 +98,105 @@ class MemoryAnswers:
 
 
 class RedisAnswers:
-    """``url`` is ``redis://[user:password@]host[:port]/[db]``, or ``rediss://`` for TLS.
+    """``url`` as for ``RedisLink``.
 
-    Puts and evictions are sent in the background, in their order. While the server is away nothing is found and
-    nothing is kept; what was to be evicted meanwhile is evicted before anything is found again.
+    Puts and evictions are sent in the background, in their order. While the server is down nothing is found and
+    nothing is kept; evictions requested meanwhile are made before anything is found again.
     """
 
     def __init__(self, url: str, *, prefix: str = "tollgate:answer:") -> None:
-        pool = redis.BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=None,  # those who wait for a connection have a time limit of their own
-            socket_timeout=SECONDS_TO_ANSWER,
-            socket_connect_timeout=SECONDS_TO_ANSWER,
-            retry=Retry(NoBackoff(), 1),
-        )
-        self._redis = redis.Redis.from_pool(pool)
+        self._link = RedisLink(url, "cache", on_down=self._drop_unsent, recover=self._recover)
         self._prefix = prefix
-        self._waiting: OrderedDict[str, tuple[bytes, float] | None] = OrderedDict()
-        """What the server is to be told: an answer and its time to live, or None for an eviction."""
+        self._unsent: OrderedDict[str, tuple[bytes, float] | None] = OrderedDict()
+        """An answer and its time to live, or None for an eviction."""
         self._bytes = 0
         self._sending: asyncio.Task[None] | None = None
-        self._probing: asyncio.Task[None] | None = None
-        self._closed = False
-        self.down = False
+
+    @property
+    def down(self) -> bool:
+        return self._link.down
 
     async def get(self, key: str) -> bytes | None:
-        if key in self._waiting:
-            told = self._waiting[key]
-            return told[0] if told is not None else None
-        if self.down:
-            return None
+        if key in self._unsent:
+            unsent = self._unsent[key]
+            return unsent[0] if unsent is not None else None
         try:
-            async with asyncio.timeout(SECONDS_TO_ANSWER):
-                value = await self._redis.get(self._prefix + key)
-        except (RedisError, OSError) as error:  # TimeoutError is an OSError
-            self._fail(error)
+            value = await self._link.ask(lambda client: client.get(self._prefix + key), TIMEOUT)
+        except StoreDown:
             return None
-        # It may have been evicted while it was on its way.
-        if key in self._waiting or not isinstance(value, bytes):
+        # It may have been evicted while it was in transit.
+        if key in self._unsent or not isinstance(value, bytes):
             return None
         return value
 
     def put(self, key: str, value: bytes, ttl: float) -> None:
-        if self.down or self._closed or self._bytes + len(value) > MOST_WAITING:
-            # An eviction of this key that the server has not heard of yet stands.
-            return
-        self._tell(key, (value, ttl))
+        # While the server is down, an unsent eviction of this key must not be replaced.
+        if not self._link.down and not self._link.closed and self._bytes + len(value) <= MOST_UNSENT:
+            self._queue(key, (value, ttl))
 
     def evict(self, key: str) -> None:
-        if not self._closed:
-            self._tell(key, None)
+        if not self._link.closed:
+            self._queue(key, None)
 
     async def aclose(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_FLUSH):
-                while self._sending is not None and not self._sending.done() and not self.down:
+                while self._sending is not None and not self._sending.done() and not self._link.down:
                     await asyncio.wait([self._sending])
-        self._closed = True
-        tasks = [task for task in (self._sending, self._probing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        evictions = sum(told is None for told in self._waiting.values())
-        if evictions:
-            log.warning("Redis was away to the end: %d cached answers were not evicted there", evictions)
-        await self._redis.aclose()
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        if evictions := self._evictions():
+            log.warning("Redis was down to the end: %d cached answers were not evicted there", len(evictions))
+        await self._link.aclose()
 
-    def _tell(self, key: str, told: tuple[bytes, float] | None) -> None:
-        self._forget(key)
-        self._waiting[key] = told
-        self._bytes += len(told[0]) if told is not None else 0
-        if len(self._waiting) > MOST_EVICTIONS and self.down:
-            oldest = next(iter(self._waiting))
-            self._forget(oldest)
-            log.error("Redis has been away for too long: a cached answer will not be evicted there")
-        if not self.down and (self._sending is None or self._sending.done()):
+    def _queue(self, key: str, unsent: tuple[bytes, float] | None) -> None:
+        self._remove(key)
+        self._unsent[key] = unsent
+        self._bytes += len(unsent[0]) if unsent is not None else 0
+        if len(self._unsent) > MOST_EVICTIONS and self._link.down:
+            self._remove(next(iter(self._unsent)))
+            log.error("Redis has been down for too long: a cached answer will not be evicted there")
+        if not self._link.down and (self._sending is None or self._sending.done()):
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
-    def _forget(self, key: str) -> None:
-        told = self._waiting.pop(key, None)
-        if told is not None:
-            self._bytes -= len(told[0])
+    def _remove(self, key: str) -> None:
+        unsent = self._unsent.pop(key, None)
+        if unsent is not None:
+            self._bytes -= len(unsent[0])
+
+    def _evictions(self) -> list[str]:
+        return [key for key, unsent in self._unsent.items() if unsent is None]
 
     async def _send(self) -> None:
-        while self._waiting:
-            batch = dict(list(self._waiting.items())[:64])
-            try:
-                async with (
-                    asyncio.timeout(SECONDS_TO_ANSWER * (1 + len(batch) // 8)),
-                    self._redis.pipeline(transaction=False) as pipeline,
-                ):
-                    for key, told in batch.items():
-                        if told is None:
-                            pipeline.delete(self._prefix + key)
-                        else:
-                            pipeline.set(self._prefix + key, told[0], px=max(1, round(told[1] * 1000)))
-                    await pipeline.execute()
-            except (RedisError, OSError) as error:
-                self._fail(error)
-                return
-            for key, told in batch.items():
-                if key in self._waiting and self._waiting[key] is told:
-                    self._forget(key)
+        while self._unsent:
+            batch = dict(islice(self._unsent.items(), BATCH))
 
-    def _fail(self, error: Exception) -> None:
-        # Whether the server took an answer is not known, and it may have come in place of an eviction.
-        self._waiting = OrderedDict.fromkeys(self._waiting)
-        self._bytes = 0
-        if self.down or self._closed:
-            return
-        log.warning("cache: Redis did not answer: %s", str(error) or "it is too slow")
-        self.down = True
-        self._probing = asyncio.get_running_loop().create_task(self._probe())
-
-    async def _probe(self) -> None:
-        while True:
-            await asyncio.sleep(PROBE_EVERY)
-            gone = [key for key, told in self._waiting.items() if told is None]
-            try:
-                async with asyncio.timeout(4 * SECONDS_TO_ANSWER):
-                    if gone:
-                        await self._redis.delete(*(self._prefix + key for key in gone))
+            def fill(pipeline: Pipeline, batch: Mapping[str, tuple[bytes, float] | None] = batch) -> None:
+                for key, unsent in batch.items():
+                    if unsent is None:
+                        pipeline.delete(self._prefix + key)
                     else:
-                        await self._redis.ping()
-            except (RedisError, OSError):
-                continue
+                        pipeline.set(self._prefix + key, unsent[0], px=max(1, round(unsent[1] * 1000)))
+
+            try:
+                await self._link.pipeline(fill, TIMEOUT * (1 + len(batch) // 8))
+            except StoreDown:
+                return
+            for key, unsent in batch.items():
+                if key in self._unsent and self._unsent[key] is unsent:
+                    self._remove(key)
+
+    def _drop_unsent(self, _: Exception) -> None:
+        # Whether the server stored an answer is not known, and it may have replaced an eviction.
+        self._unsent = OrderedDict.fromkeys(self._unsent)
+        self._bytes = 0
+
+    async def _recover(self) -> None:
+        """Make the evictions that the server has missed, and those that come meanwhile."""
+        await self._link.write_probe()
+        while gone := self._evictions():
+            names = [self._prefix + key for key in gone]
+            await self._link.ask(lambda client: client.delete(*names), 4 * TIMEOUT, probing=True)  # noqa: B023
             for key in gone:
-                self._forget(key)
-            if not self._waiting:
-                break
-        self.down = False
-        log.warning("cache: Redis answers again")
+                self._remove(key)

@@ -6,28 +6,20 @@ import asyncio
 import logging
 import os
 import sqlite3
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable
-from contextlib import closing
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 from gateway.metering.tally import NOTHING, Bill, Charge
+from gateway.observe.batch_writer import BatchWriter, TryAgain
 from gateway.private import private_file, private_folder
 from gateway.types import Call, Principal
 
 VERSION = 4
-BACKLOG = 10_000
-BATCH = 1_000
-PAUSE = 0.05
-"""Seconds between two batches: what comes together is written together, and lost together in a crash."""
 RETRY = 1.0
 """Seconds after which a disk that failed is tried again."""
 BUSY_TIMEOUT = 2.0
-WARN_EVERY = 60.0
-SECONDS_TO_CLOSE = 3.0
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -123,22 +115,20 @@ log = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Rows are queued by ``record`` and written by a thread of its own, which begins with the first of them.
+    """Rows are queued by ``record`` and written in batches (``gateway.observe.batch_writer``).
 
     When the disk fails or falls far behind, rows are lost, not requests. One for each process and file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lost = 0
+        self._table = _Table(path)
+        self._writer = BatchWriter("ledger", self._write)
+
+    @property
+    def lost(self) -> int:
         """Requests that were not recorded."""
-        self._rows: deque[Row] = deque()
-        self._more = threading.Event()
-        self._closing = threading.Event()
-        self._deadline = float("inf")
-        self._drained = threading.Condition()
-        self._writer: threading.Thread | None = None
-        self._warned = float("-inf")
+        return self._writer.lost
 
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
         """Add a request that has ended, at the attempt that ``call`` shows. A second time changes nothing.
@@ -210,76 +200,42 @@ class Ledger:
         nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0)
         self._add((request_id, time.time(), *who, "", *nothing))
 
-    def _add(self, row: Row) -> None:
-        if len(self._rows) >= BACKLOG:
-            self.lost += 1
-            self._warn("falls behind: %d requests are not recorded so far", self.lost)
-            return
-        self._rows.append(row)
-        if not self._more.is_set():
-            self._more.set()
-            if self._writer is None:
-                self._writer = threading.Thread(target=self._write, name="ledger", daemon=True)
-                self._writer.start()
-
     def wait_drained(self, timeout: float) -> bool:
         """Block until no row is waiting to be written; False if it takes longer than ``timeout`` seconds."""
-        with self._drained:
-            return self._drained.wait_for(lambda: not self._rows, timeout)
+        return self._writer.flush(timeout)
 
     async def aclose(self) -> None:
         """Write what is still waiting, within a few seconds."""
-        if self._writer is not None:
-            self._deadline = time.monotonic() + SECONDS_TO_CLOSE
-            self._closing.set()
-            self._more.set()
-            await asyncio.to_thread(self._writer.join, SECONDS_TO_CLOSE)
-        if self._rows:
-            self.lost += len(self._rows)
+        await asyncio.to_thread(self._writer.close)
+        if self._writer.waiting():
             log.error("%d requests are missing from the ledger '%s'", self.lost, self.path)
 
-    def _write(self) -> None:
-        with closing(_Table(self.path)) as table:
-            while not self._closing.is_set():
-                self._more.wait()
-                self._more.clear()
-                self._closing.wait(PAUSE)
-                while self._rows and time.monotonic() < self._deadline:
-                    self._write_batch(table)
+    def _add(self, row: Row) -> None:
+        if not self._writer.add(row):
+            message = "the ledger '%s' falls behind: %d requests are not recorded so far"
+            self._writer.warn(log, message, self.path, self.lost)
 
-    def _write_batch(self, table: _Table) -> None:
-        batch = list(islice(self._rows, BATCH))
+    def _write(self, rows: list[Row]) -> None:
         try:
-            table.insert(batch)
+            self._table.insert(rows)
         except (sqlite3.Error, OSError) as error:
-            table.close()
-            self._warn("cannot be written (%s); it is tried again, %d requests wait", error, len(self._rows))
-            time.sleep(PAUSE) if self._closing.is_set() else self._closing.wait(RETRY)
-            return
+            self._table.close()
+            message = "the ledger '%s' cannot be written (%s); it is tried again, %d requests wait"
+            self._writer.warn(log, message, self.path, error, len(self._writer.waiting()))
+            raise TryAgain(RETRY) from error
         except Exception as error:
             # Such as a count that is too large for SQLite: the rest of the batch must not fail with it for ever.
-            self._insert_singly(table, batch, error)
-        with self._drained:
-            for _ in batch:
-                self._rows.popleft()
-            self._drained.notify_all()
+            log.error(
+                "a row of the ledger '%s' cannot be written: %s: %s", self.path, type(error).__name__, error
+            )
+            for row in rows:
+                self._insert_alone(row)
 
-    def _insert_singly(self, table: _Table, batch: list[Row], error: Exception) -> None:
-        log.error(
-            "a row of the ledger '%s' cannot be written: %s: %s", self.path, type(error).__name__, error
-        )
-        for row in batch:
-            try:
-                table.insert([row])
-            except Exception:
-                self.lost += 1
-
-    def _warn(self, message: str, *arguments: object) -> None:
-        """Once a minute: a disk that is full stays so for every request."""
-        now = time.monotonic()
-        if now - self._warned >= WARN_EVERY:
-            self._warned = now
-            log.warning("the ledger '%s' " + message, self.path, *arguments)
+    def _insert_alone(self, row: Row) -> None:
+        try:
+            self._table.insert([row])
+        except Exception:
+            self._writer.lost += 1
 
 
 class _Table:

@@ -10,9 +10,10 @@ from gateway.errors import Overloaded
 from gateway.quota.clock import SteadyClock
 from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Elastic, Verdict
 from gateway.quota.limits import Amounts, Limits, Window
-from gateway.quota.redis import PROBE_EVERY, RedisCounters
+from gateway.quota.redis import RedisCounters
 from gateway.quota.script import Command
 from gateway.quota.share import Share
+from gateway.stores.redis_link import PROBE_EVERY
 from gateway.stores.store import StoreDown
 
 UNMETERED = Verdict(admitted=True)
@@ -164,18 +165,17 @@ class GuardedCounters:
             debts[limits, since] = _sum(debts.get((limits, since)), used)
         self._debts = debts
 
-    async def _tell_store(self, lost: bool) -> Exception | None:
-        """Before the store is asked again it hears what it missed. Gives why that failed."""
+    async def _tell_store(self, lost: bool) -> None:
+        """Before the store is asked again it hears what it missed. Raises ``StoreDown``."""
         while True:
             self._gather(lost)
             lost = False
             told = len(self._untold)
             if not told:
-                # Nobody runs between this and the first request that asks the store again.
+                # No task runs between this and the first request that asks the store again.
                 self._share = None
-                return None
-            if (failed := await self._store.tell(self._untold)) is not None:
-                return failed
+                return
+            await self._store.tell(self._untold)
             del self._untold[:told]
 
     def _gather(self, lost: bool) -> None:

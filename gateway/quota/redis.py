@@ -13,28 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis import asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from gateway.quota.counters import DEBT_MINUTES, Elastic, Verdict
 from gateway.quota.known import Known
 from gateway.quota.limits import Amounts, Limits
 from gateway.quota.script import Command, Script
-from gateway.stores.patience import patience
+from gateway.stores.redis_link import RedisLink
 from gateway.stores.store import StoreDown
 
 log = logging.getLogger(__name__)
 
-SECONDS_TO_ANSWER = 0.25
-"""A store that is slower than this is down: the gateway keeps its own latency. Its own lag does not count."""
-SECONDS_TO_GIVE_UP = 10.0
-"""For the client, which has no such patience."""
+TIMEOUT = 0.25
+"""Seconds after which the server counts as down: the gateway keeps its own latency."""
 RENEW_EVERY = 1.0
 MOST_TOLD = 1_000
 """Counters of which one renewal tells that they have changed."""
-PROBE_EVERY = 0.25
-"""Seconds between attempts to reach a store that is down."""
 SECONDS_TO_FLUSH = 3.0
 AT_ONCE = 128
 """Commands in one round trip."""
@@ -64,18 +58,15 @@ class RedisCounters:
     def __init__(
         self, url: str, *, now: Callable[[], int] | None = None, prefix: str = "{tollgate}:quota:"
     ) -> None:
-        self._redis = redis.Redis.from_url(
-            url,
-            socket_timeout=SECONDS_TO_GIVE_UP,
-            socket_connect_timeout=SECONDS_TO_GIVE_UP,
-            retry=Retry(NoBackoff(), 1),
+        self._link = RedisLink(
+            url, "quotas", on_down=self._refuse_queued, recover=self._renew, on_up=self._send_settlements
         )
         self._now = now
         self._prefix = prefix
         self._instance = secrets.token_hex(6)
         self._reserve = Script.load("reserve")
         self._settle = Script.load("settle")
-        self._renew = Script.load("renew")
+        self._renew_script = Script.load("renew")
         self._charge = Script.load("charge")
         self._raise = Script.load("raise")
         self._reservations: deque[_Reservation] = deque()
@@ -84,17 +75,19 @@ class RedisCounters:
         self._renewing: asyncio.Task[None] | None = None
         self._loaded = False
         """Whether the server was given the scripts, since it was last seen to fail."""
-        self._closed = False
-        self._probe = asyncio.Event()
-        self._probe.set()
         self._told = "-inf"
         """Until when, by the server's clock, changes are known."""
         self._registered = False
+        self._lost = False
+        """The server has lost what it held, and was not told again."""
         self.known = Known()
-        self.on_return: Callable[[bool], Awaitable[Exception | None]] | None = None
-        """Tells (by ``tell``) what the server must hear before it is asked again: it was away, or has lost what it had.
-        Gives why it could not."""
-        self.down = False
+        self.on_return: Callable[[bool], Awaitable[object]] | None = None
+        """Tells (by ``tell``) what the server must hear before it is asked again: it was away, or (True) lost its data.
+        Raises ``StoreDown`` if it could not."""
+
+    @property
+    def down(self) -> bool:
+        return self._link.down
 
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
@@ -109,7 +102,7 @@ class RedisCounters:
     async def _ask(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None, *, extends: bool
     ) -> Verdict:
-        if self.down:
+        if self._link.down:
             raise StoreDown("Redis did not answer when it was last asked.")
         args: list[str | int] = [request_id, self._instance, self._time()]
         args.append("extend" if extends else "keep" if limits.settles else "")
@@ -134,7 +127,7 @@ class RedisCounters:
             raise
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
-        if limits.settles and not self._closed:
+        if limits.settles and not self._link.closed:
             self._put(request_id, limits, used)
 
     def adopt(self, request_id: str, limits: Limits, held: Amounts, *, extends: bool = False) -> Command:
@@ -163,18 +156,17 @@ class RedisCounters:
             log.warning(
                 "Redis was away to the end: %d requests were not settled there", len(self._settlements)
             )
-        answers, self._closed = not self.down, True
         tasks = [task for task in (self._sending, self._renewing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._fail(StoreDown("The gateway is letting go of this store."))
-        if tasks and answers:
-            # What it still holds, if anything, counts no longer.
-            with suppress(RedisError, OSError):
-                async with patience(SECONDS_TO_ANSWER):
-                    await self._redis.zrem(self._prefix + "instances", self._instance)
-        await self._redis.aclose()
+        self._refuse_queued(StoreDown("The gateway is closing its link to this store."))
+        if tasks:
+            # What this instance still holds, if anything, counts no longer.
+            with suppress(StoreDown):
+                instances = self._prefix + "instances"
+                await self._link.ask(lambda client: client.zrem(instances, self._instance), TIMEOUT)
+        await self._link.aclose()
 
     @property
     def _reserved(self) -> str:
@@ -211,7 +203,7 @@ class RedisCounters:
 
     async def _send(self) -> None:
         """Settlements go first: a request that has ended makes room for the one that follows it."""
-        while (self._settlements or self._reservations) and (self._reservations or not self.down):
+        while self._reservations or (self._settlements and not self._link.down):
             settlements = [self._settlements.popleft() for _ in range(min(AT_ONCE, len(self._settlements)))]
             reservations = [
                 self._reservations.popleft() for _ in range(min(AT_ONCE, len(self._reservations)))
@@ -221,15 +213,15 @@ class RedisCounters:
                 answers = await self._run([*settlements, *(one.command for one in reservations)])
             except BaseException as error:
                 self._settlements.extendleft(reversed(settlements))
-                down = StoreDown(f"Redis did not answer: {str(error) or 'it is too slow'}")
+                down = StoreDown(str(error))
                 for one in reservations:
                     self._give_back(one, void=True)
                     _refuse(one, down)
                 if not isinstance(error, Exception):
                     raise
-                if not isinstance(error, RedisError | OSError):
-                    log.exception("quotas: a fault of the gateway's own")
-                self._fail(down)
+                if not isinstance(error, StoreDown):
+                    log.exception("quotas: a bug")
+                    self._link.fail(down)
                 return
             self._take_settlements(settlements, answers)
             for one, answer in zip(reservations, answers[len(settlements) :], strict=True):
@@ -244,38 +236,39 @@ class RedisCounters:
                 self._settlements.append(command)
             else:
                 log.error("Redis refused the settlement of %s: %s", command.args[0], answer)
-            self._fail(StoreDown(f"Redis refused a settlement: {answer}"))
+            self._link.fail(StoreDown(f"Redis refused a settlement: {answer}"))
 
     def _take_verdict(self, one: _Reservation, answer: Any) -> None:
         figures = [] if isinstance(answer, Exception) else [int(figure) for figure in answer.split()]
         if len(figures) < _FIRST_COUNT:
             down = StoreDown(f"Redis refused a reservation: {answer}")
             _refuse(one, down)
-            self._fail(down)
+            self._link.fail(down)
         elif one.verdict.done():  # the caller has left meanwhile
             self._give_back(one)
         else:
             one.verdict.set_result(_verdict(figures))
 
-    def _fail(self, error: StoreDown) -> None:
-        if not self.down and not self._closed:
-            log.warning("quotas: %s", error)
-        self.down = True
+    def _refuse_queued(self, error: Exception) -> None:
         self._loaded = False
-        self._probe.set()
         while self._reservations:
             _refuse(self._reservations.popleft(), error)
+
+    def _send_settlements(self) -> None:
+        if self._settlements:
+            self._send_soon()
 
     def _give_back(self, one: _Reservation, *, void: bool = False) -> None:
         if one.limits.settles and not one.extends:
             self._put(one.request_id, one.limits, Amounts(0, 0, 0), void=void)
 
-    async def _run(self, commands: Sequence[Command]) -> list[Any]:
-        """One round trip."""
-        scripts = (self._reserve, self._settle, self._renew, self._charge, self._raise)
+    async def _run(self, commands: Sequence[Command], *, probing: bool = False) -> list[Any]:
+        """One round trip; an answer may be an error of its own command. Raises ``StoreDown``."""
+        scripts = (self._reserve, self._settle, self._renew_script, self._charge, self._raise)
         load = () if self._loaded else scripts
-        async with patience(SECONDS_TO_ANSWER):
-            async with self._redis.pipeline(transaction=False) as pipe:
+
+        async def request(client: redis.Redis) -> list[Any]:
+            async with client.pipeline(transaction=False) as pipe:
                 for script in load:
                     pipe.execute_command("SCRIPT LOAD", script.text)
                 for command in commands:
@@ -283,64 +276,57 @@ class RedisCounters:
                 answers = (await pipe.execute(raise_on_error=False))[len(load) :]
             self._loaded = True
             if any(isinstance(answer, NoScriptError) for answer in answers):
-                raise RedisError("it began anew")  # and may have lost all else with its scripts
-        return list(answers)
+                self._loaded = False
+                raise RedisError("it was restarted")  # and may have lost all else with its scripts
+            return answers
+
+        return await self._link.ask(request, TIMEOUT, probing=probing)
 
     def _renewal(self) -> Command:
         instances = self._prefix + "instances"
         keys = [instances, self._reserved, f"{instances}:changed", f"{instances}:{self._instance}"]
-        return Command(self._renew, keys, [self._instance, self._time(), self._told, MOST_TOLD])
+        return Command(self._renew_script, keys, [self._instance, self._time(), self._told, MOST_TOLD])
 
     async def _keep_alive(self) -> None:
-        while not self._closed:  # the client swallows a cancellation that meets it while it connects
-            if not self.down:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(RENEW_EVERY):
-                        await self._probe.wait()
-            if self.down:
-                await asyncio.sleep(PROBE_EVERY)
-            self._probe.clear()
-            try:
-                (answer,) = await self._run([self._renewal()])
-                failed = answer if isinstance(answer, Exception) else await self._return(answer)
-            except (RedisError, OSError) as error:
-                failed = error
-            if failed is not None:  # also: read-only, out of memory, still loading
-                self._fail(StoreDown(f"Redis did not answer: {str(failed) or 'it is too slow'}"))
-                continue
-            if self.down:
-                log.warning("quotas: Redis answers again")
-            self.down = False
-            if self._settlements:
-                self._send_soon()
+        """While the server is down, the link's probe renews."""
+        while not self._link.closed:
+            if not self._link.down:
+                try:
+                    await self._renew()
+                except StoreDown as error:  # also: read-only, out of memory, still loading
+                    self._link.fail(error, probe_in=0 if self._lost else None)
+            await asyncio.sleep(RENEW_EVERY)
 
-    async def _return(self, answer: list[Any]) -> Exception | None:
-        """Take up what a renewal told. Where the server was away or has lost something, it hears what it missed."""
-        was_known, gateways, self._told, *changes = (_text(word) for word in answer)
-        lost = self._registered and was_known == "0"
+    async def _renew(self) -> None:
+        """Say that this instance is alive, and hear what others reserve. Where the server was away or has lost what it
+        held, it is told first what it missed. Raises ``StoreDown``."""
+        (answer,) = await self._run([self._renewal()], probing=True)
+        if isinstance(answer, Exception):
+            raise StoreDown(f"Redis refused a renewal: {answer}") from answer
+        was_known, gateways, self._told, *changes = (_text(field) for field in answer)
+        self._lost = self._lost or (self._registered and was_known == "0")
         self._registered = True
-        if lost:
-            log.warning("quotas: Redis has lost what it held; it is told again what this process knows")
-            self.down = True
+        if not self._link.down and self._lost:
+            raise StoreDown("Redis has lost what it held; it is told again what this process knows.")
+        if self._lost:
             if self._sending is not None:
                 await asyncio.wait([self._sending])
             queued = [one for one in self._settlements if one.script is self._settle and not int(one.args[3])]
-            if (failed := await self.tell([*self._raises(), *map(self._adopted, queued)])) is not None:
-                self._registered = False
-                return failed
+            await self.tell([*self._raises(), *map(self._adopted, queued)])
         now = time.time()
         self.known.gateways = int(gateways)
         for key, used, count in zip(changes[::3], changes[1::3], changes[2::3], strict=True):
             self.known.look(key.removeprefix(self._prefix), int(used), int(count), now)
-        return await self.on_return(lost) if self.down and self.on_return is not None else None
+        if self._link.down and self.on_return is not None:
+            await self.on_return(self._lost)
+        self._lost = False
 
-    async def tell(self, commands: Sequence[Command]) -> Exception | None:
-        """Run ``commands`` whether or not the server counts as down. Gives the first error; all may be told again."""
+    async def tell(self, commands: Sequence[Command]) -> None:
+        """Run ``commands`` on a server that still counts as down. Raises ``StoreDown``; all may be told again then."""
         for start in range(0, len(commands), AT_ONCE):
-            for answer in await self._run(commands[start : start + AT_ONCE]):
+            for answer in await self._run(commands[start : start + AT_ONCE], probing=True):
                 if isinstance(answer, Exception):
-                    return answer
-        return None
+                    raise StoreDown(f"Redis refused what it was told: {answer}") from answer
 
     def _raises(self) -> list[Command]:
         now = time.time()
@@ -368,11 +354,11 @@ _FIRST_COUNT = 3 + len(Amounts._fields)
 """In the answer to a reservation: before it are its verdict and what is held."""
 
 
-def _text(word: Any) -> str:
-    return word.decode() if isinstance(word, bytes) else str(word)
+def _text(field: Any) -> str:
+    return field.decode() if isinstance(field, bytes) else str(field)
 
 
-def _refuse(one: _Reservation, error: StoreDown) -> None:
+def _refuse(one: _Reservation, error: Exception) -> None:
     if not one.verdict.done():
         one.verdict.set_exception(error)
 

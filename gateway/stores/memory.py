@@ -16,18 +16,16 @@ class MemoryStore:
         self._max_bytes = max_bytes
         self._clock = clock
 
-    async def put(self, key: str, value: bytes, ttl: float) -> None:
-        self._drop(key)
-        # What orjson returns keeps the buffer that it was written in, of up to ten times its length.
-        value = bytes(memoryview(value))
-        self._values[key] = (value, self._clock() + ttl)
-        self._bytes += len(key) + len(value)
+    async def put(self, values: Mapping[str, bytes], ttl: float) -> None:
+        expires = self._clock() + ttl
+        for key, value in values.items():
+            self._drop(key)
+            # What orjson returns keeps the buffer that it was written in, of up to ten times its length.
+            value = bytes(memoryview(value))
+            self._values[key] = (value, expires)
+            self._bytes += len(key) + len(value)
         while self._bytes > self._max_bytes:
             self._drop(next(iter(self._values)))
-
-    async def put_many(self, values: Mapping[str, bytes], ttl: float) -> None:
-        for key, value in values.items():
-            await self.put(key, value, ttl)
 
     async def get(self, key: str) -> bytes | None:
         value, expires = self._values.get(key, (None, 0.0))

@@ -9,12 +9,8 @@ from typing import Protocol
 class Store(Protocol):
     """Small values under string keys, each with a time to live in seconds."""
 
-    async def put(self, key: str, value: bytes, ttl: float) -> None:
-        """Raises ``StoreDown``."""
-        ...
-
-    async def put_many(self, values: Mapping[str, bytes], ttl: float) -> None:
-        """Raises ``StoreDown``; some of the values may then have been taken."""
+    async def put(self, values: Mapping[str, bytes], ttl: float) -> None:
+        """Raises ``StoreDown``; some of the values may have been stored then."""
         ...
 
     async def get(self, key: str) -> bytes | None:
@@ -25,4 +21,4 @@ class Store(Protocol):
 
 
 class StoreDown(Exception):
-    """The store did not answer. What depends on it must say what happens then."""
+    """The store did not answer. Its callers decide what happens then."""

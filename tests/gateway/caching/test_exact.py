@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.caching.exact import OVERHEAD, SECONDS_TO_ANSWER, MemoryAnswers, RedisAnswers
+from gateway.caching.exact import OVERHEAD, TIMEOUT, MemoryAnswers, RedisAnswers
 from tests.conftest import RedisServer
 from tests.fakes import within
 
@@ -22,7 +22,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A busy machine must not look like a server that is away; a test about that gives less."""
 
     def give(seconds: float) -> None:
-        monkeypatch.setattr("gateway.caching.exact.SECONDS_TO_ANSWER", seconds)
+        monkeypatch.setattr("gateway.caching.exact.TIMEOUT", seconds)
 
     give(3.0)
     return give
@@ -108,7 +108,7 @@ async def stored(redis_server: RedisServer) -> AsyncIterator[RedisAnswers]:
 async def settled(answers: RedisAnswers) -> None:
     """All that was to be told has been told."""
     async with asyncio.timeout(300):
-        while answers._waiting:  # noqa: ASYNC110
+        while answers._unsent:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -208,7 +208,7 @@ async def test_redis_that_never_was_there() -> None:
 
 
 async def test_a_redis_that_hangs_costs_one_wait(patience: Callable[[float], None]) -> None:
-    patience(SECONDS_TO_ANSWER)
+    patience(TIMEOUT)
     held: list[asyncio.StreamWriter] = []
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -234,7 +234,7 @@ async def test_an_eviction_outlives_the_servers_absence(
     answers.put("b", b"good", 60.0)
     await settled(answers)
     assert own_redis.process is not None
-    patience(SECONDS_TO_ANSWER)
+    patience(TIMEOUT)
     own_redis.process.send_signal(19)  # SIGSTOP
     assert await answers.get("b") is None
     assert answers.down
@@ -254,7 +254,7 @@ async def test_an_answer_in_an_evicted_ones_place_does_not_bring_it_back(
     answers.put("a", b"bad", 60.0)
     await settled(answers)
     assert own_redis.process is not None
-    patience(SECONDS_TO_ANSWER)
+    patience(TIMEOUT)
     own_redis.process.send_signal(19)
     answers.evict("a")
     answers.put("a", b"better", 60.0)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gateway.metering.tally import Bill, Charge
+from gateway.observe import batch_writer
 from gateway.observe import ledger as module
 from gateway.observe.ledger import Ledger
 from gateway.types import Principal, Spending, Usage
@@ -251,8 +252,8 @@ async def test_a_file_that_was_removed_is_made_anew(tmp_path: Path) -> None:
 async def test_a_disk_that_stays_broken_bounds_the_backlog_and_the_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "BACKLOG", 20)
-    monkeypatch.setattr(module, "SECONDS_TO_CLOSE", 0.2)
+    monkeypatch.setattr(batch_writer, "BACKLOG", 20)
+    monkeypatch.setattr(batch_writer, "SECONDS_TO_CLOSE", 0.2)
     path = tmp_path / "ledger.sqlite"
     path.mkdir()
     ledger = Ledger(path)
@@ -275,7 +276,7 @@ async def test_a_row_that_cannot_be_written_does_not_hold_up_the_others(tmp_path
 
 
 async def test_a_newer_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS_TO_CLOSE", 0.2)
+    monkeypatch.setattr(batch_writer, "SECONDS_TO_CLOSE", 0.2)
     path = tmp_path / "ledger.sqlite"
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 99")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.observe import log_batches
+from gateway.observe import batch_writer
 from gateway.observe.log_batches import PIECE, BatchHandler
 
 
@@ -66,7 +66,7 @@ def test_a_write_is_no_longer_than_a_pipe_takes_in_one_piece(logger: logging.Log
 def test_a_reader_that_stops_holds_nobody_up_and_is_told_what_it_missed(
     logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_batches, "BACKLOG", 10)
+    monkeypatch.setattr(batch_writer, "BACKLOG", 10)
     read, write = os.pipe()
     stream = Slow(lambda: os.read(read, 1))
     handler = BatchHandler(stream)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from gateway.observe import receipts as module
+from gateway.observe import batch_writer as module
 from gateway.observe.receipts import Receipts
 from gateway.stores.memory import MemoryStore
 from gateway.stores.store import StoreDown
@@ -33,10 +34,10 @@ class Failing(MemoryStore):
         super().__init__()
         self.error: Exception | None = error
 
-    async def put(self, key: str, value: bytes, ttl: float) -> None:
+    async def put(self, values: Mapping[str, bytes], ttl: float) -> None:
         if self.error:
             raise self.error
-        await super().put(key, value, ttl)
+        await super().put(values, ttl)
 
 
 async def test_a_receipt_is_found_by_its_own_tenant_alone() -> None:
@@ -62,10 +63,10 @@ async def test_what_is_kept_again_while_it_is_written_is_written_again() -> None
             super().__init__()
             self.begun, self.gate = asyncio.Event(), asyncio.Event()
 
-        async def put_many(self, values: Any, ttl: float) -> None:
+        async def put(self, values: Mapping[str, bytes], ttl: float) -> None:
             self.begun.set()
             await self.gate.wait()
-            await super().put_many(values, ttl)
+            await super().put(values, ttl)
 
     store, receipt = Held(), a_receipt()
     receipts = Receipts(store)
@@ -139,9 +140,9 @@ async def test_closing_writes_what_is_waiting() -> None:
     kept: list[str] = []
 
     class Slow(MemoryStore):
-        async def put(self, key: str, value: bytes, ttl: float) -> None:
+        async def put(self, values: Mapping[str, bytes], ttl: float) -> None:
             await asyncio.sleep(0.01)
-            kept.append(key)
+            kept.extend(values)
 
     receipts = Receipts(Slow())
     for number in range(3):
@@ -156,7 +157,7 @@ async def test_closing_does_not_wait_for_ever(
     monkeypatch.setattr(module, "SECONDS_TO_CLOSE", 0.05)
 
     class Stuck(MemoryStore):
-        async def put(self, key: str, value: bytes, ttl: float) -> None:
+        async def put(self, values: Mapping[str, bytes], ttl: float) -> None:
             await asyncio.sleep(60)
 
     receipts = Receipts(Stuck())
@@ -172,7 +173,7 @@ async def test_receipts_live_for_an_hour() -> None:
     times: list[float] = []
 
     class Watched(MemoryStore):
-        async def put(self, key: str, value: bytes, ttl: float) -> None:
+        async def put(self, values: Mapping[str, bytes], ttl: float) -> None:
             times.append(ttl)
 
     receipts = Receipts(Watched())

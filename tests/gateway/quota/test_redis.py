@@ -14,7 +14,7 @@ from gateway.errors import Overloaded
 from gateway.quota import redis as module
 from gateway.quota.guarded import UNMETERED, GuardedCounters
 from gateway.quota.limits import Amounts, Limit, Limits
-from gateway.quota.redis import SECONDS_TO_ANSWER, RedisCounters
+from gateway.quota.redis import TIMEOUT, RedisCounters
 from gateway.stores.store import StoreDown
 from tests.conftest import RedisServer
 from tests.fakes import within
@@ -46,7 +46,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Give:
     """A busy machine must not look like a server that is away; a test about that gives less."""
 
     def give(seconds: float) -> None:
-        monkeypatch.setattr(module, "SECONDS_TO_ANSWER", seconds)
+        monkeypatch.setattr(module, "TIMEOUT", seconds)
 
     give(60.0)
     return give
@@ -71,7 +71,7 @@ async def test_open_lets_everything_in(own_redis: RedisServer, guarded: GuardedC
     on = limits(1, "open")
     assert (await guarded.reserve("a", on, ONE)).used == (1, 1)
     own_redis.kill()
-    async with within(SECONDS_TO_ANSWER + 0.1):
+    async with within(TIMEOUT + 0.1):
         for i in range(20):
             assert await guarded.reserve(str(i), on, ONE) is UNMETERED
 
@@ -102,10 +102,10 @@ async def test_back_again_with_what_it_held(
     on = limits(50)
     assert own_redis.process is not None
     assert (await guarded.reserve("before", on, ONE)).used == (1, 1)
-    patience(SECONDS_TO_ANSWER)
+    patience(TIMEOUT)
     own_redis.process.send_signal(signal.SIGSTOP)
     try:
-        async with within(SECONDS_TO_ANSWER + 0.15):
+        async with within(TIMEOUT + 0.15):
             verdicts = await asyncio.gather(*(guarded.reserve(f"hung-{i}", on, ONE) for i in range(5)))
         assert {verdict.admitted for verdict in verdicts} == {True}
         async with within(0.05):
@@ -130,7 +130,7 @@ async def test_back_again_with_what_it_held(
 async def test_a_server_that_was_long_away_is_found_soon(
     own_redis: RedisServer, store: RedisCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PROBE_EVERY", 0.02)
+    monkeypatch.setattr("gateway.stores.redis_link.PROBE_EVERY", 0.02)
     own_redis.kill()
     with pytest.raises(StoreDown):
         await store.reserve("a", limits(), ONE)
@@ -146,7 +146,7 @@ async def test_a_server_that_was_long_away_is_found_soon(
 async def test_a_server_that_hangs_is_said_to_be_slow(
     own_redis: RedisServer, store: RedisCounters, patience: Give
 ) -> None:
-    patience(SECONDS_TO_ANSWER)
+    patience(TIMEOUT)
     assert own_redis.process is not None
     own_redis.process.send_signal(signal.SIGSTOP)
     with pytest.raises(StoreDown, match="too slow"):
@@ -166,7 +166,7 @@ async def test_under_load_nobody_waits_for_a_dead_server(
         while not stop:
             turn += 1
             try:
-                async with within(SECONDS_TO_ANSWER + 0.15):
+                async with within(TIMEOUT + 0.15):
                     await guarded.reserve(f"{name}-{turn}", on, ONE)
                 guarded.settle(f"{name}-{turn}", on, ONE)
             except Overloaded:
@@ -244,12 +244,12 @@ async def test_a_server_that_only_reads_is_down(
     own_redis: RedisServer, store: RedisCounters, caplog: pytest.LogCaptureFixture
 ) -> None:
     await store.reserve("a", limits(9), ONE)
-    await store._redis.config_set("maxmemory", "1")
+    await store._link.redis.config_set("maxmemory", "1")
     with pytest.raises(StoreDown, match="maxmemory"):
         await store.reserve("b", limits(9), ONE)
     assert store.down
     store.settle("a", limits(9), ONE)
-    await store._redis.config_set("maxmemory", "0")
+    await store._link.redis.config_set("maxmemory", "0")
 
     async def back() -> bool:
         return not store.down
@@ -270,11 +270,11 @@ async def test_leaving_while_it_reserves_gives_back(store: RedisCounters) -> Non
         await asyncio.gather(task, return_exceptions=True)
 
     async def one_left() -> bool:
-        held = await store._redis.hgetall(store._prefix + on.keys[1])
+        held = await store._link.redis.hgetall(store._prefix + on.keys[1])
         return sum(map(int, held.values())) == 1
 
     await eventually(one_left)
-    (left,) = (await store._redis.hgetall(store._reserved)).items()
+    (left,) = (await store._link.redis.hgetall(store._reserved)).items()
     assert left[0] == b"first"
 
 
@@ -308,10 +308,10 @@ async def test_a_live_gateway_says_so(redis_server: RedisServer, monkeypatch: py
     monkeypatch.setattr("gateway.quota.redis.RENEW_EVERY", 0.02)
     store = RedisCounters(redis_server.url, prefix=f"{{{secrets.token_hex(4)}}}:")
     await store.reserve("a", limits(), ONE)
-    first = await store._redis.zscore(store._prefix + "instances", store._instance)
+    first = await store._link.redis.zscore(store._prefix + "instances", store._instance)
 
     async def renewed() -> bool:
-        last = await store._redis.zscore(store._prefix + "instances", store._instance)
+        last = await store._link.redis.zscore(store._prefix + "instances", store._instance)
         return float(last) > float(first)
 
     await eventually(renewed)
@@ -358,8 +358,8 @@ async def test_everything_expires(redis_server: RedisServer) -> None:
     store.settle("a", on, Amounts(1, 1, 1, 1))
     await store.reserve("b", on, Amounts(1, 3, 3, 1))
     await store._run([store._renewal()])
-    keys = [key async for key in store._redis.scan_iter(store._prefix.replace("}", "[}]") + "*")]
+    keys = [key async for key in store._link.redis.scan_iter(store._prefix.replace("}", "[}]") + "*")]
     assert len(keys) == 8
     for key in keys:
-        assert 0 < await store._redis.pttl(key) <= 33 * 86_400_000
+        assert 0 < await store._link.redis.pttl(key) <= 33 * 86_400_000
     await store.aclose()

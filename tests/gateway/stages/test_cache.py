@@ -181,7 +181,7 @@ async def both() -> AsyncIterator[Fixture]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not look like a server that is away."""
-    monkeypatch.setattr("gateway.caching.exact.SECONDS_TO_ANSWER", 3.0)
+    monkeypatch.setattr("gateway.caching.exact.TIMEOUT", 3.0)
     monkeypatch.setattr("gateway.caching.semantic.SECONDS_TO_LOOK", 3.0)
 
 
@@ -542,7 +542,7 @@ async def test_redis_dies_and_comes_back(own_redis: RedisServer) -> None:
         await fixture.ask()
         # An answer on its way there is served from here.
         async with asyncio.timeout(300):
-            while fixture.caches.answers._waiting:  # type: ignore[union-attr]  # noqa: ASYNC110
+            while fixture.caches.answers._unsent:  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert await fixture.header() == "exact"
         own_redis.kill()

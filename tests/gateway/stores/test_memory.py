@@ -36,7 +36,7 @@ class AgainstAModel(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from("abcd"), value=st.binary(max_size=BOUND + 2), ttl=st.floats(0, 10))
     def put(self, key: str, value: bytes, ttl: float) -> None:
-        at_once(self.store.put(key, value, ttl))
+        at_once(self.store.put({key: value}, ttl))
         self.model.pop(key, None)
         self.model[key] = (value, self.now + ttl)
         while sum(len(k) + len(v) for k, (v, _) in self.model.items()) > BOUND:
@@ -66,20 +66,20 @@ test_against_a_model = AgainstAModel.TestCase
 async def test_the_oldest_go_first() -> None:
     store = MemoryStore(max_bytes=30)
     for key in "abcd":
-        await store.put(key, b"x" * 9, 60)
+        await store.put({key: b"x" * 9}, 60)
     assert [key for key in "abcd" if await store.get(key)] == ["b", "c", "d"]
 
 
 async def test_empty_values_are_bounded_too() -> None:
     store = MemoryStore(max_bytes=100)
     for number in range(1000):
-        await store.put(f"{number:010}", b"", 60)
+        await store.put({f"{number:010}": b""}, 60)
     assert len(store._values) == 10
 
 
 async def test_what_is_too_large_is_not_kept() -> None:
     store = MemoryStore(max_bytes=10)
-    await store.put("k", b"x" * 11, 60)
+    await store.put({"k": b"x" * 11}, 60)
     assert await store.get("k") is None
 
 
@@ -89,7 +89,7 @@ def test_it_takes_the_memory_that_it_counts() -> None:
     tracemalloc.start()
     try:
         for number in range(200):
-            at_once(store.put(f"key {number}", orjson.dumps(written), 60))
+            at_once(store.put({f"key {number}": orjson.dumps(written)}, 60))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,0 +1,142 @@
+"""A link to a Redis server: time-outs, whether it is down, and how it recovers. Every use of Redis goes through one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from redis import asyncio as redis
+from redis.asyncio.client import Pipeline
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gateway.stores.patience import patience
+from gateway.stores.store import StoreDown
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PROBE_EVERY = 0.25
+"""Seconds between attempts to reach a server that is down."""
+CONNECTIONS = 16
+"""At most: with hundreds at once a server would be accepting connections rather than answering."""
+SOCKET_TIMEOUT = 10.0
+"""Seconds, for the client library, which would count this process's own lag against the server; requests have shorter
+time-outs of their own."""
+
+
+class RedisLink:
+    """``url`` is ``redis://[user:password@]host[:port]/[db]``, or ``rediss://`` for TLS. Connects at the first request.
+
+    After a failed request the server counts as down: requests then fail at once, while the link probes the server in
+    the background. Both changes of state are logged, under ``name``.
+
+    ``on_down`` runs when the server goes down. ``recover`` runs as the probe, with ``ask(…, probing=True)``, and raises
+    if the server cannot be used yet; the default writes a key, as a server may be full or read-only. ``on_up`` runs
+    once the server is up again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        prefix: str = "tollgate:",
+        on_down: Callable[[Exception], object] | None = None,
+        recover: Callable[[], Awaitable[object]] | None = None,
+        on_up: Callable[[], object] | None = None,
+    ) -> None:
+        pool = redis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=None,  # requests that wait for a connection have their own time-outs
+            socket_timeout=SOCKET_TIMEOUT,
+            socket_connect_timeout=SOCKET_TIMEOUT,
+            retry=Retry(NoBackoff(), 1),
+        )
+        self.redis = redis.Redis.from_pool(pool)
+        self.down = False
+        self.closed = False
+        self._name = name
+        self._prefix = prefix
+        self._on_down = on_down
+        self._recover = recover or self.write_probe
+        self._on_up = on_up
+        self._probing: asyncio.Task[None] | None = None
+
+    async def ask(
+        self, request: Callable[[redis.Redis], Awaitable[T]], seconds: float, *, probing: bool = False
+    ) -> T:
+        """The answer to ``request`` within ``seconds``. Raises ``StoreDown``.
+
+        ``probing``: ask a server that counts as down, and do not change its state.
+        """
+        if self.down and not probing:
+            raise StoreDown("Redis did not answer when it was last asked.")
+        try:
+            async with patience(seconds):
+                return await request(self.redis)
+        except (RedisError, OSError) as error:  # TimeoutError is an OSError
+            down = StoreDown(f"Redis did not answer: {str(error) or 'it is too slow'}")
+            if not probing:
+                self.fail(down)
+            raise down from error
+
+    async def pipeline(
+        self, fill: Callable[[Pipeline], object], seconds: float, *, probing: bool = False
+    ) -> list[object]:
+        """The answers to all commands that ``fill`` adds, in one round trip. Raises ``StoreDown`` as ``ask`` does."""
+
+        async def request(client: redis.Redis) -> list[object]:
+            async with client.pipeline(transaction=False) as pipeline:
+                fill(pipeline)
+                return list(await pipeline.execute())
+
+        return await self.ask(request, seconds, probing=probing)
+
+    def fail(self, error: Exception, *, probe_in: float | None = None) -> None:
+        """Count the server as down, and probe it from ``probe_in`` seconds on."""
+        if self.down or self.closed:
+            return
+        self.down = True
+        log.warning("%s: %s", self._name, error)
+        if self._on_down is not None:
+            self._on_down(error)
+        first = PROBE_EVERY if probe_in is None else probe_in
+        self._probing = asyncio.get_running_loop().create_task(self._probe(first))
+
+    async def aclose(self) -> None:
+        self.closed = self.down = True
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
+        await self.redis.aclose()
+
+    async def _probe(self, wait: float) -> None:
+        while not self.closed:  # the client library swallows a cancellation while it connects
+            await asyncio.sleep(wait)
+            wait = PROBE_EVERY
+            try:
+                await self._recover()
+            except (StoreDown, RedisError, OSError):
+                continue
+            except Exception:
+                log.exception("%s: a bug keeps Redis from being used again", self._name)
+                continue
+            break
+        if self.closed:
+            return
+        self.down = False
+        log.warning("%s: Redis answers again", self._name)
+        if self._on_up is not None:
+            self._on_up()
+
+    async def write_probe(self) -> None:
+        """Raises ``StoreDown`` where the server does not take a key."""
+        await self.ask(
+            lambda client: client.set(f"{self._prefix}probe", b"", px=1000), PROBE_EVERY, probing=True
+        )
