@@ -68,6 +68,10 @@ class BatchWriter(Generic[T]):
                 self._thread.start()
         return True
 
+    @property
+    def closed(self) -> bool:
+        return not self._backlog
+
     def waiting(self) -> list[T]:
         """What is not yet written, the oldest first."""
         return list(self._items)

@@ -184,9 +184,10 @@ async def test_a_new_store_takes_new_receipts_and_the_old_one_is_closed(
     new = generations.current()
     assert new.receipts is not old.receipts
     assert new.backends["up"] is old.backends["up"]
-    await settle()
-    assert old.receipts._writer.done()
-    assert not new.receipts._writer.done()
+    async with asyncio.timeout(300):
+        while not old.receipts._writer.closed:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert not new.receipts._writer.closed
 
 
 async def test_the_generations_are_counted() -> None:
