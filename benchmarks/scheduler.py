@@ -33,7 +33,7 @@ from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 
 BLOCK = 16
-LOOKAHEAD = 4
+MAX_DRAFTS = 4
 
 
 def answer(plan: Plan, rng: random.Random, guessing: bool) -> SamplerOutput:
@@ -42,10 +42,10 @@ def answer(plan: Plan, rng: random.Random, guessing: bool) -> SamplerOutput:
         if scheduled.sampling is None:
             continue
         token = rng.randrange(32_000)
-        kept = scheduled.tokens[len(scheduled.tokens) - scheduled.drafts :][:2]
+        kept = scheduled.tokens[len(scheduled.tokens) - scheduled.num_draft_tokens :][:2]
         sampled.tokens[scheduled.request_id] = [*kept, token]
         if guessing:
-            sampled.drafts[scheduled.request_id] = [token] * scheduled.room
+            sampled.draft_tokens[scheduled.request_id] = [token] * scheduled.lookahead
     return sampled
 
 
@@ -64,7 +64,7 @@ class Load:
         self._prompt = prompt
         self._generate = generate
         self._rng = random.Random(0)
-        self._guessing = bool(options.get("lookahead"))
+        self._guessing = bool(options.get("max_drafts"))
         self._number = 0
         settings = {"blocks": 64 * running, "prefix_caching": True, "max_tokens_per_step": 2048, **options}
         self.scheduler = Scheduler(
@@ -125,7 +125,7 @@ def cases(running: int, steps: int) -> dict[str, list[float]]:
     plain = {"running": running, "prompt": prompts(200), "generate": forever, "blocks": blocks}
     found["decode"] = Load(**plain, prefix_caching=False).measure(steps)
     found["prefix cache"] = Load(**plain).measure(steps)
-    found["drafts"] = Load(**plain, lookahead=LOOKAHEAD).measure(steps)
+    found["drafts"] = Load(**plain, max_drafts=MAX_DRAFTS).measure(steps)
     found["mixed"] = Load(
         running=running,
         prompt=lambda number: prompts(2000 if number % 16 == 0 else 200)(number),

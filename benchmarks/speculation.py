@@ -38,7 +38,7 @@ from engine.core.scheduler import Scheduler
 from engine.demo import corpus, tokens
 from engine.weights.source import locate
 from engine.worker.runner import Runner
-from engine.worker.speculative import Fixed, Speculation
+from engine.worker.speculative import FixedDraftLength, Speculation
 
 Requests = list[tuple[list[int], SamplingParams]]
 MOST = 4
@@ -66,7 +66,7 @@ class Candidate:
             max_tokens_per_step=512,
             max_model_len=self.runner.max_model_len,
             max_waiting=len(requests),
-            lookahead=MOST if self.speculation else 0,
+            max_drafts=MOST if self.speculation else 0,
             # A repeat must not find what the last one left.
             prefix_caching=False,
         )
@@ -109,19 +109,19 @@ class Oracle:
         pass
 
     def look(
-        self, plan: Plan, tokens: Mapping[int, Sequence[int]], rooms: Mapping[int, int]
+        self, plan: Plan, tokens: Mapping[int, Sequence[int]], limits: Mapping[int, int]
     ) -> dict[int, int]:
         self._lengths = {
             scheduled.request_id: len(scheduled.history) + len(tokens[scheduled.request_id])
             for scheduled in plan.requests
-            if scheduled.request_id in rooms
+            if scheduled.request_id in limits
         }
-        return dict(rooms)
+        return dict(limits)
 
     def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
         return dict(lengths)
 
-    def guess(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
+    def propose(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
         return {number: self._tell(number, length) for number, length in lengths.items()}
 
     def forget(self, request_ids: Sequence[int]) -> None:
@@ -192,7 +192,7 @@ def demo(count: int, repeats: int, batches: Sequence[int]) -> list[dict[str, Any
                 Candidate("off", off),
                 Candidate("ngram", ngram, Speculation(lookup, MOST)),
                 Candidate("draft", draft, Speculation(small, MOST)),
-                Candidate("draft, always", draft, Speculation(small, MOST, policy=Fixed(MOST))),
+                Candidate("draft, always", draft, Speculation(small, MOST, policy=FixedDraftLength(MOST))),
             ]
             for row in compare(candidates, requests, batch, repeats):
                 rows.append({"temperature": temperature, **row})
@@ -216,7 +216,7 @@ def by_acceptance(
         candidates = [Candidate("off", runner)]
         for acceptance in (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0):
             oracle = Oracle(prompts, answers, acceptance)
-            fixed = Speculation(oracle, MOST, policy=Fixed(MOST))
+            fixed = Speculation(oracle, MOST, policy=FixedDraftLength(MOST))
             candidates.append(Candidate(f"{acceptance:.1f}, always", runner, fixed))
             candidates.append(Candidate(f"{acceptance:.1f}", runner, Speculation(oracle, MOST)))
         for row in compare(candidates, requests, batch, repeats):

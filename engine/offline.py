@@ -57,7 +57,7 @@ class Loop:
             max_model_len=self.runner.max_model_len,
             max_waiting=1000,
             prefix_caching=prefix_caching,
-            lookahead=config.max_drafts if self.runner.speculation else 0,
+            max_drafts=config.max_drafts if self.runner.speculation else 0,
             chunked=config.chunked_prefill,
         )
         self._budget = self._scheduler.max_tokens_per_step
@@ -119,7 +119,7 @@ class Loop:
         counts.chunks += sum(scheduled.sampling is None for scheduled in plan.requests)
         counts.preempted += len(plan.preempted)
         counts.hit_tokens += plan.hit_tokens
-        counts.drafts += sum(scheduled.drafts for scheduled in plan.requests)
+        counts.drafts += sum(scheduled.num_draft_tokens for scheduled in plan.requests)
         return plan, self._scheduler.update(plan, self.runner.execute(plan))
 
 

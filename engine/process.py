@@ -96,7 +96,7 @@ class Loop:
             max_waiting=config.max_waiting,
             ageing=config.priority_ageing,
             prefix_caching=config.prefix_caching,
-            lookahead=config.max_drafts if config.speculation != "off" else 0,
+            max_drafts=config.max_drafts if config.speculation != "off" else 0,
             context_caps=config.context_caps,
             chunked=config.chunked_prefill,
             preemption=config.preemption,
@@ -318,7 +318,7 @@ class Loop:
         decoded = sum(
             len(scheduled.tokens)
             for scheduled in plan.requests
-            if scheduled.generating and len(scheduled.tokens) == scheduled.drafts + 1
+            if scheduled.generating and len(scheduled.tokens) == scheduled.num_draft_tokens + 1
         )
         seconds = time.monotonic() - began if plan.requests else 0.0
         prefilled = plan.tokens - decoded

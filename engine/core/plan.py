@@ -29,8 +29,8 @@ class ScheduledRequest:
     history: list[int] = field(default_factory=list)
     """All tokens of the request, guesses aside: prompt, then answer. The scheduler's own list: only to be read."""
     prompt_length: int = 0
-    drafts: int = 0
-    room: int = 0
+    num_draft_tokens: int = 0
+    lookahead: int = 0
     """Most guesses that the worker may make for the next step: none where nothing is drawn."""
     siblings: list[Sibling] = field(default_factory=list)
     """Those that begin with this step. Their first tokens are drawn beside this request's."""
@@ -72,8 +72,8 @@ class SamplerOutput:
     """One token or, where guesses came true, several."""
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     """For those that ask for them, one for each of their tokens."""
-    drafts: dict[int, list[int]] = field(default_factory=dict)
-    """Guesses for the next step, at most ``Work.room`` of them."""
+    draft_tokens: dict[int, list[int]] = field(default_factory=dict)
+    """Guesses for the next step, at most ``Work.lookahead`` of them."""
     scores: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     """Of the prompts' tokens behind those of works that ask for it."""
     late: set[int] = field(default_factory=set)

@@ -36,7 +36,7 @@ class Request:
         "chain",
         "computed",
         "deadline",
-        "drafts",
+        "draft_tokens",
         "forked",
         "id",
         "params",
@@ -85,7 +85,7 @@ class Request:
         """but for those that the first so many tokens of the prompt fill: they are everybody's."""
         self.siblings = list(siblings)
         """Choices of the same prompt that begin when it is computed."""
-        self.drafts: list[int] = []
+        self.draft_tokens: list[int] = []
         """Guesses at the tokens that come next."""
         self.submitted = submitted
         self.deadline = deadline

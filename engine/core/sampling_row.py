@@ -16,12 +16,12 @@ class SamplingRow:
     history: list[int]
     """The request's tokens, prompt first. Only to be read."""
     prompt_length: int
-    guesses: list[int]
+    draft_tokens: list[int]
     """Those that stand between ``history`` and this token."""
-    guess: int | None = None
+    draft_token: int | None = None
     """What this token is guessed to be; ``None`` after the last guess."""
 
     @property
     def position(self) -> int:
         """Where the token will stand."""
-        return len(self.history) + len(self.guesses)
+        return len(self.history) + len(self.draft_tokens)

@@ -26,8 +26,8 @@ from engine.core.block_pool import BlockPool
 from engine.core.block_tables import BlockTables
 from engine.core.context_caps import context_limit
 from engine.core.deadlines import Deadlines
+from engine.core.draft_scheduler import DraftScheduler, count_accepted
 from engine.core.forks import Forks
-from engine.core.guesses import Guesses, agreed
 from engine.core.pace import Pace
 from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.prefix_cache import PrefixCache
@@ -52,7 +52,7 @@ class Scheduler:
         ageing: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         prefix_caching: bool = True,
-        lookahead: int = 0,
+        max_drafts: int = 0,
         chunk: int | None = None,
         context_caps: Sequence[tuple[int, int]] = (),
         chunked: bool = True,
@@ -84,7 +84,7 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.max_waiting = max_waiting
         self.ageing = ageing
-        self.lookahead = lookahead
+        self.max_drafts = max_drafts
         self.chunk = chunk
         self.context_caps = sorted(context_caps)
         self.pace = Pace(max_sequences)
@@ -96,7 +96,7 @@ class Scheduler:
         self._chunked = chunked
         self._preemption = preemption
         self._tables = BlockTables(pool, self.prefixes, block_size)
-        self._guesses = Guesses(self._tables, lookahead)
+        self._drafts = DraftScheduler(self._tables, max_drafts)
         self._forks = Forks()
         self._requests: dict[int, Request] = {}
         self._tenants: Counter[str] = Counter()
@@ -186,7 +186,7 @@ class Scheduler:
         if request is None or request.siblings or not request.generated or request_id in self.parked:
             return False
         self._leave(request)
-        request.drafts = []
+        request.draft_tokens = []
         self.parked[request_id] = request
         self._tenants -= Counter((request.tenant,))
         return True
@@ -224,11 +224,11 @@ class Scheduler:
             budget, prompts = self._advance(plan, budget, budget)
         if len(plan.preempted) == made_way:
             budget -= self._admit(plan, budget, prompts)
-        if self.lookahead:
+        if self.max_drafts:
             # Where one waits for blocks, guesses take none.
             contended = bool(self.waiting) and len(self.running) < self.max_sequences
             spare = 0 if contended else self.pool.available - len(self.running)
-            self._guesses.add(plan, self._requests, budget, spare)
+            self._drafts.add(plan, self._requests, budget, spare)
         if plan.requests:
             plan.ended, self._ended = self._ended, []
         return plan
@@ -240,7 +240,7 @@ class Scheduler:
             request = self._requests.get(scheduled.request_id)
             if request is None:
                 continue
-            request.computed = scheduled.start + len(scheduled.tokens) - scheduled.drafts
+            request.computed = scheduled.start + len(scheduled.tokens) - scheduled.num_draft_tokens
             if scheduled.scores is not None and request.prompt_logprobs is not None:
                 # One that had to give way computes some of its prompt once more.
                 known = len(request.prompt_logprobs) - scheduled.start
@@ -257,10 +257,12 @@ class Scheduler:
             output = self._output(request, sampled)
             outputs.append(output)
             finish = output.finish
-            if scheduled.drafts:
-                request.computed += agreed(scheduled.tokens[-scheduled.drafts :], output.tokens)
-            if self.lookahead:
-                request.drafts = sampled.drafts.get(request.id, [])
+            if scheduled.num_draft_tokens:
+                request.computed += count_accepted(
+                    scheduled.tokens[-scheduled.num_draft_tokens :], output.tokens
+                )
+            if self.max_drafts:
+                request.draft_tokens = sampled.draft_tokens.get(request.id, [])
             if request.computed >= request.boundary:
                 self._tables.learn(request)
             if not scheduled.generating:
@@ -415,7 +417,7 @@ class Scheduler:
         if len(self.running) >= self.max_sequences:
             return False
         return self._tables.fits(request, self.pool.available - len(self.running)) or (
-            self.lookahead > 0
+            self.max_drafts > 0
             and self._tables.trim(self.running)
             and self._tables.fits(request, self.pool.available - len(self.running))
         )
@@ -469,7 +471,7 @@ class Scheduler:
     def _grow(self, request: Request, length: int, plan: Plan, position: int) -> bool:
         """Blocks for ``length`` tokens; False if ``request``, at ``position`` of those that run, had to give way."""
         while not self._tables.grow(request, length, plan.copies):
-            if self.lookahead and self._tables.trim(self.running):
+            if self.max_drafts and self._tables.trim(self.running):
                 continue
             if self._preempt(plan, position) is request:
                 return False
@@ -505,7 +507,7 @@ class Scheduler:
 
     def _unseat(self, request: Request) -> None:
         self._leave(request)
-        request.drafts = []
+        request.draft_tokens = []
         self.waiting.add(request)
 
     def _end(self, request: Request) -> None:

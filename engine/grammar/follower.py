@@ -65,9 +65,9 @@ class Follower:
         """Whether a mask is on its way."""
         return self.pending is not None and not self.pending[2].done()
 
-    def waits_for(self, answer: Sequence[int], guesses: list[int]) -> bool:
+    def waits_for(self, answer: Sequence[int], draft_tokens: list[int]) -> bool:
         """Whether that mask is the one of this place."""
-        return self.pending is not None and self.pending[:2] == (len(answer), guesses)
+        return self.pending is not None and self.pending[:2] == (len(answer), draft_tokens)
 
     @property
     def matcher(self) -> LLMatcher:
@@ -89,15 +89,15 @@ class Follower:
             self._allowance = min(_FIRST, self._allowance + _EACH * len(new))
         self.look()
 
-    def fill(self, bits: Bits, guesses: Sequence[int]) -> None:
+    def fill(self, bits: Bits, draft_tokens: Sequence[int]) -> None:
         """The masks after what was generated and after each of the guesses, up to one that is not allowed."""
         matcher, taken = self.matcher, 0
         with self._charged():
-            for row in range(len(guesses) + 1):
+            for row in range(len(draft_tokens) + 1):
                 fill_next_token_bitmask(matcher, bits, row)
-                if row == len(guesses) or not matcher.validate_tokens([guesses[row]]):
+                if row == len(draft_tokens) or not matcher.validate_tokens([draft_tokens[row]]):
                     break
-                if not matcher.consume_token(guesses[row]):
+                if not matcher.consume_token(draft_tokens[row]):
                     break
                 taken += 1
             if taken:

@@ -40,7 +40,7 @@ class _Task:
     stops: frozenset[int]
     rows: list[int] = field(default_factory=list)
     """Which of the step's draws they are."""
-    guesses: list[int] = field(default_factory=list)
+    draft_tokens: list[int] = field(default_factory=list)
 
 
 class Pending:
@@ -143,7 +143,7 @@ class Grammars:
             follower = task.follower
             # One that came late is as good now: its request has gained nothing since. Nor is one lost that was in
             # time while a sibling's was late: they begin in the same step, and might else never all be there at once.
-            if follower.waits_for(task.answer, task.guesses):
+            if follower.waits_for(task.answer, task.draft_tokens):
                 apart.append(task)
             elif follower.apart or follower.busy:
                 self.start_apart(task)
@@ -157,7 +157,7 @@ class Grammars:
 
     def start_apart(self, task: _Task) -> None:
         bits = self._slow.submit(self._fill_one, task)
-        task.follower.pending = len(task.answer), task.guesses, bits
+        task.follower.pending = len(task.answer), task.draft_tokens, bits
 
     def settle(self) -> None:
         """Waits for what was begun: a step was given up, and its masks are begun anew with the next one."""
@@ -183,7 +183,7 @@ class Grammars:
             grammar = sampling_row.sampling.grammar
             if grammar is None:
                 continue
-            if not sampling_row.guesses:
+            if not sampling_row.draft_tokens:
                 follower = self._followers.get(sampling_row.request_id)
                 if follower is None:
                     follower = self._followers[sampling_row.request_id] = Follower(grammar, self._compiled)
@@ -192,18 +192,18 @@ class Grammars:
                     _Task(sampling_row.request_id, follower, answer, sampling_row.sampling.stop_token_ids)
                 )
             tasks[-1].rows.append(row)
-            tasks[-1].guesses = sampling_row.guesses
+            tasks[-1].draft_tokens = sampling_row.draft_tokens
         return tasks
 
     def _fill_all(self, tasks: list[_Task]) -> Bits:
         tokenizer, end = self._vocabulary.result()
         bits, row = self._blank(sum(len(task.rows) for task in tasks), tokenizer), 0
-        alone, guessed, places = [], [], []
+        alone, with_drafts, places = [], [], []
         for task in tasks:
             task.follower.follow(task.answer, tokenizer)
-            matcher, guesses = task.follower.matcher, _known(task.guesses, end)
-            if guesses:
-                guessed.append((matcher, row, guesses))
+            matcher, draft_tokens = task.follower.matcher, _known(task.draft_tokens, end)
+            if draft_tokens:
+                with_drafts.append((matcher, row, draft_tokens))
             else:
                 alone.append((matcher, row))
             places.append(row)
@@ -211,8 +211,8 @@ class Grammars:
         began = time.perf_counter()
         if alone:
             fill_next_token_bitmask_par(self._executor, alone, bits)
-        if guessed:
-            fill_next_token_bitmask_par_with_draft_tokens(self._executor, guessed, bits)
+        if with_drafts:
+            fill_next_token_bitmask_par_with_draft_tokens(self._executor, with_drafts, bits)
         seconds = time.perf_counter() - began
         for task, row in zip(tasks, places, strict=True):
             # Whose fault it was, they find out one by one.
@@ -229,7 +229,7 @@ class Grammars:
         for _ in range(2):
             if follower.exhausted:
                 follower.revive(task.answer, tokenizer)
-            follower.fill(bits, _known(task.guesses, end))
+            follower.fill(bits, _known(task.draft_tokens, end))
             if not follower.exhausted:
                 break
         self._let_end(task.stops, bits, end)
@@ -264,8 +264,8 @@ class Grammars:
         return fitted
 
 
-def _known(guesses: list[int], end: int) -> list[int]:
-    return list(takewhile(lambda guess: guess < end, guesses))
+def _known(draft_tokens: list[int], end: int) -> list[int]:
+    return list(takewhile(lambda draft_token: draft_token < end, draft_tokens))
 
 
 def _read(folder: Path) -> tuple[LLTokenizer, int]:

@@ -157,20 +157,20 @@ def _sampling_rows(order: list[ScheduledRequest], ends: list[int]) -> tuple[list
     for scheduled, end in zip(order, ends, strict=True):
         if scheduled.sampling is None:
             continue
-        guesses = scheduled.tokens[len(scheduled.tokens) - scheduled.drafts :]
-        for i in range(scheduled.drafts + 1):
-            guess = guesses[i] if i < scheduled.drafts else None
+        draft_tokens = scheduled.tokens[len(scheduled.tokens) - scheduled.num_draft_tokens :]
+        for i in range(scheduled.num_draft_tokens + 1):
+            draft_token = draft_tokens[i] if i < scheduled.num_draft_tokens else None
             sampling_rows.append(
                 SamplingRow(
                     scheduled.request_id,
                     scheduled.sampling,
                     scheduled.history,
                     scheduled.prompt_length,
-                    guesses[:i],
-                    guess,
+                    draft_tokens[:i],
+                    draft_token,
                 )
             )
-            rows.append(end - 1 - scheduled.drafts + i)
+            rows.append(end - 1 - scheduled.num_draft_tokens + i)
         for sibling in scheduled.siblings:
             sampling_rows.append(
                 SamplingRow(sibling.id, sibling.params, scheduled.history, scheduled.prompt_length, [])

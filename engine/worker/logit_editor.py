@@ -79,7 +79,7 @@ class LogitEditor:
                 biases.add(row, notes.biased, notes.biases)
             if notes.counts is not None:
                 notes.catch_up()
-                tokens, times = notes.counts.beside(sampling_row.guesses)
+                tokens, times = notes.counts.beside(sampling_row.draft_tokens)
                 charge = params.frequency_penalty * times + params.presence_penalty * (times > 0)
                 counts.add(row, tokens, charge, np.full(len(tokens), params.repetition_penalty, np.float32))
         return stops, biases, counts
@@ -222,17 +222,17 @@ class _Counts:
         self._tokens[place] = token
         self._times[place] += 1
 
-    def beside(self, guesses: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def beside(self, draft_tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """(tokens, times), as if ``guesses`` had been generated too."""
         used = len(self._places)
         tokens, times = self._tokens[:used], self._times[:used]
-        if not guesses:
+        if not draft_tokens:
             return tokens, times
         times, unknown = times.copy(), dict[int, int]()
-        for guess in guesses:
-            place = self._places.get(guess)
+        for draft_token in draft_tokens:
+            place = self._places.get(draft_token)
             if place is None:
-                unknown[guess] = unknown.get(guess, 0) + 1
+                unknown[draft_token] = unknown.get(draft_token, 0) + 1
             else:
                 times[place] += 1
         return (

@@ -18,7 +18,7 @@ _TRIED = 16
 """Latest places that are compared."""
 
 
-class PromptLookup:
+class NgramProposer:
     """Guesses from each request's own tokens."""
 
     source = "ngram"
@@ -35,26 +35,26 @@ class PromptLookup:
         pass
 
     def look(
-        self, plan: Plan, tokens: Mapping[int, Sequence[int]], rooms: Mapping[int, int]
+        self, plan: Plan, tokens: Mapping[int, Sequence[int]], limits: Mapping[int, int]
     ) -> dict[int, int]:
         self._found = {}
         for scheduled in plan.requests:
             text = self._texts.get(scheduled.request_id)
             if text is None:
                 text = self._texts[scheduled.request_id] = _Text()
-            text.extend(scheduled.history[len(text.tokens) : scheduled.end - scheduled.drafts])
+            text.extend(scheduled.history[len(text.tokens) : scheduled.end - scheduled.num_draft_tokens])
             if scheduled.sampling is not None:
                 text.extend(tokens[scheduled.request_id])
-            if room := rooms.get(scheduled.request_id):
-                guesses = text.guess(room)
-                if guesses:
-                    self._found[scheduled.request_id] = guesses
-        return {request_id: len(guesses) for request_id, guesses in self._found.items()}
+            if limit := limits.get(scheduled.request_id):
+                draft_tokens = text.propose(limit)
+                if draft_tokens:
+                    self._found[scheduled.request_id] = draft_tokens
+        return {request_id: len(draft_tokens) for request_id, draft_tokens in self._found.items()}
 
     def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
         return dict(lengths)
 
-    def guess(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
+    def propose(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
         return {request_id: self._found[request_id][:length] for request_id, length in lengths.items()}
 
     def forget(self, request_ids: Sequence[int]) -> None:
@@ -82,7 +82,7 @@ class _Text:
             before.append(latest.get(key, -1))
             latest[key] = end
 
-    def guess(self, count: int) -> list[int]:
+    def propose(self, count: int) -> list[int]:
         """The ``count`` tokens that followed the longest match, the latest of equals; none if there is no match."""
         if len(self.tokens) <= SHORTEST:
             return []
@@ -97,11 +97,11 @@ class _Text:
             place = self._before[place]
         if best < 0:
             return []
-        guesses: list[int] = []
+        draft_tokens: list[int] = []
         for at in range(best + 1, best + 1 + count):
             # A match that runs into the text's end goes on with what was just guessed: a text that goes in circles.
-            guesses.append(text[at] if at < len(text) else guesses[at - len(text)])
-        return guesses
+            draft_tokens.append(text[at] if at < len(text) else draft_tokens[at - len(text)])
+        return draft_tokens
 
     def _match(self, place: int) -> int:
         """How many tokens up to ``place`` are those at the end."""

@@ -24,13 +24,14 @@ from engine.models.registry import load_model, read_config
 from engine.parallel import TPGroup
 from engine.worker.batch import BatchBuilder
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
-from engine.worker.draft import DraftModel
-from engine.worker.ngram import PromptLookup
+from engine.worker.draft_model import DraftModelProposer
+from engine.worker.kv_cache_size import GpuMeter, Meter, kv_cache_bytes
+from engine.worker.ngram import NgramProposer
 from engine.worker.ranks import start_ranks
-from engine.worker.room import GpuMeter, Meter, room_for_cache
-from engine.worker.sampler import Sampler, gather, measure, verify
+from engine.worker.rejection_sampler import accepted, accepted_tokens
+from engine.worker.sampler import Sampler, sampled_logprobs
 from engine.worker.scoring import score
-from engine.worker.speculative import Fixed, Proposer, Speculation
+from engine.worker.speculative import FixedDraftLength, Proposer, Speculation
 from engine.worker.warm_up import Bounds, draw_masked, plans
 from kernels.compilations import Compilations
 from kernels.launch import on_triton, path
@@ -206,9 +207,9 @@ class Runner:
             if allowed is not None and not allowed[0]:
                 allowed = None  # all of them are late
             tokens = self._sampler.sample(logits, batch.sampling_rows, allowed)
-            kept = verify(batch.sampling_rows, tokens)
-            sampled.tokens = gather(batch.sampling_rows, tokens, kept)
-            sampled.logprobs = measure(logits, batch.sampling_rows, tokens, kept)
+            valid = accepted(batch.sampling_rows, tokens)
+            sampled.tokens = accepted_tokens(batch.sampling_rows, tokens, valid)
+            sampled.logprobs = sampled_logprobs(logits, batch.sampling_rows, tokens, valid)
             if masks:
                 sampled.failed = self.grammars.take_failed()
                 sampled.late = masks.late
@@ -217,28 +218,28 @@ class Runner:
                     del sampled.tokens[request_id]
                     sampled.logprobs.pop(request_id, None)
         if self.speculation:
-            sampled.drafts = self.speculation.propose(plan, sampled.tokens)
+            sampled.draft_tokens = self.speculation.propose(plan, sampled.tokens)
         return sampled
 
     def warm_up(self) -> None:
         """Run a chunk and a few single tokens, so that the first request does not pay for lazy set-up."""
-        speculation, room = self.speculation, 0
+        speculation, limit = self.speculation, 0
         space = min(self.max_model_len, self.cache.blocks * self.block_size)
         length = min(2 * self.block_size + 1, space)
         if speculation:
-            room = min(speculation.max_drafts, space - length)
-            self.speculation = Speculation(speculation.proposer, room, policy=Fixed(room))
-        params = SamplingParams(max_tokens=room + 2, temperature=0)
+            limit = min(speculation.max_drafts, space - length)
+            self.speculation = Speculation(speculation.proposer, limit, policy=FixedDraftLength(limit))
+        params = SamplingParams(max_tokens=limit + 2, temperature=0)
         blocks = list(range(self.cache.blocks))
         history = [0] * length
         sampled = self.execute(
-            Plan([ScheduledRequest(0, history, 0, blocks, params, False, history, length, room=room)])
+            Plan([ScheduledRequest(0, history, 0, blocks, params, False, history, length, lookahead=limit)])
         )
         # On a GPU the last one has what kernels for drawing and editing are compiled for.
         drawing = replace(params, temperature=1.0, top_p=0.9, presence_penalty=1.0)
         for wish in (params, params, drawing if self.device.type == "cuda" else params):
             self.execute(Plan([ScheduledRequest(0, [0], length - 1, blocks, wish, True, history, length)]))
-        if drafts := sampled.drafts.get(0):
+        if drafts := sampled.draft_tokens.get(0):
             tokens = [0, *drafts]
             plan = Plan(
                 [ScheduledRequest(0, tokens, length - 1, blocks, params, True, history, length, len(drafts))]
@@ -263,7 +264,7 @@ class Runner:
             logits = torch.zeros(1, self.model.vocab_size, dtype=self.dtype, device=self.device)
             draw_masked(self._sampler, logits, self.grammars.words)
         self.speculation = speculation
-        if speculation and isinstance(speculation.proposer, DraftModel):
+        if speculation and isinstance(speculation.proposer, DraftModelProposer):
             draft = speculation.proposer
             length = min(bounds.length, draft.model.max_positions)
             draft.warm_up(plans(replace(bounds, length=length, adapters=False, scores=False)))
@@ -296,12 +297,12 @@ class Runner:
         if config.speculation == "off" or self.tp.rank > 0:
             return None
         if config.speculation == "ngram":
-            return PromptLookup()
+            return NgramProposer()
         if config.speculation != "draft":
             raise StartupError(f"--speculation must be off, ngram or draft, not {config.speculation!r}.")
         if config.draft_model is None:
             raise StartupError("--speculation draft needs --draft-model.")
-        return DraftModel(
+        return DraftModelProposer(
             config, self.model, self.device, pick_dtype(config.dtype, config.draft_model, self.device)
         )
 
@@ -327,15 +328,15 @@ class Runner:
         # Enough for all sequences at full length, within a share of what is free.
         enough = config.max_num_seqs * -(-self.max_model_len // config.block_size)
         if self._meter is not None:
-            room = room_for_cache(self._meter, partial(self._try_out, config, shape, proposer))
+            limit = kv_cache_bytes(self._meter, partial(self._try_out, config, shape, proposer))
             self._graphs = None
             del self.cache
-            if room < self.block_bytes:
+            if limit < self.block_bytes:
                 raise StartupError(
                     f"After weights, graphs and the largest step {self.device} has no room for a KV cache: lower "
                     "--max-batched-tokens or --max-num-seqs, or --quantization makes the weights smaller."
                 )
-            return min(enough, room // self.block_bytes)
+            return min(enough, limit // self.block_bytes)
         # A CPU's memory is others' too.
         free = 0.25 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / self.tp.size
         return max(1, min(enough, int(free) // self.block_bytes))

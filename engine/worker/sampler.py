@@ -77,34 +77,7 @@ def _choose_on_gpu(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list
     return sample(logits, temperature, top_k, top_p, min_p, uniform).tolist()
 
 
-def verify(sampling_rows: Sequence[SamplingRow], tokens: Sequence[int]) -> list[bool]:
-    """Which draws count: those of a request up to and including the first that is not as guessed.
-
-    Every token is drawn from the model's own distribution by its own uniform number, whether it was guessed or not;
-    a guess only decides whether the draws after it are of use. So speculation changes no token. For guesses made
-    without chance this accepts and rejects as rejection sampling does (https://arxiv.org/abs/2211.17192): the guess x
-    is kept with probability p(x), and what replaces it is spread as p without x.
-    """
-    kept, going = [], True
-    for sampling_row, token in zip(sampling_rows, tokens, strict=True):
-        going = going or not sampling_row.guesses
-        kept.append(going)
-        going = going and sampling_row.guess == token
-    return kept
-
-
-def gather(
-    sampling_rows: Sequence[SamplingRow], tokens: Sequence[int], kept: Sequence[bool]
-) -> dict[int, list[int]]:
-    """The tokens that count, by request."""
-    found: dict[int, list[int]] = {}
-    for sampling_row, token, keep in zip(sampling_rows, tokens, kept, strict=True):
-        if keep:
-            found.setdefault(sampling_row.request_id, []).append(token)
-    return found
-
-
-def measure(
+def sampled_logprobs(
     logits: Tensor, sampling_rows: Sequence[SamplingRow], sampled: Sequence[int], kept: Sequence[bool]
 ) -> dict[int, list[TokenLogprobs]]:
     """The logprobs of the tokens drawn, by request, for those that ask for them. Without any, it costs nothing.

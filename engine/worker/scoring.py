@@ -25,7 +25,9 @@ def score(
     """
     told: dict[int, list[TokenLogprobs]] = {}
     for scheduled, first in scored:
-        until = min(scheduled.start + len(scheduled.tokens) - scheduled.drafts, scheduled.prompt_length - 1)
+        until = min(
+            scheduled.start + len(scheduled.tokens) - scheduled.num_draft_tokens, scheduled.prompt_length - 1
+        )
         following = scheduled.history[scheduled.start + 1 : until + 1]
         found = told[scheduled.request_id] = []
         for begin in range(0, len(following), _ROWS):

@@ -1,24 +1,28 @@
-"""Speculative decoding: guess the next tokens, check them all in one step, keep those that come true.
+"""Speculative decoding: propose draft tokens, verify them all in one step, keep those that the target agrees with.
 
 Why no token changes. Leviathan et al. (https://arxiv.org/abs/2211.17192) and Chen et al.
-(https://arxiv.org/abs/2302.01318) keep a guess x, drawn from the draft's q, with probability min(1, p(x) / q(x)), and
-draw anew from the residual max(0, p - q) if it is thrown away; the sum of both is p, the target's distribution. Here
-the target draws a token at every position that is checked, from its own p and by that position's own uniform number u,
-and a guess is kept if it equals that draw (``sampler.verify``). So each kept token *is* a draw from p, given the tokens
-before it, whatever the guess was and however it was come by:
+(https://arxiv.org/abs/2302.01318) keep a draft token x, sampled from the draft's q, with probability min(1, p(x) /
+q(x)), and resample from the residual max(0, p - q) if it is rejected; the sum of both is p, the target's
+distribution. Here the target samples a token at every verified position, from its own p and by that position's own
+uniform number u, and a draft token is accepted if it equals that sample (``rejection_sampler.accepted``). So each
+accepted token *is* a sample from p, given the tokens before it, whatever the draft token was and wherever it came
+from:
 
-- A guess made without chance (prompt lookup, a greedy draft) has q(x) = 1. It is kept with probability p(x) =
-  min(1, p(x) / q(x)), and if not, the draw is spread as p without x, which is the residual: rejection sampling itself.
-- A guess drawn from the draft's q by the *same* u as the target will use is a coupling of q and p. That is exact too,
-  as the target's draw is a function of its own p and u alone. Guess and draw agree the more often, the more the two
-  cumulative distributions have in common; independent draws would agree with probability sum(p q) only.
-- After a guess that fails, later draws of that step are thrown away; their u belong to (seed, position), so the next
-  step draws there by the same u but from other logits. Each u serves one token that is kept: those are independent.
+- A draft token chosen without randomness (prompt lookup, a greedy draft) has q(x) = 1. It is accepted with
+  probability p(x) = min(1, p(x) / q(x)), and if not, the sample is distributed as p without x, which is the residual:
+  rejection sampling itself.
+- A draft token sampled from the draft's q by the *same* u as the target will use is a coupling of q and p. That is
+  exact too, as the target's sample is a function of its own p and u alone. Draft and target agree the more often, the
+  more the two cumulative distributions have in common; independent samples would agree with probability sum(p q)
+  only.
+- After a rejected draft token, later samples of that step are discarded; their u belong to (seed, position), so the
+  next step samples there by the same u but from other logits. Each u is used for one token that is kept: those are
+  independent.
 
 In particular the tokens are the very same as without speculation, for greedy and for seeded requests alike, as far as
 the model's logits do not depend on how many tokens are computed together.
 
-How many to guess is ``Lengths``' part. Nothing in this file needs torch.
+``draft_length.py`` decides how many draft tokens to propose. Nothing in this file needs torch.
 """
 
 from __future__ import annotations
@@ -28,18 +32,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from engine.core.plan import Plan
-from engine.worker.lengths import Lengths
+from engine.worker.draft_length import DraftLengthPolicy
 
 
 class Proposer(Protocol):
-    """Guesses the tokens that come next."""
+    """Proposes the tokens that come next. Within a step: ``begin``, ``look``, ``prepare``, ``propose``."""
 
     source: str
     block_bytes: int
-    """What it needs of memory for each KV block."""
+    """Memory it needs for each KV block."""
 
     def allocate(self, blocks: int) -> None:
-        """Called once there is a KV cache, of so many blocks, and before anything below."""
+        """Called once there is a KV cache of ``blocks`` blocks, before anything below."""
         ...
 
     def begin(self, plan: Plan) -> None:
@@ -47,58 +51,61 @@ class Proposer(Protocol):
         ...
 
     def look(
-        self, plan: Plan, tokens: Mapping[int, Sequence[int]], rooms: Mapping[int, int]
+        self, plan: Plan, tokens: Mapping[int, Sequence[int]], limits: Mapping[int, int]
     ) -> dict[int, int]:
-        """How many guesses it could make, for those of ``rooms`` for whom it could; ``tokens``: what was drawn."""
+        """By request, how many draft tokens it could propose: ``limits`` at most, requests without any left out.
+
+        ``tokens``: what the step has sampled, by request.
+        """
         ...
 
     def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
-        """Does what has to be done once before these can be guessed for; those for whom all of it is done."""
+        """Does what these requests need once before anything is proposed for them; returns those that are ready."""
         ...
 
-    def guess(self, lengths: Mapping[int, int]) -> dict[int, list[int]]: ...
+    def propose(self, lengths: Mapping[int, int]) -> dict[int, list[int]]: ...
 
     def forget(self, request_ids: Sequence[int]) -> None: ...
 
 
-class Policy(Protocol):
-    """How many to guess; ``Lengths`` has the meaning of each."""
+class LengthPolicy(Protocol):
+    """How many draft tokens to propose. ``DraftLengthPolicy`` documents each method."""
 
-    def asleep(self, base: int) -> bool: ...
+    def paused(self, base: int) -> bool: ...
 
-    def choose(self, base: int, rooms: Mapping[int, int]) -> dict[int, int]: ...
+    def choose(self, base: int, limits: Mapping[int, int]) -> dict[int, int]: ...
 
-    def judge(self, request_id: int, guesses: int, accepted: int) -> None: ...
+    def record_acceptance(self, request_id: int, drafted: int, accepted: int) -> None: ...
 
-    def observe(self, base: int, guesses: int, accepted: int, seconds: float) -> None: ...
+    def observe(self, base: int, drafted: int, accepted: int, seconds: float) -> None: ...
 
-    def prepared(self, seconds: float) -> None: ...
+    def record_preparation(self, seconds: float) -> None: ...
 
     def forget(self, request_ids: Sequence[int]) -> None: ...
 
 
 class Speculation:
-    """Around each step of the runner: ``begin`` before it, ``propose`` after it."""
+    """Wraps each step of the runner: ``begin`` before it, ``propose`` after it."""
 
     def __init__(
         self,
         proposer: Proposer,
         max_drafts: int,
         *,
-        policy: Policy | None = None,
+        policy: LengthPolicy | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.proposer = proposer
-        self.policy: Policy = policy or Lengths(max_drafts)
+        self.policy: LengthPolicy = policy or DraftLengthPolicy(max_drafts)
         self.max_drafts = max_drafts
         self.proposed = 0
-        """Guesses that were checked."""
+        """Draft tokens verified so far."""
         self.accepted = 0
-        """Guesses that came true."""
+        """Draft tokens accepted so far."""
         self._clock = clock
         self._began = 0.0
-        self._spent = 0.0
-        """Seconds that the guesses to be checked next took to make."""
+        self._proposing = 0.0
+        """Seconds spent on proposing the draft tokens that the next step verifies."""
 
     @property
     def source(self) -> str:
@@ -106,7 +113,7 @@ class Speculation:
 
     @property
     def acceptance(self) -> float:
-        """Share of guesses that came true, 0 before the first."""
+        """Share of draft tokens that were accepted, 0 before the first."""
         return self.accepted / self.proposed if self.proposed else 0.0
 
     def begin(self, plan: Plan) -> None:
@@ -116,82 +123,78 @@ class Speculation:
         self.proposer.begin(plan)
 
     def propose(self, plan: Plan, tokens: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-        """``tokens``: what was drawn and kept, by request. The guesses for the next step."""
+        """Draft tokens for the next step, by request. ``tokens``: what this step sampled and kept, by request."""
         now = self._clock()
-        base = self._learn(plan, tokens, now - self._began)
-        if not plan.requests or self.policy.asleep(base):
+        base = self._observe(plan, tokens, now - self._began)
+        if not plan.requests or self.policy.paused(base):
             return {}
-        rooms = self._rooms(plan, tokens)
-        able = self.proposer.look(plan, tokens, rooms)
-        lengths = self.policy.choose(base, able)
+        available = self.proposer.look(plan, tokens, self._limits(plan, tokens))
+        lengths = self.policy.choose(base, available)
         if not lengths:
             return {}
         began = self._clock()
         ready = self.proposer.prepare(lengths)
-        prepared = self._clock()
-        self.policy.prepared(prepared - began)
-        guesses = self.proposer.guess(ready) if ready else {}
-        self._spent = self._clock() - now - (prepared - began)
-        return guesses
+        preparing = self._clock() - began
+        self.policy.record_preparation(preparing)
+        draft_tokens = self.proposer.propose(ready) if ready else {}
+        self._proposing = self._clock() - now - preparing
+        return draft_tokens
 
     def forget(self, request_ids: Sequence[int]) -> None:
         self.proposer.forget(request_ids)
         self.policy.forget(request_ids)
 
-    def _learn(self, plan: Plan, tokens: Mapping[int, Sequence[int]], seconds: float) -> int:
-        """What came of the guesses that ``plan`` checked; the tokens that it computed beside them."""
-        guesses = accepted = 0
+    def _observe(self, plan: Plan, tokens: Mapping[int, Sequence[int]], seconds: float) -> int:
+        """Records what was accepted of ``plan``'s draft tokens; returns how many other tokens it computed."""
+        drafted = accepted = 0
         for scheduled in plan.requests:
-            if scheduled.drafts and scheduled.sampling is not None:
+            if scheduled.num_draft_tokens and scheduled.sampling is not None:
                 right = len(tokens[scheduled.request_id]) - 1
-                self.policy.judge(scheduled.request_id, scheduled.drafts, right)
-                guesses += scheduled.drafts
+                self.policy.record_acceptance(scheduled.request_id, scheduled.num_draft_tokens, right)
+                drafted += scheduled.num_draft_tokens
                 accepted += right
-        self.proposed += guesses
+        self.proposed += drafted
         self.accepted += accepted
-        base = plan.tokens - guesses
-        self.policy.observe(base, guesses, accepted, seconds + (self._spent if guesses else 0.0))
+        base = plan.tokens - drafted
+        self.policy.observe(base, drafted, accepted, seconds + (self._proposing if drafted else 0.0))
         return base
 
-    def _rooms(self, plan: Plan, tokens: Mapping[int, Sequence[int]]) -> dict[int, int]:
-        """How many guesses could be of use to whom."""
-        rooms = {}
+    def _limits(self, plan: Plan, tokens: Mapping[int, Sequence[int]]) -> dict[int, int]:
+        """By request, how many draft tokens the next step could use."""
+        limits = {}
         for scheduled in plan.requests:
-            if not scheduled.room or scheduled.sampling is None:
+            if not scheduled.lookahead or scheduled.sampling is None:
                 continue
             sampled = tokens[scheduled.request_id]
             if not scheduled.sampling.stop_token_ids.isdisjoint(sampled):
                 continue
-            # The next step draws one more than it checks.
-            left = (
-                scheduled.sampling.max_tokens
-                - (len(scheduled.history) + len(sampled) - scheduled.prompt_length)
-                - 1
-            )
+            # The next step samples one token more than it verifies.
+            generated = len(scheduled.history) + len(sampled) - scheduled.prompt_length
+            left = scheduled.sampling.max_tokens - generated - 1
             if left > 0:
-                rooms[scheduled.request_id] = min(scheduled.room, left, self.max_drafts)
-        return rooms
+                limits[scheduled.request_id] = min(scheduled.lookahead, left, self.max_drafts)
+        return limits
 
 
-class Fixed:
-    """Always as many as there is room for, up to ``most``: for tests and comparisons."""
+class FixedDraftLength:
+    """Always as many as the limits allow, up to ``most``: for tests and comparisons."""
 
     def __init__(self, most: int) -> None:
         self._most = most
 
-    def asleep(self, base: int) -> bool:
+    def paused(self, base: int) -> bool:
         return self._most == 0
 
-    def choose(self, base: int, rooms: Mapping[int, int]) -> dict[int, int]:
-        return {request_id: min(room, self._most) for request_id, room in rooms.items()}
+    def choose(self, base: int, limits: Mapping[int, int]) -> dict[int, int]:
+        return {request_id: min(limit, self._most) for request_id, limit in limits.items()}
 
-    def judge(self, request_id: int, guesses: int, accepted: int) -> None:
+    def record_acceptance(self, request_id: int, drafted: int, accepted: int) -> None:
         pass
 
-    def observe(self, base: int, guesses: int, accepted: int, seconds: float) -> None:
+    def observe(self, base: int, drafted: int, accepted: int, seconds: float) -> None:
         pass
 
-    def prepared(self, seconds: float) -> None:
+    def record_preparation(self, seconds: float) -> None:
         pass
 
     def forget(self, request_ids: Sequence[int]) -> None:

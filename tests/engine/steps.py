@@ -46,7 +46,7 @@ def run(
         max_tokens_per_step=budget,
         max_model_len=runner.max_model_len,
         max_waiting=1000,
-        lookahead=runner.speculation.max_drafts if runner.speculation else 0,
+        max_drafts=runner.speculation.max_drafts if runner.speculation else 0,
     )
     outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})
     submitted = 0

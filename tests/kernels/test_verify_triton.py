@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.core.sampling_params import SamplingParams
 from engine.core.sampling_row import SamplingRow
-from engine.worker import sampler
+from engine.worker import rejection_sampler
 from kernels import verify
 from kernels.verify import reject_reference, reject_triton, verify_reference, verify_triton
 from tests.kernels.triton_cases import poisoned
@@ -61,7 +61,7 @@ def test_what_counts_is_what_counts_in_the_engine() -> None:
             SamplingRow(request, params, [0], 1, own[:i], guess) for i, guess in enumerate([*own, None])
         ]
     _, kept = verify_triton(tokens, guesses, starts)
-    assert (kept >= 0).tolist() == sampler.verify(sampling_rows, tokens.tolist())
+    assert (kept >= 0).tolist() == rejection_sampler.accepted(sampling_rows, tokens.tolist())
 
 
 @BOTH

@@ -60,14 +60,14 @@ class FakeWorker:
     def _compute(self, scheduled: ScheduledRequest) -> list[int]:
         """The states after each of the work's tokens."""
         assert scheduled.tokens
-        assert len(scheduled.blocks) * self.block_size >= scheduled.end + scheduled.room
+        assert len(scheduled.blocks) * self.block_size >= scheduled.end + scheduled.lookahead
         state = self.state(scheduled.adapter)
         for position in range(scheduled.start):
             state = hash((state, scheduled.history[position]))
             assert self._at(scheduled, position) == state, (
                 f"request {scheduled.request_id}, position {position}"
             )
-        real = len(scheduled.tokens) - scheduled.drafts
+        real = len(scheduled.tokens) - scheduled.num_draft_tokens
         assert scheduled.tokens[:real] == scheduled.history[scheduled.start : scheduled.start + real]
         assert (scheduled.sampling is not None) == (scheduled.start + real == len(scheduled.history))
         after = []
@@ -81,21 +81,21 @@ class FakeWorker:
     def _draw(self, scheduled: ScheduledRequest, after: list[int], sampled: SamplerOutput) -> None:
         assert scheduled.sampling is not None
         kept = []
-        for i in range(scheduled.drafts + 1):
-            state = after[len(after) - 1 - scheduled.drafts + i]
+        for i in range(scheduled.num_draft_tokens + 1):
+            state = after[len(after) - 1 - scheduled.num_draft_tokens + i]
             kept.append(self.token(state, scheduled.sampling))
             if (
-                i < scheduled.drafts
-                and kept[-1] != scheduled.tokens[len(scheduled.tokens) - scheduled.drafts + i]
+                i < scheduled.num_draft_tokens
+                and kept[-1] != scheduled.tokens[len(scheduled.tokens) - scheduled.num_draft_tokens + i]
             ):
                 break
         sampled.tokens[scheduled.request_id] = kept
         for sibling in scheduled.siblings:
             sampled.tokens[sibling.id] = [self.token(after[-1], sibling.params)]
-        guesses, state = [], hash((state, kept[-1]))
-        for _ in range(self._rng.randint(0, scheduled.room)):
+        draft_tokens, state = [], hash((state, kept[-1]))
+        for _ in range(self._rng.randint(0, scheduled.lookahead)):
             right = self.token(state, scheduled.sampling)
-            guesses.append(right if self._rng.random() < 0.7 else self._rng.randrange(self.vocab))
-            state = hash((state, guesses[-1]))
-        if guesses:
-            sampled.drafts[scheduled.request_id] = guesses
+            draft_tokens.append(right if self._rng.random() < 0.7 else self._rng.randrange(self.vocab))
+            state = hash((state, draft_tokens[-1]))
+        if draft_tokens:
+            sampled.draft_tokens[scheduled.request_id] = draft_tokens

@@ -69,13 +69,13 @@ def test_ageing_bounds_the_wait_under_a_stream_of_higher_classes(
     priorities=st.lists(st.integers(0, 3), min_size=2, max_size=8),
     blocks=st.integers(9, 16),
     caching=st.booleans(),
-    lookahead=st.integers(0, 3),
+    max_drafts=st.integers(0, 3),
 )
 def test_of_those_that_came_together_the_lowest_class_gives_way_first_and_the_newest_within_it(
-    priorities: list[int], blocks: int, caching: bool, lookahead: int
+    priorities: list[int], blocks: int, caching: bool, max_drafts: int
 ) -> None:
     scheduler = make(
-        blocks=blocks, budget=64, sequences=4, prefix_caching=caching, lookahead=lookahead, waiting=20
+        blocks=blocks, budget=64, sequences=4, prefix_caching=caching, max_drafts=max_drafts, waiting=20
     )
     orders = {}
     for number, priority in enumerate(priorities):
@@ -103,15 +103,15 @@ def test_of_those_that_came_together_the_lowest_class_gives_way_first_and_the_ne
     prompts=st.lists(st.integers(1, 90), min_size=1, max_size=6),
     chunks=st.lists(st.sampled_from([None, 0, 1, 3, 1000]), min_size=1, max_size=5),
     spare=st.integers(0, 4),
-    lookahead=st.integers(0, 3),
+    max_drafts=st.integers(0, 3),
 )
 def test_prompts_however_long_stop_no_decode_for_a_single_step(
-    prompts: list[int], chunks: list[int | None], spare: int, lookahead: int
+    prompts: list[int], chunks: list[int | None], spare: int, max_drafts: int
 ) -> None:
     """Blocks are plenty, but a step has hardly more tokens than there are seats."""
     decoding = 3
     seats = decoding + len(prompts)
-    scheduler = make(blocks=400, sequences=seats, budget=seats + spare, lookahead=lookahead)
+    scheduler = make(blocks=400, sequences=seats, budget=seats + spare, max_drafts=max_drafts)
     for number in range(decoding):
         scheduler.submit(request(number, 1, generate=60))
     step(scheduler)

@@ -83,7 +83,7 @@ class World:
             ageing=10.0,
             clock=lambda: self.now,
             prefix_caching=caching,
-            lookahead=rng.randint(1, 5) if guessing else 0,
+            max_drafts=rng.randint(1, 5) if guessing else 0,
             context_caps=self.caps,
         )
         self.chunks = rng.choice(((None,), (0, 1, 2, 5), (0, 3, 1000), (2, 1000)))
@@ -329,15 +329,15 @@ class World:
         states = []
         for scheduled in plan.requests:
             one = self.alive[scheduled.request_id]
-            assert scheduled.tokens and scheduled.drafts <= self.scheduler.lookahead
-            assert len(scheduled.blocks) * size >= scheduled.end + scheduled.room
+            assert scheduled.tokens and scheduled.num_draft_tokens <= self.scheduler.max_drafts
+            assert len(scheduled.blocks) * size >= scheduled.end + scheduled.lookahead
             assert scheduled.history == one.prompt + one.gained
             assert scheduled.adapter == one.adapter and scheduled.prompt_length == len(one.prompt)
-            real = scheduled.end - scheduled.drafts
+            real = scheduled.end - scheduled.num_draft_tokens
             assert scheduled.tokens[: real - scheduled.start] == scheduled.history[scheduled.start : real]
             assert (scheduled.sampling is not None) == (real == len(scheduled.history))
             assert scheduled.sampling is not None or not (
-                scheduled.drafts or scheduled.room or scheduled.siblings
+                scheduled.num_draft_tokens or scheduled.lookahead or scheduled.siblings
             )
             assert scheduled.generating == (scheduled.start >= scheduled.prompt_length)
             self.check_content(one, scheduled.blocks, scheduled.start)
@@ -371,12 +371,16 @@ class World:
     def answer(
         self, scheduled: ScheduledRequest, states: list[int], params: SamplingParams, sampled: SamplerOutput
     ) -> None:
-        one, rng, first = self.alive[scheduled.request_id], self.rng, len(scheduled.tokens) - scheduled.drafts
+        one, rng, first = (
+            self.alive[scheduled.request_id],
+            self.rng,
+            len(scheduled.tokens) - scheduled.num_draft_tokens,
+        )
         assert params is one.params
         kept: list[int] = []
-        for place in range(scheduled.drafts + 1):
-            kept.append(self.draw(states[scheduled.end - 1 - scheduled.drafts + place], params))
-            if place < scheduled.drafts and kept[-1] != scheduled.tokens[first + place]:
+        for place in range(scheduled.num_draft_tokens + 1):
+            kept.append(self.draw(states[scheduled.end - 1 - scheduled.num_draft_tokens + place], params))
+            if place < scheduled.num_draft_tokens and kept[-1] != scheduled.tokens[first + place]:
                 self.tally["guesses wrong"] += 1
                 break
         self.tally["guesses right"] += len(kept) - 1
@@ -385,15 +389,15 @@ class World:
         assert not scheduled.siblings or one.gained == []
         for sibling in scheduled.siblings:
             sampled.tokens[sibling.id] = [
-                self.draw(states[scheduled.end - 1 - scheduled.drafts], sibling.params)
+                self.draw(states[scheduled.end - 1 - scheduled.num_draft_tokens], sibling.params)
             ]
-        state = hash((states[scheduled.end - 1 - scheduled.drafts + len(kept) - 1], kept[-1]))
-        guesses = []
-        for _ in range(rng.randint(0, scheduled.room) if scheduled.room else 0):
-            guesses.append(self.draw(state, params) if rng.random() < 0.75 else rng.randrange(VOCAB))
-            state = hash((state, guesses[-1]))
-        if guesses:
-            sampled.drafts[scheduled.request_id] = guesses
+        state = hash((states[scheduled.end - 1 - scheduled.num_draft_tokens + len(kept) - 1], kept[-1]))
+        draft_tokens = []
+        for _ in range(rng.randint(0, scheduled.lookahead) if scheduled.lookahead else 0):
+            draft_tokens.append(self.draw(state, params) if rng.random() < 0.75 else rng.randrange(VOCAB))
+            state = hash((state, draft_tokens[-1]))
+        if draft_tokens:
+            sampled.draft_tokens[scheduled.request_id] = draft_tokens
 
     # What always holds
 

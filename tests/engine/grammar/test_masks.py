@@ -68,20 +68,20 @@ new_id = Ids()
 
 
 def draws_of(
-    request_id: int, sampling: SamplingParams, answer: list[int], guesses: list[int] | None = None
+    request_id: int, sampling: SamplingParams, answer: list[int], draft_tokens: list[int] | None = None
 ) -> list[SamplingRow]:
     prompt = [5, 6, 7]
-    guesses = guesses or []
+    draft_tokens = draft_tokens or []
     return [
         SamplingRow(
             request_id,
             sampling,
             prompt + answer,
             len(prompt),
-            guesses[:i],
-            guesses[i] if i < len(guesses) else None,
+            draft_tokens[:i],
+            draft_tokens[i] if i < len(draft_tokens) else None,
         )
-        for i in range(len(guesses) + 1)
+        for i in range(len(draft_tokens) + 1)
     ]
 
 

@@ -89,9 +89,11 @@ def logits(runner: Runner, *asked: tuple[list[int], str | None]) -> list[Tensor]
         count = -(-len(tokens) // runner.block_size)
         blocks = list(range(first, first + count))
         # Guesses, so that the batch says which rows are whose.
-        guesses = len(tokens) - 1
+        draft_tokens = len(tokens) - 1
         scheduled.append(
-            ScheduledRequest(i, tokens, 0, blocks, GREEDY, False, drafts=guesses, adapter=adapter)
+            ScheduledRequest(
+                i, tokens, 0, blocks, GREEDY, False, num_draft_tokens=draft_tokens, adapter=adapter
+            )
         )
         first += count
     batch = runner._batches.build(Plan(scheduled))

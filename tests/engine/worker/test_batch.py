@@ -46,9 +46,15 @@ def test_decodes_come_first_grouped_by_their_own_length_then_chunks() -> None:
 
 def test_guesses_are_rows_of_a_decode_unless_they_cross_into_another_length() -> None:
     alone = ScheduledRequest(1, [1], 20, list(range(6)), PARAMS, True)
-    three = ScheduledRequest(2, [2, 3, 4], 30, list(range(10, 19)), PARAMS, True, [0] * 31, 30, drafts=2)
-    also = ScheduledRequest(3, [5, 6, 7], 40, list(range(20, 31)), PARAMS, True, [0] * 41, 30, drafts=2)
-    crossing = ScheduledRequest(4, [8, 9], 63, list(range(40, 57)), PARAMS, True, [0] * 64, 30, drafts=1)
+    three = ScheduledRequest(
+        2, [2, 3, 4], 30, list(range(10, 19)), PARAMS, True, [0] * 31, 30, num_draft_tokens=2
+    )
+    also = ScheduledRequest(
+        3, [5, 6, 7], 40, list(range(20, 31)), PARAMS, True, [0] * 41, 30, num_draft_tokens=2
+    )
+    crossing = ScheduledRequest(
+        4, [8, 9], 63, list(range(40, 57)), PARAMS, True, [0] * 64, 30, num_draft_tokens=1
+    )
     batch = builder().build(Plan([three, alone, crossing, also]))
     assert batch.tokens.tolist() == list(range(1, 10))
     one, several = batch.attention.decodes
@@ -58,7 +64,7 @@ def test_guesses_are_rows_of_a_decode_unless_they_cross_into_another_length() ->
     assert (prefill.start, prefill.stop, prefill.query_starts.tolist()) == (7, 9, [0, 2])
     assert batch.logits_indices.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
     assert [
-        (sampling_row.request_id, sampling_row.guesses, sampling_row.guess)
+        (sampling_row.request_id, sampling_row.draft_tokens, sampling_row.draft_token)
         for sampling_row in batch.sampling_rows[1:4]
     ] == [
         (2, [], 3),

@@ -55,7 +55,7 @@ OTHERS = [decode(1, 4), decode(2, 9)]
 SHORT_PROMPT = ScheduledRequest(0, [5, 6, 7, 8, 9], 0, [0], None, False)
 PROMPT = ScheduledRequest(0, list(range(20)), 0, [0, 3], None, False)
 CHUNK = ScheduledRequest(0, list(range(20)), 7, [0, 3], None, False)
-GUESSES = ScheduledRequest(0, [5, 6, 7], 8, [0], None, True, drafts=2)
+GUESSES = ScheduledRequest(0, [5, 6, 7], 8, [0], None, True, num_draft_tokens=2)
 
 
 def test_decodes_are_replayed_and_nothing_else() -> None:

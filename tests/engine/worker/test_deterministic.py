@@ -17,7 +17,7 @@ from engine.core.logprobs import TokenLogprobs
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
 from engine.worker.runner import Runner
-from engine.worker.speculative import Fixed
+from engine.worker.speculative import FixedDraftLength
 from kernels.native.dense import multiplies
 from tests.engine.models.hub import save
 from tests.engine.steps import run
@@ -111,7 +111,7 @@ def answers(runner: Runner, asked: Requests, **options: Any) -> list[Answer]:
 def always(runner: Runner) -> Runner:
     """Guesses even where it does not pay."""
     assert runner.speculation is not None
-    runner.speculation.policy = Fixed(4)
+    runner.speculation.policy = FixedDraftLength(4)
     return runner
 
 

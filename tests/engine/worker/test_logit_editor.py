@@ -22,11 +22,11 @@ def a_draw(
     prompt_length: int = 0,
     *,
     number: int = 1,
-    guesses: tuple[int, ...] = (),
+    draft_tokens: tuple[int, ...] = (),
     **params: Any,
 ) -> SamplingRow:
     sampling = SamplingParams(max_tokens=100, **params)
-    return SamplingRow(number, sampling, history, prompt_length, list(guesses))
+    return SamplingRow(number, sampling, history, prompt_length, list(draft_tokens))
 
 
 def some_logits(rows: int, seed: int = 0) -> Tensor:
@@ -45,7 +45,7 @@ def plainly(logits: list[float], sampling_row: SamplingRow) -> list[float]:
     """Bias and penalties, read off their definitions: OpenAI's two, and Hugging Face's for repetition."""
     params, answer = (
         sampling_row.sampling,
-        sampling_row.history[sampling_row.prompt_length :] + sampling_row.guesses,
+        sampling_row.history[sampling_row.prompt_length :] + sampling_row.draft_tokens,
     )
     found = []
     for token, logit in enumerate(logits):
@@ -75,8 +75,8 @@ parameters = st.fixed_dictionaries(
 def test_penalties_and_biases_are_as_defined(rows: list[tuple[Any, ...]]) -> None:
     logits = some_logits(len(rows))
     sampling_rows = [
-        a_draw(prompt + answer, len(prompt), number=i, guesses=guesses, **params)
-        for i, (prompt, answer, guesses, params) in enumerate(rows)
+        a_draw(prompt + answer, len(prompt), number=i, draft_tokens=draft_tokens, **params)
+        for i, (prompt, answer, draft_tokens, params) in enumerate(rows)
     ]
     found = LogitEditor().edit(logits, sampling_rows)
     for row, sampling_row in enumerate(sampling_rows):
@@ -95,9 +95,9 @@ def test_counting_along_is_counting_anew(
     editor, logits = LogitEditor(), some_logits(1)
     history = list(prompt)
     sampling = SamplingParams(max_tokens=100, **params)
-    for gained, guesses in outputs:
+    for gained, draft_tokens in outputs:
         history.extend(gained)
-        for known in ((), guesses):
+        for known in ((), draft_tokens):
             sampling_row = SamplingRow(1, sampling, history, len(prompt), list(known))
             assert torch.equal(
                 editor.edit(logits, [sampling_row]), LogitEditor().edit(logits, [sampling_row])

@@ -10,38 +10,38 @@ from hypothesis import strategies as st
 from engine.config import EngineConfig
 from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
-from engine.worker.ngram import SHORTEST, PromptLookup, _Text
+from engine.worker.ngram import SHORTEST, NgramProposer, _Text
 from engine.worker.runner import Runner
-from engine.worker.speculative import Fixed
-from tests.engine.worker.guessing import drive
+from engine.worker.speculative import FixedDraftLength
+from tests.engine.worker.drafting import drive
 
 
-def guesses(tokens: list[int], count: int = 4) -> list[int]:
+def drafted(tokens: list[int], count: int = 4) -> list[int]:
     text = _Text()
     text.extend(tokens)
-    return text.guess(count)
+    return text.propose(count)
 
 
 def test_it_guesses_what_followed_before() -> None:
-    assert guesses([1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3]) == [4, 5, 6, 7]
-    assert guesses([1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3], count=2) == [4, 5]
+    assert drafted([1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3]) == [4, 5, 6, 7]
+    assert drafted([1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3], count=2) == [4, 5]
 
 
 def test_the_longest_match_wins_and_the_latest_of_equals() -> None:
-    assert guesses([9, 1, 2, 3, 4, 8, 1, 2, 3, 5, 9, 1, 2, 3], count=1) == [4]
-    assert guesses([7, 1, 2, 3, 4, 8, 1, 2, 3, 5, 9, 1, 2, 3], count=1) == [5]
+    assert drafted([9, 1, 2, 3, 4, 8, 1, 2, 3, 5, 9, 1, 2, 3], count=1) == [4]
+    assert drafted([7, 1, 2, 3, 4, 8, 1, 2, 3, 5, 9, 1, 2, 3], count=1) == [5]
 
 
 def test_a_match_shorter_than_three_is_none() -> None:
     assert SHORTEST == 3
-    assert guesses([1, 2, 5, 1, 2]) == []
-    assert guesses([]) == []
-    assert guesses([1, 2, 3]) == []
+    assert drafted([1, 2, 5, 1, 2]) == []
+    assert drafted([]) == []
+    assert drafted([1, 2, 3]) == []
 
 
 def test_a_text_that_goes_in_circles_goes_on_in_circles() -> None:
-    assert guesses([8, 1, 2, 1, 2, 1, 2], count=5) == [1, 2, 1, 2, 1]
-    assert guesses([5] * 6, count=3) == [5, 5, 5]
+    assert drafted([8, 1, 2, 1, 2, 1, 2], count=5) == [1, 2, 1, 2, 1]
+    assert drafted([5] * 6, count=3) == [5, 5, 5]
 
 
 def plainly(tokens: list[int], count: int) -> list[int]:
@@ -70,7 +70,7 @@ def test_it_is_the_plain_search_however_the_text_comes_in(
     for part in [*parts, 60]:
         text.extend(tokens[start : start + part])
         start += part
-        found, expected = text.guess(count), plainly(text.tokens, count)
+        found, expected = text.propose(count), plainly(text.tokens, count)
         # Places further back than the latest 16 are not looked at.
         if len(text.tokens) <= 19:
             assert found == expected
@@ -79,22 +79,33 @@ def test_it_is_the_plain_search_however_the_text_comes_in(
 
 
 def test_it_reads_prompts_as_they_are_computed_and_forgets() -> None:
-    lookup = PromptLookup()
+    lookup = NgramProposer()
     prompt = [1, 2, 3, 4, 5, 1, 2]
     params = SamplingParams(max_tokens=9)
 
-    def look(start: int, end: int, sampled: list[int], room: int, drafts: int = 0) -> dict[int, list[int]]:
+    def look(
+        start: int, end: int, sampled: list[int], lookahead: int, num_draft_tokens: int = 0
+    ) -> dict[int, list[int]]:
         sampling = params if sampled else None
         scheduled = ScheduledRequest(
-            3, [0] * (end - start), start, [], sampling, False, prompt, 7, drafts=drafts, room=room
+            3,
+            [0] * (end - start),
+            start,
+            [],
+            sampling,
+            False,
+            prompt,
+            7,
+            num_draft_tokens=num_draft_tokens,
+            lookahead=lookahead,
         )
-        able = lookup.look(Plan([scheduled]), {3: sampled}, {3: room} if room else {})
-        return lookup.guess(lookup.prepare(able)) if able else {}
+        able = lookup.look(Plan([scheduled]), {3: sampled}, {3: lookahead} if lookahead else {})
+        return lookup.propose(lookup.prepare(able)) if able else {}
 
     assert look(0, 4, [], 0) == {}
     assert look(4, 7, [3], 2) == {3: [4, 5]}
     prompt += [3]
-    assert look(7, 10, [4, 9], 2, drafts=2) == {}
+    assert look(7, 10, [4, 9], 2, num_draft_tokens=2) == {}
     prompt += [4, 9]
     assert look(9, 10, [1], 0) == {}
     prompt += [1]
@@ -109,7 +120,7 @@ def test_it_reads_prompts_as_they_are_computed_and_forgets() -> None:
 def looking(tiny_model: Path) -> Runner:
     runner = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=200, speculation="ngram", threads=1))
     assert runner.speculation is not None
-    runner.speculation.policy = Fixed(4)
+    runner.speculation.policy = FixedDraftLength(4)
     return runner
 
 

@@ -167,7 +167,7 @@ def test_guesses_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None
                 max_tokens_per_step=20,
                 max_model_len=512,
                 max_waiting=9,
-                lookahead=4,
+                max_drafts=4,
             )
             params = [
                 SamplingParams(max_tokens=20, temperature=t, seed=i) for i, t in enumerate((0, 0.9, 0.9))
@@ -179,7 +179,7 @@ def test_guesses_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None
             while not scheduler.idle:
                 plan = scheduler.schedule()
                 copies += len(plan.copies)
-                guesses += sum(scheduled.drafts for scheduled in plan.requests)
+                guesses += sum(scheduled.num_draft_tokens for scheduled in plan.requests)
                 for output in scheduler.update(plan, runner.execute(plan)):
                     tokens[output.request_id] += output.tokens
             assert copies > 0

@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.core.sampling_params import SamplingParams
 from engine.core.sampling_row import SamplingRow
 from engine.worker.runner import Runner
-from engine.worker.sampler import Sampler, measure, uniforms
+from engine.worker.sampler import Sampler, sampled_logprobs, uniforms
 from tests.engine.steps import run
 
 GREEDY = SamplingParams(max_tokens=30, temperature=0)
@@ -93,7 +93,7 @@ def test_penalised_logits_have_no_say_in_logprobs() -> None:
     params = SamplingParams(max_tokens=5, temperature=0, logit_bias=((0, 50.0),), logprobs=0)
     sampling_rows = [SamplingRow(1, params, [1], 1, [])]
     tokens = draw(logits, sampling_rows)
-    (found,) = measure(logits, sampling_rows, tokens, [True])[1]
+    (found,) = sampled_logprobs(logits, sampling_rows, tokens, [True])[1]
     assert tokens == [0]
     assert found.logprob == pytest.approx(-math.log(1 + math.e + math.e**2), abs=1e-5)
 
@@ -186,7 +186,7 @@ def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
         params = SamplingParams(max_tokens=1, temperature=1.7, top_k=1, top_p=0.1, logprobs=logprobs)
         return SamplingRow(number, params, [0], 1, [])
 
-    found = measure(logits, [work(1, 2), work(2, None), work(3, 0)], [0, 1, 2], [True] * 3)
+    found = sampled_logprobs(logits, [work(1, 2), work(2, None), work(3, 0)], [0, 1, 2], [True] * 3)
     assert set(found) == {1, 3}
     total = math.log(1 + math.e + math.e**2)
     (first,), (last,) = found[1], found[3]
@@ -199,7 +199,7 @@ def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
 
 def test_more_alternatives_than_tokens_are_all_tokens() -> None:
     params = SamplingParams(max_tokens=1, logprobs=20)
-    (found,) = measure(torch.zeros(1, 3), [SamplingRow(1, params, [0], 1, [])], [1], [True])[1]
+    (found,) = sampled_logprobs(torch.zeros(1, 3), [SamplingRow(1, params, [0], 1, [])], [1], [True])[1]
     assert sorted(token for token, _ in found.top) == [0, 1, 2]
     assert found.logprob == pytest.approx(-math.log(3))
 

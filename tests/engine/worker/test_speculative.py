@@ -18,12 +18,12 @@ from engine.core.sampling_params import SamplingParams
 from engine.server.tokenizer import Tokenizer
 from engine.weights.source import locate
 from engine.worker.runner import Runner
-from engine.worker.speculative import Fixed, Speculation
+from engine.worker.speculative import FixedDraftLength, Speculation
 from tests.engine import dense
 from tests.engine.steps import run
 from tests.engine.tiny import SHAPE
-from tests.engine.worker.guessing import drive
-from tests.engine.worker.test_draft import GREEDY, WARM, always, drafted, likeness, mixed, prompts, twin
+from tests.engine.worker.drafting import drive
+from tests.engine.worker.test_draft_model import GREEDY, WARM, always, drafted, likeness, mixed, prompts, twin
 
 __all__ = ["drafted", "likeness", "twin"]
 
@@ -77,8 +77,8 @@ class Stubborn:
     source = "stubborn"
     block_bytes = 0
 
-    def __init__(self, guesses: list[int]) -> None:
-        self.guesses = guesses
+    def __init__(self, drafted: list[int]) -> None:
+        self.drafted = drafted
 
     def allocate(self, blocks: int) -> None:
         pass
@@ -87,15 +87,15 @@ class Stubborn:
         pass
 
     def look(
-        self, plan: Plan, tokens: Mapping[int, Sequence[int]], rooms: Mapping[int, int]
+        self, plan: Plan, tokens: Mapping[int, Sequence[int]], limits: Mapping[int, int]
     ) -> dict[int, int]:
-        return {request_id: min(room, len(self.guesses)) for request_id, room in rooms.items()}
+        return {request_id: min(limit, len(self.drafted)) for request_id, limit in limits.items()}
 
     def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
         return dict(lengths)
 
-    def guess(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
-        return {request_id: self.guesses[:length] for request_id, length in lengths.items()}
+    def propose(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
+        return {request_id: self.drafted[:length] for request_id, length in lengths.items()}
 
     def forget(self, request_ids: Sequence[int]) -> None:
         pass
@@ -155,7 +155,7 @@ def test_the_distribution_is_the_targets(
     if guesser == "stubborn":
         likeliest = max(truth, key=lambda answer: truth[answer])
         proposer = Stubborn(list(likeliest[1:]))
-    drafted.speculation = Speculation(proposer, 4, policy=Fixed(4))
+    drafted.speculation = Speculation(proposer, 4, policy=FixedDraftLength(4))
     try:
         found = answers(drafted, 4096)
         acceptance = drafted.speculation.acceptance
@@ -226,27 +226,27 @@ def test_guesses_end_with_what_may_be_generated(twin: Runner) -> None:
     """The last token is never followed by a guess, and a stop token is not either."""
     assert twin.speculation is not None
     history = prompts([9])[0]
-    for most, guesses in ((1, None), (2, None), (3, 1), (4, 2), (9, 4)):
+    for most, expected in ((1, None), (2, None), (3, 1), (4, 2), (9, 4)):
         params = SamplingParams(max_tokens=most, temperature=0)
-        scheduled = ScheduledRequest(90, history[:], 0, [0, 1], params, False, history, 9, room=4)
+        scheduled = ScheduledRequest(90, history[:], 0, [0, 1], params, False, history, 9, lookahead=4)
         sampled = twin.execute(Plan([scheduled]))
-        assert len(sampled.drafts.get(90, [])) == (guesses or 0)
+        assert len(sampled.draft_tokens.get(90, [])) == (expected or 0)
         stopped = replace(params, stop_token_ids=frozenset(sampled.tokens[90]))
-        assert not twin.execute(Plan([replace(scheduled, sampling=stopped)], ended=[90])).drafts
+        assert not twin.execute(Plan([replace(scheduled, sampling=stopped)], ended=[90])).draft_tokens
 
 
-class Watched(Fixed):
+class Watched(FixedDraftLength):
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self.steps: list[tuple[int, int, int, float]] = []
         self.judged: list[tuple[int, int, int]] = []
         self.forgotten: list[int] = []
 
-    def observe(self, base: int, guesses: int, accepted: int, seconds: float) -> None:
-        self.steps.append((base, guesses, accepted, seconds))
+    def observe(self, base: int, drafted: int, accepted: int, seconds: float) -> None:
+        self.steps.append((base, drafted, accepted, seconds))
 
-    def judge(self, request_id: int, guesses: int, accepted: int) -> None:
-        self.judged.append((request_id, guesses, accepted))
+    def record_acceptance(self, request_id: int, drafted: int, accepted: int) -> None:
+        self.judged.append((request_id, drafted, accepted))
 
     def forget(self, request_ids: Sequence[int]) -> None:
         self.forgotten += request_ids
@@ -257,10 +257,10 @@ def test_a_step_is_charged_with_the_making_of_its_guesses() -> None:
     now = 0.0
 
     class Slow(Stubborn):
-        def guess(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
+        def propose(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
             nonlocal now
             now += 2
-            return super().guess(lengths)
+            return super().propose(lengths)
 
         def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
             nonlocal now
@@ -275,7 +275,20 @@ def test_a_step_is_charged_with_the_making_of_its_guesses() -> None:
     def step(seconds: float, drafts: list[int], sampled: list[int], chunk: int = 0) -> list[int]:
         nonlocal now
         plan = Plan(
-            [ScheduledRequest(1, [3, *drafts], 2, [0], params, True, history, 3, drafts=len(drafts), room=2)]
+            [
+                ScheduledRequest(
+                    1,
+                    [3, *drafts],
+                    2,
+                    [0],
+                    params,
+                    True,
+                    history,
+                    3,
+                    num_draft_tokens=len(drafts),
+                    lookahead=2,
+                )
+            ]
         )
         if chunk:
             plan.requests.append(ScheduledRequest(2, [0] * chunk, 0, [1], None, False))
@@ -305,7 +318,7 @@ def test_lengths_that_were_measured_serve_the_runner(tiny_runner: Runner, tiny_m
     runner = Runner(config)
     assert runner.speculation is not None
     proposer = runner.speculation.proposer
-    guess = proposer.guess
+    guess = proposer.propose
     for dear, most in ((False, 0.4), (True, 1.01)):
         seconds = 0.0
 
@@ -319,7 +332,7 @@ def test_lengths_that_were_measured_serve_the_runner(tiny_runner: Runner, tiny_m
             seconds += 1.0
             return seconds
 
-        proposer.guess = timed  # type: ignore[method-assign]
+        proposer.propose = timed  # type: ignore[method-assign]
         runner.speculation = Speculation(proposer, 4, clock=clock)
         told = run(runner, requests)
         assert told.tokens == plain.tokens

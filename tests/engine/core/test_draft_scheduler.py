@@ -9,12 +9,14 @@ from tests.engine.core.fake_worker import FakeWorker
 from tests.engine.core.test_scheduler import BLOCK, make, request, shape
 
 
-def begin(*, generate: int = 20, lookahead: int = 4, prompt: int = 5, **options):
+def begin(*, generate: int = 20, max_drafts: int = 4, prompt: int = 5, **options):
     """A request that has drawn its first token, 7, and got the guesses 1, 2, 3 …"""
-    scheduler = make(lookahead=lookahead, **{"budget": 32, **options})
+    scheduler = make(max_drafts=max_drafts, **{"budget": 32, **options})
     scheduler.submit(request(1, prompt, generate=generate))
     plan = scheduler.schedule()
-    scheduler.update(plan, SamplerOutput({1: [7]}, drafts={1: [1, 2, 3, 4, 5, 6][: plan.requests[0].room]}))
+    scheduler.update(
+        plan, SamplerOutput({1: [7]}, draft_tokens={1: [1, 2, 3, 4, 5, 6][: plan.requests[0].lookahead]})
+    )
     scheduler.check_integrity()
     return scheduler
 
@@ -22,20 +24,25 @@ def begin(*, generate: int = 20, lookahead: int = 4, prompt: int = 5, **options)
 def test_guesses_are_computed_after_the_token_and_blocks_cover_them_and_the_next() -> None:
     scheduler = begin()
     (scheduled,) = scheduler.schedule().requests
-    assert (scheduled.tokens, scheduled.start, scheduled.drafts, scheduled.room) == ([7, 1, 2, 3, 4], 5, 4, 4)
+    assert (scheduled.tokens, scheduled.start, scheduled.num_draft_tokens, scheduled.lookahead) == (
+        [7, 1, 2, 3, 4],
+        5,
+        4,
+        4,
+    )
     assert scheduled.sampling is not None
     assert scheduled.history == [0, 1, 2, 3, 4, 7]
-    assert len(scheduled.blocks) * BLOCK >= scheduled.end + scheduled.room
+    assert len(scheduled.blocks) * BLOCK >= scheduled.end + scheduled.lookahead
 
 
 def test_guesses_that_come_true_count_as_computed_and_others_do_not() -> None:
     for sampled, computed in (([9], 6), ([1, 9], 7), ([1, 2, 9], 8), ([1, 2, 3, 4, 9], 10)):
         scheduler = begin()
         plan = scheduler.schedule()
-        (output,) = scheduler.update(plan, SamplerOutput({1: sampled}, drafts={1: [8]}))
+        (output,) = scheduler.update(plan, SamplerOutput({1: sampled}, draft_tokens={1: [8]}))
         (one,) = scheduler.running
         assert (output.tokens, one.computed, one.missing) == (sampled, computed, 1)
-        assert one.drafts == [8]
+        assert one.draft_tokens == [8]
         assert shape(scheduler.schedule()) == [(1, computed, 2)]
         scheduler.check_integrity()
 
@@ -44,14 +51,14 @@ def test_guesses_last_for_one_step() -> None:
     scheduler = begin()
     scheduler.update(scheduler.schedule(), SamplerOutput({1: [9]}))
     (scheduled,) = scheduler.schedule().requests
-    assert (scheduled.tokens, scheduled.drafts) == ([9], 0)
+    assert (scheduled.tokens, scheduled.num_draft_tokens) == ([9], 0)
 
 
 def test_a_stop_token_among_those_accepted_ends_the_request_there() -> None:
-    scheduler = make(lookahead=4, budget=32, prefix_caching=True)
+    scheduler = make(max_drafts=4, budget=32, prefix_caching=True)
     params = SamplingParams(max_tokens=20, stop_token_ids=frozenset({2}))
     scheduler.submit(Request(1, [5] * 5, params))
-    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, drafts={1: [1, 2, 3]}))
+    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, draft_tokens={1: [1, 2, 3]}))
     (output,) = scheduler.update(scheduler.schedule(), SamplerOutput({1: [1, 2, 3, 9]}))
     assert (output.tokens, output.finish) == ([1, 2], "stop")
     assert scheduler.idle
@@ -62,10 +69,10 @@ def test_nothing_is_guessed_beyond_the_last_token() -> None:
     """Six to generate, one is drawn: four guesses leave one to draw, and none to guess after it."""
     scheduler = begin(generate=6)
     (scheduled,) = scheduler.schedule().requests
-    assert (scheduled.drafts, scheduled.room) == (4, 0)
+    assert (scheduled.num_draft_tokens, scheduled.lookahead) == (4, 0)
     for generate, drafts in ((5, 3), (4, 2), (2, 0)):
         (scheduled,) = begin(generate=generate).schedule().requests
-        assert (scheduled.drafts, scheduled.room) == (drafts, 0)
+        assert (scheduled.num_draft_tokens, scheduled.lookahead) == (drafts, 0)
 
 
 def test_the_budget_goes_to_wanted_tokens_first() -> None:
@@ -73,37 +80,42 @@ def test_the_budget_goes_to_wanted_tokens_first() -> None:
     scheduler.submit(request(2, 40))
     plan = scheduler.schedule()
     assert shape(plan) == [(1, 5, 1), (2, 0, 7)]
-    assert plan.requests[0].room == 4
+    assert plan.requests[0].lookahead == 4
     scheduler = begin(budget=8)
     scheduler.submit(request(2, 5))
-    assert [(scheduled.request_id, scheduled.drafts) for scheduled in scheduler.schedule().requests] == [
+    assert [
+        (scheduled.request_id, scheduled.num_draft_tokens) for scheduled in scheduler.schedule().requests
+    ] == [
         (1, 2),
         (2, 0),
     ]
 
 
 def test_off_means_off() -> None:
-    scheduler = begin(lookahead=0)
-    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, drafts={1: [1, 2]}))
+    scheduler = begin(max_drafts=0)
+    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, draft_tokens={1: [1, 2]}))
     (scheduled,) = scheduler.schedule().requests
-    assert (scheduled.tokens, scheduled.drafts, scheduled.room) == ([7], 0, 0)
+    assert (scheduled.tokens, scheduled.num_draft_tokens, scheduled.lookahead) == ([7], 0, 0)
 
 
 def test_guessing_takes_no_block_from_one_that_runs() -> None:
     """Of five blocks each holds two: there is room up to the end of these, and no further."""
-    scheduler = make(lookahead=4, budget=32, blocks=5, sequences=2)
+    scheduler = make(max_drafts=4, budget=32, blocks=5, sequences=2)
     for number in (1, 2):
         scheduler.submit(request(number, 6, generate=3))
     plan = scheduler.schedule()
-    scheduler.update(plan, SamplerOutput({1: [7], 2: [7]}, drafts={1: [1, 1], 2: [1, 1]}))
+    scheduler.update(plan, SamplerOutput({1: [7], 2: [7]}, draft_tokens={1: [1, 1], 2: [1, 1]}))
     plan = scheduler.schedule()
     assert plan.preempted == []
-    assert [(scheduled.drafts, scheduled.room) for scheduled in plan.requests] == [(1, 0), (1, 0)]
+    assert [(scheduled.num_draft_tokens, scheduled.lookahead) for scheduled in plan.requests] == [
+        (1, 0),
+        (1, 0),
+    ]
 
 
 def test_room_for_guesses_is_given_back_before_anyone_gives_way() -> None:
     """The first has taken a third block for guesses, which the second needs."""
-    scheduler = make(lookahead=4, budget=32, blocks=6, sequences=2)
+    scheduler = make(max_drafts=4, budget=32, blocks=6, sequences=2)
     scheduler.submit(request(1, 7, generate=9))
     plan = scheduler.schedule()
     assert len(plan.requests[0].blocks) == 3
@@ -119,11 +131,11 @@ def test_room_for_guesses_is_given_back_before_anyone_gives_way() -> None:
 
 
 def test_room_for_guesses_keeps_nobody_waiting() -> None:
-    scheduler = make(lookahead=8, budget=32, blocks=6, sequences=2)
+    scheduler = make(max_drafts=8, budget=32, blocks=6, sequences=2)
     scheduler.submit(request(1, 7, generate=13))
     plan = scheduler.schedule()
     assert len(plan.requests[0].blocks) == 4
-    scheduler.update(plan, SamplerOutput({1: [7]}, drafts={1: [1] * 8}))
+    scheduler.update(plan, SamplerOutput({1: [7]}, draft_tokens={1: [1] * 8}))
     # Needs three blocks besides the one that the first may need: they are there if the guesses' are given back.
     scheduler.submit(request(2, 12, generate=2))
     plan = scheduler.schedule()
@@ -132,19 +144,19 @@ def test_room_for_guesses_keeps_nobody_waiting() -> None:
 
 
 def test_while_one_waits_for_blocks_guesses_take_none() -> None:
-    scheduler = make(lookahead=8, budget=32, blocks=6, sequences=2)
+    scheduler = make(max_drafts=8, budget=32, blocks=6, sequences=2)
     scheduler.submit(request(1, 7, generate=13))
     scheduler.submit(request(2, 20, generate=2))
     plan = scheduler.schedule()
     assert plan.admitted == [1]
-    assert (len(plan.requests[0].blocks), plan.requests[0].room) == (2, 1)
+    assert (len(plan.requests[0].blocks), plan.requests[0].lookahead) == (2, 1)
 
 
 def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
     """Lookahead 0 to 5: the same answers, and in fewer steps with more guesses."""
     steps = []
-    for lookahead in (0, 2, 5):
-        scheduler = make(blocks=40, lookahead=lookahead, budget=40, prefix_caching=True)
+    for max_drafts in (0, 2, 5):
+        scheduler = make(blocks=40, max_drafts=max_drafts, budget=40, prefix_caching=True)
         worker = FakeWorker(BLOCK)
         params = [SamplingParams(max_tokens=30, seed=seed) for seed in range(4)]
         prompt = [1, 0, 1, 1, 0, 1]
@@ -164,16 +176,16 @@ def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
 
 
 def test_guesses_beyond_the_room_for_them_are_left_out() -> None:
-    scheduler = make(lookahead=4, budget=32)
+    scheduler = make(max_drafts=4, budget=32)
     scheduler.submit(request(1, 5, generate=3))
-    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, drafts={1: [1] * 9}))
+    scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, draft_tokens={1: [1] * 9}))
     (scheduled,) = scheduler.schedule().requests
-    assert (scheduled.drafts, scheduled.room) == (1, 0)
+    assert (scheduled.num_draft_tokens, scheduled.lookahead) == (1, 0)
 
 
 def test_nobody_gives_way_to_room_for_guesses() -> None:
     """The first holds all that is left for its guesses as the second needs a block."""
-    scheduler = make(lookahead=4, budget=32, blocks=8, sequences=2)
+    scheduler = make(max_drafts=4, budget=32, blocks=8, sequences=2)
     for number, prompt in ((1, 5), (2, 8)):
         scheduler.submit(request(number, prompt, generate=9))
     scheduler.update(scheduler.schedule(), SamplerOutput({1: [7], 2: [7]}))

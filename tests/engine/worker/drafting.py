@@ -27,7 +27,7 @@ def drive(
     requests: list[tuple[list[int], SamplingParams]],
     *,
     chunk: int = 512,
-    room: int = 4,
+    lookahead: int = 4,
     disturb: float = 0.0,
     seed: int = 0,
     first_id: int = 0,
@@ -39,7 +39,7 @@ def drive(
     drafts: list[list[int]] = [[] for _ in requests]
     computed = [0] * len(requests)
     going = set(range(len(requests)))
-    width = max(-(-(len(p) + s.max_tokens + room) // runner.block_size) for p, s in requests)
+    width = max(-(-(len(p) + s.max_tokens + lookahead) // runner.block_size) for p, s in requests)
     tables = [list(range(i * width, (i + 1) * width)) for i in range(len(requests))]
     while going:
         plan = Plan()
@@ -66,8 +66,8 @@ def drive(
                     computed[i] >= len(prompt),
                     history=texts[i],
                     prompt_length=len(prompt),
-                    drafts=max(0, end - len(texts[i])),
-                    room=room if done else 0,
+                    num_draft_tokens=max(0, end - len(texts[i])),
+                    lookahead=lookahead if done else 0,
                 )
             )
         sampled = runner.execute(plan)
@@ -75,13 +75,13 @@ def drive(
         told.preempted += len(plan.preempted)
         for scheduled in plan.requests:
             i = scheduled.request_id - first_id
-            computed[i] = scheduled.end - scheduled.drafts
-            drafts[i] = sampled.drafts.get(scheduled.request_id, [])
+            computed[i] = scheduled.end - scheduled.num_draft_tokens
+            drafts[i] = sampled.draft_tokens.get(scheduled.request_id, [])
             if scheduled.sampling is None:
                 continue
             gained = sampled.tokens[scheduled.request_id]
-            told.checked += scheduled.drafts
-            if scheduled.drafts:
+            told.checked += scheduled.num_draft_tokens
+            if scheduled.num_draft_tokens:
                 told.kept.append(len(gained) - 1)
             computed[i] += len(gained) - 1
             logprobs = sampled.logprobs.get(scheduled.request_id, [])

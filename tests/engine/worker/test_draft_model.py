@@ -17,11 +17,11 @@ from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
 from engine.weights.source import locate
-from engine.worker.draft import DraftModel
+from engine.worker.draft_model import DraftModelProposer
 from engine.worker.runner import Runner
-from engine.worker.speculative import Fixed
+from engine.worker.speculative import FixedDraftLength
 from tests.engine.tiny import SHAPE, write_model
-from tests.engine.worker.guessing import drive
+from tests.engine.worker.drafting import drive
 
 Requests = list[tuple[list[int], SamplingParams]]
 GREEDY = SamplingParams(max_tokens=24, temperature=0)
@@ -78,7 +78,7 @@ def drafted(tiny_model: Path, likeness: Path) -> Runner:
 
 def always(runner: Runner, most: int = 4) -> Runner:
     assert runner.speculation is not None
-    runner.speculation.policy = Fixed(most)
+    runner.speculation.policy = FixedDraftLength(most)
     return runner
 
 
@@ -119,7 +119,7 @@ def twin(tiny_model: Path) -> Runner:
 )
 def test_what_the_model_itself_guesses_comes_true(twin: Runner, chunk: int, disturb: float) -> None:
     """So the draft's cache holds what it should, and it draws as the target does."""
-    told = drive(twin, mixed(), chunk=chunk, disturb=disturb, seed=5, room=3)
+    told = drive(twin, mixed(), chunk=chunk, disturb=disturb, seed=5, lookahead=3)
     assert told.checked > 40
     assert sum(told.kept) == told.checked
 
@@ -127,10 +127,10 @@ def test_what_the_model_itself_guesses_comes_true(twin: Runner, chunk: int, dist
 def test_a_draft_that_rested_catches_up(twin: Runner) -> None:
     assert twin.speculation is not None
 
-    class Seldom(Fixed):
+    class Seldom(FixedDraftLength):
         steps = 0
 
-        def asleep(self, base: int) -> bool:
+        def paused(self, base: int) -> bool:
             self.steps += 1
             return self.steps % 11 < 7
 
@@ -154,7 +154,7 @@ def test_a_long_prompt_is_caught_up_with_a_chunk_a_step(tiny_model: Path) -> Non
     runner = always(Runner(config))
     assert runner.speculation is not None
     proposer = runner.speculation.proposer
-    assert isinstance(proposer, DraftModel)
+    assert isinstance(proposer, DraftModelProposer)
     sizes: list[int] = []
     forward = proposer.model.forward
 
@@ -186,8 +186,8 @@ def work_on(
         True,
         history=history,
         prompt_length=prompt_length,
-        drafts=len(drafts),
-        room=4,
+        num_draft_tokens=len(drafts),
+        lookahead=4,
     )
 
 
@@ -200,15 +200,15 @@ def follow(runner: Runner, request_id: int, history: list[int], drafts: list[int
         )
         failed += len(drafts) + 1 - len(sampled.tokens[request_id])
         history += sampled.tokens[request_id]
-        drafts = sampled.drafts[request_id]
+        drafts = sampled.draft_tokens[request_id]
         assert len(drafts) == 4
     return failed
 
 
-@pytest.mark.parametrize("asleep", [False, True])
-def test_a_prefix_is_there_for_the_draft_too_or_is_run_again(twin: Runner, asleep: bool) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_prefix_is_there_for_the_draft_too_or_is_run_again(twin: Runner, paused: bool) -> None:
     """The second request starts behind 48 tokens that only the first has computed."""
-    always(twin, 0 if asleep else 4)
+    always(twin, 0 if paused else 4)
     (prompt,) = prompts([50], seed=8)
     blocks = blocks_of(80)
     twin.execute(Plan([work_on(70, prompt, 0, blocks, 50, [])]))
@@ -218,7 +218,7 @@ def test_a_prefix_is_there_for_the_draft_too_or_is_run_again(twin: Runner, aslee
     plan = Plan([work_on(71, other, 48, table, 57, [])], ended=[70])
     sampled = twin.execute(plan)
     other += sampled.tokens[71]
-    assert follow(twin, 71, other, sampled.drafts[71], table) == 0
+    assert follow(twin, 71, other, sampled.draft_tokens[71], table) == 0
     twin.execute(Plan(ended=[71]))
 
 
@@ -231,15 +231,15 @@ def test_copied_blocks_are_copied_for_the_draft_too(twin: Runner) -> None:
     first += sampled.tokens[80]
     second.append((first[-1] + 1) % 300)
     scheduled_requests = [
-        work_on(80, first, 20, blocks, 20, sampled.drafts[80]),
+        work_on(80, first, 20, blocks, 20, sampled.draft_tokens[80]),
         work_on(81, second, 20, copy, 20, []),
     ]
     sampled = twin.execute(Plan(scheduled_requests, copies=[(1, 50)]))
     assert len(sampled.tokens[80]) == 5
     first += sampled.tokens[80]
     second += sampled.tokens[81]
-    assert follow(twin, 80, first, sampled.drafts[80], blocks) == 0
-    assert follow(twin, 81, second, sampled.drafts[81], copy) == 0
+    assert follow(twin, 80, first, sampled.draft_tokens[80], blocks) == 0
+    assert follow(twin, 81, second, sampled.draft_tokens[81], copy) == 0
     twin.execute(Plan(ended=[80, 81]))
 
 

@@ -9,47 +9,47 @@ from engine.core.plan import Plan
 from engine.core.request import Request
 
 
-class Guesses:
-    def __init__(self, tables: BlockTables, lookahead: int) -> None:
+class DraftScheduler:
+    def __init__(self, tables: BlockTables, max_drafts: int) -> None:
         """``lookahead``: most guesses a step and request."""
         self._tables = tables
-        self._lookahead = lookahead
+        self._max_drafts = max_drafts
 
     def add(self, plan: Plan, requests: Mapping[int, Request], budget: int, spare: int) -> None:
         """Lengthens the works that draw by their requests' guesses, and makes room for the next ones.
 
         ``budget``: tokens left in the step. ``spare``: blocks that may be taken.
         """
-        pool, block_size, lookahead = self._tables.pool, self._tables.block_size, self._lookahead
+        pool, block_size, max_drafts = self._tables.pool, self._tables.block_size, self._max_drafts
         for scheduled in plan.requests:
             if scheduled.sampling is None:
                 continue
-            blocks, guesses = scheduled.blocks, requests[scheduled.request_id].drafts
+            blocks, draft_tokens = scheduled.blocks, requests[scheduled.request_id].draft_tokens
             # What may be drawn after this step's token. Nothing is computed after the last.
             allowed = scheduled.sampling.max_tokens - 1 - (len(scheduled.history) - scheduled.prompt_length)
-            drafts = min(len(guesses), lookahead, budget, allowed) if guesses and budget else 0
-            room = lookahead if allowed > drafts + lookahead else max(0, allowed - drafts - 1)
+            drafts = min(len(draft_tokens), max_drafts, budget, allowed) if draft_tokens and budget else 0
+            lookahead = max_drafts if allowed > drafts + max_drafts else max(0, allowed - drafts - 1)
             slots = len(blocks) * block_size - len(scheduled.history)
-            if drafts + room > slots:
-                wanted = min(self._tables.count(drafts + room - slots), spare)
+            if drafts + lookahead > slots:
+                wanted = min(self._tables.count(drafts + lookahead - slots), spare)
                 if wanted > 0:
                     blocks.extend(pool.allocate(wanted))
                     spare -= wanted
                     slots += wanted * block_size
                 drafts = min(drafts, slots)
-                room = min(room, slots - drafts)
+                lookahead = min(lookahead, slots - drafts)
             if drafts:
-                scheduled.tokens += guesses[:drafts]
-                scheduled.drafts = drafts
+                scheduled.tokens += draft_tokens[:drafts]
+                scheduled.num_draft_tokens = drafts
                 budget -= drafts
-            scheduled.room = room
+            scheduled.lookahead = lookahead
 
 
-def agreed(guesses: Sequence[int], tokens: Sequence[int]) -> int:
+def count_accepted(draft_tokens: Sequence[int], tokens: Sequence[int]) -> int:
     """How many guesses came true."""
     count = 0
-    for guess, token in zip(guesses, tokens, strict=False):
-        if guess != token:
+    for draft_token, token in zip(draft_tokens, tokens, strict=False):
+        if draft_token != token:
             break
         count += 1
     return count

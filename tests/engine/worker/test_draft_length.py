@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from engine.worker.lengths import Lengths, _Curve
+from engine.worker.draft_length import DraftLengthPolicy, _CostCurve
 
 Cost = Callable[[int, int], float]
 """(base, guesses) → seconds, the making of the guesses included."""
@@ -16,41 +16,43 @@ Cost = Callable[[int, int], float]
 class Machine:
     """Runs requests that always have guesses, each of which comes true by its request's own chance."""
 
-    def __init__(self, lengths: Lengths, cost: Cost, acceptances: dict[int, float], most: int = 4) -> None:
+    def __init__(
+        self, lengths: DraftLengthPolicy, cost: Cost, acceptances: dict[int, float], most: int = 4
+    ) -> None:
         self.lengths = lengths
         self.cost = cost
         self.acceptances = acceptances
         self.most = most
         self.seconds = 0.0
         self.tokens = 0
-        self.guessed: list[dict[int, int]] = []
+        self.drafts_made: list[dict[int, int]] = []
         self._numbers = random.Random(1)
         self._next: dict[int, int] = {}
 
     def run(self, steps: int) -> Machine:
         """Figures are of these steps alone."""
-        self.seconds, self.tokens, self.guessed = 0.0, 0, []
+        self.seconds, self.tokens, self.drafts_made = 0.0, 0, []
         for _ in range(steps):
             self._step()
         return self
 
     def _step(self) -> None:
         base, total = len(self.acceptances), 0
-        drafts = {i: guesses for i, guesses in self._next.items() if i in self.acceptances}
-        for request_id, guesses in drafts.items():
+        drafts = {i: drafted for i, drafted in self._next.items() if i in self.acceptances}
+        for request_id, drafted in drafts.items():
             accepted = 0
-            while accepted < guesses and self._numbers.random() < self.acceptances[request_id]:
+            while accepted < drafted and self._numbers.random() < self.acceptances[request_id]:
                 accepted += 1
-            self.lengths.judge(request_id, guesses, accepted)
+            self.lengths.record_acceptance(request_id, drafted, accepted)
             total += accepted
-        guesses = sum(drafts.values())
-        seconds = self.cost(base, guesses)
-        self.lengths.observe(base, guesses, total, seconds)
+        drafted = sum(drafts.values())
+        seconds = self.cost(base, drafted)
+        self.lengths.observe(base, drafted, total, seconds)
         self.seconds += seconds
         self.tokens += base + total
-        self.guessed.append(drafts)
-        rooms = dict.fromkeys(self.acceptances, self.most)
-        self._next = {} if self.lengths.asleep(base) else self.lengths.choose(base, rooms)
+        self.drafts_made.append(drafts)
+        limits = dict.fromkeys(self.acceptances, self.most)
+        self._next = {} if self.lengths.paused(base) else self.lengths.choose(base, limits)
 
     @property
     def rate(self) -> float:
@@ -60,7 +62,9 @@ class Machine:
     def usual(self) -> float:
         """Guesses a step and request."""
         return (
-            sum(sum(drafts.values()) for drafts in self.guessed) / len(self.guessed) / len(self.acceptances)
+            sum(sum(drafts.values()) for drafts in self.drafts_made)
+            / len(self.drafts_made)
+            / len(self.acceptances)
         )
 
 
@@ -72,7 +76,7 @@ def fixed(machine: Machine, length: int) -> float:
 
 
 def linear(start: float, guess: float) -> Cost:
-    return lambda base, guesses: 10 + start * (guesses > 0) + guess * guesses
+    return lambda base, drafted: 10 + start * (drafted > 0) + guess * drafted
 
 
 @pytest.mark.parametrize("acceptance", [0.1, 0.3, 0.5, 0.7, 0.9, 0.97])
@@ -83,7 +87,7 @@ def linear(start: float, guess: float) -> Cost:
 )
 @pytest.mark.parametrize("requests", [1, 3])
 def test_it_comes_near_the_best_fixed_length(acceptance: float, cost: Cost, requests: int) -> None:
-    machine = Machine(Lengths(4), cost, dict.fromkeys(range(requests), acceptance))
+    machine = Machine(DraftLengthPolicy(4), cost, dict.fromkeys(range(requests), acceptance))
     machine.run(400)
     machine.run(4000)
     best = max(fixed(machine, length) for length in range(5))
@@ -93,15 +97,15 @@ def test_it_comes_near_the_best_fixed_length(acceptance: float, cost: Cost, requ
 
 
 def test_what_does_not_pay_is_hardly_tried() -> None:
-    machine = Machine(Lengths(4), linear(2, 10), {0: 0.4})
+    machine = Machine(DraftLengthPolicy(4), linear(2, 10), {0: 0.4})
     machine.run(1000)
     machine.run(10_000)
     assert machine.rate > 0.985 * fixed(machine, 0)
-    assert any(machine.guessed), "but now and then"
+    assert any(machine.drafts_made), "but now and then"
 
 
 def test_it_notices_that_guessing_begins_to_pay_and_ceases_to() -> None:
-    machine = Machine(Lengths(4), linear(1, 0.5), {0: 0.05})
+    machine = Machine(DraftLengthPolicy(4), linear(1, 0.5), {0: 0.05})
     assert machine.run(2000).usual < 0.2
     machine.acceptances = {1: 0.95}
     machine.run(9000)
@@ -115,11 +119,11 @@ def test_it_notices_that_guessing_begins_to_pay_and_ceases_to() -> None:
 def test_a_large_batch_that_has_no_time_left_turns_it_off_and_a_small_one_on_again() -> None:
     """Up to 16 tokens a step take the same time, as they do where weights are read from memory; then each costs."""
 
-    def cost(base: int, guesses: int) -> float:
-        return 10 + 0.6 * max(0, base + guesses - 16)
+    def cost(base: int, drafted: int) -> float:
+        return 10 + 0.6 * max(0, base + drafted - 16)
 
     small = dict.fromkeys(range(2), 0.7)
-    machine = Machine(Lengths(4), cost, small)
+    machine = Machine(DraftLengthPolicy(4), cost, small)
     assert machine.run(500).usual > 3
     machine.acceptances = dict.fromkeys(range(64), 0.7)
     machine.run(200)
@@ -131,17 +135,17 @@ def test_a_large_batch_that_has_no_time_left_turns_it_off_and_a_small_one_on_aga
 
 
 def test_requests_that_are_guessed_well_get_more_than_others() -> None:
-    machine = Machine(Lengths(4), linear(0.5, 0.5), {i: 0.95 if i % 2 else 0.2 for i in range(6)})
+    machine = Machine(DraftLengthPolicy(4), linear(0.5, 0.5), {i: 0.95 if i % 2 else 0.2 for i in range(6)})
     machine.run(500)
     machine.run(1000)
-    given = [sum(drafts.get(i, 0) for drafts in machine.guessed) / 1000 for i in range(6)]
+    given = [sum(drafts.get(i, 0) for drafts in machine.drafts_made) / 1000 for i in range(6)]
     assert min(given[1::2]) > 3
     assert max(given[0::2]) < 1
 
 
 def test_preparing_is_charged_too() -> None:
     """Guesses are for nothing, but each request that begins has to be prepared for longer than they ever save."""
-    lengths = Lengths(4)
+    lengths = DraftLengthPolicy(4)
     machine = Machine(lengths, linear(0, 0), {0: 0.6})
     machine.run(300)
     assert machine.run(100).usual > 3
@@ -149,25 +153,25 @@ def test_preparing_is_charged_too() -> None:
         machine.acceptances = {number: 0.6}
         machine.run(10)
         if machine.usual:
-            lengths.prepared(300.0)
+            lengths.record_preparation(300.0)
     assert machine.run(1000).usual < 1
 
 
 def test_a_step_that_was_held_up_once_changes_little() -> None:
     held = 0
 
-    def cost(base: int, guesses: int) -> float:
+    def cost(base: int, drafted: int) -> float:
         nonlocal held
         held += 1
-        return 10 + 0.3 * guesses + (2000 if held % 97 == 0 else 0)
+        return 10 + 0.3 * drafted + (2000 if held % 97 == 0 else 0)
 
-    machine = Machine(Lengths(4), cost, {0: 0.9})
+    machine = Machine(DraftLengthPolicy(4), cost, {0: 0.9})
     machine.run(300)
     assert machine.run(1500).usual > 2.5
 
 
-def test_rooms_are_kept() -> None:
-    lengths = Lengths(4)
+def test_no_request_gets_more_than_its_limit() -> None:
+    lengths = DraftLengthPolicy(4)
     for _ in range(10):
         lengths.observe(2, 0, 0, 1.0)
     for _ in range(300):
@@ -177,15 +181,15 @@ def test_rooms_are_kept() -> None:
         assert chosen.get(6, 0) <= 3
         assert all(chosen.values())
         lengths.observe(2, sum(chosen.values()), sum(chosen.values()), 1.0)
-        for request_id, guesses in chosen.items():
-            lengths.judge(request_id, guesses, guesses)
+        for request_id, drafted in chosen.items():
+            lengths.record_acceptance(request_id, drafted, drafted)
     assert chosen == {5: 1, 6: 3}
     assert lengths.choose(2, {}) == {}
 
 
 @pytest.mark.parametrize(("most", "trial"), [(1, [1, 1]), (3, [1, 1, 2, 2, 3, 3]), (4, [1, 1, 2, 2, 4, 4])])
 def test_a_trial_has_all_sizes(most: int, trial: list[int]) -> None:
-    lengths = Lengths(most)
+    lengths = DraftLengthPolicy(most)
     seen = []
     for _ in range(3 + len(trial)):
         chosen = lengths.choose(1, {0: 9})
@@ -194,15 +198,15 @@ def test_a_trial_has_all_sizes(most: int, trial: list[int]) -> None:
     assert seen == trial
 
 
-def points(curve: _Curve, values: Iterable[tuple[int, float]]) -> _Curve:
-    for guesses, seconds in values:
-        curve.add(guesses, seconds)
+def points(curve: _CostCurve, values: Iterable[tuple[int, float]]) -> _CostCurve:
+    for drafted, seconds in values:
+        curve.add(drafted, seconds)
     return curve
 
 
 def test_a_curve_draws_straight_lines() -> None:
-    assert points(_Curve([]), [(0, 10)]).estimate(3) == 10
-    curve = points(_Curve([]), [(0, 10), (1, 14), (4, 17)])
-    assert [curve.estimate(guesses) for guesses in (0, 1, 2, 4, 6)] == pytest.approx([10, 14, 15, 17, 19])
-    falling = points(_Curve([]), [(0, 10), (1, 8)])
+    assert points(_CostCurve([]), [(0, 10)]).estimate(3) == 10
+    curve = points(_CostCurve([]), [(0, 10), (1, 14), (4, 17)])
+    assert [curve.estimate(drafted) for drafted in (0, 1, 2, 4, 6)] == pytest.approx([10, 14, 15, 17, 19])
+    falling = points(_CostCurve([]), [(0, 10), (1, 8)])
     assert falling.estimate(100) == 8

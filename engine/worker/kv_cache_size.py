@@ -48,7 +48,7 @@ class GpuMeter:
         return int(torch.cuda.mem_get_info(self._device)[0])
 
 
-def room_for_cache(meter: Meter, trial: Callable[[], int]) -> int:
+def kv_cache_bytes(meter: Meter, trial: Callable[[], int]) -> int:
     """Bytes for the KV cache. ``trial`` does the most that serving does, and returns the bytes of its own cache; what
     it has made must still be there."""
     before = meter.free()

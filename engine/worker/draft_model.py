@@ -22,7 +22,7 @@ _NEAR = 4
 """Tokens behind that are caught up with beside the first guess."""
 
 
-class DraftModel:
+class DraftModelProposer:
     """Has a KV cache of its own under the target's block numbers: a block that requests share, keep for a prefix or
     copy is shared, kept and copied for both.
 
@@ -80,19 +80,19 @@ class DraftModel:
                 filled[block] = 0
 
     def look(
-        self, plan: Plan, tokens: Mapping[int, Sequence[int]], rooms: Mapping[int, int]
+        self, plan: Plan, tokens: Mapping[int, Sequence[int]], limits: Mapping[int, int]
     ) -> dict[int, int]:
         self._known = {}
         able = {}
         for scheduled in plan.requests:
-            room = rooms.get(scheduled.request_id)
-            if not room:
+            limit = limits.get(scheduled.request_id)
+            if not limit:
                 continue
             known = _Known(scheduled, list(tokens[scheduled.request_id]))
-            room = min(room, self.model.max_positions - known.length)
-            if room > 0:
+            limit = min(limit, self.model.max_positions - known.length)
+            if limit > 0:
                 self._known[scheduled.request_id] = known
-                able[scheduled.request_id] = room
+                able[scheduled.request_id] = limit
         return able
 
     def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
@@ -114,8 +114,8 @@ class DraftModel:
             self._run(chunks)
         return ready
 
-    def guess(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
-        guesses: dict[int, list[int]] = {request_id: [] for request_id in lengths}
+    def propose(self, lengths: Mapping[int, int]) -> dict[int, list[int]]:
+        draft_tokens: dict[int, list[int]] = {request_id: [] for request_id in lengths}
         for done in range(max(lengths.values())):
             scheduled_requests = []
             for request_id, length in lengths.items():
@@ -125,13 +125,13 @@ class DraftModel:
                 start = self._advance(known, known.length) if done == 0 else known.length + done - 1
                 scheduled_requests.append(known.scheduled_for(start, known.length + done, sampling=True))
             for request_id, token in self._run(scheduled_requests).items():
-                guesses[request_id].append(token)
+                draft_tokens[request_id].append(token)
                 self._known[request_id].extra.append(token)
-        for request_id, made in guesses.items():
+        for request_id, made in draft_tokens.items():
             known = self._known[request_id]
             first = known.length // self._block_size
             self._seen[request_id] = _Seen(known.length, made[:-1], known.scheduled.blocks[first:])
-        return guesses
+        return draft_tokens
 
     def forget(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
@@ -167,11 +167,11 @@ class DraftModel:
             seen = there.length
             # Guesses that came true stay, but not in blocks that were taken back since.
             if (
-                there.guesses
+                there.draft_tokens
                 and scheduled.blocks[seen // self._block_size :][: len(there.blocks)] == there.blocks
             ):
-                for guess in there.guesses:
-                    if seen >= known.length or known.token(seen) != guess:
+                for draft_token in there.draft_tokens:
+                    if seen >= known.length or known.token(seen) != draft_token:
                         break
                     seen += 1
         # What a block holds beyond these is of an earlier request.
@@ -194,7 +194,7 @@ class _Seen:
 
     length: int
     """The first tokens, all of them drawn by the target."""
-    guesses: list[int]
+    draft_tokens: list[int]
     """Those after them."""
     blocks: list[int]
     """The blocks that these were in."""
