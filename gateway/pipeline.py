@@ -10,7 +10,7 @@ from gateway.caching.caches import Caches
 from gateway.cascade.cascade import Judge
 from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, UnknownModel, Upstream
 from gateway.fallback.health import HealthRegistry
-from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.metering.tally import Bill
 from gateway.observe.books import Books
@@ -98,7 +98,7 @@ class Content:
     """What looks at questions and answers. Caches see masked questions, and keep only what the guards let through."""
 
     guards: Guards
-    flags: Flags
+    flags: BackgroundScans
     caches: Caches
     judge: Judge
     shadows: Shadows
@@ -127,7 +127,7 @@ class Counting:
     """What it takes to count a prompt's tokens: input guards, as the provider sees what it counts, and a route."""
 
     guards: Guards
-    flags: Flags
+    flags: BackgroundScans
     router: Router
     backends: Mapping[str, Backend]
     metrics: Metrics

@@ -31,7 +31,7 @@ from gateway.cascade.complexity import Classifier
 from gateway.cascade.embedded import Embedded
 from gateway.children.process_pool import ProcessPool
 from gateway.fallback.health import HealthRegistry
-from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.moderator import Moderator
 from gateway.guards.actions.offload import build_offloads
@@ -84,7 +84,7 @@ class Runtime:
     ledger: Ledger | None
     books: Books
     caches: Caches
-    flags: Flags
+    flags: BackgroundScans
     repeats: Repeats
     handler: Handler
     """Answers calls to models."""
@@ -222,7 +222,7 @@ class Generations:
         }
         scanners = build_scanners(policy, self._sidecar, judges)
         guards = Guards(policy, scanners, build_offloads(policy, self._scanning, judges))
-        flags = Flags(self._metrics, receipts.keep)
+        flags = BackgroundScans(self._metrics, receipts.keep)
         content = Content(
             guards=guards,
             flags=flags,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.findings import Finding
-from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.observe.metrics import Metrics
@@ -97,6 +97,6 @@ def guards_of(**guards: tuple[Scanner, dict[str, Any]]) -> Guards:
     return Guards(rules, {name: scanner for name, (scanner, _) in guards.items()})
 
 
-def flags_of(metrics: Metrics | None = None) -> Flags:
+def flags_of(metrics: Metrics | None = None) -> BackgroundScans:
     """For stages under test; no receipt is written anywhere."""
-    return Flags(metrics or Metrics(), lambda tenant, receipt: None)
+    return BackgroundScans(metrics or Metrics(), lambda tenant, receipt: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guard, Guards
 from gateway.guards.actions.mask import Unmasking
 from gateway.guards.actions.screening import Screening, asked
@@ -13,7 +13,7 @@ from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def guard_input(guards: Guards, flags: Flags, metrics: Metrics) -> Stage:
+def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> Stage:
     """A tenant without input guards passes untouched."""
 
     def stage(following: Handler) -> Handler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guard, Guards
 from gateway.guards.streaming.streams import guarded
 from gateway.guards.streaming.transcript import Transcript
@@ -13,7 +13,7 @@ from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def guard_output(guards: Guards, flags: Flags, metrics: Metrics) -> Stage:
+def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> Stage:
     """A tenant without output guards passes untouched, and so do embeddings."""
 
     def stage(following: Handler) -> Handler:
@@ -36,7 +36,7 @@ def guard_output(guards: Guards, flags: Flags, metrics: Metrics) -> Stage:
                             transcript.add(chunk)
                             yield chunk
                 finally:
-                    beside.judge(transcript.said)
+                    beside.judge(transcript.scan_input)
 
             return handle
 

@@ -9,7 +9,7 @@ from gateway.caching.caches import Caches
 from gateway.cascade.complexity import Classifier
 from gateway.errors import Internal
 from gateway.fallback.health import HealthRegistry
-from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.observe.books import Books
 from gateway.observe.metrics import Metrics
@@ -39,7 +39,7 @@ async def test_a_call_passes_all_stages_in_order() -> None:
     )
     content = pipeline.Content(
         guards=Guards(call.policy, {}),
-        flags=Flags(metrics, receipts.keep),
+        flags=BackgroundScans(metrics, receipts.keep),
         caches=Caches.open(call.policy, is_time_sensitive=lambda question: False),
         judge=Classifier.load(),
         shadows=Shadows(),

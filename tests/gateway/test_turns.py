@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from gateway.guards.actions.batch_scan import BatchScan
 from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.judgement import Judgement
 from gateway.guards.actions.pieces import PIECE
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.observe.metrics import Metrics
@@ -50,7 +50,7 @@ async def test_one_piece_a_round_and_one_caller_after_the_other() -> None:
 
     async def scan(text: str, tenant: str) -> None:
         call = a_call(principal=Principal("k", tenant))
-        await Judgement(Inspection(guard, "input", Metrics(), call), [(text, "user")]).look()
+        await BatchScan(Inspection(guard, "input", Metrics(), call), [(text, "user")]).look()
 
     counting = asyncio.create_task(scanner.count_rounds())
     many = [asyncio.create_task(scan("m" * 5 * PIECE, "mallory")) for _ in range(20)]

@@ -21,26 +21,26 @@ _KNOWN = frozenset((*_TEXTS, *_SEALED, "role", "tool_calls", "function_call"))
 _CALL = frozenset(("index", "id", "type", "function", "custom"))
 
 
-class Said(NamedTuple):
+class DeltaText(NamedTuple):
     channel: Channel
     path: Path
     text: str
 
 
-def said(delta: Mapping[str, Json]) -> list[Said]:
+def delta_texts(delta: Mapping[str, Json]) -> list[DeltaText]:
     """The texts in ``delta``, but for empty ones."""
     content = delta.get("content")
     if len(delta) == 1 and content is not None:  # nearly all of them
-        return [Said(CONTENT, ("content",), content)] if content and isinstance(content, str) else []
+        return [DeltaText(CONTENT, ("content",), content)] if content and isinstance(content, str) else []
     return [*_said(delta)]
 
 
-def _said(delta: Mapping[str, Json]) -> Iterator[Said]:
+def _said(delta: Mapping[str, Json]) -> Iterator[DeltaText]:
     # Thoughts come before what they lead to.
     for name in ("reasoning_content", "reasoning", "content", "refusal"):
         text = delta.get(name)
         if isinstance(text, str) and text:
-            yield Said(name, (name,), text)
+            yield DeltaText(name, (name,), text)
     calls = delta.get("tool_calls")
     for place, call in enumerate(calls if isinstance(calls, list) else ()):
         if not isinstance(call, Mapping):
@@ -49,19 +49,19 @@ def _said(delta: Mapping[str, Json]) -> Iterator[Said]:
         for kind in ("function", "custom"):
             for name, text in _named(call.get(kind)):
                 path = ("tool_calls", place, kind, name)
-                yield Said(f"tool_calls[{number}].{kind}.{name}", path, text)
+                yield DeltaText(f"tool_calls[{number}].{kind}.{name}", path, text)
     for name, text in _named(delta.get("function_call")):
-        yield Said(f"function_call.{name}", ("function_call", name), text)
+        yield DeltaText(f"function_call.{name}", ("function_call", name), text)
     if event := delta.get("native"):
         yield from _of_event(event)
 
 
-def _of_event(event: Mapping[str, Json]) -> Iterator[Said]:
+def _of_event(event: Mapping[str, Json]) -> Iterator[DeltaText]:
     """The texts of a block that the canonical form has no words for, or of what is added to it."""
     field = "content_block" if "content_block" in event else "delta"
     for path, text in native.texts(event[field]):
         name = "arguments" if path == ("partial_json",) else ".".join(map(str, path))
-        yield Said(f"native[{event.get('index')}].{name}", ("native", field, *path), text)
+        yield DeltaText(f"native[{event.get('index')}].{name}", ("native", field, *path), text)
 
 
 def is_whole(channel: Channel) -> bool:
@@ -85,7 +85,7 @@ def is_json(channel: Channel, request: ChatRequest) -> bool:
     return isinstance(form, Mapping) and form.get("type") in ("json_object", "json_schema")
 
 
-def single(channel: Channel, text: str) -> dict[str, Json]:
+def delta_of(channel: Channel, text: str) -> dict[str, Json]:
     """The delta that says ``text`` and nothing else."""
     head, _, name = channel.rpartition(".")
     if not head:

@@ -76,7 +76,7 @@ _NOTABLE = re.compile(r'\\(?:u[0-9a-fA-F]{0,4}|.)?|"', re.DOTALL)
 _STRUCTURE = frozenset("{}[],: \t\r\n")
 
 
-class JsonPlace:
+class JsonCursor:
     """Follows JSON text that comes in pieces, so that what is put into it leaves it JSON."""
 
     __slots__ = ("_left", "_owed", "in_string")

@@ -63,7 +63,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Applicable:
+class TenantGuards:
     """The guards of one tenant, in the policy's order."""
 
     input: tuple[Guard, ...] = ()
@@ -88,9 +88,9 @@ class Guards:
             Guard(name, config, scanners[name], turns, (offloads or {}).get(name))
             for name, config in policy.guards.items()
         ]
-        self._known: dict[str, Applicable] = {}
+        self._known: dict[str, TenantGuards] = {}
 
-    def of(self, tenant: str) -> Applicable:
+    def of(self, tenant: str) -> TenantGuards:
         """Looked up once a tenant."""
         known = self._known.get(tenant)
         if known is None:
@@ -103,7 +103,7 @@ class Guards:
             ]
             asked = [guard for guard in mine if "input" in guard.config.on]
             answered = [guard for guard in mine if "output" in guard.config.on]
-            known = self._known[tenant] = Applicable(
+            known = self._known[tenant] = TenantGuards(
                 input=tuple(guard for guard in asked if guard.acts),
                 output=tuple(guard for guard in answered if guard.acts),
                 input_flags=tuple(guard for guard in asked if not guard.acts),

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.guards.actions.deltas import CONTENT, Channel, is_json, is_whole, readable, said, single
+from gateway.guards.actions.deltas import CONTENT, Channel, delta_of, delta_texts, is_json, is_whole, readable
 from gateway.guards.actions.edits import Edit, Offsets, applied, shown
 from gateway.guards.actions.texts import Text, leaf_spans, put, rewritten
 from gateway.guards.scanners.escapes import Unescaping
@@ -165,7 +165,7 @@ class Unmasking:
         delta: Any = chunk.delta
         if isinstance(delta.get("content"), list):
             delta, _ = readable(delta)
-        for channel, path, text in said(delta):
+        for channel, path, text in delta_texts(delta):
             filling = fillings.get(channel) or self._open(fillings, channel)
             fresh = filling.feed(text)
             if chunk.finish_reason is not None or is_whole(channel):
@@ -188,7 +188,7 @@ class Unmasking:
             if index is None or number == index:
                 for channel, filling in fillings.items():
                     if filling.held:
-                        rest.append(Chunk(number, single(channel, filling.end()), more=True))
+                        rest.append(Chunk(number, delta_of(channel, filling.end()), more=True))
         return rest
 
     def _open(self, fillings: dict[Channel, Filling], channel: Channel) -> Filling:

@@ -8,11 +8,11 @@ from itertools import chain
 
 from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.findings import Finding
+from gateway.guards.actions.background import ScanInput
+from gateway.guards.actions.batch_scan import BatchScan, TooMuchFound, at_once
 from gateway.guards.actions.edits import Edit, merged
-from gateway.guards.actions.flags import Said
 from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.judgement import Judgement, TooMuchFound, at_once
 from gateway.guards.actions.mask import Masks
 from gateway.guards.actions.native import Path
 from gateway.guards.actions.texts import Texts, replaced
@@ -34,7 +34,7 @@ class Screening:
         self._call = call
         self._texts = Texts.of(call.request)
         self._inspections = [Inspection(guard, "input", metrics, call) for guard in guards]
-        self._judgements: list[tuple[Judgement, list[int]]] = []
+        self._scans: list[tuple[BatchScan, list[int]]] = []
         """With the numbers of the texts that each is about."""
         self._must_stay = call.local_only
         self._is_kept = any(_keeps(guard) for guard in guards)
@@ -91,40 +91,40 @@ class Screening:
         if not mine:
             return
         texts = self._texts.texts
-        judgement = Judgement(
+        scan = BatchScan(
             inspection,
             [(texts[number].text, texts[number].origin) for number in mine],
             one_is_enough=not inspection.guard.edits,
         )
-        self._judgements.append((judgement, mine))
+        self._scans.append((scan, mine))
         try:
-            await judgement.look()
+            await scan.look()
         except Unscanned as error:
-            self._missed(judgement, error)
+            self._missed(scan, error)
         await asyncio.sleep(0)
 
     async def _settle(self) -> None:
         """Judges, who may be elsewhere, are asked when it is known whether the request must stay here."""
-        judgements = [judgement for judgement, _ in self._judgements]
-        keeping = [one for one in judgements if _keeps(one.inspection.guard)]
-        asking = [one for one in judgements if one.inspection.guard.asks_judge and one not in keeping]
-        await self._decide([one for one in judgements if not self._is_kept or one not in asking])
+        scans = [scan for scan, _ in self._scans]
+        keeping = [one for one in scans if _keeps(one.inspection.guard)]
+        asking = [one for one in scans if one.inspection.guard.asks_judge and one not in keeping]
+        await self._decide([one for one in scans if not self._is_kept or one not in asking])
         self._call.local_only = self._must_stay or any(any(one.findings) for one in keeping)
         await self._decide(asking)
 
-    async def _decide(self, judgements: Sequence[Judgement]) -> None:
-        await at_once(*(self._judge(judgement) for judgement in judgements if judgement.is_open))
+    async def _decide(self, scans: Sequence[BatchScan]) -> None:
+        await at_once(*(self._judge(scan) for scan in scans if scan.is_open))
 
-    async def _judge(self, judgement: Judgement) -> None:
+    async def _judge(self, scan: BatchScan) -> None:
         try:
-            await judgement.decide()
+            await scan.decide()
         except Unscanned as error:
-            self._missed(judgement, error)
+            self._missed(scan, error)
 
-    def _missed(self, judgement: Judgement, error: Unscanned) -> None:
-        judgement.give_up()
-        guard = judgement.inspection.guard
-        judgement.inspection.missed(str(error))
+    def _missed(self, scan: BatchScan, error: Unscanned) -> None:
+        scan.give_up()
+        guard = scan.inspection.guard
+        scan.inspection.missed(str(error))
         if isinstance(error, TooMuchFound):
             raise BadRequest(
                 f"The guard '{guard.name}' has {error} in this request. Send less of it at once."
@@ -136,10 +136,10 @@ class Screening:
             ) from None
 
     def _refuse(self) -> None:
-        for judgement, _ in self._judgements:
-            inspection = judgement.inspection
+        for scan, _ in self._scans:
+            inspection = scan.inspection
             if inspection.guard.config.action == "block":
-                found = [finding for findings in judgement.findings for finding in findings]
+                found = [finding for findings in scan.findings for finding in findings]
                 if found:
                     inspection.found(found)
                     labels = ", ".join(dict.fromkeys(finding.label for finding in found))
@@ -149,10 +149,10 @@ class Screening:
         edits: dict[int, list[list[Edit]]] = {}
         """By the number of a text, each guard's."""
         done = 0
-        for judgement, numbers in self._judgements:
-            inspection = judgement.inspection
+        for scan, numbers in self._scans:
+            inspection = scan.inspection
             action = inspection.guard.config.action
-            for number, findings in zip(numbers, judgement.findings, strict=True):
+            for number, findings in zip(numbers, scan.findings, strict=True):
                 mine: list[Edit] = []
                 for start in range(0, len(findings), _AT_ONCE):
                     some = findings[start : start + _AT_ONCE]
@@ -196,10 +196,10 @@ def _keeps(guard: Guard) -> bool:
     return guard.config.action == "local"
 
 
-def asked(request: ChatRequest) -> Said:
+def asked(request: ChatRequest) -> ScanInput:
     """What those guards read of a request that only flag."""
     texts = Texts.of(request)
-    return Said(
+    return ScanInput(
         texts=[(text.text, text.origin) for text in texts.texts],
         lengths=[sum(len(text.text) for text in texts.texts)],
         unread=[TOKEN_IDS] if TOKEN_IDS in texts.unread else [],

@@ -15,7 +15,7 @@ Origin = Literal["system", "user", "assistant", "tool", "answer"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A judgement of one text. Without findings the text is clean."""
+    """A batch of one text. Without findings the text is clean."""
 
     findings: tuple[Finding, ...] = ()
     """In order, without overlaps; only what reaches the guard's threshold."""

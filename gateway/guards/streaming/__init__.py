@@ -1,1 +1,1 @@
-"""What watches streams: answers judged on their way, held, let go or cut."""
+"""Guards on answers: streams that are scanned as they grow, and held, released or cut."""

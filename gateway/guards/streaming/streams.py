@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from gateway.guards.actions.guards import Guard
-from gateway.guards.streaming.answer import Answer
-from gateway.guards.streaming.inbox import Inbox
+from gateway.guards.streaming.chunk_buffer import ChunkBuffer
+from gateway.guards.streaming.guarded_answer import GuardedAnswer
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import CUT
 from gateway.types import Call, Chunk, Chunks, Handler
@@ -21,19 +21,19 @@ AT_ONCE = 32
 async def guarded(
     call: Call, guards: Sequence[Guard], metrics: Metrics, following: Handler, *, held: float = HELD
 ) -> Chunks:
-    inbox = Inbox(following(call))
-    answer = Answer(call, guards, metrics, inbox.wake)
-    heart = _Heart(inbox, held) if answer.holds and call.request.stream else None
+    buffer = ChunkBuffer(following(call))
+    answer = GuardedAnswer(call, guards, metrics, buffer.wake)
+    heart = _Heart(buffer, held) if answer.holds and call.request.stream else None
     try:
         while True:
-            await inbox.wait()
-            ended = inbox.ended  # asked before taking: then nothing is left behind
-            for chunk in inbox.take():
+            await buffer.wait()
+            ended = buffer.ended  # asked before taking: then nothing is left behind
+            for chunk in buffer.take():
                 if chunk.comment is None:
                     answer.feed(chunk)
                 else:
                     yield chunk
-            if ended and inbox.error is None:
+            if ended and buffer.error is None:
                 answer.finish()
             if answer.cut is None:
                 await answer.scan()
@@ -45,31 +45,31 @@ async def guarded(
             if answer.cut is not None:
                 break
             if ended:
-                if inbox.error is not None:
-                    raise inbox.error  # what is held is not judged, and stays
-                if answer.is_settled:
+                if buffer.error is not None:
+                    raise buffer.error  # what is held is not judged, and stays
+                if answer.is_done:
                     answer.scanned = True
                     return
             if heart is not None and heart.is_due() and answer.is_holding:
                 yield Chunk(comment="held")
-        inbox.stop(CUT)
-        await inbox.aclose()
-        for chunk in answer.last_words():
+        buffer.stop(CUT)
+        await buffer.aclose()
+        for chunk in answer.final_chunks():
             yield chunk
     finally:
         if heart is not None:
             heart.stop()
         answer.note()
         answer.stop()
-        await inbox.aclose()
+        await buffer.aclose()
         await answer.aclose()
 
 
 class _Heart:
     """Wakes the reader every few seconds."""
 
-    def __init__(self, inbox: Inbox, interval: float) -> None:
-        self._inbox = inbox
+    def __init__(self, buffer: ChunkBuffer, interval: float) -> None:
+        self._inbox = buffer
         self._interval = interval
         self._beaten = False
         self._timer = asyncio.get_running_loop().call_later(interval, self._beat)

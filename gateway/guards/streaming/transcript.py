@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.guards.actions.deltas import CONTENT, Channel, readable, said
-from gateway.guards.actions.flags import Said
+from gateway.guards.actions.background import ScanInput
+from gateway.guards.actions.deltas import CONTENT, Channel, delta_texts, readable
 from gateway.guards.actions.texts import spoken
 from gateway.types import Chunk
 
@@ -28,16 +28,16 @@ class Transcript:
         delta: Mapping[str, object] = chunk.delta
         if len(delta) != 1 or not isinstance(delta.get(CONTENT), str):  # nearly all are
             delta, _ = readable(chunk.delta)
-        for channel, _, text in said(delta):
+        for channel, _, text in delta_texts(delta):
             self._characters[chunk.index] = self._characters.get(chunk.index, 0) + len(text)
             if self._kept < MOST:
                 self._parts.setdefault((chunk.index, channel), []).append(text)
             self._kept += len(text)
 
-    def said(self) -> Said:
+    def scan_input(self) -> ScanInput:
         """Of the arguments of tool calls, their values, as whoever parses them has them."""
         texts = ("".join(parts) for parts in self._parts.values())
-        return Said(
+        return ScanInput(
             texts=[
                 (spoken(text) if channel.endswith(".arguments") else text, "answer")
                 for (_, channel), text in zip(self._parts, texts, strict=True)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.guards.actions.edits import Edit, JsonPlace, Offsets, applied, merged
+from gateway.guards.actions.edits import Edit, JsonCursor, Offsets, applied, merged
 from gateway.guards.actions.texts import Text, leaf_spans, put, rewritten
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=8)
@@ -67,7 +67,7 @@ def test_json_stays_json_whatever_part_of_a_string_is_cut(
     if not inside or start >= end:
         return
     out = text[:start]
-    place = JsonPlace()
+    place = JsonCursor()
     for at in range(0, start, piece):
         place.pass_over(text[at : min(at + piece, start)])
     for at in range(start, end, piece):

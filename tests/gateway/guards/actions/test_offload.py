@@ -14,9 +14,9 @@ import pytest
 
 from gateway.children.process_pool import ProcessPool
 from gateway.errors import BadRequest, Blocked, GuardUnavailable
+from gateway.guards.actions.batch_scan import BatchScan
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.judgement import Judgement
 from gateway.guards.actions.offload import AT_ONCE, AT_ONCE_WEIGHED, Offload
 from gateway.guards.actions.screening import Screening
 from gateway.guards.scanners.factory import build_scanners
@@ -79,13 +79,11 @@ async def test_long_texts_are_read_elsewhere_with_the_same_findings(pool: Proces
     found = []
     for where in (pool, None):
         (guard,) = guards(where, **{kind: {**KINDS[kind], "action": "flag"}}).of("acme").input_flags
-        judgement = Judgement(
-            Inspection(guard, "input", Metrics(), said("")), [(text, "user"), ("hi", "user")]
-        )
-        assert judgement.is_offloaded is (where is not None)
-        await judgement.look()
-        found.append(judgement.findings)
-        short = Judgement(Inspection(guard, "input", Metrics(), said("")), [("a few words", "user")])
+        batch = BatchScan(Inspection(guard, "input", Metrics(), said("")), [(text, "user"), ("hi", "user")])
+        assert batch.is_offloaded is (where is not None)
+        await batch.look()
+        found.append(batch.findings)
+        short = BatchScan(Inspection(guard, "input", Metrics(), said("")), [("a few words", "user")])
         assert not short.is_offloaded
     assert found[0] == found[1] and (kind in ("injection", "toxicity") or found[0][0])
 
@@ -190,7 +188,7 @@ async def test_short_texts_and_proven_patterns_start_no_process() -> None:
 async def test_what_a_text_is_full_of_is_bounded_and_told(
     pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.guards.actions.judgement.MOST_FINDINGS", 5000)
+    monkeypatch.setattr("gateway.guards.actions.batch_scan.MOST_FINDINGS", 5000)
     mine = guards(pool, pii={"checks": ["fast"], "action": "mask"})
     with pytest.raises(BadRequest, match=r"'pii' has more than 5000 findings in this request. Send less"):
         await screened(mine, "a@b.io " * 5001)

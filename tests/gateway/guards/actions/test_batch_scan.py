@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.findings import Finding
+from gateway.guards.actions.batch_scan import BatchScan
 from gateway.guards.actions.guards import Guard, Guards
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.judgement import Judgement
 from gateway.guards.actions.pieces import PIECE
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.scanner import Origin, Verdict
@@ -78,11 +78,11 @@ def all_guards() -> dict[str, Guard]:
 
 async def seconds(guard: Guard, text: str) -> float:
     """Of this thread's processor time, in both tiers."""
-    judgement = Judgement(Inspection(guard, "input", Metrics(), a_call()), [(text, "user")])
+    batch = BatchScan(Inspection(guard, "input", Metrics(), a_call()), [(text, "user")])
     began = time.thread_time()
-    await judgement.look()
-    await judgement.decide()
-    assert judgement.findings is not None
+    await batch.look()
+    await batch.decide()
+    assert batch.findings is not None
     return time.thread_time() - began
 
 
@@ -121,9 +121,9 @@ class Script:
 async def test_findings_are_in_order_and_apart_however_they_come(spans: list[tuple[int, int]]) -> None:
     given_spans = [(start, start + size) for start, size in spans]
     guard = Guard("pii", PiiGuard(kind="pii"), Script(given_spans))
-    judgement = Judgement(Inspection(guard, "input", Metrics()), [("x" * PIECE, "user")])
-    await judgement.look()
-    (found,) = judgement.findings
+    batch = BatchScan(Inspection(guard, "input", Metrics()), [("x" * PIECE, "user")])
+    await batch.look()
+    (found,) = batch.findings
     assert all(one.end <= other.start for one, other in pairwise(found))
     covered = {place for start, end in given_spans for place in range(start, end)}
     assert covered == {place for one in found for place in range(one.start, one.end)}

@@ -22,7 +22,7 @@ class TooMuchFound(Unscanned):
     """Texts were judged, and there is more in them than can be dealt with."""
 
 
-class Judgement:
+class BatchScan:
     """Several texts before one guard: first the fast tier for all of them, then the rest in one call an origin."""
 
     def __init__(

@@ -39,7 +39,7 @@ class Cut:
             "seconds": round(self.seconds, 6),
         }
 
-    def told(self, request_id: str) -> dict[str, Json]:
+    def revocation(self, request_id: str) -> dict[str, Json]:
         """For the caller. The place is in the text that ``channel`` names, the content where it names none."""
         told: dict[str, Json] = {
             "revoked": True,
@@ -52,7 +52,7 @@ class Cut:
         return told if self.channel == CONTENT else {**told, "channel": self.channel}
 
 
-def last_words(
+def final_chunks(
     cut: Cut,
     request_id: str,
     open_: Iterable[int],
@@ -70,5 +70,5 @@ def last_words(
     last = [Chunk(index, {}, "content_filter", envelope=shared, more=True) for index in (*others, cut.choice)]
     if others and not begun:
         last.insert(0, Chunk(cut.choice, {"role": "assistant", "content": ""}, envelope=shared, more=True))
-    last[-1] = replace(last[-1], more=False, usage=usage, revocation=cut.told(request_id))
+    last[-1] = replace(last[-1], more=False, usage=usage, revocation=cut.revocation(request_id))
     return last

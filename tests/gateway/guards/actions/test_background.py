@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway import errors
-from gateway.guards.actions.flags import Flags
+from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.guards.scanners.length import Length
 from gateway.observe.metrics import Metrics
@@ -34,7 +34,7 @@ class Desk:
     def __init__(self, guards: Guards, **limits: Any) -> None:
         self.metrics = Metrics()
         self.kept: list[tuple[str, Receipt]] = []
-        self.flags = Flags(
+        self.flags = BackgroundScans(
             self.metrics, lambda tenant, receipt: self.kept.append((tenant, receipt)), **limits
         )
         self.guards = guards
@@ -240,7 +240,7 @@ async def test_what_waits_is_bounded(slow: Slow) -> None:
 async def test_what_is_under_way_at_the_end_is_said_not_to_be_judged(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.guards.actions.flags.SECONDS_TO_CLOSE", 0.01)
+    monkeypatch.setattr("gateway.guards.actions.background.SECONDS_TO_CLOSE", 0.01)
     desk = Desk(guards_of(it=(slow, {"action": "flag", "timeout": "60s"})))
 
     async def model(call: Call) -> Chunks:

@@ -12,7 +12,7 @@ AHEAD = 64
 """Chunks that are read before they are wanted."""
 
 
-class Inbox:
+class ChunkBuffer:
     """Reads up to ``AHEAD`` chunks more than are taken."""
 
     def __init__(self, chunks: Chunks) -> None:

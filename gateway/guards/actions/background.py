@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gateway.findings import Finding
+from gateway.guards.actions.batch_scan import BatchScan
 from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.judgement import Judgement
 from gateway.guards.scanners.scanner import Origin, Unscanned
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Json, Receipt
@@ -39,7 +39,7 @@ Keep = Callable[[str, Receipt], None]
 
 
 @dataclass(slots=True)
-class Said:
+class ScanInput:
     """What is to be judged."""
 
     texts: Sequence[tuple[str, Origin]] = ()
@@ -49,8 +49,8 @@ class Said:
     """Why some of it cannot be judged: ``token_ids``."""
 
 
-class Flags:
-    """One policy generation's judgements under way. ``aclose`` it before the backends, which a judge asks."""
+class BackgroundScans:
+    """One policy generation's scans under way. ``aclose`` it before the backends, which a judge asks."""
 
     def __init__(self, metrics: Metrics, keep: Keep, *, most: int = MOST) -> None:
         self._metrics = metrics
@@ -58,14 +58,16 @@ class Flags:
         self._most = most
         self._turn = asyncio.Semaphore(1)
         """The fast tier's: it takes the event loop's own time, and one text at a time leaves the most of that."""
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._characters = 0
         self._closed = False
 
-    def of(self, call: Call, guards: Sequence[Guard], direction: Literal["input", "output"]) -> Flagging:
+    def of(
+        self, call: Call, guards: Sequence[Guard], direction: Literal["input", "output"]
+    ) -> BackgroundScan:
         """For one request, or one answer."""
-        return Flagging(
+        return BackgroundScan(
             self, call, [Inspection(guard, direction, self._metrics, call) for guard in guards], direction
         )
 
@@ -84,48 +86,48 @@ class Flags:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def begin(self, flagging: Flagging, said: Callable[[], Said]) -> str:
+    def begin(self, scan: BackgroundScan, read: Callable[[], ScanInput]) -> str:
         """Why it cannot; empty if it does."""
         if self._closed:
             return STOPPING
         if len(self._tasks) >= self._most:
             return CROWDED
-        task = asyncio.create_task(self._run(flagging, said), name="flags")
+        task = asyncio.create_task(self._run(scan, read), name="flags")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return ""
 
-    async def _run(self, flagging: Flagging, said: Callable[[], Said]) -> None:
+    async def _run(self, scan: BackgroundScan, read: Callable[[], ScanInput]) -> None:
         characters = 0
         try:
-            given = said()
+            given = read()
             characters = sum(len(text) for text, _ in given.texts)
             crowded = self._characters > 0 and self._characters + characters > MOST_CHARACTERS
             self._characters += characters
             if crowded:
-                flagging.miss(CROWDED)
+                scan.miss(CROWDED)
             else:
-                await flagging.run(given, self._turn, self._places)
+                await scan.run(given, self._turn, self._slots)
         except asyncio.CancelledError:
-            flagging.miss(STOPPING)
+            scan.miss(STOPPING)
             raise
         except Exception as error:  # what a bug says of itself may hold the text that it fell over
             log.error("guards that flag failed with %s", type(error).__name__)
-            flagging.miss("failed")
+            scan.miss("failed")
         finally:
             self._characters -= characters
-            flagging.settle()
+            scan.settle()
             # One without a trace is kept later, or is that of an answer whose callers have receipts of their own.
-            if "trace" in flagging.call.receipt.notes:
-                self._keep(flagging.call.principal.tenant, flagging.call.receipt)
+            if "trace" in scan.call.receipt.notes:
+                self._keep(scan.call.principal.tenant, scan.call.receipt)
 
 
-class Flagging:
+class BackgroundScan:
     """What the guards that only flag make of one request, or of one answer. Its receipt says so from the start."""
 
     def __init__(
         self,
-        flags: Flags,
+        flags: BackgroundScans,
         call: Call,
         inspections: Sequence[Inspection],
         direction: Literal["input", "output"],
@@ -138,38 +140,38 @@ class Flagging:
         self._given = False
         self._note()
 
-    def judge(self, said: Callable[[], Said]) -> None:
+    def judge(self, read: Callable[[], ScanInput]) -> None:
         """Beside whatever goes on, once; never raises, never waits."""
         if self._given:
             return
         self._given = True
-        if why := self._flags.begin(self, said):
+        if why := self._flags.begin(self, read):
             self.miss(why)
             self.settle()
 
-    async def run(self, said: Said, turn: asyncio.Semaphore, places: asyncio.Semaphore) -> None:
-        """``turn`` is for the fast tier, ``places`` for the slower ones."""
-        judgements: list[Judgement] = []
+    async def run(self, given: ScanInput, turn: asyncio.Semaphore, slots: asyncio.Semaphore) -> None:
+        """``turn`` is for the fast tier, ``slots`` for the slower ones."""
+        scans: list[BatchScan] = []
         for inspection in self._inspections:
-            for reason in said.unread:
+            for reason in given.unread:
                 inspection.missed(reason)
             limit = inspection.guard.limit
             if limit is not None:
-                inspection.found([Finding("length", limit, one) for one in said.lengths if one > limit])
+                inspection.found([Finding("length", limit, one) for one in given.lengths if one > limit])
                 continue
             origins = inspection.guard.scanner.origins
-            if mine := [(text, origin) for text, origin in said.texts if origin in origins]:
-                judgements.append(Judgement(inspection, mine, rest=REST))
-        for judgement in judgements:
-            async with nullcontext() if judgement.is_offloaded else turn:
-                await self._bounded(judgement, judgement.look())
-        for judgement in judgements:
-            if judgement.is_open:
-                async with places:
-                    await self._bounded(judgement, judgement.decide())
-            for findings in judgement.findings:
-                judgement.inspection.found(findings)
-            self._pending.remove(judgement.inspection)
+            if mine := [(text, origin) for text, origin in given.texts if origin in origins]:
+                scans.append(BatchScan(inspection, mine, rest=REST))
+        for scan in scans:
+            async with nullcontext() if scan.is_offloaded else turn:
+                await self._bounded(scan, scan.look())
+        for scan in scans:
+            if scan.is_open:
+                async with slots:
+                    await self._bounded(scan, scan.decide())
+            for findings in scan.findings:
+                scan.inspection.found(findings)
+            self._pending.remove(scan.inspection)
             self._note()
 
     def miss(self, why: str) -> None:
@@ -182,12 +184,12 @@ class Flagging:
         self._pending.clear()
         self._note()
 
-    async def _bounded(self, judgement: Judgement, work: Coroutine[Any, Any, object]) -> None:
+    async def _bounded(self, scan: BatchScan, work: Coroutine[Any, Any, object]) -> None:
         try:
             await work
         except Unscanned as error:
-            judgement.give_up()
-            judgement.inspection.missed(str(error))
+            scan.give_up()
+            scan.inspection.missed(str(error))
 
     def _note(self) -> None:
         facts: dict[str, Json] = {

@@ -1,0 +1,355 @@
+"""An answer under guard: what of it may leave, and when it is to be cut.
+
+Nothing of a text leaves before all guards that hold or keep a window have cleared it; optimistic ones scan beside.
+What a client can have seen of something that a guard blocks, counted from its first character:
+
+- ``hold``: nothing;
+- ``windowed``: nothing, of whatever is no longer than the window;
+- ``optimistic``: itself, at most ``interval`` characters after it, and what arrived while the scan ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gateway.findings import Finding
+from gateway.guards.actions.batch_scan import BatchScan, at_once
+from gateway.guards.actions.deltas import is_json
+from gateway.guards.actions.guards import Guard
+from gateway.guards.actions.inspection import Inspection
+from gateway.guards.actions.texts import put
+from gateway.guards.scanners.scanner import Origin, Unscanned
+from gateway.guards.streaming.cut import Cut, final_chunks
+from gateway.guards.streaming.guarded_choice import GuardedChoice, HeldChunk
+from gateway.guards.streaming.scan_cursor import Mode, ScanCursor
+from gateway.guards.streaming.scannable import scannable
+from gateway.guards.streaming.text_stream import Scan, TextStream
+from gateway.observe.metrics import Metrics
+from gateway.types import Call, Chunk, Json, Usage
+
+ORIGIN: Origin = "answer"
+PATIENCE = 0.25
+"""Seconds in which the character may come that decides whether a finding at the very end is one."""
+
+
+class GuardedAnswer:
+    """Drive it in a loop: ``feed`` what came, ``scan``, pass on what ``release`` yields, until ``cut`` or ``is_done``.
+
+    The way of a text through it, with the methods in order (``ScanCursor`` has the states of one guard over one text):
+
+    ======================= ============================================== ====================================
+    step                    what happens                                   what follows
+    ======================= ============================================== ====================================
+    ``feed``                its chunk is queued in its choice; the text    ``scan``
+                            is added to its stream, which has changed
+    ``scan``                for each guard whose scan of a changed stream  decided: ``_conclude``;
+                            is due, the fast check runs                    undecided: the next two
+    … ``hold``, windowed    the slow check is awaited, all guards at once  ``_conclude``
+    … ``optimistic``        the slow check runs in a task; until it ends   ``wake``, then ``_collect`` concludes
+                            the guard starts no other scan                 and the stream has changed again
+    ``_conclude``           the cursor advances; certain findings are      ``cut``, edits, or nothing
+                            blocked, edited or counted
+    … uncertain             a timer of ``PATIENCE`` seconds starts         more text, or ``_on_silence``
+    … not scanned           ``on_error``: ``block`` cuts, ``allow``        ``cut``, or as if nothing was found
+                            advances
+    ``release``             chunks whose texts are cleared leave           the caller
+    ======================= ============================================== ====================================
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        guards: Sequence[Guard],
+        metrics: Metrics,
+        wake: Callable[..., None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``wake`` is called when there is something to ``scan`` for, though no chunk has come."""
+        self.cut: Cut | None = None
+        self.scanned = False
+        """To the end, by every guard."""
+        self._call = call
+        self._metrics = metrics
+        self._wake = wake
+        self._clock = clock
+        self._streams = call.request.stream
+        self._inspections = [Inspection(guard, "output", metrics, call) for guard in guards]
+        self._limits = [one for one in self._inspections if one.guard.limit is not None]
+        self._exceeded: set[tuple[str, int]] = set()
+        self._scanning = [(one, self._mode(one)) for one in self._inspections if one.guard.limit is None]
+        self._optimistic = any(mode == "optimistic" for _, mode in self._scanning)
+        self.holds = any(self._mode(one) == "hold" for one in self._inspections)
+        """Nothing of a choice leaves before it is complete."""
+        self._choices: dict[int, GuardedChoice] = {}
+        self._passing: list[Chunk] = []
+        """Chunks without a delta."""
+        self._changed: dict[tuple[int, str], TextStream] = {}
+        """Streams, by choice and channel, of which a scan may be due."""
+        self._in_flight: dict[Inspection, tuple[asyncio.Task[Sequence[Finding]], Scan]] = {}
+        self._left_out: set[str] = set()
+        self._usage: Usage | None = None
+        self._envelope: Mapping[str, Json] = {}
+        for inspection in self._inspections:
+            metrics.guard_streams.labels(inspection.guard.name).inc()
+
+    def _mode(self, inspection: Inspection) -> Mode:
+        return inspection.guard.config.stream if self._streams else "hold"
+
+    @property
+    def is_holding(self) -> bool:
+        return any(choice.queue for choice in self._choices.values())
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is held, and no scan is due or in flight."""
+        return not (self._in_flight or self._changed or self.is_holding)
+
+    def feed(self, chunk: Chunk) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        chunk, texts, left_out = scannable(chunk)
+        self._left_out |= left_out
+        self._envelope = chunk.envelope or self._envelope
+        if chunk.delta is None:
+            self._passing.append(chunk)
+            return
+        choice = self._choices.get(chunk.index)
+        if choice is None:
+            choice = self._choices[chunk.index] = GuardedChoice()
+        held = []
+        now = self._clock() if texts else 0.0
+        for channel, path, text in texts:
+            stream = choice.streams.get(channel) or self._open(choice, channel)
+            if stream.unescaping is not None and (plain := stream.unescaping.feed(text)) != text:
+                chunk = replace(chunk, delta=put(chunk.delta, path, plain), logprobs=None)
+                text = plain
+            if stream is not choice.current and (over := choice.switch_to(stream)) is not None:
+                self._changed[chunk.index, over.channel] = over
+            stream.add(text, now)
+            held.append((stream, path, text, stream.end))
+            self._changed[chunk.index, channel] = stream
+            choice.characters += len(text)
+            if self._limits:
+                self._measure(chunk.index, choice, stream)
+        if chunk.finish_reason is not None:
+            self._complete(chunk.index, choice)
+            if held and self._optimistic:  # the text need not wait for the last scan; the end must
+                choice.queue.append(HeldChunk(replace(chunk, finish_reason=None, usage=None), held))
+                chunk, held = replace(chunk, delta={}, logprobs=None), []
+        choice.queue.append(HeldChunk(chunk, held))
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        for index, choice in self._choices.items():
+            self._complete(index, choice)
+
+    async def scan(self) -> None:
+        """Run the scans that are due. ``cut`` is set when one ends the answer."""
+        self._collect()
+        waiting = []
+        changed, self._changed = self._changed, {}
+        for (index, channel), stream in changed.items():
+            complete = self._choices[index].complete
+            for cursor in stream.cursors:
+                last = complete or (stream.over and cursor.mode != "hold")
+                if self.cut is not None:
+                    return
+                if not cursor.is_due(stream.end, last=last):
+                    continue
+                if cursor.inspection in self._in_flight:
+                    self._changed[index, channel] = stream
+                    continue
+                start = cursor.start
+                scan = Scan(index, stream, cursor, stream.text(start), start, stream.end, last)
+                if self._scan_fast(scan):
+                    continue
+                if cursor.mode == "optimistic":
+                    task = asyncio.create_task(self._scan_slowly(scan))
+                    task.add_done_callback(self._wake)
+                    self._in_flight[cursor.inspection] = (task, scan)
+                else:
+                    waiting.append(scan)
+        if waiting and self.cut is None:
+            await at_once(*(self._scan_and_conclude(scan) for scan in waiting))
+        for stream in changed.values():
+            stream.forget()
+
+    def release(self) -> Iterator[Chunk]:
+        """What may leave now, in order. What was cut in the meantime stays."""
+        leaving = self._leaving()
+        held = next(leaving, None)
+        while held is not None:
+            if self._in_flight:
+                self._collect()
+            if self.cut is not None:
+                return
+            chunk = held.released()
+            held = next(leaving, None)
+            chunk.more = held is not None
+            if chunk.delta is not None:
+                choice = self._choices[chunk.index]
+                choice.begun = True
+                choice.finished = choice.finished or chunk.finish_reason is not None
+            yield chunk
+
+    def final_chunks(self) -> list[Chunk]:
+        """The end of an answer that was cut."""
+        cut = self.cut
+        if cut is None:
+            return []
+        open_ = [index for index, choice in self._choices.items() if not choice.finished]
+        begun = self._choices[cut.choice].begun
+        return final_chunks(cut, self._call.request_id, open_, self._envelope, self._usage, begun=begun)
+
+    def stop(self) -> None:
+        """End the scans that are in flight."""
+        for choice in self._choices.values():
+            for stream in choice.streams.values():
+                for cursor in stream.cursors:
+                    cursor.resolve()
+        for task, _ in self._in_flight.values():
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """``stop``, and wait until they have ended."""
+        self.stop()
+        await asyncio.gather(*(task for task, _ in self._in_flight.values()), return_exceptions=True)
+
+    def note(self) -> None:
+        """In the receipt; an answer that was not scanned to its end is never called scanned."""
+        unscanned = any(inspection.unscanned for inspection in self._inspections)
+        self._call.receipt.note(
+            "guard_output",
+            guards={
+                **self._call.receipt.notes.get("guard_output", {}).get("guards", {}),  # those that only flag
+                **{one.guard.name: {**one.facts(), "stream": self._mode(one)} for one in self._inspections},
+            },
+            scanned=self.scanned and not unscanned and self.cut is None,
+        )
+        if self._left_out:
+            self._call.receipt.note("guard_output", left_out=sorted(self._left_out)[:16])
+        if self.cut is not None:
+            self._call.receipt.note("guard_output", cut=self.cut.facts())
+
+    def _open(self, choice: GuardedChoice, channel: str) -> TextStream:
+        cursors = [ScanCursor(*one) for one in self._scanning]
+        stream = TextStream(channel, cursors, is_json=is_json(channel, self._call.request))
+        choice.streams[channel] = stream
+        return stream
+
+    def _complete(self, index: int, choice: GuardedChoice) -> None:
+        choice.complete = True
+        self._changed.update(((index, channel), stream) for channel, stream in choice.streams.items())
+
+    def _leaving(self) -> Iterator[HeldChunk]:
+        passing, self._passing = self._passing, []
+        for chunk in passing:
+            yield HeldChunk(chunk, [])
+        for choice in self._choices.values():
+            if choice.complete or not self.holds:
+                yield from choice.leaving()
+
+    def _scan_fast(self, scan: Scan) -> bool:
+        """Whether the fast check decided it."""
+        if scan.is_long:
+            return False
+        try:
+            verdict = scan.cursor.inspection.quick(scan.text, ORIGIN)
+        except Unscanned as error:
+            self._on_unscanned(scan, error)
+            return True
+        if verdict is None:
+            return False
+        self._conclude(scan, verdict.findings)
+        return True
+
+    async def _scan_slowly(self, scan: Scan) -> Sequence[Finding]:
+        """Raises ``Unscanned``."""
+        inspection = scan.cursor.inspection
+        if scan.is_long:
+            batch = BatchScan(inspection, [(scan.text, ORIGIN)])
+            await batch.look()
+            await batch.decide()
+            return batch.findings[0]
+        return (await inspection.thorough([scan.text], ORIGIN))[0].findings
+
+    async def _scan_and_conclude(self, scan: Scan) -> None:
+        try:
+            findings = await self._scan_slowly(scan)
+        except Unscanned as error:
+            self._on_unscanned(scan, error)
+        else:
+            self._conclude(scan, findings)
+
+    def _collect(self) -> None:
+        """Conclude the scans in flight that have ended."""
+        for inspection, (task, scan) in list(self._in_flight.items()):
+            if not task.done():
+                continue
+            del self._in_flight[inspection]
+            self._changed[scan.choice, scan.stream.channel] = scan.stream
+            try:
+                findings = task.result()
+            except Unscanned as error:
+                self._on_unscanned(scan, error)
+            else:
+                self._conclude(scan, findings)
+
+    def _conclude(self, scan: Scan, findings: Sequence[Finding]) -> None:
+        """Act on what a scan found."""
+        cursor = scan.cursor
+        certain = cursor.conclude(findings, scan.start, scan.end, last=scan.last)
+        if not certain:
+            if cursor.mode == "optimistic" and any(scan.start + one.end >= scan.end for one in findings):
+                loop = asyncio.get_running_loop()
+                cursor.uncertain = loop.call_later(PATIENCE, self._on_silence, scan, findings)
+            return
+        inspection = cursor.inspection
+        inspection.found(cursor.uncounted(certain))
+        if inspection.guard.config.action == "block":
+            first = min(finding.start for finding in certain)
+            self._cut(inspection, "content_filter", scan.choice, scan.stream, first)
+        elif inspection.guard.edits:
+            scan.stream.replace(certain)
+
+    def _on_silence(self, scan: Scan, findings: Sequence[Finding]) -> None:
+        """Nothing came after what was uncertain: it is what it looks like."""
+        if self.cut is None and scan.stream.end == scan.end:
+            self._conclude(replace(scan, last=True), findings)
+            self._wake()
+
+    def _on_unscanned(self, scan: Scan, error: Unscanned) -> None:
+        inspection = scan.cursor.inspection
+        inspection.missed(str(error))
+        if inspection.guard.config.refuses_unjudged:
+            self._cut(inspection, "guard_unavailable", scan.choice, scan.stream, scan.cursor.cleared)
+        else:
+            scan.cursor.advance(scan.end, last=scan.last)
+
+    def _measure(self, index: int, choice: GuardedChoice, stream: TextStream) -> None:
+        for inspection in self._limits:
+            over = choice.characters - (inspection.guard.limit or 0)
+            if over > 0 and (inspection.guard.name, index) not in self._exceeded:
+                self._exceeded.add((inspection.guard.name, index))
+                inspection.found([Finding("length", stream.end - over, stream.end)])
+                if inspection.guard.config.action == "block":
+                    self._cut(inspection, "content_filter", index, stream, stream.end - over)
+
+    def _cut(
+        self, inspection: Inspection, reason: str, index: int, stream: TextStream, position: int
+    ) -> None:
+        """End the answer, because of what begins at ``position`` of ``stream``."""
+        if self.cut is not None:
+            return
+        name = inspection.guard.name
+        leaked = max(stream.released - position, 0)
+        arrived = stream.arrived(position)
+        seconds = self._clock() - arrived if arrived is not None else 0.0
+        seen_at = stream.seen_at(position)
+        self.cut = Cut(inspection.guard, reason, index, stream.channel, seen_at, leaked, seconds)
+        self._metrics.guard_cuts.labels(name).inc()
+        self._metrics.guard_time_to_cut.labels(name).observe(seconds)
+        self._metrics.guard_leaked.labels(name).inc(leaked)

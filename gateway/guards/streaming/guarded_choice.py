@@ -1,0 +1,104 @@
+"""One choice of an answer under guard: its texts, and the chunks that wait for them to be cleared."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gateway.guards.actions.deltas import delta_of, delta_texts, is_whole
+from gateway.guards.actions.native import Path
+from gateway.guards.actions.texts import put
+from gateway.guards.streaming.text_stream import TextStream
+from gateway.types import Chunk
+
+_LARGE = 64
+"""Characters of a chunk that may leave in parts."""
+
+
+@dataclass(slots=True)
+class HeldChunk:
+    """A chunk that has come and not left."""
+
+    chunk: Chunk
+    texts: list[tuple[TextStream, Path, str, int]]
+    """Its texts: to which stream each belongs, its path in the delta, the text, and where it ends in the stream."""
+
+    def is_free(self) -> bool:
+        return all(stream.free() >= end for stream, _, _, end in self.texts)
+
+    def released(self) -> Chunk:
+        """As the client is to see it. To be called once, in order."""
+        delta = self.chunk.delta
+        for stream, path, text, _ in self.texts:
+            fresh = stream.release(text)
+            if fresh != text:
+                delta = put(delta, path, fresh)
+        return self.chunk if delta is self.chunk.delta else replace(self.chunk, delta=delta, logprobs=None)
+
+    def split(self) -> HeldChunk | None:
+        """The part of a large chunk that may leave, if any; this becomes the rest."""
+        if len(self.texts) != 1:
+            return None
+        stream, path, text, end = self.texts[0]
+        free = stream.free() - (end - len(text))
+        if free <= 0 or len(text) <= _LARGE or is_whole(stream.channel):
+            return None
+        chunk = self.chunk
+        part = replace(chunk, delta=put(chunk.delta, path, text[:free]), finish_reason=None, logprobs=None)
+        part.usage = None
+        rest = delta_of(stream.channel, text[free:])
+        self.chunk = replace(chunk, delta=rest, logprobs=None)
+        self.texts = [(stream, delta_texts(rest)[0].path, text[free:], end)]
+        return HeldChunk(part, [(stream, path, text[:free], end - len(text) + free)])
+
+
+@dataclass(slots=True)
+class GuardedChoice:
+    """Its streams by channel, and its chunks in order."""
+
+    streams: dict[str, TextStream] = field(default_factory=dict)
+    queue: deque[HeldChunk] = field(default_factory=deque)
+    current: TextStream | None = None
+    """The text that grew last."""
+    characters: int = 0
+    complete: bool = False
+    """No more text is expected."""
+    begun: bool = False
+    """The client has seen a chunk of it."""
+    finished: bool = False
+    """The client has seen its end."""
+
+    def switch_to(self, stream: TextStream) -> TextStream | None:
+        """``stream`` grows now; returns the text that is over with that.
+
+        Thoughts are over where content begins, and a call where the next one does: else the end of each would hold
+        back all that follows it. Should a server alternate between them after all, each part was scanned by itself
+        once, and from then on the text waits for the end of the answer.
+        """
+        before, self.current = self.current, stream
+        if stream.over:
+            stream.over = False
+            stream.resumed = True
+        if before is None or before.resumed:
+            return None
+        before.over = True
+        return before
+
+    def leaving(self) -> Iterator[HeldChunk]:
+        """Takes from the queue what may leave."""
+        queue = self.queue
+        while queue:
+            held = queue[0]
+            if held.chunk.finish_reason is not None and not self._is_final():
+                return
+            if not held.is_free():
+                if (part := held.split()) is not None:
+                    yield part
+                return
+            yield queue.popleft()
+
+    def _is_final(self) -> bool:
+        return all(
+            cursor.final == stream.end for stream in self.streams.values() for cursor in stream.cursors
+        )
