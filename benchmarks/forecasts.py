@@ -24,9 +24,9 @@ from itertools import count
 from pathlib import Path
 
 from gateway.admission import gate
-from gateway.admission.gate import Entry
+from gateway.admission.gate import Admission
 from gateway.admission.pool import Pools
-from gateway.admission.shedding import Standings
+from gateway.admission.shedding import TierRules
 from gateway.errors import Overloaded
 from gateway.policy.schema import Policy
 from gateway.types import Call, Candidate, ChatRequest, Demand, Principal, Receipt
@@ -54,7 +54,7 @@ class Run:
     refused: list[int] = field(default_factory=list)
     """Numbers of the requests, in order, that were refused when they came."""
     admitted: int = 0
-    late: int = 0
+    timeout_error: int = 0
     fate: str = ""
     """Of the request that was let in after all."""
 
@@ -71,7 +71,7 @@ def arrivals(kind: str, seconds: float, chance: random.Random) -> Iterator[float
 
 
 def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
-    chance, now, found, standings = random.Random(7), [0.0], Run(), Standings()
+    chance, now, found, tier_rules = random.Random(7), [0.0], Run(), TierRules()
     pools = Pools(clock=lambda: now[0])
     pools.update(POLICY)
     number = count()
@@ -79,12 +79,14 @@ def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
     for i, at in enumerate(arrivals(kind, seconds, chance)):
         length = max(1, round(chance.expovariate(1 / MEAN)))
         heapq.heappush(events, (at, next(number), "comes", (i, length)))
-    waiting: dict[int, tuple[Entry, Call, int]] = {}
+    waiting: dict[int, tuple[Admission, Call, int]] = {}
 
-    def starts(i: int, entry: Entry, call: Call, length: int) -> None:
+    def starts(i: int, admission: Admission, call: Call, length: int) -> None:
         if i == let_in:
             found.fate = "served"
-        heapq.heappush(events, (now[0] + FIRST + TOKEN * length, next(number), "ends", (entry, call, length)))
+        heapq.heappush(
+            events, (now[0] + FIRST + TOKEN * length, next(number), "ends", (admission, call, length))
+        )
 
     while events and not found.fate:
         now[0], _, what, who = heapq.heappop(events)
@@ -92,36 +94,36 @@ def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
             i, length = who  # type: ignore[misc]
             call = _call(length if caps == "true" else MEAN, now[0])
             try:
-                entry = gate.enter(call, pools, standings)
+                admission = gate.admit(call, pools, tier_rules)
             except Overloaded:
                 found.refused.append(i)
                 if i != let_in:
                     continue
                 pool = pools.of("up")
-                place = pool.take("pro", gate.ALWAYS, "t", PROMPT + call.demand.expected)  # type: ignore[union-attr]
-                entry = Entry(pool, place, now[0], place.position, 0.0, now[0] + MAX_WAIT, 0.0)
+                lease = pool.acquire("pro", gate.UNLIMITED, "t", PROMPT + call.demand.expected)  # type: ignore[union-attr]
+                admission = Admission(pool, lease, now[0], lease.position, 0.0, now[0] + MAX_WAIT, 0.0)
             found.admitted += i >= KNOWN
-            if entry.place.held:
-                starts(i, entry, call, length)
+            if admission.lease.is_granted:
+                starts(i, admission, call, length)
             else:
-                waiting[i] = entry, call, length
-                heapq.heappush(events, (entry.until, next(number), "is late", i))
+                waiting[i] = admission, call, length
+                heapq.heappush(events, (admission.expires, next(number), "is late", i))
         elif what == "ends":
-            entry, call, length = who  # type: ignore[misc]
-            entry.learn(call, now[0] - TOKEN * length, length + 1)
-            entry.place.used(PROMPT + length)
-            entry.place.release()
+            admission, call, length = who  # type: ignore[misc]
+            admission.completed(call, now[0] - TOKEN * length, length + 1)
+            admission.lease.correct_tokens(PROMPT + length)
+            admission.lease.release()
         elif who in waiting:
-            entry, call, _ = waiting[who]  # type: ignore[index]
-            found.late += who >= KNOWN  # type: ignore[operator]
+            admission, call, _ = waiting[who]  # type: ignore[index]
+            found.timeout_error += who >= KNOWN  # type: ignore[operator]
             found.fate = "late" if who == let_in else ""
             del waiting[who]  # type: ignore[arg-type]
-            entry.pool.speeds.learn_wait("pro", entry.expected, entry.waited)
-            entry.place.release()
-        for i in [i for i, (entry, _, _) in waiting.items() if entry.place.held]:
-            entry, call, length = waiting.pop(i)
-            entry.pool.speeds.learn_wait("pro", entry.expected, entry.waited)
-            starts(i, entry, call, length)
+            admission.pool.speed.observe_wait("pro", admission.expected_wait, admission.waited)
+            admission.lease.release()
+        for i in [i for i, (admission, _, _) in waiting.items() if admission.lease.is_granted]:
+            admission, call, length = waiting.pop(i)
+            admission.pool.speed.observe_wait("pro", admission.expected_wait, admission.waited)
+            starts(i, admission, call, length)
     return found
 
 
@@ -151,7 +153,7 @@ def measure(kind: str, caps: str, seconds: float, samples: int) -> dict[str, flo
         "lengths": caps,
         "refused": len(whole.refused),
         "wrong": fates.count("served") / len(fates) if fates else 0.0,
-        "late": whole.late / max(1, whole.admitted),
+        "late": whole.timeout_error / max(1, whole.admitted),
     }
 
 

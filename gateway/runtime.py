@@ -16,7 +16,7 @@ import httpx
 from pydantic import SecretStr
 
 from gateway.admission.pool import Pools
-from gateway.admission.shedding import renew
+from gateway.admission.shedding import update_terms
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_state import EngineState
@@ -198,7 +198,7 @@ class Generations:
             before=before.authenticator if before else None,
         )
         self._pools.update(policy)
-        renew(policy, self._pools)
+        update_terms(policy, self._pools)
         caches = Caches.open(
             policy,
             is_time_sensitive=is_time_sensitive,
@@ -353,7 +353,7 @@ class Generations:
         return EngineState(
             config.base_url,
             transport,
-            lambda figures: self._pools.tell(name, figures),
+            lambda figures: self._pools.update_engine(name, figures),
             on_return=lambda: self._backend_recovered(name),
         ).start()
 

@@ -1,1 +1,1 @@
-"""Who is let in to a backend, when, and who is told at once that it is no use to wait."""
+"""Admission to a backend: concurrency limits, fair queues, predicted waits, load shedding."""

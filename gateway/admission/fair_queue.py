@@ -1,15 +1,13 @@
-"""The line in front of a backend: weighted fair queueing in two levels, tiers by weight and tenants by tokens.
+"""The queue in front of a backend: weighted fair queueing in two levels, tiers by weight and tenants by tokens.
 
 Self-clocked fair queueing (Golestani, "A self-clocked fair queueing scheme for broadband applications", INFOCOM
-1994): what is first in a flow is finished at the virtual time ``start + cost / weight``; the least such tag is served
-next, and virtual time jumps to it. A flow that was idle starts at the present virtual time, so it saves nothing up.
-While two flows both wait, what they are served in relation to their weights differs by no more than one request of
-each. The flows are the tiers and, inside a tier, its tenants with equal weights. A tenant's requests keep their order.
+1994): the first request of a flow finishes at the virtual time ``start + tokens / weight``; the least such tag is
+served next, and virtual time jumps to it. A flow that was idle starts at the present virtual time: idling earns no
+credit. While two flows both wait, their service by weight differs by no more than one request of each. The flows are
+the tiers and, inside a tier, its tenants with equal weights. A tenant's requests keep their order.
 
-A cost is an estimate. What a request that stood here really came to is told afterwards (``correct``), and changes the
-account of its tier and its tenant, so that in the long run shares follow from what was used.
-
-The queue is told the time and reads no clock. Costs are whole tokens, at least 1.
+A request's tokens are an estimate, at least 1. What it really used is entered afterwards (``correct``), so that in the
+long run shares follow from usage. The queue reads no clock: callers pass the time.
 """
 
 from __future__ import annotations
@@ -22,265 +20,274 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-MOST_OWING = 10_000
+MAX_DEBTORS = 10_000
 """Tiers and tenants."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How a tier is treated. ``ageing`` is in seconds: a request that has waited so long counts twice its weight."""
+class QueueTerms:
+    """How a tier is served. ``ageing`` is in seconds: a request that has waited so long has twice its weight."""
 
     weight: float = 1.0
     ageing: float = float("inf")
-    below: float = 1.0
-    """It is served only while less than this share of the backend is taken; 1 is whenever there is room."""
+    max_utilization: float = 1.0
+    """It is served only while less than this share of the backend is in use; 1: whenever there is capacity."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[T]):
-    """One request in line."""
+    """One queued request."""
 
     item: T
-    cost: int
+    tokens: int
     since: float
     number: int
-    lane: _Lane[T]
-    tenant: _Tenant[T]
+    tier_queue: _TierQueue[T]
+    tenant: _TenantQueue[T]
 
 
 class FairQueue(Generic[T]):
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane[T]] = {}
-        self._virtual = 0.0
+        self._tiers: dict[str, _TierQueue[T]] = {}
+        self._virtual_time = 0.0
         self._numbers = count()
         self._length = 0
-        self.cost = 0
-        """Of all that wait, in tokens."""
-        self._owed: dict[tuple[str, str], float] = {}
-        """By tiers (with no tenant) and tenants that have nobody in line: what they used beyond their estimates."""
+        self.tokens = 0
+        """Of all that wait."""
+        self._debts: dict[tuple[str, str], float] = {}
+        """Tokens used beyond their estimates, by tier (with no tenant) and tenant that have nothing queued."""
 
     def __len__(self) -> int:
         return self._length
 
     def length(self, tier: str) -> int:
-        lane = self._lanes.get(tier)
-        return lane.length if lane is not None else 0
+        tier_queue = self._tiers.get(tier)
+        return tier_queue.length if tier_queue is not None else 0
 
-    def push(self, tier: str, terms: Terms, tenant: str, cost: int, now: float, item: T) -> Waiter[T]:
-        """Stand in line. ``terms`` hold from now on for all that wait in this tier."""
-        lane = self._lanes.get(tier)
-        if lane is None:
-            lane = self._lanes[tier] = _Lane(tier, terms, self._virtual + self._owed.pop((tier, ""), 0.0))
-        lane.terms = terms
-        owed = self._owed.pop((tier, tenant), 0.0) if tenant not in lane.tenants else 0.0
-        waiter = lane.push(tenant, cost, now, next(self._numbers), item, owed)
+    def push(self, tier: str, terms: QueueTerms, tenant: str, tokens: int, now: float, item: T) -> Waiter[T]:
+        """Queue a request. ``terms`` hold from now on for all that wait in this tier."""
+        tier_queue = self._tiers.get(tier)
+        if tier_queue is None:
+            tier_queue = self._tiers[tier] = _TierQueue(
+                tier, terms, self._virtual_time + self._debts.pop((tier, ""), 0.0)
+            )
+        tier_queue.terms = terms
+        debt = self._debts.pop((tier, tenant), 0.0) if tenant not in tier_queue.tenants else 0.0
+        waiter = tier_queue.push(tenant, tokens, now, next(self._numbers), item, debt)
         self._length += 1
-        self.cost += cost
+        self.tokens += tokens
         return waiter
 
-    def renew(self, terms_of: Callable[[str], Terms]) -> None:
-        """Other terms hold for all that wait, by tier."""
-        for lane in self._lanes.values():
-            lane.terms = terms_of(lane.tier)
+    def update_terms(self, terms_of: Callable[[str], QueueTerms]) -> None:
+        """Apply other terms, by tier, to all that wait."""
+        for tier_queue in self._tiers.values():
+            tier_queue.terms = terms_of(tier_queue.tier)
 
-    def head(self, now: float, taken: float = 0.0) -> Waiter[T] | None:
-        """Who is next, with the share ``taken`` of the backend. Whoever does not fit yet must be waited for: to serve
-        another first would let the small ones overtake a big one for ever.
+    def head(self, now: float, utilization: float = 0.0) -> Waiter[T] | None:
+        """The next request while the share ``utilization`` of the backend is in use. One that does not fit yet blocks
+        those behind it: otherwise small requests would overtake a big one for ever.
         """
         best, least = None, float("inf")
-        for lane in self._lanes.values():
-            if lane.terms.below >= 1.0 or taken < lane.terms.below or not taken:
-                finish = lane.finish(now)
+        for tier_queue in self._tiers.values():
+            if (
+                tier_queue.terms.max_utilization >= 1.0
+                or utilization < tier_queue.terms.max_utilization
+                or not utilization
+            ):
+                finish = tier_queue.finish(now)
                 if finish < least:
-                    best, least = lane, finish
+                    best, least = tier_queue, finish
         return None if best is None else best.head
 
     def take(self, waiter: Waiter[T], now: float) -> None:
         """``waiter``, which is the ``head``, is served."""
-        lane = waiter.lane
-        self._virtual = lane.start = max(self._virtual, lane.finish(now))
-        lane.serve(waiter)
-        self._left(waiter)
+        tier_queue = waiter.tier_queue
+        self._virtual_time = tier_queue.start = max(self._virtual_time, tier_queue.finish(now))
+        tier_queue.serve(waiter)
+        self._removed(waiter)
 
-    def correct(self, tier: str, terms: Terms, tenant: str, more: int) -> None:
-        """One that was served cost ``more`` than its estimate, or less.
+    def correct(self, tier: str, terms: QueueTerms, tenant: str, more: int) -> None:
+        """One that was served used ``more`` tokens than its estimate, or fewer.
 
-        Who has nobody in line just now owes what was more, for as long as others stand here; what was less is
-        forgotten with all else that an idle flow might save up.
+        A flow with nothing queued owes the excess for as long as others wait; fewer earn it no credit.
         """
         if not more or not self._length:
             return
-        lane = self._lanes.get(tier)
-        if lane is not None:
-            lane.start += more / lane.terms.weight
+        tier_queue = self._tiers.get(tier)
+        if tier_queue is not None:
+            tier_queue.start += more / tier_queue.terms.weight
         else:
-            self._owe((tier, ""), more / terms.weight)
-        if lane is None or not lane.correct(tenant, more):
-            self._owe((tier, tenant), more)
+            self._add_debt((tier, ""), more / terms.weight)
+        if tier_queue is None or not tier_queue.correct(tenant, more):
+            self._add_debt((tier, tenant), more)
 
-    def _owe(self, flow: tuple[str, str], more: float) -> None:
-        owed = self._owed.get(flow, 0.0) + more
-        if owed <= 0:
-            self._owed.pop(flow, None)
-        elif flow in self._owed or len(self._owed) < MOST_OWING:
-            self._owed[flow] = owed
+    def _add_debt(self, flow: tuple[str, str], more: float) -> None:
+        debt = self._debts.get(flow, 0.0) + more
+        if debt <= 0:
+            self._debts.pop(flow, None)
+        elif flow in self._debts or len(self._debts) < MAX_DEBTORS:
+            self._debts[flow] = debt
 
     def remove(self, waiter: Waiter[T]) -> None:
-        """``waiter`` does not want to wait any longer, and leaves those behind it no worse off."""
-        waiter.lane.remove(waiter)
-        self._left(waiter)
+        """``waiter`` gives up; those behind it are no worse off."""
+        waiter.tier_queue.remove(waiter)
+        self._removed(waiter)
 
-    def _left(self, waiter: Waiter[T]) -> None:
+    def _removed(self, waiter: Waiter[T]) -> None:
         self._length -= 1
-        self.cost -= waiter.cost
-        if not waiter.lane.length:
-            del self._lanes[waiter.lane.tier]
+        self.tokens -= waiter.tokens
+        if not waiter.tier_queue.length:
+            del self._tiers[waiter.tier_queue.tier]
         if not self._length:
-            self._virtual = 0.0
-            self._owed.clear()
+            self._virtual_time = 0.0
+            self._debts.clear()
 
-    def cost_ahead(self, waiter: Waiter[T]) -> int:
+    def tokens_ahead(self, waiter: Waiter[T]) -> int:
         """Tokens that are likely to be served before ``waiter``, if nobody else comes."""
-        own = waiter.tenant.cost_before(waiter)
-        return self._ahead(waiter.lane, waiter.lane.terms, own, waiter.tenant.cost, waiter.cost)
+        own = waiter.tenant.tokens_before(waiter)
+        return self._ahead(
+            waiter.tier_queue, waiter.tier_queue.terms, own, waiter.tenant.tokens, waiter.tokens
+        )
 
-    def cost_ahead_of_new(self, tier: str, terms: Terms, tenant: str, cost: int) -> int:
-        """As ``cost_ahead``, for a request that might come to stand in line now."""
-        lane = self._lanes.get(tier)
-        line = lane.tenants.get(tenant) if lane is not None else None
-        own = line.cost if line is not None else 0
-        return self._ahead(lane, terms, own, own, cost)
+    def tokens_ahead_of_new(self, tier: str, terms: QueueTerms, tenant: str, tokens: int) -> int:
+        """As ``tokens_ahead``, for a request that would be queued now."""
+        tier_queue = self._tiers.get(tier)
+        tenant_queue = tier_queue.tenants.get(tenant) if tier_queue is not None else None
+        own = tenant_queue.tokens if tenant_queue is not None else 0
+        return self._ahead(tier_queue, terms, own, own, tokens)
 
-    def line(self, tier: str, tenant: str) -> Sequence[Waiter[T]]:
-        """A tenant's own, first come first served."""
-        lane = self._lanes.get(tier)
-        line = lane.tenants.get(tenant) if lane is not None else None
-        return line.line if line is not None else ()
+    def waiters_of(self, tier: str, tenant: str) -> Sequence[Waiter[T]]:
+        """One tenant's, in order."""
+        tier_queue = self._tiers.get(tier)
+        own = tier_queue.tenants.get(tenant) if tier_queue is not None else None
+        return own.waiters if own is not None else ()
 
     def position(self, waiter: Waiter[T]) -> int:
-        """1 is next. An estimate: it knows the waiter's own line exactly, and the others by their tokens."""
-        others = self.cost_ahead(waiter) - waiter.tenant.cost_before(waiter)
-        ahead = waiter.tenant.index(waiter) + round(others * self._length / self.cost)
+        """1 is next. Exact among the tenant's own requests, estimated by tokens among the others."""
+        others = self.tokens_ahead(waiter) - waiter.tenant.tokens_before(waiter)
+        ahead = waiter.tenant.index(waiter) + round(others * self._length / self.tokens)
         return min(ahead + 1, self._length)
 
-    def _ahead(self, lane: _Lane[T] | None, terms: Terms, own: int, backlog: int, cost: int) -> int:
-        """Served as a fluid: while ``own + cost`` of a tenant passes, every other one in its tier gets as much at
-        most, and every other tier as much as the weights say.
+    def _ahead(
+        self, tier_queue: _TierQueue[T] | None, terms: QueueTerms, own: int, backlog: int, tokens: int
+    ) -> int:
+        """In the fluid model: while ``own + tokens`` of a tenant are served, every other one in its tier gets as many
+        at most, and every other tier as many as the weights give it.
         """
         ahead = own
-        if lane is not None:
-            ahead += lane.served_within(own + cost) - min(backlog, own + cost)
-        tier_passes = (ahead + cost) / terms.weight
+        if tier_queue is not None:
+            ahead += tier_queue.served_within(own + tokens) - min(backlog, own + tokens)
+        tier_passes = (ahead + tokens) / terms.weight
         return ahead + sum(
-            min(other.cost, int(tier_passes * other.terms.weight))
-            for other in self._lanes.values()
-            if other is not lane and other.terms.below >= terms.below
+            min(other.tokens, int(tier_passes * other.terms.weight))
+            for other in self._tiers.values()
+            if other is not tier_queue and other.terms.max_utilization >= terms.max_utilization
         )
 
 
 @dataclass(slots=True, eq=False)
-class _Lane(Generic[T]):
-    """The line of one tier. It has at least one waiter, but for the moment of the first one's arrival."""
+class _TierQueue(Generic[T]):
+    """The queue of one tier. It is dropped when it is empty."""
 
     tier: str
-    terms: Terms
+    terms: QueueTerms
     start: float
     length: int = 0
-    cost: int = 0
-    tenants: dict[str, _Tenant[T]] = field(default_factory=dict)
-    virtual: float = 0.0
-    order: list[tuple[float, int, _Tenant[T]]] = field(default_factory=list)
-    """Each tenant once, by the tag and the number of its first waiter; sorted."""
+    tokens: int = 0
+    tenants: dict[str, _TenantQueue[T]] = field(default_factory=dict)
+    virtual_time: float = 0.0
+    order: list[tuple[float, int, _TenantQueue[T]]] = field(default_factory=list)
+    """Each tenant once, by its ``key``; sorted."""
     backlogs: list[int] = field(default_factory=list)
-    """The tenants' costs, sorted."""
+    """The tenants' tokens, sorted."""
 
     @property
     def head(self) -> Waiter[T]:
-        return self.order[0][2].line[0]
+        return self.order[0][2].waiters[0]
 
     def finish(self, now: float) -> float:
         head = self.head
-        return self.start + head.cost / (self.terms.weight * (1.0 + (now - head.since) / self.terms.ageing))
+        return self.start + head.tokens / (self.terms.weight * (1.0 + (now - head.since) / self.terms.ageing))
 
-    def push(self, name: str, cost: int, now: float, number: int, item: T, owed: float = 0.0) -> Waiter[T]:
+    def push(self, name: str, tokens: int, now: float, number: int, item: T, debt: float = 0.0) -> Waiter[T]:
         tenant = self.tenants.get(name)
         if tenant is None:
-            tenant = self.tenants[name] = _Tenant(name, self.virtual + owed)
+            tenant = self.tenants[name] = _TenantQueue(name, self.virtual_time + debt)
         else:
-            self._forget(tenant)
-        waiter = Waiter(item, cost, now, number, self, tenant)
-        tenant.line.append(waiter)
-        tenant.costs.append(cost)
-        tenant.cost += cost
-        self._enter(tenant)
+            self._unlink(tenant)
+        waiter = Waiter(item, tokens, now, number, self, tenant)
+        tenant.waiters.append(waiter)
+        tenant.token_counts.append(tokens)
+        tenant.tokens += tokens
+        self._link(tenant)
         self.length += 1
-        self.cost += cost
+        self.tokens += tokens
         return waiter
 
     def correct(self, name: str, more: int) -> bool:
-        """Whether the tenant is here."""
+        """Whether the tenant has anything queued."""
         tenant = self.tenants.get(name)
         if tenant is None:
             return False
-        self._forget(tenant)
+        self._unlink(tenant)
         tenant.start += more
-        self._enter(tenant)
+        self._link(tenant)
         return True
 
     def serve(self, waiter: Waiter[T]) -> None:
-        self.virtual = self.order[0][0]
-        self.remove(waiter, self.virtual)
+        self.virtual_time = self.order[0][0]
+        self.remove(waiter, self.virtual_time)
 
     def remove(self, waiter: Waiter[T], start: float | None = None) -> None:
-        """``start`` is the tenant's new one, if it moves on."""
+        """``start`` is the tenant's new start tag, if it was served."""
         tenant = waiter.tenant
-        self._forget(tenant)
+        self._unlink(tenant)
         if start is not None:
             tenant.start = start
         at = tenant.index(waiter)
-        del tenant.line[at], tenant.costs[at]
-        tenant.cost -= waiter.cost
-        if tenant.line:
-            self._enter(tenant)
+        del tenant.waiters[at], tenant.token_counts[at]
+        tenant.tokens -= waiter.tokens
+        if tenant.waiters:
+            self._link(tenant)
         else:
             del self.tenants[tenant.name]
         self.length -= 1
-        self.cost -= waiter.cost
+        self.tokens -= waiter.tokens
 
-    def served_within(self, cost: int) -> int:
-        """Tokens that pass until each tenant has had ``cost`` of them, or all that it wants."""
-        small = bisect_right(self.backlogs, cost)
-        return sum(self.backlogs[:small]) + cost * (len(self.backlogs) - small)
+    def served_within(self, tokens: int) -> int:
+        """Tokens served until each tenant has had ``tokens``, or all that it has queued."""
+        small = bisect_right(self.backlogs, tokens)
+        return sum(self.backlogs[:small]) + tokens * (len(self.backlogs) - small)
 
-    def _enter(self, tenant: _Tenant[T]) -> None:
-        insort(self.order, tenant.entry)
-        insort(self.backlogs, tenant.cost)
+    def _link(self, tenant: _TenantQueue[T]) -> None:
+        insort(self.order, tenant.key)
+        insort(self.backlogs, tenant.tokens)
 
-    def _forget(self, tenant: _Tenant[T]) -> None:
-        del self.order[bisect_left(self.order, tenant.entry)]
-        del self.backlogs[bisect_left(self.backlogs, tenant.cost)]
+    def _unlink(self, tenant: _TenantQueue[T]) -> None:
+        del self.order[bisect_left(self.order, tenant.key)]
+        del self.backlogs[bisect_left(self.backlogs, tenant.tokens)]
 
 
 @dataclass(slots=True, eq=False)
-class _Tenant(Generic[T]):
-    """One tenant's line in a tier, first come first served. ``costs`` runs beside it, to be summed quickly."""
+class _TenantQueue(Generic[T]):
+    """One tenant's queue in a tier, first come first served. ``token_counts`` are those of ``waiters``."""
 
     name: str
     start: float
-    line: list[Waiter[T]] = field(default_factory=list)
-    costs: list[int] = field(default_factory=list)
-    cost: int = 0
+    waiters: list[Waiter[T]] = field(default_factory=list)
+    token_counts: list[int] = field(default_factory=list)
+    tokens: int = 0
 
     @property
-    def entry(self) -> tuple[float, int, _Tenant[T]]:
-        # Numbers are unique, so that tenants themselves are never compared.
-        return self.start + self.costs[0], self.line[0].number, self
+    def key(self) -> tuple[float, int, _TenantQueue[T]]:
+        """The finish tag and the number of the first waiter; numbers are unique, so that queues are never compared."""
+        return self.start + self.token_counts[0], self.waiters[0].number, self
 
     def index(self, waiter: Waiter[T]) -> int:
-        return bisect_left(self.line, waiter.number, key=_number)
+        return bisect_left(self.waiters, waiter.number, key=_number)
 
-    def cost_before(self, waiter: Waiter[T]) -> int:
-        return sum(self.costs[: self.index(waiter)])
+    def tokens_before(self, waiter: Waiter[T]) -> int:
+        return sum(self.token_counts[: self.index(waiter)])
 
 
 def _number(waiter: Waiter[T]) -> int:

@@ -1,15 +1,14 @@
-"""The decision about one call at one backend: turned away at once, or given a place, now or when its turn comes."""
+"""Admission of one call to one backend: refused at once, or given a slot, now or when its turn comes."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from gateway.admission.fair_queue import Terms
-from gateway.admission.pool import Place, Pool, Pools
-from gateway.admission.predictor import Forecast, check_in_time
-from gateway.admission.shedding import Standings, shed, spare
-from gateway.admission.timetable import more_exactly
+from gateway.admission.fair_queue import QueueTerms
+from gateway.admission.pool import Pool, Pools, SlotLease
+from gateway.admission.shedding import TierRules, shed, shed_shadow
+from gateway.admission.wait_predictor import Newcomer, check_wait
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
 from gateway.prefixes import alias, sharing
@@ -17,130 +16,139 @@ from gateway.types import Call, Chunk, Chunks
 
 _SHORT = 256
 """Tokens of a prompt below which its length matters little."""
-_AS_MANY = 50
-"""Tokens that take about as long as it takes a whole answer to begin."""
+_FIRST_TOKEN = 50
+"""Tokens that take about as long as the first one of an answer."""
 _SLACK = 0.25
-"""Seconds that are no line at a backend worth speaking of: the network's, and this worker's own."""
-ALWAYS = Terms()
-"""For a backend that knows no limit."""
+"""Seconds of latency that are no sign of a queue at the backend: the network's, and this worker's own."""
+UNLIMITED = QueueTerms()
+"""For a backend without limits."""
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """A call that was let in to a pool, with its place or its claim to one; ``place`` is to be released."""
+class Admission:
+    """A call admitted to a pool, with its lease or its position in the queue; ``lease`` is to be released."""
 
     pool: Pool
-    place: Place
+    lease: SlotLease
     arrived: float
     position: int
-    """Where it had to stand at first; 0 is not at all."""
+    """In the queue at first; 0 where it did not wait."""
     saturation: float
     """Before it came."""
-    until: float
-    """Past it, on the pool's clock, the place would come too late."""
-    expected: float
-    """The wait that the pool's speed alone would mean, in seconds; 0 where it is not known."""
+    expires: float
+    """On the pool's clock: a slot after that would come too late."""
+    expected_wait: float
+    """By the pool's throughput alone, in seconds; 0 where it is not known."""
 
     @property
     def waited(self) -> float:
-        granted = self.place.granted
+        granted = self.lease.granted_at
         return (self.pool.clock() if granted is None else granted) - self.arrived
 
-    def begins(self, call: Call) -> float:
-        """The answer begins now. Gives when that is, on the pool's clock."""
+    async def wait(self, call: Call, *, quiet: float, interval: float) -> Chunks:
+        """Until the lease is granted. A streaming client gets a comment with its position after ``quiet`` seconds,
+        and every ``interval`` from then on. Raises ``Overloaded`` when the time is up.
+        """
+        pause = quiet if call.request.stream else float("inf")
+        while True:
+            left = self.expires - self.pool.clock()
+            granted = await self.lease.wait(min(left, pause))
+            if granted or left <= pause:
+                break
+            wait = self.lease.expected_wait
+            seconds = "" if wait is None else f" wait={wait:.1f}s"
+            yield Chunk(comment=f"queued position={self.lease.position}{seconds}")
+            pause = interval
+        self.pool.speed.observe_wait(call.principal.tier, self.expected_wait, self.waited)
+        if not granted:
+            raise self._timeout(call)
+
+    def first_token(self, call: Call) -> float:
+        """The answer begins now. Returns when that is, on the pool's clock."""
         now = self.pool.clock()
-        if call.request.stream and self.place.granted is not None:
-            self.pool.answered(self.place, self._kind(call), now - self.place.granted + _SLACK)
+        if call.request.stream and self.lease.granted_at is not None:
+            self.pool.on_first_token(self.lease, _kind(call), now - self.lease.granted_at + _SLACK)
         return now
 
-    def _kind(self, call: Call) -> Hashable:
-        """Of requests that take alike where nothing is in their way."""
-        target = call.target.model if call.target is not None else ""
-        size = 0 if call.demand is None else (call.demand.prompt // _SHORT).bit_length()
-        return target, call.request.stream, size
-
-    def learn(self, call: Call, first_token: float | None, completion: int) -> None:
-        """The call has come to its end now, its first token at ``first_token`` on the pool's clock."""
-        if self.place.granted is None:
+    def completed(self, call: Call, first_token: float | None, completion: int) -> None:
+        """The answer of ``completion`` tokens is complete, its first token at ``first_token`` on the pool's clock."""
+        granted, speed = self.lease.granted_at, self.pool.speed
+        if granted is None:
             return
-        # A whole answer comes at once: when its first token was there, nobody saw.
-        seen = first_token is not None and call.request.stream
-        expected = self.place.service
+        seconds = self.pool.clock() - granted
+        expected = self.lease.service
         if expected is None and call.demand is not None:
-            expected = self.pool.speeds.expected_service(call.demand)
+            expected = speed.expected_service(call.demand)
         if expected is not None:
-            self.pool.speeds.learn_service(expected, self.pool.clock() - self.place.granted)
-        self.pool.speeds.learn(
-            cost=self.place.cost,
-            share=self.place.share,
-            seconds=self.pool.clock() - self.place.granted,
-            first_token=first_token - self.place.granted if seen and first_token is not None else None,
+            speed.observe_service(expected, seconds)
+        # An answer that is not streamed comes in one piece: its first token was not seen.
+        seen = first_token is not None and call.request.stream
+        speed.observe(
+            tokens=self.lease.tokens,
+            share=self.lease.share,
+            seconds=seconds,
+            first_token=first_token - granted if seen and first_token is not None else None,
             completion=completion,
         )
         if not call.request.stream:
-            seconds = (self.pool.clock() - self.place.granted + _SLACK) / (completion + _AS_MANY)
-            self.pool.answered(self.place, self._kind(call), seconds)
+            per_token = (seconds + _SLACK) / (completion + _FIRST_TOKEN)
+            self.pool.on_first_token(self.lease, _kind(call), per_token)
 
-    def late(self, call: Call) -> Overloaded:
-        """The error for a call whose place did not come in time."""
-        waited, tier = self.waited, call.principal.tier
+    def _timeout(self, call: Call) -> Overloaded:
+        waited, tier, lease = self.waited, call.principal.tier, self.lease
         wait = self.pool.expected_wait_of_new(
-            tier, self.place.terms, call.principal.tenant, self.place.cost, self.place.answers
+            tier, lease.terms, call.principal.tenant, lease.tokens, lease.answers
         )
         if wait is not None:
-            wait *= self.pool.speeds.delay(tier)
+            wait *= self.pool.speed.wait_factor(tier)
         return Overloaded(
-            f"Backend '{self.pool.name}' had no place for this request within {waited:.3g} s. Try again later.",
+            f"Backend '{self.pool.name}' had no free slot for this request within {waited:.3g} s. Try again later.",
             code="queue_timeout",
             retry_after=max(1.0, waited if wait is None else wait - waited),
         )
 
 
-def enter(call: Call, pools: Pools, standings: Standings) -> Entry:
-    """Stand in line at the call's candidate. Raises ``Overloaded`` where that is no use, ``TooManyAnswers`` for more
-    than all of its places.
+def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
+    """Take a slot of the call's candidate, or a position in its queue. Raises ``Overloaded`` where the wait would be
+    too long, ``TooManyAnswers`` for more answers than the backend has slots.
 
     A call that comes here because it failed or was not wanted elsewhere is not shed: it has been moved once.
     """
     if call.candidate is None:
         raise Internal("The request reached the queue without a target.")
-    name = call.principal.tier
+    name, tenant = call.principal.tier, call.principal.tenant
     tier = call.policy.tier(name)
     pool = pools.of(call.candidate.target.backend)
     demand = call.demand
-    cost = 1 if demand is None else max(1, demand.prompt + demand.expected)
+    tokens = 1 if demand is None else max(1, demand.prompt + demand.expected)
     answers = call.request.answers
     check_size(call, answers)
-    now = pool.clock()
-    due = due_at(call, tier)
-    stands, saturation, wait, known = ALWAYS, 0.0, 0.0, None
+    now, due = pool.clock(), due_at(call, tier)
+    left = None if due is None else due - now
+    known = None
     if demand is not None and (due is not None or pool.limited):
-        known = pool.speeds.expected_service(demand)
+        known = pool.speed.expected_service(demand)
     service = known or 0.0
-    if pool.limited or pool.speeds.engine is not None:
-        rule, stands = standings.of(call.policy, name)
+    terms, saturation = UNLIMITED, 0.0
+    if pool.limited or pool.speed.engine is not None:
+        rule, terms = rules.of(call.policy, name)
         saturation = pool.saturation
         if call.shadow:
-            spare(pool)
+            shed_shadow(pool)
         elif call.candidate.why == "primary":
             shed(rule, pool)
-    if due is not None or not pool.has_room(cost, stands, answers):
-        if pool.queue.length(name) >= (pools.part(tier.max_queue) or 1):
-            raise _full(pool)
-        wait = pool.expected_wait_of_new(name, stands, call.principal.tenant, cost, answers) or 0.0
-        left = None if due is None else due - now
-        if left is not None and 0 < left < service and not pool.load and pool.speeds.may_probe():
+    wait = 0.0
+    if left is not None or not pool.has_capacity(tokens, terms, answers):
+        if pool.queue.length(name) >= (pools.worker_share(tier.max_queue) or 1):
+            raise queue_full(pool)
+        if left is not None and 0 < left < service and not pool.load and pool.speed.may_probe():
             service = 0.0
-        limit = tier.max_wait if left is None else min(tier.max_wait, left - service)
-        flow = name, stands, call.principal.tenant
-        foreseen = more_exactly(
-            *(wait * pool.speeds.delay(name), pool, flow, cost), answers=answers, service=service, limit=limit
-        )
-        check_in_time(Forecast(foreseen, service), max_wait=tier.max_wait, left=left, backend=pool.name)
-    place = pool.take(name, stands, call.principal.tenant, cost, answers)
-    place.service = known
-    until = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
-    return Entry(pool, place, now, place.position, saturation, until, wait)
+        newcomer = Newcomer(name, terms, tenant, tokens, answers, service)
+        wait = check_wait(pool, newcomer, max_wait=tier.max_wait, left=left)
+    lease = pool.acquire(name, terms, tenant, tokens, answers)
+    lease.service = known
+    expires = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
+    return Admission(pool, lease, now, lease.position, saturation, expires, wait)
 
 
 def check_size(call: Call, answers: int) -> None:
@@ -168,50 +176,35 @@ def due_at(call: Call, tier: Tier) -> float | None:
     return promised if call.deadline is None else min(promised, call.deadline)
 
 
-def hints(call: Call, now: float) -> dict[str, str]:
-    """Headers that tell the bundled engine how to treat the call; nothing for any other backend, whose business it
-    is not.
-    """
+def engine_headers(call: Call, now: float) -> dict[str, str]:
+    """Headers with the call's priority, weight and deadline for the bundled engine; none for any other backend."""
     if call.target is None or not isinstance(call.policy.backends.get(call.target.backend), EngineBackend):
         return {}
     tier = call.policy.tier(call.principal.tier)
-    told = {
+    headers = {
         "x-tollgate-priority": str(tier.priority),
         "x-tollgate-weight": f"{tier.weight:g}",
         "x-tollgate-tenant": alias(call.principal.tenant),
     }
     model = call.candidate.model if call.candidate is not None else call.model
     if (shared := sharing(call.policy, model, call.request)) != "none":
-        told["x-tollgate-prefix-sharing"] = shared
+        headers["x-tollgate-prefix-sharing"] = shared
     due = due_at(call, tier)
     if due is not None:
-        told["x-tollgate-deadline"] = f"{max(0.0, due - now):.3f}"
-    return told
+        headers["x-tollgate-deadline"] = f"{max(0.0, due - now):.3f}"
+    return headers
 
 
-async def wait(call: Call, entry: Entry, *, quiet: float, interval: float) -> Chunks:
-    """Until the place is given. A streaming client is told after ``quiet`` seconds, and every ``interval`` from then
-    on, where it stands. Raises ``Overloaded`` when the time is up.
-    """
-    pause = quiet if call.request.stream else float("inf")
-    speeds, tier = entry.pool.speeds, call.principal.tier
-    while True:
-        left = entry.until - entry.pool.clock()
-        if await entry.place.wait(min(left, pause)):
-            speeds.learn_wait(tier, entry.expected, entry.waited)
-            return
-        if left <= pause:
-            speeds.learn_wait(tier, entry.expected, entry.waited)
-            raise entry.late(call)
-        expected = entry.place.expected_wait
-        told = "" if expected is None else f" wait={expected:.1f}s"
-        yield Chunk(comment=f"queued position={entry.place.position}{told}")
-        pause = interval
+def _kind(call: Call) -> Hashable:
+    """Requests of one kind take equally long at an idle backend."""
+    target = call.target.model if call.target is not None else ""
+    size = 0 if call.demand is None else (call.demand.prompt // _SHORT).bit_length()
+    return target, call.request.stream, size
 
 
-def _full(pool: Pool) -> Overloaded:
+def queue_full(pool: Pool) -> Overloaded:
     return Overloaded(
-        f"Backend '{pool.name}' has as many requests of your tier waiting as may wait. Try again later.",
+        f"Backend '{pool.name}' has a full queue for your tier. Try again later.",
         code="queue_full",
         retry_after=max(1.0, pool.drain_time(1.0) or 0.0),
     )

@@ -1,6 +1,6 @@
-"""A backend's places: how many answers, and how many of their tokens, may be under way at once, and who is next.
+"""A backend's slots: how many answers, and how many tokens, may be in flight at once, and which request is next.
 
-A request takes a place for each answer that it asks for: ``n`` of them are ``n`` requests to whoever computes them.
+A request takes a slot for each answer that it asks for: ``n`` answers are ``n`` sequences to the server.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from gateway.admission.fair_queue import FairQueue, Terms, Waiter
-from gateway.admission.gradient import SILENCE, Gradient
-from gateway.admission.predictor import Speeds
+from gateway.admission.adaptive_limit import SILENCE, AdaptiveLimit
+from gateway.admission.fair_queue import FairQueue, QueueTerms, Waiter
+from gateway.admission.speed import SpeedEstimator
 from gateway.engine_figures import EngineFigures
 from gateway.policy.schema import AnthropicBackend, OpenAIBackend, Policy
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """A request's places at a backend, or its claim to them. Whatever becomes of the request, ``release`` them."""
+class SlotLease:
+    """A request's slots at a backend, or its position in the queue for them. To be released, whatever happens."""
 
     _pool: Pool
-    cost: int
-    terms: Terms
+    tokens: int
+    terms: QueueTerms
     answers: int = 1
-    """It takes a place for each."""
+    """It takes a slot for each."""
     service: float | None = None
-    """Seconds from then on that the request is expected to take; None where nothing is known yet."""
-    granted: float | None = None
-    """When it was given, on the pool's clock."""
-    _waiter: Waiter[Place] | None = None
+    """Expected seconds from dispatch to the last token; None where nothing is known yet."""
+    granted_at: float | None = None
+    """On the pool's clock."""
+    _waiter: Waiter[SlotLease] | None = None
     _flow: tuple[str, str] | None = None
-    """The tier and the tenant on whose account it is, where it had to stand in line."""
-    _woken: asyncio.Future[None] | None = None
+    """Its tier and tenant, where it was queued."""
+    _wakeup: asyncio.Future[None] | None = None
     _released: bool = False
-    _ended: int = 0
+    _finished: int = 0
 
     @property
-    def held(self) -> bool:
-        return self.granted is not None
+    def is_granted(self) -> bool:
+        return self.granted_at is not None
 
     @property
     def position(self) -> int:
-        """In the line, 1 being next; 0 once the place is given."""
+        """In the queue, 1 being next; 0 once granted."""
         return self._pool.queue.position(self._waiter) if self._waiter is not None else 0
 
     @property
@@ -53,235 +53,238 @@ class Place:
         if self._waiter is None:
             return 0.0
         return self._pool.expected_wait(
-            self._pool.queue.cost_ahead(self._waiter), self.cost, self.terms, self.answers
+            self._pool.queue.tokens_ahead(self._waiter), self.tokens, self.terms, self.answers
         )
 
     @property
     def share(self) -> float:
-        """The part of the backend that it takes up."""
-        return self._pool.share(self.cost, self.answers)
+        """The share of the backend that it takes, 0 to 1."""
+        return self._pool.share(self.tokens, self.answers)
 
     async def wait(self, seconds: float) -> bool:
-        """Wait so long at most; True once the place is given."""
-        if not self.held:
+        """Wait so long at most; whether it is granted."""
+        if not self.is_granted:
             loop = asyncio.get_running_loop()
-            self._woken, end = loop.create_future(), loop.time() + seconds
-            while not self.held and (left := end - loop.time()) > 0:
-                await asyncio.wait((self._woken,), timeout=min(left, SILENCE))
-                self._pool.stir()
-        return self.held
+            self._wakeup, end = loop.create_future(), loop.time() + seconds
+            while not self.is_granted and (left := end - loop.time()) > 0:
+                await asyncio.wait((self._wakeup,), timeout=min(left, SILENCE))
+                self._pool.on_waiting()
+        return self.is_granted
 
     def grant(self, now: float) -> None:
         """For the pool alone."""
-        self.granted = now
+        self.granted_at = now
         self._waiter = None
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
-    def stand(self, waiter: Waiter[Place]) -> None:
+    def enqueue(self, waiter: Waiter[SlotLease]) -> None:
         """For the pool alone."""
         self._waiter = waiter
-        self._flow = (waiter.lane.tier, waiter.tenant.name)
+        self._flow = (waiter.tier_queue.tier, waiter.tenant.name)
 
-    def used(self, tokens: int) -> None:
-        """What the request really came to: its tenant's and its tier's next turns come the sooner or later for it."""
+    def correct_tokens(self, tokens: int) -> None:
+        """Replace the estimate by the ``tokens`` that were used, in the accounts of its tenant and tier."""
         if self._flow is not None:
             tier, tenant = self._flow
-            self._pool.queue.correct(tier, self.terms, tenant, tokens - self.cost)
+            self._pool.queue.correct(tier, self.terms, tenant, tokens - self.tokens)
 
     @property
-    def open(self) -> int:
-        """Its answers that are not complete."""
-        return self.answers - self._ended
+    def unfinished(self) -> int:
+        """Answers that are not complete."""
+        return self.answers - self._finished
 
-    def one_ended(self) -> None:
-        """One of its answers is complete, and others are not: its place is given to whoever is next."""
-        if self.held and not self._released and self._ended < self.answers - 1:
-            self._ended += 1
+    def release_one(self) -> None:
+        """One of several answers is complete: its slot goes to the next in the queue."""
+        if self.is_granted and not self._released and self._finished < self.answers - 1:
+            self._finished += 1
             self._pool.in_flight -= 1
-            self._pool.serve()
+            self._pool.grant_next()
 
     def release(self) -> None:
-        """Give the place, or the claim, to whoever is next. Once is enough, more does no harm."""
+        """Give up the slots, or the position in the queue. Idempotent."""
         if self._released:
             return
         self._released = True
         if self._waiter is not None:
             self._pool.queue.remove(self._waiter)
             self._waiter = None
-        elif self.held:
-            self._pool.held.pop(self, None)
-            self._pool.in_flight -= self.open
-            self._pool.tokens -= self.cost
-        self._pool.serve()
+        elif self.is_granted:
+            self._pool.leases.pop(self, None)
+            self._pool.in_flight -= self.unfinished
+            self._pool.tokens_in_flight -= self.tokens
+        self._pool.grant_next()
 
 
 class Pool:
-    """One backend's. It outlives policies: their limits are put in place under the requests that are on their way.
+    """One backend's slots and queue. It outlives policies, whose limits apply to what is in flight.
 
-    ``places`` and ``tokens_limit`` are this worker's part; None is no limit.
+    ``slots`` and ``max_tokens`` are this worker's share; None is no limit.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.name = name
         self.clock = clock
-        self.places: int | None = None
-        self.tokens_limit: int | None = None
+        self.slots: int | None = None
+        self.max_tokens: int | None = None
         self.in_flight = 0
-        """Answers, which is places that are taken."""
-        self.tokens = 0
-        """Of those in flight."""
-        self.queue: FairQueue[Place] = FairQueue()
-        self.speeds = Speeds(clock)
-        self.held: dict[Place, None] = {}
-        """In the order in which they were given."""
-        self._gradient: Gradient | None = None
-        """Where nobody says how much the backend can take."""
+        """Answers, which is slots in use."""
+        self.tokens_in_flight = 0
+        self.queue: FairQueue[SlotLease] = FairQueue()
+        self.speed = SpeedEstimator(clock)
+        self.leases: dict[SlotLease, None] = {}
+        """Those granted, in that order."""
+        self._adaptive: AdaptiveLimit | None = None
+        """Where the policy sets no limit."""
 
     @property
     def limited(self) -> bool:
-        return self.places is not None or self.tokens_limit is not None
+        return self.slots is not None or self.max_tokens is not None
 
-    def limit(self, places: int | None, tokens: int | None, *, adapts: bool = False) -> None:
-        """From now on. What is in flight beyond a smaller limit may finish. What ``adapts`` has places by latency."""
-        self._gradient = (self._gradient or Gradient(self.clock)) if adapts else None
-        if self._gradient is not None:
-            places = self._gradient.limit
-        if (places, tokens) == (self.places, self.tokens_limit):
+    def limit(self, slots: int | None, tokens: int | None, *, adaptive: bool = False) -> None:
+        """Set the limits. What is in flight beyond a smaller one may finish. ``adaptive``: slots by latency."""
+        self._adaptive = (self._adaptive or AdaptiveLimit(self.clock)) if adaptive else None
+        if self._adaptive is not None:
+            slots = self._adaptive.limit
+        if (slots, tokens) == (self.slots, self.max_tokens):
             return
-        self.places, self.tokens_limit = places, tokens
-        self.speeds.forget_throughput()
-        self.serve()
+        self.slots, self.max_tokens = slots, tokens
+        self.speed.reset_throughput()
+        self.grant_next()
 
-    def take(self, tier: str, terms: Terms, tenant: str, cost: int, answers: int = 1) -> Place:
-        """A place, given at once where there is room and nobody is before; otherwise a claim, in line for it."""
-        place = Place(self, cost, terms, answers)
-        if not self.limited or (not self.queue and self._opens(cost, terms, answers)):
-            self._give(place)
+    def acquire(self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int = 1) -> SlotLease:
+        """A lease, granted at once where there is capacity and nobody waits; otherwise queued."""
+        lease = SlotLease(self, tokens, terms, answers)
+        if not self.limited or (not self.queue and self._admits(tokens, terms, answers)):
+            self._grant(lease)
         else:
-            place.stand(self.queue.push(tier, terms, tenant, cost, self.clock(), place))
-            self.serve()
-        return place
+            lease.enqueue(self.queue.push(tier, terms, tenant, tokens, self.clock(), lease))
+            self.grant_next()
+        return lease
 
-    def stir(self) -> None:
-        """Somebody has waited for a while."""
-        if self._gradient is not None and self.queue and self._gradient.grow_in_silence():
-            self.places = self._gradient.limit
-            self.serve()
+    def on_waiting(self) -> None:
+        """A request has waited for a while: an adaptive limit may grow."""
+        if self._adaptive is not None and self.queue and self._adaptive.grow_in_silence():
+            self.slots = self._adaptive.limit
+            self.grant_next()
 
-    def answered(self, place: Place, kind: Hashable, seconds: float) -> None:
-        """It took so long to begin an answer to a request of this kind."""
-        gradient, sent = self._gradient, place.granted
-        if gradient is not None and sent is not None and gradient.learn(kind, seconds, sent, self.in_flight):
-            self.places = gradient.limit
-            self.serve()
+    def on_first_token(self, lease: SlotLease, kind: Hashable, seconds: float) -> None:
+        """An answer to a request of this kind began after ``seconds``."""
+        adaptive, sent = self._adaptive, lease.granted_at
+        if adaptive is not None and sent is not None and adaptive.learn(kind, seconds, sent, self.in_flight):
+            self.slots = adaptive.limit
+            self.grant_next()
 
-    def renew(self, terms_of: Callable[[str], Terms]) -> None:
-        """Other terms hold for those in line, by tier."""
-        self.queue.renew(terms_of)
-        self.serve()
+    def update_terms(self, terms_of: Callable[[str], QueueTerms]) -> None:
+        """Apply other terms, by tier, to all that wait."""
+        self.queue.update_terms(terms_of)
+        self.grant_next()
 
-    def serve(self) -> None:
-        """Give places to those in line while there is room."""
+    def grant_next(self) -> None:
+        """Grant leases from the queue while there is capacity."""
         while self.queue:
             now = self.clock()
-            head = self.queue.head(now, self._taken())
-            if head is None or not self.fits(head.cost, head.item.answers):
+            head = self.queue.head(now, self._utilization())
+            if head is None or not self.fits(head.tokens, head.item.answers):
                 return
             self.queue.take(head, now)
-            self._give(head.item)
+            self._grant(head.item)
 
-    def _give(self, place: Place) -> None:
-        self.in_flight += place.answers
-        self.tokens += place.cost
-        self.held[place] = None
-        place.grant(self.clock())
+    def _grant(self, lease: SlotLease) -> None:
+        self.in_flight += lease.answers
+        self.tokens_in_flight += lease.tokens
+        self.leases[lease] = None
+        lease.grant(self.clock())
 
-    def fits(self, cost: int, answers: int = 1) -> bool:
-        """What is larger than the whole limit runs alone."""
+    def fits(self, tokens: int, answers: int = 1) -> bool:
+        """Whether there is capacity. What is larger than the whole limit runs alone."""
         if not self.in_flight:
             return True
-        if self.places is not None and self.in_flight + answers > self.places:
+        if self.slots is not None and self.in_flight + answers > self.slots:
             return False
-        return self.tokens_limit is None or self.tokens + cost <= self.tokens_limit
+        return self.max_tokens is None or self.tokens_in_flight + tokens <= self.max_tokens
 
-    def _opens(self, cost: int, terms: Terms, answers: int) -> bool:
-        """As ``fits``, for a tier that may be held back."""
-        return self.fits(cost, answers) and (
-            terms.below >= 1.0 or not self.in_flight or self._taken() < terms.below
+    def _admits(self, tokens: int, terms: QueueTerms, answers: int) -> bool:
+        """As ``fits``, for a tier that may not use all of the backend."""
+        return self.fits(tokens, answers) and (
+            terms.max_utilization >= 1.0 or not self.in_flight or self._utilization() < terms.max_utilization
         )
 
-    def has_room(
+    def has_capacity(
         self,
-        cost: int,
-        terms: Terms = Terms(),  # noqa: B008  (it is frozen)
+        tokens: int,
+        terms: QueueTerms = QueueTerms(),  # noqa: B008  (it is frozen)
         answers: int = 1,
     ) -> bool:
-        """Would a request of ``cost`` tokens start at once? Those that are held back for it are not in its way."""
+        """Whether a request would start at once. Waiting requests that may not use this capacity do not count."""
         if not self.limited:
             return True
-        if not self._opens(cost, terms, answers):
+        if not self._admits(tokens, terms, answers):
             return False
-        return not self.queue or self.queue.head(self.clock(), self._taken()) is None
+        return not self.queue or self.queue.head(self.clock(), self._utilization()) is None
 
-    def share(self, cost: int, answers: int = 1) -> float:
-        """The part of the backend that a request of ``cost`` tokens takes; 0 where there is no limit."""
-        of_places = answers / self.places if self.places is not None else 0.0
-        of_tokens = cost / self.tokens_limit if self.tokens_limit is not None else 0.0
-        return min(1.0, max(of_places, of_tokens))
+    def share(self, tokens: int, answers: int = 1) -> float:
+        """The share of the backend that a request takes; 0 where there is no limit."""
+        of_slots = answers / self.slots if self.slots is not None else 0.0
+        of_tokens = tokens / self.max_tokens if self.max_tokens is not None else 0.0
+        return min(1.0, max(of_slots, of_tokens))
 
-    def _taken(self) -> float:
-        of_places = self.in_flight / self.places if self.places is not None else 0.0
-        of_tokens = self.tokens / self.tokens_limit if self.tokens_limit is not None else 0.0
-        return min(1.0, max(of_places, of_tokens))
+    def _utilization(self) -> float:
+        of_slots = self.in_flight / self.slots if self.slots is not None else 0.0
+        of_tokens = self.tokens_in_flight / self.max_tokens if self.max_tokens is not None else 0.0
+        return min(1.0, max(of_slots, of_tokens))
 
     @property
     def saturation(self) -> float:
-        """0 to 1: the fullest of places, tokens, and the engine's own state where it is known."""
-        engine = self.speeds.engine
-        taken = self._taken()
-        return taken if engine is None else max(taken, engine.saturation)
+        """0 to 1: the fullest of slots, tokens, and the engine's own figure where it is known."""
+        engine = self.speed.engine
+        utilization = self._utilization()
+        return utilization if engine is None else max(utilization, engine.saturation)
 
     @property
     def load(self) -> int:
-        """Answers in flight, and requests in line."""
+        """Answers in flight, and queued requests."""
         return self.in_flight + len(self.queue)
 
-    def expected_wait(self, ahead: int, cost: int, terms: Terms, answers: int = 1) -> float | None:
-        """Seconds until a request of ``cost`` tokens, with ``ahead`` tokens to be served before it, has its place."""
-        wait = self.speeds.expected_wait(ahead + self._missing(cost, terms.below, answers))
-        return None if wait is None else wait / max(terms.below, 0.01)
+    def expected_wait(self, ahead: int, tokens: int, terms: QueueTerms, answers: int = 1) -> float | None:
+        """Seconds until a request is granted that has ``ahead`` tokens before it."""
+        wait = self.speed.expected_wait(
+            ahead + self._tokens_to_finish(tokens, terms.max_utilization, answers)
+        )
+        return None if wait is None else wait / max(terms.max_utilization, 0.01)
 
     def expected_wait_of_new(
-        self, tier: str, terms: Terms, tenant: str, cost: int, answers: int = 1
+        self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int = 1
     ) -> float | None:
-        if self.has_room(cost, terms, answers):
+        if self.has_capacity(tokens, terms, answers):
             return 0.0
-        ahead = self.queue.cost_ahead_of_new(tier, terms, tenant, cost)
-        return self.expected_wait(ahead, cost, terms, answers)
+        ahead = self.queue.tokens_ahead_of_new(tier, terms, tenant, tokens)
+        return self.expected_wait(ahead, tokens, terms, answers)
 
     def drain_time(self, to: float) -> float | None:
-        """Seconds until the line is gone and saturation has come down to ``to``, if nobody else comes."""
-        excess = max(0.0, self.saturation - to) * self.tokens
-        return self.speeds.expected_wait(self.queue.cost + excess)
+        """Seconds until the queue is empty and saturation down to ``to``, if nothing else arrives."""
+        excess = max(0.0, self.saturation - to) * self.tokens_in_flight
+        return self.speed.expected_wait(self.queue.tokens + excess)
 
-    def _missing(self, cost: int, below: float, answers: int) -> float:
-        """Tokens that must finish before ``cost`` more fit, and less than the share ``below`` is taken."""
+    def _tokens_to_finish(self, tokens: int, max_utilization: float, answers: int) -> float:
+        """Tokens that must finish before ``tokens`` more fit and less than ``max_utilization`` is in use."""
         if not self.in_flight:
             return 0.0
         missing = 0.0
-        if self.places is not None:
-            room = max(answers, ceil(self.places * below))
-            too_many = min(self.in_flight, self.in_flight + answers - room)
-            missing = too_many * self.tokens / self.in_flight
-        if self.tokens_limit is not None:
-            too_much = self.tokens - min(self.tokens_limit - cost, self.tokens_limit * below)
-            missing = max(missing, min(self.tokens, too_much))
+        if self.slots is not None:
+            usable = max(answers, ceil(self.slots * max_utilization))
+            too_many = min(self.in_flight, self.in_flight + answers - usable)
+            missing = too_many * self.tokens_in_flight / self.in_flight
+        if self.max_tokens is not None:
+            too_much = self.tokens_in_flight - min(
+                self.max_tokens - tokens, self.max_tokens * max_utilization
+            )
+            missing = max(missing, min(self.tokens_in_flight, too_much))
         return max(0.0, missing)
 
 
 class Pools:
-    """All backends' pools by name, of one of ``workers`` processes that share the limits: ``worker``, from 1."""
+    """All backends' pools by name, of the process ``worker`` (from 1) of ``workers`` that share the limits."""
 
     def __init__(
         self, workers: int = 1, worker: int = 1, *, clock: Callable[[], float] = time.perf_counter
@@ -292,21 +295,24 @@ class Pools:
         self._pools: dict[str, Pool] = {}
 
     def update(self, policy: Policy) -> None:
-        """Take over a policy's limits. Backends that are gone keep their pools while requests are on their way."""
+        """Apply a policy's limits. Removed backends keep their pools while requests are in flight."""
         for name in [name for name in self._pools if name not in policy.backends]:
             if not self._pools[name].load:
                 del self._pools[name]
         for name, backend in policy.backends.items():
-            places, tokens = self.part(backend.max_concurrency), self.part(backend.max_tokens_in_flight)
-            # The bundled engine has a fair line of its own, and tells how full it is.
-            adapts = places is tokens is None and isinstance(backend, OpenAIBackend | AnthropicBackend)
-            self.of(name).limit(places, tokens, adapts=adapts)
+            slots, tokens = (
+                self.worker_share(backend.max_concurrency),
+                self.worker_share(backend.max_tokens_in_flight),
+            )
+            # The bundled engine has a fair queue of its own, and reports how full it is.
+            adaptive = slots is tokens is None and isinstance(backend, OpenAIBackend | AnthropicBackend)
+            self.of(name).limit(slots, tokens, adaptive=adaptive)
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
 
-    def part(self, limit: int | None) -> int | None:
-        """This worker's part of a limit, at least 1. The parts add up to the limit, unless it is below ``workers``."""
+    def worker_share(self, limit: int | None) -> int | None:
+        """This worker's share of a limit, at least 1. Shares add up to the limit, unless it is below ``workers``."""
         if limit is None:
             return None
         whole, left = divmod(limit, self.workers)
@@ -324,12 +330,12 @@ class Pools:
     def load(self, name: str) -> int:
         return self.of(name).load
 
-    def has_room(self, name: str, tokens: int) -> bool:
-        """Would a request of so many tokens start at once? Not where an engine says that it has a line of its own."""
+    def has_capacity(self, name: str, tokens: int) -> bool:
+        """Whether a request would start at once. It would not at an engine that reports a queue of its own."""
         pool = self.of(name)
-        engine = pool.speeds.engine
-        return pool.has_room(tokens) and (engine is None or engine.saturation < 1.0)
+        engine = pool.speed.engine
+        return pool.has_capacity(tokens) and (engine is None or engine.saturation < 1.0)
 
-    def tell(self, name: str, figures: EngineFigures | None) -> None:
-        """What an engine says of itself, or that it says nothing."""
-        self.of(name).speeds.tell(figures)
+    def update_engine(self, name: str, figures: EngineFigures | None) -> None:
+        """An engine's own figures; None where it does not answer."""
+        self.of(name).speed.update_engine(figures)

@@ -1,21 +1,21 @@
-"""What becomes of a tier's requests when a backend is nearly full."""
+"""What happens to a tier's requests when a backend is nearly full: they wait, are shed or downgraded."""
 
 from __future__ import annotations
 
-from gateway.admission.fair_queue import Terms
+from gateway.admission.fair_queue import QueueTerms
 from gateway.admission.pool import Pool, Pools
 from gateway.errors import Overloaded
 from gateway.policy.schema import OnSaturation, Policy, Tier
 
 _WAIT = OnSaturation(action="wait", at=1.0)
-SPARE = 0.5
-"""Copies of calls get into a backend while less than this share of it is taken: they must not make callers wait."""
+SHADOW_LIMIT = 0.5
+"""Shadow copies are admitted while less than this share of a backend is in use: they must not make callers wait."""
 
 
 def saturation_action(policy: Policy, tier_name: str) -> OnSaturation:
     """The tier's own rule; without one it waits, and the queue shares by weight.
 
-    ``at`` is no higher than where a tier of higher priority begins to wait: what is kept from that one is not for this.
+    ``at`` is no higher than where a tier of higher priority begins to wait.
     """
     tier = policy.tier(tier_name)
     rule = tier.on_saturation or _WAIT
@@ -33,19 +33,19 @@ def ceiling(policy: Policy, tier: Tier) -> float:
     return least
 
 
-def terms(policy: Policy, tier: Tier, rule: OnSaturation) -> Terms:
-    """How the tier, whose rule it is, stands in line."""
-    return Terms(tier.weight, tier.ageing, rule.at if rule.action == "wait" else ceiling(policy, tier))
+def terms(policy: Policy, tier: Tier, rule: OnSaturation) -> QueueTerms:
+    """How the tier, whose ``on_saturation`` is ``rule``, is queued."""
+    return QueueTerms(tier.weight, tier.ageing, rule.at if rule.action == "wait" else ceiling(policy, tier))
 
 
-class Standings:
-    """How each tier stands in line and what becomes of it at a full backend, remembered for the policy used last."""
+class TierRules:
+    """Each tier's rule and queue terms, cached for the policy used last."""
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
-        self._known: dict[str, tuple[OnSaturation, Terms]] = {}
+        self._known: dict[str, tuple[OnSaturation, QueueTerms]] = {}
 
-    def of(self, policy: Policy, tier_name: str) -> tuple[OnSaturation, Terms]:
+    def of(self, policy: Policy, tier_name: str) -> tuple[OnSaturation, QueueTerms]:
         if self._policy is not policy:
             self._policy, self._known = policy, {}
         found = self._known.get(tier_name)
@@ -57,10 +57,10 @@ class Standings:
         return found
 
 
-def renew(policy: Policy, pools: Pools) -> None:
-    """Those in line stand there by ``policy`` from now on, whatever it was when they came."""
+def update_terms(policy: Policy, pools: Pools) -> None:
+    """Apply ``policy`` to all that wait, whatever policy they arrived under."""
     for pool in pools:
-        pool.renew(lambda name: terms(policy, policy.tier(name), saturation_action(policy, name)))
+        pool.update_terms(lambda name: terms(policy, policy.tier(name), saturation_action(policy, name)))
 
 
 def shed(rule: OnSaturation, pool: Pool) -> None:
@@ -74,7 +74,7 @@ def shed(rule: OnSaturation, pool: Pool) -> None:
     )
 
 
-def spare(pool: Pool) -> None:
-    """Raise ``Overloaded`` if callers may need the pool's room themselves."""
-    if pool.saturation >= SPARE or pool.queue:
-        raise Overloaded(f"Backend '{pool.name}' has no room to spare for copies.", retry_after=1.0)
+def shed_shadow(pool: Pool) -> None:
+    """Raise ``Overloaded`` for a shadow copy where callers may need the capacity themselves."""
+    if pool.saturation >= SHADOW_LIMIT or pool.queue:
+        raise Overloaded(f"Backend '{pool.name}' has no spare capacity for copies.", retry_after=1.0)

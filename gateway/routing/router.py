@@ -125,12 +125,12 @@ class Router:
         others = plan[1:] if spill_over else own[1:]
         if not own or not others:
             return plan
-        has_room = self._loads.has_room
+        has_capacity = self._loads.has_capacity
         tokens = call.demand.prompt + call.demand.expected if call.demand is not None else 0
-        if has_room(own[0].target.backend, tokens):
+        if has_capacity(own[0].target.backend, tokens):
             return plan
         for index, other in enumerate(others, 1):
-            if has_room(other.target.backend, tokens):
+            if has_capacity(other.target.backend, tokens):
                 del plan[index]
                 return [Candidate(other.model, other.target, other.timeouts, "spill_over"), *plan]
         return plan

@@ -24,7 +24,7 @@ class Loads(Protocol):
         """Requests under way and waiting."""
         ...
 
-    def has_room(self, backend: str, tokens: int, /) -> bool:
+    def has_capacity(self, backend: str, tokens: int, /) -> bool:
         """A request of so many tokens, prompt and expected answer, would not have to wait."""
         ...
 

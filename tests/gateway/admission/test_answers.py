@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission import gate
-from gateway.admission.fair_queue import Terms
-from gateway.admission.pool import Place, Pool, Pools
-from gateway.admission.shedding import Standings
+from gateway.admission.fair_queue import QueueTerms
+from gateway.admission.pool import Pool, Pools, SlotLease
+from gateway.admission.shedding import TierRules
 from gateway.errors import TooManyAnswers
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy
@@ -20,12 +20,12 @@ from gateway.stages.queue import queue
 from gateway.types import Call, Chunk, Chunks
 from tests.fakes import CANDIDATE, a_call, policy
 
-TERMS = Terms()
+TERMS = QueueTerms()
 
 
-def limited(places: int, tokens: int | None = None) -> Pool:
+def limited(slots: int, tokens: int | None = None) -> Pool:
     pool = Pool("up", clock=lambda: 0.0)
-    pool.limit(places, tokens)
+    pool.limit(slots, tokens)
     return pool
 
 
@@ -50,51 +50,51 @@ def test_how_many_it_asks_for(request_: dict[str, Any], answers: int) -> None:
 
 def test_places_are_taken_and_given_back_by_answers() -> None:
     pool = limited(8)
-    big = pool.take("t", TERMS, "a", 100, 6)
-    small = pool.take("t", TERMS, "b", 10, 2)
-    late = pool.take("t", TERMS, "b", 10, 2)
-    assert big.held and small.held and not late.held
+    big = pool.acquire("t", TERMS, "a", 100, 6)
+    small = pool.acquire("t", TERMS, "b", 10, 2)
+    late = pool.acquire("t", TERMS, "b", 10, 2)
+    assert big.is_granted and small.is_granted and not late.is_granted
     assert pool.in_flight == 8 and pool.saturation == 1.0
-    big.one_ended()
-    assert not late.held
-    big.one_ended()
-    assert late.held, "two of six have ended"
-    for place in (big, small, late):
-        place.release()
-        place.release()
-        place.one_ended()
-    assert (pool.in_flight, pool.tokens) == (0, 0)
+    big.release_one()
+    assert not late.is_granted
+    big.release_one()
+    assert late.is_granted, "two of six have ended"
+    for lease in (big, small, late):
+        lease.release()
+        lease.release()
+        lease.release_one()
+    assert (pool.in_flight, pool.tokens_in_flight) == (0, 0)
 
 
 def test_what_is_larger_than_this_workers_part_runs_alone() -> None:
     pool = limited(2)
-    first = pool.take("t", TERMS, "a", 1)
-    big = pool.take("t", TERMS, "a", 1, 4)
-    after = pool.take("t", TERMS, "b", 1)
-    assert not big.held and not after.held
+    first = pool.acquire("t", TERMS, "a", 1)
+    big = pool.acquire("t", TERMS, "a", 1, 4)
+    after = pool.acquire("t", TERMS, "b", 1)
+    assert not big.is_granted and not after.is_granted
     first.release()
-    assert big.held and not after.held
+    assert big.is_granted and not after.is_granted
     big.release()
-    assert after.held
+    assert after.is_granted
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.booleans()), max_size=40))
 def test_no_place_is_lost_and_no_more_are_given_than_there_are(steps: list[tuple[int, int, bool]]) -> None:
     pool = limited(8)
-    places: list[Place] = []
+    slots: list[SlotLease] = []
     for answers, which, release in steps:
-        places.append(pool.take("t", TERMS, "abc"[which % 3], answers, answers))
-        for place in places[-3:]:
-            place.one_ended()
+        slots.append(pool.acquire("t", TERMS, "abc"[which % 3], answers, answers))
+        for lease in slots[-3:]:
+            lease.release_one()
         if release:
-            places.pop(which % len(places)).release()
-        held = [place for place in places if place.held]
-        taken = sum(place.answers - place._ended for place in held)
-        assert pool.in_flight == taken
-        assert taken <= 8 or len(held) == 1
-    for place in places:
-        place.release()
-    assert (pool.in_flight, pool.tokens, len(pool.queue)) == (0, 0, 0)
+            slots.pop(which % len(slots)).release()
+        held = [lease for lease in slots if lease.is_granted]
+        utilization = sum(lease.answers - lease._finished for lease in held)
+        assert pool.in_flight == utilization
+        assert utilization <= 8 or len(held) == 1
+    for lease in slots:
+        lease.release()
+    assert (pool.in_flight, pool.tokens_in_flight, len(pool.queue)) == (0, 0, 0)
 
 
 def of_backend(**more: Any) -> Policy:
@@ -110,12 +110,12 @@ def test_more_than_all_places_is_refused_in_words_that_help() -> None:
     with pytest.raises(
         TooManyAnswers, match=r"9 answers at once .* backend 'up' computes 8 at most"
     ) as caught:
-        gate.enter(call, pools, Standings())
+        gate.admit(call, pools, TierRules())
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, "n", "too_many_answers")
     assert pools.of("up").in_flight == 0
     call = a_call(policy_=of_backend(), n=9)
     call.candidate = CANDIDATE
-    gate.enter(call, pools, Standings())
+    gate.admit(call, pools, TierRules())
 
 
 @pytest.mark.anyio
@@ -130,9 +130,9 @@ async def test_a_stream_gives_back_each_place_as_its_answer_ends() -> None:
 
     call = a_call(policy_=rules, n=3)
     call.candidate = CANDIDATE
-    taken = []
+    utilization = []
     async with aclosing(queue(pools, Metrics())(three)(call)) as chunks:
         async for _ in chunks:
-            taken.append(pools.of("up").in_flight)  # noqa: PERF401
-    assert taken == [2, 1, 1], "the last one's with the request"
+            utilization.append(pools.of("up").in_flight)  # noqa: PERF401
+    assert utilization == [2, 1, 1], "the last one's with the request"
     assert pools.of("up").in_flight == 0

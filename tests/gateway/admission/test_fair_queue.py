@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.admission.fair_queue import FairQueue, Terms, Waiter
+from gateway.admission.fair_queue import FairQueue, QueueTerms, Waiter
 
-PLAIN = Terms()
-ENTERPRISE, PRO, FREE = Terms(8.0), Terms(3.0), Terms(1.0)
+PLAIN = QueueTerms()
+ENTERPRISE, PRO, FREE = QueueTerms(8.0), QueueTerms(3.0), QueueTerms(1.0)
 
 
 def drain(queue: FairQueue[str], *, now: float = 0.0, most: int = 10**9) -> list[str]:
@@ -21,16 +21,20 @@ def drain(queue: FairQueue[str], *, now: float = 0.0, most: int = 10**9) -> list
     return served
 
 
-def fill(queue: FairQueue[str], tier: str, terms: Terms, tenant: str, costs: list[int]) -> list[Waiter[str]]:
-    return [queue.push(tier, terms, tenant, cost, 0.0, f"{tenant}{i}") for i, cost in enumerate(costs)]
+def fill(
+    queue: FairQueue[str], tier: str, terms: QueueTerms, tenant: str, token_counts: list[int]
+) -> list[Waiter[str]]:
+    return [
+        queue.push(tier, terms, tenant, tokens, 0.0, f"{tenant}{i}") for i, tokens in enumerate(token_counts)
+    ]
 
 
 def test_one_tenants_requests_keep_their_order() -> None:
     queue: FairQueue[str] = FairQueue()
     fill(queue, "t", PLAIN, "a", [50, 1, 20])
-    assert (len(queue), queue.cost) == (3, 71)
+    assert (len(queue), queue.tokens) == (3, 71)
     assert drain(queue) == ["a0", "a1", "a2"]
-    assert (len(queue), queue.cost, queue.head(0.0)) == (0, 0, None)
+    assert (len(queue), queue.tokens, queue.head(0.0)) == (0, 0, None)
 
 
 def test_tenants_are_equal_by_tokens_not_by_requests() -> None:
@@ -71,26 +75,26 @@ def test_more_tenants_do_not_make_a_tier_larger() -> None:
 def test_a_request_that_has_waited_counts_more(waited: float, first: str) -> None:
     """After 70 s, seven times its ageing, a weight of 1 counts as 8."""
     queue: FairQueue[str] = FairQueue()
-    queue.push("free", Terms(weight=1.0, ageing=10.0), "f", 80, 0.0, "free")
-    queue.push("enterprise", Terms(weight=8.0, ageing=10.0), "e", 80, waited, "enterprise")
+    queue.push("free", QueueTerms(weight=1.0, ageing=10.0), "f", 80, 0.0, "free")
+    queue.push("enterprise", QueueTerms(weight=8.0, ageing=10.0), "e", 80, waited, "enterprise")
     assert drain(queue, now=waited, most=1) == [first]
 
 
 def test_a_tier_that_is_held_back_lets_others_pass_until_there_is_space() -> None:
     queue: FairQueue[str] = FairQueue()
-    queue.push("free", Terms(below=0.5), "f", 1, 0.0, "free")
-    assert queue.head(0.0, taken=0.5) is None
+    queue.push("free", QueueTerms(max_utilization=0.5), "f", 1, 0.0, "free")
+    assert queue.head(0.0, utilization=0.5) is None
     queue.push("pro", PLAIN, "p", 9, 0.0, "pro")
-    for taken, expected in ((0.5, "pro"), (0.4, "free")):
-        head = queue.head(0.0, taken)
+    for utilization, expected in ((0.5, "pro"), (0.4, "free")):
+        head = queue.head(0.0, utilization)
         assert head is not None
         assert head.item == expected
 
 
 def test_one_that_is_held_back_always_is_served_by_an_idle_backend() -> None:
     queue: FairQueue[str] = FairQueue()
-    queue.push("free", Terms(below=0.0), "f", 1, 0.0, "free")
-    assert queue.head(0.0, taken=0.01) is None
+    queue.push("free", QueueTerms(max_utilization=0.0), "f", 1, 0.0, "free")
+    assert queue.head(0.0, utilization=0.01) is None
     assert drain(queue) == ["free"]
 
 
@@ -122,23 +126,23 @@ def test_positions_and_tokens_ahead() -> None:
     queue: FairQueue[str] = FairQueue()
     first = fill(queue, "t", PLAIN, "a", [10, 20, 30])
     assert [queue.position(waiter) for waiter in first] == [1, 2, 3]
-    assert [queue.cost_ahead(waiter) for waiter in first] == [0, 10, 30]
+    assert [queue.tokens_ahead(waiter) for waiter in first] == [0, 10, 30]
     other = queue.push("t", PLAIN, "b", 10, 0.0, "b")
-    assert queue.cost_ahead(other) == 10
-    assert queue.cost_ahead_of_new("t", PLAIN, "c", 5) == 10
-    assert queue.cost_ahead_of_new("t", PLAIN, "a", 5) == 70
+    assert queue.tokens_ahead(other) == 10
+    assert queue.tokens_ahead_of_new("t", PLAIN, "c", 5) == 10
+    assert queue.tokens_ahead_of_new("t", PLAIN, "a", 5) == 70
     # While 10 tokens pass here, 80 pass there.
-    assert queue.cost_ahead_of_new("enterprise", ENTERPRISE, "e", 80) == 10
+    assert queue.tokens_ahead_of_new("enterprise", ENTERPRISE, "e", 80) == 10
     # Who is held back does not pass.
-    assert queue.cost_ahead_of_new("t", Terms(below=0.5), "c", 5) == 10
+    assert queue.tokens_ahead_of_new("t", QueueTerms(max_utilization=0.5), "c", 5) == 10
     queue.remove(first[0])
-    assert [queue.cost_ahead(waiter) for waiter in first[1:]] == [10, 30]
+    assert [queue.tokens_ahead(waiter) for waiter in first[1:]] == [10, 30]
 
 
 flows = st.lists(
     st.tuples(st.sampled_from("xyz"), st.sampled_from("abcd"), st.integers(1, 5000)), min_size=1, max_size=60
 )
-TERMS = {"x": Terms(8.0, ageing=10.0), "y": Terms(3.0, ageing=1.0), "z": Terms(0.5)}
+TERMS = {"x": QueueTerms(8.0, ageing=10.0), "y": QueueTerms(3.0, ageing=1.0), "z": QueueTerms(0.5)}
 
 
 @given(
@@ -158,9 +162,9 @@ def test_no_request_is_lost_or_served_twice(
     numbers = count()
     now = 0.0
 
-    def come(tier: str, tenant: str, cost: int) -> None:
+    def come(tier: str, tenant: str, tokens: int) -> None:
         number = next(numbers)
-        waiting[number] = queue.push(tier, TERMS[tier], tenant, cost, now, number)
+        waiting[number] = queue.push(tier, TERMS[tier], tenant, tokens, now, number)
 
     def serve() -> None:
         head = queue.head(now)
@@ -182,14 +186,14 @@ def test_no_request_is_lost_or_served_twice(
             queue.remove(waiting.pop(number))
             left.append(number)
         assert len(queue) == len(waiting)
-        assert queue.cost == sum(waiter.cost for waiter in waiting.values())
+        assert queue.tokens == sum(waiter.tokens for waiter in waiting.values())
         for waiter in waiting.values():
             assert 1 <= queue.position(waiter) <= len(queue)
-            assert 0 <= queue.cost_ahead(waiter) <= queue.cost - waiter.cost
+            assert 0 <= queue.tokens_ahead(waiter) <= queue.tokens - waiter.tokens
     while waiting:
         serve()
     assert sorted(served + left) == list(range(next(numbers)))
-    assert (len(queue), queue.cost, queue.head(now)) == (0, 0, None)
+    assert (len(queue), queue.tokens, queue.head(now)) == (0, 0, None)
 
 
 @given(
@@ -199,37 +203,37 @@ def test_no_request_is_lost_or_served_twice(
 )
 @settings(max_examples=60)
 def test_shares_keep_to_the_weights_within_one_request_of_each(
-    costs: list[int], weights: list[float], turns: int
+    token_counts: list[int], weights: list[float], turns: int
 ) -> None:
     """Golestani's bound: of two flows that wait all the time, neither gets ahead by more than its own request and the
     other's, each by its weight.
     """
     queue: FairQueue[int] = FairQueue()
-    received = [0.0] * len(costs)
-    terms = [Terms(weight) for weight in weights]
-    for flow, cost in enumerate(costs):
-        queue.push(str(flow), terms[flow], "t", cost, 0.0, flow)
+    received = [0.0] * len(token_counts)
+    terms = [QueueTerms(weight) for weight in weights]
+    for flow, tokens in enumerate(token_counts):
+        queue.push(str(flow), terms[flow], "t", tokens, 0.0, flow)
     for _ in range(turns):
         head = queue.head(0.0)
         assert head is not None
         flow = head.item
-        queue.push(str(flow), terms[flow], "t", costs[flow], 0.0, flow)
+        queue.push(str(flow), terms[flow], "t", token_counts[flow], 0.0, flow)
         queue.take(head, 0.0)
-        received[flow] += costs[flow] / weights[flow]
-        for one in range(len(costs)):
+        received[flow] += token_counts[flow] / weights[flow]
+        for one in range(len(token_counts)):
             for other in range(one):
-                bound = costs[one] / weights[one] + costs[other] / weights[other]
+                bound = token_counts[one] / weights[one] + token_counts[other] / weights[other]
                 assert abs(received[one] - received[other]) <= bound * (1 + 1e-9) + 1e-6
 
 
 @given(flows, st.integers(1, 3000))
-def test_nobody_starves(arrivals: list[tuple[str, str, int]], cost: int) -> None:
+def test_nobody_starves(arrivals: list[tuple[str, str, int]], tokens: int) -> None:
     """However many come after it, a request is served after a bounded amount of others' tokens."""
     queue: FairQueue[str] = FairQueue()
     for tier, tenant, size in arrivals:
         queue.push(tier, TERMS[tier], tenant, size, 0.0, "before")
-    mine = queue.push("z", TERMS["z"], "mine", cost, 0.0, "mine")
-    bound = 2 * queue.cost_ahead(mine) + 4 * 5000 + cost * (8.0 + 3.0 + 0.5) / 0.5 * 5
+    mine = queue.push("z", TERMS["z"], "mine", tokens, 0.0, "mine")
+    bound = 2 * queue.tokens_ahead(mine) + 4 * 5000 + tokens * (8.0 + 3.0 + 0.5) / 0.5 * 5
     tokens = 0
     while True:
         head = queue.head(0.0)
@@ -237,6 +241,6 @@ def test_nobody_starves(arrivals: list[tuple[str, str, int]], cost: int) -> None
         queue.take(head, 0.0)
         if head is mine:
             return
-        tokens += head.cost
+        tokens += head.tokens
         assert tokens <= bound
-        queue.push(head.lane.tier, head.lane.terms, head.tenant.name, head.cost, 0.0, "after")
+        queue.push(head.tier_queue.tier, head.tier_queue.terms, head.tenant.name, head.tokens, 0.0, "after")

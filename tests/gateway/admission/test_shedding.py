@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admission.fair_queue import Terms
+from gateway.admission.fair_queue import QueueTerms
 from gateway.admission.pool import Pool
 from gateway.admission.shedding import saturation_action, shed, terms
 from gateway.errors import Overloaded
@@ -46,8 +46,8 @@ def test_the_rule_of_a_tier(tiers: dict[str, Any], name: str, rule: OnSaturation
 def test_who_waits_leaves_the_last_share_to_others() -> None:
     rules = policy(tiers={"pro": {"priority": 1, "weight": 3.0}})
     tier = rules.tier("pro")
-    assert terms(rules, tier, OnSaturation(action="wait", at=0.8)) == Terms(3.0, 10.0, 0.8)
-    assert terms(rules, tier, SHED) == Terms(3.0, 10.0, 1.0)
+    assert terms(rules, tier, OnSaturation(action="wait", at=0.8)) == QueueTerms(3.0, 10.0, 0.8)
+    assert terms(rules, tier, SHED) == QueueTerms(3.0, 10.0, 1.0)
 
 
 def test_what_is_kept_from_a_tier_is_not_for_a_lower_one() -> None:
@@ -62,7 +62,7 @@ def test_what_is_kept_from_a_tier_is_not_for_a_lower_one() -> None:
     assert saturation_action(rules, "default").at == 0.6
     assert saturation_action(rules, "pro").at == 0.6
     assert saturation_action(rules, "enterprise").at == 1.0
-    assert terms(rules, rules.tier("free"), saturation_action(rules, "free")).below == 0.6
+    assert terms(rules, rules.tier("free"), saturation_action(rules, "free")).max_utilization == 0.6
 
 
 def test_shedding_begins_at_the_share_and_says_when_to_come_again() -> None:
@@ -76,7 +76,7 @@ def test_shedding_begins_at_the_share_and_says_when_to_come_again() -> None:
     with pytest.raises(Overloaded) as refusal:
         shed(SHED, pool)
     assert (refusal.value.code, refusal.value.retry_after) == ("overloaded", 1.0)
-    pool.speeds.learn(cost=100, share=0.1, seconds=10.0, first_token=None, completion=0)
+    pool.speed.observe(tokens=100, share=0.1, seconds=10.0, first_token=None, completion=0)
     take(pool, 100)
     take(pool, 300)  # 300 tokens wait, a tenth of 1000 in flight is too much, 100 tokens/s
     with pytest.raises(Overloaded) as refusal:

@@ -27,11 +27,11 @@ class _Selector(selectors.SelectSelector):
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
+        self._virtual_time = _Selector()
+        super().__init__(self._virtual_time)
 
     def time(self) -> float:
-        return self._virtual.now
+        return self._virtual_time.now
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

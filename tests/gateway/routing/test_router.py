@@ -33,7 +33,7 @@ class Figures:
     def load(self, backend: str, /) -> int:
         return self.loads[backend]
 
-    def has_room(self, backend: str, tokens: int, /) -> bool:
+    def has_capacity(self, backend: str, tokens: int, /) -> bool:
         self.tokens.append(tokens)
         return backend not in self.full
 

@@ -25,7 +25,7 @@ class Loaded:
     def load(self, backend: str, /) -> int:
         return self.loads.get(backend, 0)
 
-    def has_room(self, backend: str, tokens: int, /) -> bool:
+    def has_capacity(self, backend: str, tokens: int, /) -> bool:
         return True
 
 

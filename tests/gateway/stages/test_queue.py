@@ -121,7 +121,7 @@ class Gate:
 
     def is_empty(self) -> bool:
         pool = self.pools.of("up")
-        return (pool.load, pool.tokens, self.model.running) == (0, 0, 0) and not (
+        return (pool.load, pool.tokens_in_flight, self.model.running) == (0, 0, 0) and not (
             self.figure("tollgate_backend_requests_in_flight", backend="up")
             or self.figure("tollgate_backend_requests_waiting", backend="up")
         )
@@ -154,7 +154,7 @@ async def test_calls_beyond_the_limit_take_turns() -> None:
 @in_virtual_time
 async def test_tokens_in_flight_are_limited() -> None:
     gate = Gate(limits={"max_tokens_in_flight": 100})
-    calls = [gate.call(demand=Demand(10, cost - 10, 99)) for cost in (40, 60, 10, 1000, 10)]
+    calls = [gate.call(demand=Demand(10, tokens - 10, 99)) for tokens in (40, 60, 10, 1000, 10)]
     await asyncio.gather(*(gate.answer(call) for call in calls))
     waits = [call.receipt.notes["queue"]["waited"] for call in calls]
     # The fourth is larger than all there is: it runs alone, and the fifth does not overtake it.
@@ -256,7 +256,7 @@ async def test_nobody_waits_past_the_deadline() -> None:
     first = gate.start(gate.call())
     await asyncio.sleep(0)
     began = gate.now()
-    with pytest.raises(Overloaded, match="no place"):
+    with pytest.raises(Overloaded, match="no free slot"):
         await gate.answer(gate.call(allowed=0.3))
     assert gate.now() - began == pytest.approx(0.3, abs=0.01)
     await left(first)
@@ -364,7 +364,7 @@ async def test_copies_get_only_the_room_that_is_to_spare() -> None:
 @in_virtual_time
 async def test_an_engine_that_says_it_is_full_sheds_too() -> None:
     gate = Gate(limits={}, kind="engine", tiers=TIERS)
-    gate.pools.tell("up", EngineFigures(running=4, places=16, kv_usage=0.95))
+    gate.pools.update_engine("up", EngineFigures(running=4, places=16, kv_usage=0.95))
     with pytest.raises(Overloaded):
         await gate.answer(gate.call("free"))
     await gate.answer(gate.call("pro"))
@@ -476,13 +476,13 @@ class Traffic:
     refusals: dict[str, list[Overloaded]] = field(default_factory=lambda: defaultdict(list))
 
     async def run(self) -> None:
-        until = self.gate.now() + self.seconds
+        expires = self.gate.now() + self.seconds
         async with asyncio.TaskGroup() as clients:
             for tier in self.rates:
-                clients.create_task(self._come(tier, until, clients))
+                clients.create_task(self._come(tier, expires, clients))
 
-    async def _come(self, tier: str, until: float, clients: asyncio.TaskGroup) -> None:
-        while self.gate.now() < until:
+    async def _come(self, tier: str, expires: float, clients: asyncio.TaskGroup) -> None:
+        while self.gate.now() < expires:
             self.sent[tier] += 1
             clients.create_task(self._ask(tier))
             await asyncio.sleep(self.chance.expovariate(self.rates[tier]))
@@ -613,4 +613,4 @@ async def test_on_the_real_clock_with_a_real_backend() -> None:
     assert [chunk.comment for chunk in first if chunk.comment] == []
     assert "queued position=1" in {chunk.comment for chunk in second}
     assert pools.load("up") == 0
-    assert pools.of("up").speeds.throughput is not None
+    assert pools.of("up").speed.throughput is not None

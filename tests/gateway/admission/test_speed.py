@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission.predictor import Average, Forecast, Speeds, check_in_time
+from gateway.admission.speed import Average, SpeedEstimator
+from gateway.admission.wait_predictor import Forecast, check_in_time
 from gateway.engine_figures import EngineFigures
 from gateway.errors import Overloaded
 from gateway.types import Demand
@@ -12,106 +13,110 @@ DEMAND = Demand(prompt=100, expected=50, reserved=200)
 
 
 def learn(
-    speeds: Speeds,
+    speed: SpeedEstimator,
     seconds: float,
     *,
-    cost: int = 150,
+    tokens: int = 150,
     share: float = 0.25,
     first_token: float | None = 0.5,
     completion: int = 51,
 ) -> None:
-    speeds.learn(cost=cost, share=share, seconds=seconds, first_token=first_token, completion=completion)
+    speed.observe(tokens=tokens, share=share, seconds=seconds, first_token=first_token, completion=completion)
 
 
 def test_nothing_is_predicted_before_anything_finished() -> None:
-    speeds = Speeds(Clock())
-    assert (speeds.throughput, speeds.first_token, speeds.tokens_per_second) == (None, None, None)
-    assert (speeds.expected_wait(1000), speeds.expected_service(DEMAND)) == (None, None)
-    assert speeds.expected_wait(0) == 0.0
+    speed = SpeedEstimator(Clock())
+    assert (speed.throughput, speed.first_token, speed.tokens_per_second) == (None, None, None)
+    assert (speed.expected_wait(1000), speed.expected_service(DEMAND)) == (None, None)
+    assert speed.expected_wait(0) == 0.0
 
 
 def test_speeds_follow_from_a_finished_request() -> None:
-    speeds = Speeds(Clock())
-    learn(speeds, 2.5)
-    assert speeds.first_token == 0.5
-    assert speeds.tokens_per_second == pytest.approx(25)  # 50 more tokens in 2 s
-    assert speeds.throughput == pytest.approx(150 / (2.5 * 0.25))
-    assert speeds.expected_wait(240) == pytest.approx(1.0)
-    assert speeds.expected_service(DEMAND) == pytest.approx(0.5 + 50 / 25)
+    speed = SpeedEstimator(Clock())
+    learn(speed, 2.5)
+    assert speed.first_token == 0.5
+    assert speed.tokens_per_second == pytest.approx(25)  # 50 more tokens in 2 s
+    assert speed.throughput == pytest.approx(150 / (2.5 * 0.25))
+    assert speed.expected_wait(240) == pytest.approx(1.0)
+    assert speed.expected_service(DEMAND) == pytest.approx(0.5 + 50 / 25)
 
 
 def test_the_shortest_waits_do_not_decide_how_far_forecasts_are_off() -> None:
-    speeds = Speeds(Clock())
+    speed = SpeedEstimator(Clock())
     for _ in range(200):
-        speeds.learn_wait("pro", 0.1, 0.4)
-        speeds.learn_wait("pro", 9.9, 9.6)
-    assert speeds.delay("pro") == pytest.approx(1.0, rel=0.05)
+        speed.observe_wait("pro", 0.1, 0.4)
+        speed.observe_wait("pro", 9.9, 9.6)
+    assert speed.wait_factor("pro") == pytest.approx(1.0, rel=0.05)
 
 
 def test_they_converge_to_a_new_speed() -> None:
-    speeds = Speeds(Clock())
-    learn(speeds, 2.5)
+    speed = SpeedEstimator(Clock())
+    learn(speed, 2.5)
     for _ in range(100):
-        learn(speeds, 10.5)
-    assert speeds.tokens_per_second == pytest.approx(5, rel=0.01)
-    assert speeds.throughput == pytest.approx(150 / (10.5 * 0.25), rel=0.01)
+        learn(speed, 10.5)
+    assert speed.tokens_per_second == pytest.approx(5, rel=0.01)
+    assert speed.throughput == pytest.approx(150 / (10.5 * 0.25), rel=0.01)
 
 
 def test_a_whole_answer_tells_nothing_of_the_first_token() -> None:
-    speeds = Speeds(Clock())
-    learn(speeds, 2.0, first_token=None, completion=50)
-    assert speeds.first_token is None
-    assert speeds.expected_service(DEMAND) == pytest.approx(2.0)
+    speed = SpeedEstimator(Clock())
+    learn(speed, 2.0, first_token=None, completion=50)
+    assert speed.first_token is None
+    assert speed.expected_service(DEMAND) == pytest.approx(2.0)
 
 
 def test_without_usage_the_first_token_is_known_alone() -> None:
-    speeds = Speeds(Clock())
-    learn(speeds, 2.0, completion=0)
-    assert speeds.tokens_per_second is None
-    assert speeds.expected_service(DEMAND) == 0.5
+    speed = SpeedEstimator(Clock())
+    learn(speed, 2.0, completion=0)
+    assert speed.tokens_per_second is None
+    assert speed.expected_service(DEMAND) == 0.5
 
 
 def test_old_speeds_are_forgotten() -> None:
     """Else a backend that once was slow would be refused everything that could prove it fast."""
     clock = Clock()
-    speeds = Speeds(clock)
-    learn(speeds, 1000.0)
+    speed = SpeedEstimator(clock)
+    learn(speed, 1000.0)
     clock.now += 31
-    assert speeds.throughput is None
-    assert speeds.expected_service(DEMAND) is None
-    learn(speeds, 2.5)
-    assert speeds.tokens_per_second == pytest.approx(25)
+    assert speed.throughput is None
+    assert speed.expected_service(DEMAND) is None
+    learn(speed, 2.5)
+    assert speed.tokens_per_second == pytest.approx(25)
 
 
 def test_without_a_limit_there_is_no_throughput() -> None:
-    speeds = Speeds(Clock())
-    learn(speeds, 2.0, share=0.0)
-    assert speeds.throughput is None
+    speed = SpeedEstimator(Clock())
+    learn(speed, 2.0, share=0.0)
+    assert speed.throughput is None
 
 
 def test_waits_that_were_longer_than_expected_are_expected_to_be_so() -> None:
     clock = Clock()
-    speeds = Speeds(clock)
-    assert speeds.delay("pro") == 1.0
-    learn(speeds, 2.5)
-    speeds.learn_wait("pro", 0.0, 1.0)
-    speeds.learn_wait("pro", 1.0, 1.5)
-    speeds.learn_wait("free", 1.0, 100.0)
-    assert (speeds.delay("pro"), speeds.delay("free"), speeds.delay("other")) == (1.5, 4.0, 1.0)
+    speed = SpeedEstimator(clock)
+    assert speed.wait_factor("pro") == 1.0
+    learn(speed, 2.5)
+    speed.observe_wait("pro", 0.0, 1.0)
+    speed.observe_wait("pro", 1.0, 1.5)
+    speed.observe_wait("free", 1.0, 100.0)
+    assert (speed.wait_factor("pro"), speed.wait_factor("free"), speed.wait_factor("other")) == (
+        1.5,
+        4.0,
+        1.0,
+    )
     clock.now += 31
-    assert speeds.delay("free") == 1.0
+    assert speed.wait_factor("free") == 1.0
 
 
 def test_the_engine_knows_better() -> None:
     clock = Clock()
-    speeds = Speeds(clock)
-    learn(speeds, 2.5)
-    speeds.tell(EngineFigures(running=10, prefill=20.0, decode=50.0))
-    assert speeds.tokens_per_second == 5.0
-    assert speeds.expected_service(DEMAND) == pytest.approx(100 / 20 + 50 / 5)
+    speed = SpeedEstimator(clock)
+    learn(speed, 2.5)
+    speed.update_engine(EngineFigures(running=10, prefill=20.0, decode=50.0))
+    assert speed.tokens_per_second == 5.0
+    assert speed.expected_service(DEMAND) == pytest.approx(100 / 20 + 50 / 5)
     clock.now += 5.1
-    assert speeds.engine is None
-    assert speeds.tokens_per_second == pytest.approx(25)
+    assert speed.engine is None
+    assert speed.tokens_per_second == pytest.approx(25)
 
 
 @pytest.mark.parametrize(

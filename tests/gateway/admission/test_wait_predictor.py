@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from gateway.admission import gate
-from gateway.admission.gate import Entry
+from gateway.admission.gate import Admission
 from gateway.admission.pool import Pools
-from gateway.admission.shedding import Standings
-from gateway.admission.timetable import free_at
+from gateway.admission.shedding import TierRules
+from gateway.admission.wait_predictor import slots_free_at
 from gateway.errors import Overloaded
 from gateway.types import Demand
 from tests.fakes import CANDIDATE, a_call, policy
@@ -33,13 +33,13 @@ RULES = policy(
     ],
 )
 def test_when_places_come_free(ends: list[float], ahead: list[float], answers: int, free: float) -> None:
-    assert free_at(ends, ahead, answers=answers, horizon=50.0) == free
+    assert slots_free_at(ends, ahead, answers=answers, horizon=50.0) == free
 
 
-def enter(pools: Pools, tokens: int) -> Entry:
+def enter(pools: Pools, tokens: int) -> Admission:
     call = a_call(policy_=RULES)
     call = replace(call, candidate=CANDIDATE, demand=Demand(40, tokens, tokens), started=pools.clock())
-    return gate.enter(call, pools, Standings())
+    return gate.admit(call, pools, TierRules())
 
 
 def a_backend(now: list[float], took: float) -> Pools:
@@ -47,8 +47,8 @@ def a_backend(now: list[float], took: float) -> Pools:
     pools = Pools(clock=lambda: now[0])
     pools.update(RULES)
     for _ in range(20):
-        pools.of("up").speeds.learn(cost=91, share=0.5, seconds=1.2, first_token=0.2, completion=51)
-        pools.of("up").speeds.learn_service(1.2, took)
+        pools.of("up").speed.observe(tokens=91, share=0.5, seconds=1.2, first_token=0.2, completion=51)
+        pools.of("up").speed.observe_service(1.2, took)
     return pools
 
 
@@ -58,20 +58,20 @@ def test_who_is_foreseen_to_have_a_place_in_time_is_let_in_and_the_next_is_not()
     long, short = enter(pools, 501), enter(pools, 50)
     now[0] = 0.1
     waits = enter(pools, 50)
-    assert not waits.place.held
+    assert not waits.lease.is_granted
     with pytest.raises(Overloaded, match=r"would wait about 2\.3 s"):
         enter(pools, 50)
     now[0] = 1.2
-    short.place.release()
-    assert waits.place.held and waits.waited == pytest.approx(1.1)
-    long.place.release()
-    assert not pools.of("up").held.keys() - {waits.place}
+    short.lease.release()
+    assert waits.lease.is_granted and waits.waited == pytest.approx(1.1)
+    long.lease.release()
+    assert not pools.of("up").leases.keys() - {waits.lease}
 
 
 def test_where_nothing_is_foreseen_of_one_request_the_speed_of_all_counts() -> None:
     """One long answer and one short one: half of their tokens take longer than may be waited."""
     pools = a_backend([0.0], 4.0)
-    assert pools.of("up").speeds.certainty == 0.0
+    assert pools.of("up").speed.certainty == 0.0
     enter(pools, 501), enter(pools, 50)
     with pytest.raises(Overloaded, match=r"would wait about 2\.\d+ s"):
         enter(pools, 50)
@@ -79,7 +79,7 @@ def test_where_nothing_is_foreseen_of_one_request_the_speed_of_all_counts() -> N
 
 def test_the_speed_of_answers_is_no_mean_of_ratios() -> None:
     """Those of two tokens, whose second is late, are not half of the truth."""
-    speeds = Pools().of("up").speeds
-    speeds.learn(cost=1, share=1.0, seconds=1.2, first_token=0.2, completion=101)
-    speeds.learn(cost=1, share=1.0, seconds=0.4, first_token=0.2, completion=2)
-    assert speeds.tokens_per_second == pytest.approx(101 / 1.2)
+    speed = Pools().of("up").speed
+    speed.observe(tokens=1, share=1.0, seconds=1.2, first_token=0.2, completion=101)
+    speed.observe(tokens=1, share=1.0, seconds=0.4, first_token=0.2, completion=2)
+    assert speed.tokens_per_second == pytest.approx(101 / 1.2)

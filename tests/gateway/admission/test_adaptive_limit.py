@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 
-from gateway.admission.gradient import LEAST, MOST, SAMPLES, Gradient
+from gateway.admission.adaptive_limit import MAX_LIMIT, MIN_LIMIT, SAMPLES, AdaptiveLimit
 from gateway.types import Call, Chunk, Usage
 from tests.gateway.admission.virtual_time import in_virtual_time
 from tests.gateway.stages.test_queue import Gate, Model
@@ -60,7 +60,7 @@ async def test_a_line_at_the_backend_becomes_one_of_ours_which_is_shared() -> No
     tiers = {"enterprise": {"priority": 2, "weight": 8, "max_wait": "1h"}, "free": {"max_wait": "1h"}}
     gate = Gate(limits={}, tiers=tiers, model=server)
     await flood(gate, {"enterprise": 5}, 5)  # this much it bears
-    assert gate.pools.of("up").places == MOST
+    assert gate.pools.of("up").slots == MAX_LIMIT
     flooding = asyncio.create_task(flood(gate, {"enterprise": 75, "free": 75}, 90))
     await asyncio.sleep(30)
     before = dict(server.served)
@@ -80,7 +80,7 @@ async def test_a_line_at_the_backend_becomes_one_of_ours_which_is_shared() -> No
 async def test_what_takes_all_that_comes_is_not_limited() -> None:
     gate = Gate(limits={}, model=Server(slots=1000))
     await flood(gate, {"pro": 100}, 10)
-    assert gate.pools.of("up").places == MOST
+    assert gate.pools.of("up").slots == MAX_LIMIT
 
 
 @in_virtual_time
@@ -88,7 +88,7 @@ async def test_a_line_of_milliseconds_is_none() -> None:
     gate = Gate(limits={}, model=Server(slots=1, first=0.0005, seconds=0.0005))
     await flood(gate, {"pro": 1}, 1)
     await flood(gate, {"pro": 64}, 5)
-    assert gate.pools.of("up").places == MOST
+    assert gate.pools.of("up").slots == MAX_LIMIT
 
 
 @in_virtual_time
@@ -98,9 +98,9 @@ async def test_what_is_slow_for_reasons_of_its_own_is_let_alone() -> None:
     await flood(gate, {"pro": 40}, 10)
     server.first = 1.0
     await flood(gate, {"pro": 40}, 60)
-    places = gate.pools.of("up").places
-    assert places is not None
-    assert places >= 40
+    slots = gate.pools.of("up").slots
+    assert slots is not None
+    assert slots >= 40
 
 
 @in_virtual_time
@@ -109,31 +109,31 @@ async def test_who_takes_long_is_no_reason_to_keep_others_out_for_ever() -> None
     await flood(gate, {"pro": 2}, 5)
     await flood(gate, {"pro": 100}, 60)
     pool = gate.pools.of("up")
-    low = pool.places
+    low = pool.slots
     assert low is not None
     assert low < 50
     gate.model = Server(slots=1000, first=10_000.0)  # thinks for hours
     gate.handler = gate.around(gate.model)
     await flood(gate, {"pro": 100}, 300)
-    assert pool.places is not None
-    assert pool.places >= 100
+    assert pool.slots is not None
+    assert pool.slots >= 100
 
 
 def test_a_limit_follows_from_requests_that_were_sent_under_it() -> None:
     now = [0.0]
-    gradient = Gradient(lambda: now[0])
+    adaptive = AdaptiveLimit(lambda: now[0])
     for _ in range(SAMPLES):
-        gradient.learn("a", 1.0, 0.0, 20)
+        adaptive.learn("a", 1.0, 0.0, 20)
     now[0] = 10.0
-    changed = [gradient.learn("a", 4.0, 5.0, 20) for _ in range(SAMPLES)]
+    changed = [adaptive.learn("a", 4.0, 5.0, 20) for _ in range(SAMPLES)]
     assert changed[-1]
     assert not any(changed[:-1])
-    assert gradient.limit == 10
+    assert adaptive.limit == 10
     now[0] = 11.0
-    assert not any(gradient.learn("a", 4.0, 5.0, 20) for _ in range(50)), "they were sent before"
+    assert not any(adaptive.learn("a", 4.0, 5.0, 20) for _ in range(50)), "they were sent before"
     for at in range(12, 40):
         now[0] = float(at)
         for _ in range(SAMPLES):
-            gradient.learn("a", 1.0, now[0] - 0.5, gradient.limit)
-    assert gradient.limit > 50
-    assert LEAST < gradient.limit <= MOST
+            adaptive.learn("a", 1.0, now[0] - 0.5, adaptive.limit)
+    assert adaptive.limit > 50
+    assert MIN_LIMIT < adaptive.limit <= MAX_LIMIT
