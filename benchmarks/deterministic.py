@@ -71,8 +71,8 @@ class Loop:
         self._scheduler = Scheduler(
             BlockPool(runner.cache.blocks),
             block_size=runner.block_size,
-            max_sequences=max(STREAMS),
-            max_tokens_per_step=512,
+            max_num_seqs=max(STREAMS),
+            max_batched_tokens=512,
             max_model_len=runner.max_model_len,
             max_waiting=streams,
             prefix_caching=False,

@@ -6,7 +6,7 @@
 that times hold scheduling, drawing and messages between processes; HTTP and text are left out.
 
 interference: gaps between the tokens of four streams, first alone and then while a prompt of 8,192 tokens is computed;
-              once with the default --prefill-stretch and once without a bound.
+              once with the default --max-itl-ratio and once without a bound.
 prefix:       time to the first token of a prompt with 1,024 tokens that no one has asked before, and of another prompt
               that begins with the same 1,024.
 """
@@ -149,8 +149,8 @@ def main() -> None:
     )
     results: dict[str, dict[str, float]] = {}
     if options.only != "prefix":
-        for name, stretch in (("default stretch", config.prefill_stretch), ("no bound", 0.0)):
-            bounded = replace(config, prefill_stretch=stretch)
+        for name, max_itl_ratio in (("default stretch", config.max_itl_ratio), ("no bound", 0.0)):
+            bounded = replace(config, max_itl_ratio=max_itl_ratio)
             found = asyncio.run(interference(bounded, raw["vocab_size"], long, options.repeats))
             results[name] = found
             print(

@@ -33,10 +33,10 @@ from typing import Any
 
 from engine.core.block_pool import BlockPool
 from engine.core.plan import Plan, SamplerOutput
+from engine.core.prefill_chunk import PrefillChunkController
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
-from engine.core.stretch import Stretch
 from engine.errors import ContextLengthExceeded, QueueFull
 
 DATA = Path(__file__).parents[2] / "shared/data/traces"
@@ -189,7 +189,7 @@ class Replay:
         speed: float = 1.0,
         weights: bool = True,
         priorities: bool = False,
-        stretch: float = 2.0,
+        max_itl_ratio: float = 2.0,
         prefix_caching: bool = True,
         check: int = 0,
     ) -> None:
@@ -199,8 +199,8 @@ class Replay:
         self.scheduler = Scheduler(
             BlockPool(blocks),
             block_size=block_size,
-            max_sequences=sequences,
-            max_tokens_per_step=budget,
+            max_num_seqs=sequences,
+            max_batched_tokens=budget,
             max_model_len=blocks * block_size,
             max_waiting=waiting,
             clock=lambda: self.now,
@@ -210,7 +210,7 @@ class Replay:
         self._speed = speed
         self._weights = weights
         self._priorities = priorities
-        self._stretch = Stretch(stretch, budget)
+        self._prefill_chunk = PrefillChunkController(max_itl_ratio, budget)
         self._check = check
         self._seen: dict[int, Seen] = {}
         self._refused = 0
@@ -253,7 +253,7 @@ class Replay:
 
     def _step(self) -> None:
         scheduler = self.scheduler
-        scheduler.chunk = self._stretch.chunk(scheduler.prompts)
+        scheduler.prefill_chunk = self._prefill_chunk.chunk(scheduler.prompts)
         began = time.thread_time()
         plan = scheduler.schedule()
         planned = time.thread_time() - began
@@ -289,8 +289,8 @@ class Replay:
         decoding = sum(scheduled.generating for scheduled in plan.requests)
         prefilling = plan.tokens - decoding
         seconds = BASE + PREFILL * prefilling + DECODE * decoding
-        self.scheduler.pace.observe(seconds, prefill_tokens=prefilling, decode_tokens=decoding)
-        self._stretch.observe(seconds, prefill_tokens=prefilling, decode_tokens=decoding)
+        self.scheduler.latency.observe(seconds, prefill_tokens=prefilling, decode_tokens=decoding)
+        self._prefill_chunk.observe(seconds, prefill_tokens=prefilling, decode_tokens=decoding)
         return seconds
 
     def _result(self) -> Result:
@@ -373,7 +373,7 @@ def main() -> None:
         found = {"made up": made_up(options.requests)}
     settings: dict[str, Any] = {
         name: getattr(options, name)
-        for name in ("blocks", "block_size", "sequences", "budget", "waiting", "stretch", "priorities")
+        for name in ("blocks", "block_size", "sequences", "budget", "waiting", "max_itl_ratio", "priorities")
     }
     results = {}
     print(HEAD)
@@ -382,7 +382,7 @@ def main() -> None:
         common = best_hits(arrivals, options.block_size) > 0
         variants = {name: {}, f"{name}, no weights": {"weights": False}}
         if not common:
-            variants = {name: {}, f"{name}, no stretch": {"stretch": 0.0}}
+            variants = {name: {}, f"{name}, no stretch": {"max_itl_ratio": 0.0}}
         for label, change in variants.items():
             chosen = {**settings, "speed": options.speed * SPEED.get(name, 1.0), **change}
             results[label] = Replay(arrivals, **chosen).run()

@@ -66,11 +66,11 @@ class Load:
         self._rng = random.Random(0)
         self._guessing = bool(options.get("max_drafts"))
         self._number = 0
-        settings = {"blocks": 64 * running, "prefix_caching": True, "max_tokens_per_step": 2048, **options}
+        settings = {"blocks": 64 * running, "prefix_caching": True, "max_batched_tokens": 2048, **options}
         self.scheduler = Scheduler(
             BlockPool(settings.pop("blocks")),
             block_size=BLOCK,
-            max_sequences=running,
+            max_num_seqs=running,
             max_model_len=100_000,
             max_waiting=100_000,
             **settings,
@@ -131,7 +131,7 @@ def cases(running: int, steps: int) -> dict[str, list[float]]:
         prompt=lambda number: prompts(2000 if number % 16 == 0 else 200)(number),
         generate=lambda number: 20 if number % 16 == 0 else 400,
         blocks=blocks,
-        chunk=512,
+        prefill_chunk=512,
     ).measure(steps)
     found["admission"] = Load(
         running=running,
@@ -143,7 +143,7 @@ def cases(running: int, steps: int) -> dict[str, list[float]]:
     blocked.fill()
     blocked.step()
     blocked.running += 1
-    blocked.scheduler.max_sequences += 1
+    blocked.scheduler.max_num_seqs += 1
     blocked.submit(prompts(90_000)(0), 100)
     found["blocked"] = blocked.measure(steps)
     return found

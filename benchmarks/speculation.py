@@ -62,8 +62,8 @@ class Candidate:
         scheduler = Scheduler(
             BlockPool(self.runner.cache.blocks),
             block_size=self.runner.block_size,
-            max_sequences=batch,
-            max_tokens_per_step=512,
+            max_num_seqs=batch,
+            max_batched_tokens=512,
             max_model_len=self.runner.max_model_len,
             max_waiting=len(requests),
             max_drafts=MOST if self.speculation else 0,

@@ -43,8 +43,8 @@ def engine(runner: Runner, requests: list[tuple[list[int], int]]) -> tuple[float
     scheduler = Scheduler(
         BlockPool(runner.cache.blocks),
         block_size=runner.block_size,
-        max_sequences=64,
-        max_tokens_per_step=512,
+        max_num_seqs=64,
+        max_batched_tokens=512,
         max_model_len=runner.max_model_len,
         max_waiting=1000,
     )

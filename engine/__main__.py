@@ -55,7 +55,9 @@ def parser() -> argparse.ArgumentParser:
     add("--max-num-seqs", type=int, help="sequences computed together (default: 64, on a GPU 256)")
     add("--max-batched-tokens", type=int, help="token budget of one step (default: 512, on a GPU 2048)")
     add(
-        "--prefill-stretch",
+        "--prefill-stretch",  # the name up to 0.2, kept for one release
+        "--max-itl-ratio",
+        dest="max_itl_ratio",
         type=float,
         help="how many times as long a step may take that computes prompts beside running streams; 0: no bound "
         "(default: 2)",

@@ -28,7 +28,7 @@ class EngineConfig:
     max_batched_tokens: int | None = None
     """Token budget of one step. A large one prefills faster, a small one keeps the gaps between tokens short.
     ``None`` for this and the one above: by device, see ``on``."""
-    prefill_stretch: float = 2.0
+    max_itl_ratio: float = 2.0
     """How many times as long a step may take in which prompts are computed beside running streams; 0: no bound."""
     chunked_prefill: bool = True
     """Whether prompts may be computed over several steps."""
@@ -95,8 +95,8 @@ class EngineConfig:
             )
         if self.max_adapters < 0:
             raise StartupError(f"--max-adapters must be 0 or more, not {self.max_adapters}.")
-        if self.prefill_stretch and not 1 < self.prefill_stretch < float("inf"):
-            raise StartupError(f"--prefill-stretch must be 0 or more than 1, not {self.prefill_stretch}.")
+        if self.max_itl_ratio and not 1 < self.max_itl_ratio < float("inf"):
+            raise StartupError(f"--max-itl-ratio must be 0 or more than 1, not {self.max_itl_ratio}.")
         if self.max_drafts < 1:
             raise StartupError(f"--max-drafts must be at least 1, not {self.max_drafts}.")
         if self.draft_model is not None and self.speculation != "draft":

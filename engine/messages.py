@@ -74,7 +74,7 @@ class UnloadAdapter:
     """No request asks for it any more. It goes when those that run have ended."""
 
 
-ToLoop = Start | Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter
+ToEngineCore = Start | Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter
 
 # Loop process → HTTP process
 

@@ -41,7 +41,7 @@ class Counts:
     """Guesses that were checked."""
 
 
-class Loop:
+class OfflineEngine:
     def __init__(
         self, config: EngineConfig, *, blocks: int | None = None, prefix_caching: bool = False
     ) -> None:
@@ -52,15 +52,15 @@ class Loop:
         self._scheduler = Scheduler(
             BlockPool(blocks or self.runner.cache.blocks),
             block_size=config.block_size,
-            max_sequences=config.max_num_seqs or 1,
-            max_tokens_per_step=config.max_batched_tokens or 1,
+            max_num_seqs=config.max_num_seqs or 1,
+            max_batched_tokens=config.max_batched_tokens or 1,
             max_model_len=self.runner.max_model_len,
             max_waiting=1000,
             prefix_caching=prefix_caching,
             max_drafts=config.max_drafts if self.runner.speculation else 0,
-            chunked=config.chunked_prefill,
+            chunked_prefill=config.chunked_prefill,
         )
-        self._budget = self._scheduler.max_tokens_per_step
+        self._budget = self._scheduler.max_batched_tokens
         self.runner.warm_up()
         self._ids = count()
 

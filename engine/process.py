@@ -20,9 +20,9 @@ from engine.channel import Channel
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
 from engine.core.plan import Plan, RequestOutput
+from engine.core.prefill_chunk import PrefillChunkController
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
-from engine.core.stretch import Stretch
 from engine.errors import (
     ContextLengthExceeded,
     DeadlineUnreachable,
@@ -60,7 +60,7 @@ _REST = 1.0
 """Seconds without work after which the block pool's integrity is checked."""
 
 
-class Loop:
+class EngineCore:
     def __init__(self, config: EngineConfig, channel: Channel) -> None:
         """Loads the model. Raises ``StartupError``."""
         watch = Stopwatch()
@@ -90,18 +90,18 @@ class Loop:
         self._scheduler = Scheduler(
             BlockPool(blocks),
             block_size=config.block_size,
-            max_sequences=seats,
-            max_tokens_per_step=budget,
+            max_num_seqs=seats,
+            max_batched_tokens=budget,
             max_model_len=runner.max_model_len,
             max_waiting=config.max_waiting,
-            ageing=config.priority_ageing,
+            priority_ageing=config.priority_ageing,
             prefix_caching=config.prefix_caching,
             max_drafts=config.max_drafts if config.speculation != "off" else 0,
             context_caps=config.context_caps,
-            chunked=config.chunked_prefill,
+            chunked_prefill=config.chunked_prefill,
             preemption=config.preemption,
         )
-        self._stretch = Stretch(config.prefill_stretch, budget)
+        self._prefill_chunk = PrefillChunkController(config.max_itl_ratio, budget)
         self._check = config.check_integrity
         runner.warm_up()
         watch.lap("warm-up")
@@ -228,7 +228,7 @@ class Loop:
 
     def _step(self) -> None:
         began = time.monotonic()
-        self._scheduler.chunk = self._stretch.chunk(self._scheduler.prompts)
+        self._scheduler.prefill_chunk = self._prefill_chunk.chunk(self._scheduler.prompts)
         plan = self._scheduler.schedule()
         for request_id, needed in plan.expired:
             self._submitted.pop(request_id, None)
@@ -260,15 +260,15 @@ class Loop:
         that would compute most, of equals the last."""
         scheduler = self._scheduler
         self._out_of_memory += 1
-        smaller = max(scheduler.max_sequences, plan.tokens // 2)
-        if smaller < plan.tokens and smaller < scheduler.max_tokens_per_step:
+        smaller = max(scheduler.max_num_seqs, plan.tokens // 2)
+        if smaller < plan.tokens and smaller < scheduler.max_batched_tokens:
             log.warning(
                 "a step of %d tokens ran out of memory: from now on steps have %d at most (--max-batched-tokens): %s",
                 plan.tokens,
                 smaller,
                 error.message,
             )
-            scheduler.max_tokens_per_step = smaller
+            scheduler.max_batched_tokens = smaller
         else:
             _, scheduled = max(enumerate(plan.requests), key=lambda one: (len(one[1].tokens), one[0]))
             log.warning(
@@ -322,8 +322,8 @@ class Loop:
         )
         seconds = time.monotonic() - began if plan.requests else 0.0
         prefilled = plan.tokens - decoded
-        scheduler.pace.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
-        self._stretch.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
+        scheduler.latency.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
+        self._prefill_chunk.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
         speculation = self._runner.speculation
         step = Step(
             seconds=seconds,
@@ -388,15 +388,15 @@ def main(fd: int) -> int:
             level=start.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
         try:
-            loop = Loop(start.config, channel)
+            core = EngineCore(start.config, channel)
         except StartupError as error:
             channel.send(Failed(error.message))
             return 1
         # What start-up left is here to stay: spare the collector the walk over it.
         gc.collect()
         gc.freeze()
-        channel.send(loop.ready)
-        loop.run()
+        channel.send(core.ready)
+        core.run()
     except EOFError:
         return 0
     return 0

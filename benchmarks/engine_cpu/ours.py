@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.offline import Loop
+from engine.offline import OfflineEngine
 
 
 def main() -> None:
     folder, threads, context, quantization = sys.argv[1:5]
-    loop = Loop(
+    engine = OfflineEngine(
         EngineConfig(
             model=Path(folder),
             threads=int(threads),
@@ -26,9 +26,9 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if asked["do"] == "decode":
-            answer = loop.decode([asked["prompt"]] * asked.get("streams", 1), asked["tokens"])
+            answer = engine.decode([asked["prompt"]] * asked.get("streams", 1), asked["tokens"])
         else:
-            answer = loop.prefill(asked["prompt"])
+            answer = engine.prefill(asked["prompt"])
         print(json.dumps(answer), flush=True)
 
 

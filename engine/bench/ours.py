@@ -12,13 +12,13 @@ import torch
 
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
-from engine.offline import Loop
+from engine.offline import OfflineEngine
 
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
     began = time.perf_counter()
-    loop = Loop(
+    engine = OfflineEngine(
         EngineConfig(
             model=Path(asked["folder"]),
             device=asked["device"],
@@ -33,18 +33,18 @@ def main() -> None:
         question = json.loads(line)
         try:
             if question["do"] == "bandwidth":
-                _say(bandwidth(loop.runner.device, question["bytes"]))
+                _say(bandwidth(engine.runner.device, question["bytes"]))
             else:
-                _say(generate(loop, question["prompts"], question["tokens"]))
+                _say(generate(engine, question["prompts"], question["tokens"]))
         except RuntimeError as error:
             # Too much for this device, most likely: smaller batches may do.
             _say({"error": f"{type(error).__name__}: {error}"})
 
 
-def generate(loop: Loop, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+def generate(engine: OfflineEngine, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
     """All at once: seconds, and of each answer the seconds to its tokens."""
     params = SamplingParams(max_tokens=tokens, temperature=0)
-    seconds, answers = loop.generate([(prompt, params) for prompt in prompts])
+    seconds, answers = engine.generate([(prompt, params) for prompt in prompts])
     return {"seconds": seconds, "times": [answer.times for answer in answers]}
 
 

@@ -27,11 +27,11 @@ class Forks:
         leader.siblings = [sibling for sibling in leader.siblings if sibling.id != sibling_id]
         return True
 
-    def hand_over(self, leader: Request) -> None:
+    def promote(self, leader: Request) -> None:
         """The first sibling becomes what the leader was, with all that is computed already."""
-        heir = leader.siblings[0]
-        self.drop(heir.id)
-        leader.id, leader.params = heir.id, heir.params
+        sibling = leader.siblings[0]
+        self.drop(sibling.id)
+        leader.id, leader.params = sibling.id, sibling.params
 
     def begin(self, leader: Request) -> list[Request]:
         """Requests of their own for all that are wanted still. They hold no blocks."""

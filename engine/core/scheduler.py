@@ -5,9 +5,10 @@ one token budget. A long prompt is computed over several steps (chunked prefill,
 beside the single tokens of requests that decode; guesses at tokens to come are wanted tokens like others, if nobody
 else can use the room; a preempted request starts again from what the prefix cache has kept of it.
 
-All requests stand in one order that never changes: by the time of submission, with a head start of ``ageing`` seconds
-for each point of priority. So a request's priority grows by one for every ``ageing`` seconds that it waits, equals go
-first come first served, and whoever is here long enough becomes the first of all: nobody starves.
+All requests stand in one order that never changes: by the time of submission, with a head start of
+``priority_ageing`` seconds for each point of priority. So a request's priority grows by one for every
+``priority_ageing`` seconds that it waits, equals go first come first served, and whoever is here long enough becomes
+the first of all: nobody starves.
 
 Tenants share by ``Shares``. Where several want something, one that has less than its share goes before whoever has
 more, takes over places of his, and gets its part of the tokens of prompts in each step. So the order above holds
@@ -28,7 +29,7 @@ from engine.core.context_caps import context_limit
 from engine.core.deadlines import Deadlines
 from engine.core.draft_scheduler import DraftScheduler, count_accepted
 from engine.core.forks import Forks
-from engine.core.pace import Pace
+from engine.core.latency_estimator import LatencyEstimator
 from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.prefix_cache import PrefixCache
 from engine.core.queue import RANK, Queue
@@ -45,55 +46,55 @@ class Scheduler:
         pool: BlockPool,
         *,
         block_size: int,
-        max_sequences: int,
-        max_tokens_per_step: int,
+        max_num_seqs: int,
+        max_batched_tokens: int,
         max_model_len: int,
         max_waiting: int,
-        ageing: float = 10.0,
+        priority_ageing: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         prefix_caching: bool = True,
         max_drafts: int = 0,
-        chunk: int | None = None,
+        prefill_chunk: int | None = None,
         context_caps: Sequence[tuple[int, int]] = (),
-        chunked: bool = True,
+        chunked_prefill: bool = True,
         preemption: bool = True,
     ) -> None:
-        """``ageing``: seconds of waiting that are worth one of priority.
+        """``priority_ageing``: seconds of waiting that are worth one of priority.
         ``lookahead``: most guesses a step and request.
-        ``chunk``: most tokens of prompts in a step in which others decode, as it is they who wait for it. May be
-        changed between steps, to 0 for one without prompts.
+        ``prefill_chunk``: most tokens of prompts in a step in which others decode, as it is they who wait for it. May
+        be changed between steps, to 0 for one without prompts.
         ``context_caps``: (priority, tokens): the longest context of requests of this priority and of those below it,
         down to the next entry's.
-        ``chunked``: prompts may be computed over several steps. Otherwise the budget has to hold the longest beside all
-        others' tokens, and a prompt that a step has no room for waits for the next.
+        ``chunked_prefill``: prompts may be computed over several steps. Otherwise the budget has to hold the longest
+        beside all others' tokens, and a prompt that a step has no room for waits for the next.
         ``preemption``: requests may lose their seats and blocks to others. Otherwise there are to be blocks for as many
         of the longest as there are seats.
         """
-        if not chunked and max_tokens_per_step < max_model_len + max_sequences:
+        if not chunked_prefill and max_batched_tokens < max_model_len + max_num_seqs:
             raise ValueError("a step must have room for the longest prompt and everybody else's token")
-        if not preemption and pool.total * block_size < max_sequences * max_model_len:
+        if not preemption and pool.total * block_size < max_num_seqs * max_model_len:
             raise ValueError("there must be blocks for all sequences at full length")
-        if max_tokens_per_step < max_sequences:
+        if max_batched_tokens < max_num_seqs:
             raise ValueError("a step must have room for one token of every running request")
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"a chunk is one token at least, not {chunk}")
+        if prefill_chunk is not None and prefill_chunk < 1:
+            raise ValueError(f"a chunk is one token at least, not {prefill_chunk}")
         self.pool = pool
         self.block_size = block_size
-        self.max_sequences = max_sequences
-        self.max_tokens_per_step = max_tokens_per_step
+        self.max_num_seqs = max_num_seqs
+        self.max_batched_tokens = max_batched_tokens
         self.max_model_len = max_model_len
         self.max_waiting = max_waiting
-        self.ageing = ageing
+        self.priority_ageing = priority_ageing
         self.max_drafts = max_drafts
-        self.chunk = chunk
+        self.prefill_chunk = prefill_chunk
         self.context_caps = sorted(context_caps)
-        self.pace = Pace(max_sequences)
+        self.latency = LatencyEstimator(max_num_seqs)
         self.prefixes = PrefixCache(pool, block_size) if prefix_caching else None
         self.waiting = Queue()
         self.running: list[Request] = []
         self.parked: dict[int, Request] = {}
         """Those whose tokens nobody takes: they hold nothing, and go on when they are taken up again."""
-        self._chunked = chunked
+        self._chunked_prefill = chunked_prefill
         self._preemption = preemption
         self._tables = BlockTables(pool, self.prefixes, block_size)
         self._drafts = DraftScheduler(self._tables, max_drafts)
@@ -123,7 +124,7 @@ class Scheduler:
     @property
     def prompts(self) -> int:
         """Requests with more than one token to be computed that have a seat, or could have one."""
-        seats = self.max_sequences - len(self.running)
+        seats = self.max_num_seqs - len(self.running)
         return sum(one.missing > 1 for one in self.running) + min(len(self.waiting), seats)
 
     def context_limit(self, priority: int) -> int:
@@ -138,7 +139,7 @@ class Scheduler:
         if request.longest + 1 > limit:
             asked = request.longest + 1 - request.prompt_length
             raise ContextLengthExceeded(request.prompt_length, asked, limit=limit)
-        seats = self.max_sequences - len(self.running)
+        seats = self.max_num_seqs - len(self.running)
         group = 1 + len(request.siblings)
         # Where there is nobody else, even a group beyond the bound only waits for itself.
         room = seats + self.max_waiting
@@ -147,7 +148,7 @@ class Scheduler:
             room -= self.max_waiting // 8
         if self._requests and self.places + group > room:
             raise QueueFull(self.places)
-        request.rank = (request.submitted - self.ageing * request.priority, next(self._arrivals))
+        request.rank = (request.submitted - self.priority_ageing * request.priority, next(self._arrivals))
         for _ in request.siblings:
             next(self._arrivals)
         if request.deadline is not None:
@@ -169,7 +170,7 @@ class Scheduler:
             return True
         self._depart(request)
         if request.siblings:
-            self._forks.hand_over(request)
+            self._forks.promote(request)
             self._enter(request)
             if request.deadline is not None and not request.started:
                 self._remember(request.deadline, request.id)
@@ -211,13 +212,13 @@ class Scheduler:
         if self._preemption:
             self._make_way(plan)
         made_way = len(plan.preempted)
-        budget = prompts = self.max_tokens_per_step
+        budget = prompts = self.max_batched_tokens
         if (
-            self._chunked
-            and self.chunk is not None
+            self._chunked_prefill
+            and self.prefill_chunk is not None
             and any(len(one.tokens) - one.computed == 1 for one in self.running)
         ):
-            prompts = self.chunk
+            prompts = self.prefill_chunk
         budget, prompts = self._advance(plan, budget, prompts)
         if not plan.requests and self.running:
             # All who decoded gave way, and it was for them that prompts were held back.
@@ -226,7 +227,7 @@ class Scheduler:
             budget -= self._admit(plan, budget, prompts)
         if self.max_drafts:
             # Where one waits for blocks, guesses take none.
-            contended = bool(self.waiting) and len(self.running) < self.max_sequences
+            contended = bool(self.waiting) and len(self.running) < self.max_num_seqs
             spare = 0 if contended else self.pool.available - len(self.running)
             self._drafts.add(plan, self._requests, budget, spare)
         if plan.requests:
@@ -291,7 +292,7 @@ class Scheduler:
             raise AssertionError("a request is not in exactly one of running, waiting and parked")
         if +self._tenants != Counter(request.tenant for request in active):
             raise AssertionError("the count of tenants' requests is wrong")
-        if len(self.running) > self.max_sequences:
+        if len(self.running) > self.max_num_seqs:
             raise AssertionError("more requests run than there are seats")
         for queue in (self.running, self.waiting):
             if any(one.rank >= next_one.rank for one, next_one in itertools.pairwise(queue)):
@@ -335,13 +336,13 @@ class Scheduler:
         for one in self.running:
             if one.missing > 1:
                 wanted[one.tenant] += one.missing
-        if self.waiting and len(self.running) < self.max_sequences:
+        if self.waiting and len(self.running) < self.max_num_seqs:
             head = self._next()
             wanted[head.tenant] += head.missing
         return Counter(divide(prompts, wanted))
 
     def _shares(self) -> Shares:
-        return Shares(self.running, self.waiting, seats=self.max_sequences, blocks=self.pool.total)
+        return Shares(self.running, self.waiting, seats=self.max_num_seqs, blocks=self.pool.total)
 
     def _next(self) -> Request:
         """Whose turn it is of those that wait: the first, or the first of a tenant that has less and is of no lower
@@ -377,7 +378,7 @@ class Scheduler:
                 shares.take(victim)
                 left.remove(victim)
                 victims.append(victim)
-        bound = head.rank[0] + self.ageing
+        bound = head.rank[0] + self.priority_ageing
         for one in reversed(self.running):
             kept = one.priority >= head.priority and not shares.owed(head) and shares.excess(one.tenant) <= 0
             if one.rank[0] >= bound and one in left and not kept:
@@ -397,7 +398,7 @@ class Scheduler:
     def _give_way(self, plan: Plan) -> None:
         """Whoever waits and is ahead by a whole class takes the seat or the blocks of those that run last."""
         head = self.waiting[0]
-        bound = head.rank[0] + self.ageing
+        bound = head.rank[0] + self.priority_ageing
         if self.running[-1].rank[0] < bound or self._can_seat(head):
             return
         lower = len(self.running) - bisect_left(self.running, bound, key=lambda one: one.rank[0])
@@ -414,7 +415,7 @@ class Scheduler:
     def _can_seat(self, request: Request) -> bool:
         # One block more for each request that runs: else a newcomer's chunks would crowd out those already here,
         # and be thrown out again by them.
-        if len(self.running) >= self.max_sequences:
+        if len(self.running) >= self.max_num_seqs:
             return False
         return self._tables.fits(request, self.pool.available - len(self.running)) or (
             self.max_drafts > 0
@@ -430,7 +431,7 @@ class Scheduler:
             request = self._next()
             if not self._can_seat(request):
                 break
-            if not self._chunked and request.missing > left:
+            if not self._chunked_prefill and request.missing > left:
                 break
             self._begin(request, plan)
             count = min(request.missing, left)
@@ -491,7 +492,7 @@ class Scheduler:
         insort(self.running, fork, key=RANK)
         if finish is not None:
             self._end(fork)
-        elif len(self.running) > self.max_sequences:
+        elif len(self.running) > self.max_num_seqs:
             self._unseat(fork)
 
     def _preempt(self, plan: Plan, position: int = 0) -> Request:
@@ -511,7 +512,7 @@ class Scheduler:
         self.waiting.add(request)
 
     def _end(self, request: Request) -> None:
-        self.pace.end(request.generated)
+        self.latency.finish(request.generated)
         self._tables.mark(request)
         self._ended.append(request.id)
         self._depart(request)
@@ -537,9 +538,9 @@ class Scheduler:
 
     def _expect(self, request: Request) -> float:
         """Seconds until the request would be done, were it submitted now."""
-        places = self.waiting.ahead(request) + 1 - (self.max_sequences - len(self.running))
+        places = self.waiting.ahead(request) + 1 - (self.max_num_seqs - len(self.running))
         missing = request.prompt_length - self._tables.hit_tokens(request)
-        return self.pace.estimate(missing, request.params.max_tokens, places)
+        return self.latency.estimate(missing, request.params.max_tokens, places)
 
     def _remember(self, deadline: float, request_id: int) -> None:
         if len(self._deadlines) > 2 * len(self._requests) + 64:

@@ -1,8 +1,9 @@
 """What each tenant holds of the seats and the blocks, and what would be fair: equal parts, by weight.
 
-As in dominant resource fairness (https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types),
-a tenant's use is the larger of its parts of both. Only those count that want something now: who is alone has all.
-A place counts each choice (``n``), as each is computed for itself.
+As in dominant resource fairness
+(https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types), a
+tenant's use is the larger of its parts of both. Only those count that want something now: who is alone has all. A
+place counts each choice (``n``), as each is computed for itself.
 """
 
 from __future__ import annotations

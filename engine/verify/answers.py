@@ -16,11 +16,11 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import StartupError
-from engine.offline import Asked, Loop
+from engine.offline import Asked, OfflineEngine
 from engine.verify.features import Feature
 from engine.verify.lora import write_random
 from engine.worker.batch import BatchBuilder
-from engine.worker.speculative import Fixed
+from engine.worker.speculative import FixedDraftLength
 from kernels.launch import path
 
 BLOCK = 16
@@ -132,29 +132,29 @@ def _say(asking: Asking, feature: Feature, compared: bool, folder: Path) -> Said
     # Shorter than most models can: the cache holds many of them.
     length = min(1024, _positions(asking.model))
     config = EngineConfig(model=asking.model, device=asking.device, max_model_len=length, **options)
-    loop = Loop(
+    engine = OfflineEngine(
         config, blocks=None if compared else feature.blocks, prefix_caching=feature.caching and not compared
     )
-    if loop.runner.speculation is not None:
+    if engine.runner.speculation is not None:
         # Whether guesses pay is not asked here.
-        loop.runner.speculation.policy = Fixed(config.max_drafts)
+        engine.runner.speculation.policy = FixedDraftLength(config.max_drafts)
     replays = None
-    if options["cuda_graphs"] and loop.runner.device.type == "cpu":
+    if options["cuda_graphs"] and engine.runner.device.type == "cpu":
         if path() != "triton":
             raise StartupError(
                 "kernels that bear idle rows are those for GPUs: TOLLGATE_KERNELS=triton tries them"
             )
         replays = Replays()
-        runner = loop.runner
+        runner = engine.runner
         # As on a GPU, where decodes are a group.
         runner._batches = BatchBuilder(runner.block_size, runner.cache.padding_block, runner.device)
         runner.record(replays)
-    asked = requests(asking, loop.runner.model.vocab_size, length, feature.grammar)
-    if feature.grammar and loop.runner.grammars is None:
+    asked = requests(asking, engine.runner.model.vocab_size, length, feature.grammar)
+    if feature.grammar and engine.runner.grammars is None:
         raise StartupError("the model has no tokenizer, which forms need")
-    _, answers = loop.generate(asked, late=1, adapters=adapters)
-    _, again = loop.generate(asked, late=0 if feature.caching else 1, adapters=adapters)
-    counts = {**asdict(loop.counts), "replays": _replays(loop, replays)}
+    _, answers = engine.generate(asked, late=1, adapters=adapters)
+    _, again = engine.generate(asked, late=0 if feature.caching else 1, adapters=adapters)
+    counts = {**asdict(engine.counts), "replays": _replays(engine, replays)}
     return Said(
         [answer.tokens for answer in again],
         [[{one.token: one.logprob, **dict(one.top)} for one in answer.logprobs] for answer in again],
@@ -164,11 +164,11 @@ def _say(asking: Asking, feature: Feature, compared: bool, folder: Path) -> Said
     )
 
 
-def _replays(loop: Loop, replays: Replays | None) -> int:
+def _replays(engine: OfflineEngine, replays: Replays | None) -> int:
     if replays is not None:
         return replays.count
     # On a GPU what is recorded is replayed, or the step raises.
-    return loop.counts.steps if loop.runner._graphs is not None else 0
+    return engine.counts.steps if engine.runner._graphs is not None else 0
 
 
 def _positions(model: Path) -> int:

@@ -42,8 +42,8 @@ def run(
     scheduler = Scheduler(
         BlockPool(blocks or runner.cache.blocks),
         block_size=runner.block_size,
-        max_sequences=sequences,
-        max_tokens_per_step=budget,
+        max_num_seqs=sequences,
+        max_batched_tokens=budget,
         max_model_len=runner.max_model_len,
         max_waiting=1000,
         max_drafts=runner.speculation.max_drafts if runner.speculation else 0,

@@ -19,6 +19,11 @@ def options(*arguments: str) -> dict[str, object]:
     return found
 
 
+def test_the_flag_of_the_last_release_is_kept(tiny_model: Path) -> None:
+    for flag in ("--max-itl-ratio", "--max-itl-ratio"):
+        assert read_options(options("--model", str(tiny_model), flag, "3")).engine.max_itl_ratio == 3
+
+
 def test_what_is_not_given_has_the_configurations_default(tiny_model: Path) -> None:
     config = read_options(options("--model", str(tiny_model)))
     assert config == ServerConfig(EngineConfig(tiny_model), tiny_model.name)
@@ -44,7 +49,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "max_batched_tokens": 99,
         "max_waiting": 3,
         "priority_ageing": 2.5,
-        "prefill_stretch": 3.5,
+        "max_itl_ratio": 3.5,
         "speculation": "ngram",
         "max_drafts": 3,
         "max_adapters": 5,
@@ -136,7 +141,7 @@ def test_nonsense_is_told_in_a_line(capsys: pytest.CaptureFixture[str], tiny_mod
             "--draft-model guesses with --speculation draft",
         ),
         (("--context-cap", "0=1"), "--context-cap must leave room"),
-        (("--prefill-stretch", "0.5"), "--prefill-stretch must be 0 or more than 1"),
+        (("--max-itl-ratio", "0.5"), "--max-itl-ratio must be 0 or more than 1"),
     ):
         assert main(["serve", "--model", "demo", *flags]) == 1
         assert said in capsys.readouterr().err

@@ -19,7 +19,7 @@ from engine.core.request import Sibling
 from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import OutOfMemory, StartupError
 from engine.messages import Outputs, Step, Submit
-from engine.process import Loop
+from engine.process import EngineCore
 from engine.worker.runner import Runner
 from tests.engine.steps import run
 
@@ -60,14 +60,16 @@ class Client:
 
 
 @contextmanager
-def looping(model: Path, fails: Callable[[list[int]], bool], **options: Any) -> Iterator[tuple[Client, Loop]]:
+def looping(
+    model: Path, fails: Callable[[list[int]], bool], **options: Any
+) -> Iterator[tuple[Client, EngineCore]]:
     """``fails``: whether a step of these tokens finds no memory. It has computed everything by then."""
     here, there = socket.socketpair()
     config = EngineConfig(
         model=model, max_num_seqs=4, kv_cache_blocks=100, threads=1, check_integrity=True, **options
     )
-    loop = Loop(config, Channel(there))
-    forward = loop._runner.model.forward
+    core = EngineCore(config, Channel(there))
+    forward = core._runner.model.forward
 
     def failing(tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
         hidden = forward(tokens, *rest)
@@ -75,16 +77,16 @@ def looping(model: Path, fails: Callable[[list[int]], bool], **options: Any) -> 
             raise torch.OutOfMemoryError(REASON)
         return hidden
 
-    loop._runner.model.forward = failing  # type: ignore[method-assign]
+    core._runner.model.forward = failing  # type: ignore[method-assign]
 
     def work() -> None:
         with suppress(EOFError):
-            loop.run()
+            core.run()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        yield Client(Channel(here)), loop
+        yield Client(Channel(here)), core
     finally:
         here.close()
         thread.join(60)
@@ -100,10 +102,10 @@ def test_steps_become_smaller_and_nobody_loses_a_token(tiny_model: Path, tiny_ru
     ]
     lengths = [150, 90, 33, 61]
     requests = [(list(range(2, 2 + n)), one) for n, one in zip(lengths, params, strict=True)]
-    with looping(tiny_model, lambda tokens: len(tokens) > 40, speculation="ngram") as (client, loop):
+    with looping(tiny_model, lambda tokens: len(tokens) > 40, speculation="ngram") as (client, core):
         client.ask(*requests)
         assert client.last is not None and client.last.out_of_memory > 0
-        assert loop._scheduler.max_tokens_per_step <= 40
+        assert core._scheduler.max_batched_tokens <= 40
         assert not client.refused
         assert client.tokens == run(tiny_runner, requests).tokens
         before = client.last.out_of_memory

@@ -74,7 +74,7 @@ def test_when_blocks_and_seats_are_short_everyone_ends_without_thrashing() -> No
 
 
 def test_a_chunk_bounds_prompts_while_others_decode_and_only_then() -> None:
-    scheduler = make(budget=32, chunk=8)
+    scheduler = make(budget=32, prefill_chunk=8)
     scheduler.submit(request(1, 40, generate=9))
     assert shape(step(scheduler)[0]) == [(1, 0, 32)]
     assert shape(step(scheduler)[0]) == [(1, 32, 8)]
@@ -88,20 +88,20 @@ def test_a_chunk_bounds_prompts_while_others_decode_and_only_then() -> None:
 
 
 def test_a_chunk_may_be_changed_and_be_nothing_for_a_while() -> None:
-    scheduler = make(budget=32, chunk=8)
+    scheduler = make(budget=32, prefill_chunk=8)
     scheduler.submit(request(1, 4, generate=20))
     step(scheduler)
     scheduler.submit(request(2, 20))
     step(scheduler)
-    scheduler.chunk = 0
+    scheduler.prefill_chunk = 0
     assert shape(step(scheduler)[0]) == [(1, 5, 1)]
-    scheduler.chunk = 3
+    scheduler.prefill_chunk = 3
     assert shape(step(scheduler)[0]) == [(1, 6, 1), (2, 8, 3)]
 
 
 def test_a_chunk_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="one token"):
-        make(chunk=0)
+        make(prefill_chunk=0)
 
 
 @pytest.mark.parametrize(("priority", "limit"), [(-5, 20), (0, 20), (1, 30), (2, 30), (3, 50), (9, 50)])

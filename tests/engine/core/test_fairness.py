@@ -19,11 +19,11 @@ def test_a_step_without_prompts_computes_them_after_all_if_everyone_who_decodes_
     scheduler = make(blocks=12, budget=64)
     scheduler.submit(request(1, 4, generate=30, submitted=1.0))
     step(scheduler)
-    scheduler.chunk = 2
+    scheduler.prefill_chunk = 2
     scheduler.submit(request(2, 36, generate=4))
     while scheduler.pool.available:
         step(scheduler)
-    scheduler.chunk = 0
+    scheduler.prefill_chunk = 0
     while not (plan := step(scheduler)[0]).preempted:
         assert [scheduled.request_id for scheduled in plan.requests] == [1]
     assert plan.preempted == [1]
@@ -46,7 +46,13 @@ def test_ageing_bounds_the_wait_under_a_stream_of_higher_classes(
     before it, each for at most the steps that it takes alone, and nobody else; not even if it needs all blocks."""
     clock = Clock()
     scheduler = make(
-        blocks=12, sequences=seats, budget=16, waiting=10_000, clock=clock, prefix_caching=True, chunk=chunk
+        blocks=12,
+        sequences=seats,
+        budget=16,
+        waiting=10_000,
+        clock=clock,
+        prefix_caching=True,
+        prefill_chunk=chunk,
     )
     steps_each, ahead = 5, 0
     scheduler.submit(request(0, prompt, generate=8))
@@ -118,13 +124,13 @@ def test_prompts_however_long_stop_no_decode_for_a_single_step(
     for number, prompt in enumerate(prompts, decoding):
         scheduler.submit(request(number, prompt, priority=1))
     for turn in range(59):
-        scheduler.chunk = chunks[turn % len(chunks)]
+        scheduler.prefill_chunk = chunks[turn % len(chunks)]
         plan, outputs = step(scheduler)
         assert {output.request_id for output in outputs} >= set(range(decoding))
-        assert plan.tokens <= scheduler.max_tokens_per_step
-        if scheduler.chunk is not None:
+        assert plan.tokens <= scheduler.max_batched_tokens
+        if scheduler.prefill_chunk is not None:
             long = [scheduled for scheduled in plan.requests if scheduled.start + 1 < scheduled.prompt_length]
-            assert sum(len(scheduled.tokens) for scheduled in long) <= scheduler.chunk
+            assert sum(len(scheduled.tokens) for scheduled in long) <= scheduler.prefill_chunk
 
 
 @pytest.mark.parametrize("weight", [2.0, 4.0, 8.0])
@@ -208,7 +214,7 @@ def test_a_deadline_counts_the_prompt_less_what_is_cached() -> None:
     scheduler.submit(request(1, 49, generate=1))
     step(scheduler)
     slow(scheduler, length=1)
-    scheduler.pace.observe(1.0, prefill_tokens=100, decode_tokens=0)
+    scheduler.latency.observe(1.0, prefill_tokens=100, decode_tokens=0)
     with pytest.raises(DeadlineUnreachable) as late:
         scheduler.submit(Request(2, [5] * 49, SamplingParams(max_tokens=1), deadline=0.4))
     assert late.value.needed == pytest.approx(0.49)

@@ -125,7 +125,7 @@ def test_a_deadline_counts_only_what_is_to_be_computed() -> None:
     run(scheduler)
     slow(scheduler, length=1)
     for _ in range(5):
-        scheduler.pace.observe(1.0, prefill_tokens=10, decode_tokens=0)
+        scheduler.latency.observe(1.0, prefill_tokens=10, decode_tokens=0)
     with pytest.raises(DeadlineUnreachable):
         scheduler.submit(Request(2, [9] * 41, SamplingParams(max_tokens=1), deadline=1.0))
     scheduler.submit(request(3, 41, generate=1, deadline=1.0))

@@ -33,7 +33,7 @@ def test_one_after_the_other_and_with_room_for_all_everything_that_can_be_is_fou
 
 def test_a_prompt_costs_what_the_model_of_costs_says() -> None:
     (arrival,) = [Arrival(5.0, (0, 1), HASHED + 100, 3)]
-    found = replay([arrival], blocks=100, stretch=0)
+    found = replay([arrival], blocks=100, max_itl_ratio=0)
     assert found.steps == 3
     assert found.ttft_p50_s == pytest.approx(0.008 + 612 * 25e-6)
     assert found.simulated_s == pytest.approx(5.0 + 3 * 0.008 + 612 * 25e-6 + 2 * 50e-6)

@@ -35,11 +35,11 @@ def make(
     return Scheduler(
         BlockPool(blocks),
         block_size=BLOCK,
-        max_sequences=sequences,
-        max_tokens_per_step=budget,
+        max_num_seqs=sequences,
+        max_batched_tokens=budget,
         max_model_len=context,
         max_waiting=waiting,
-        ageing=10.0,
+        priority_ageing=10.0,
         clock=clock or Clock(),
         prefix_caching=prefix_caching,
         **options,
@@ -290,8 +290,8 @@ def test_the_favoured_is_admitted_before_one_that_was_preempted() -> None:
 def slow(scheduler: Scheduler, *, length: int = 10) -> None:
     """A step takes 100 ms and an answer ``length`` tokens."""
     for _ in range(5):
-        scheduler.pace.observe(0.1, prefill_tokens=0, decode_tokens=1)
-        scheduler.pace.end(length)
+        scheduler.latency.observe(0.1, prefill_tokens=0, decode_tokens=1)
+        scheduler.latency.finish(length)
 
 
 def test_a_deadline_that_speed_does_not_allow_is_refused_with_the_figures() -> None:

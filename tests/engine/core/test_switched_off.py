@@ -16,12 +16,12 @@ from engine.core.scheduler import Scheduler
 def scheduler(blocks: int = 64, budget: int = 200, **options: object) -> Scheduler:
     made = {
         "block_size": 4,
-        "max_sequences": 4,
+        "max_num_seqs": 4,
         "max_model_len": 64,
         "max_waiting": 100,
         "clock": lambda: 0.0,
     }
-    return Scheduler(BlockPool(blocks), max_tokens_per_step=budget, **made, **options)
+    return Scheduler(BlockPool(blocks), max_batched_tokens=budget, **made, **options)
 
 
 def serve(made: Scheduler, count: int, priorities: bool = False) -> list[Plan]:
@@ -41,7 +41,7 @@ def serve(made: Scheduler, count: int, priorities: bool = False) -> list[Plan]:
         for request in waiting[:2]:
             made.submit(request)
         del waiting[:2]
-        made.chunk = random.choice((None, 0, 3))
+        made.prefill_chunk = random.choice((None, 0, 3))
         plan = made.schedule()
         sampled = {scheduled.request_id: [1] for scheduled in plan.requests if scheduled.sampling is not None}
         made.update(plan, SamplerOutput(sampled))
@@ -54,11 +54,11 @@ def test_without_chunks_every_prompt_is_computed_in_one_step() -> None:
     assert any(
         scheduled.sampling is None for plan in serve(scheduler(budget=68), 40) for scheduled in plan.requests
     )
-    plans = serve(scheduler(budget=68, chunked=False), 40)
+    plans = serve(scheduler(budget=68, chunked_prefill=False), 40)
     assert all(scheduled.sampling is not None for plan in plans for scheduled in plan.requests)
     assert all(plan.tokens <= 68 for plan in plans)
     with pytest.raises(ValueError, match="room for the longest prompt"):
-        scheduler(budget=67, chunked=False)
+        scheduler(budget=67, chunked_prefill=False)
 
 
 def test_without_preemption_nobody_gives_way() -> None:

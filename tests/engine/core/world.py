@@ -76,11 +76,11 @@ class World:
         self.scheduler = Scheduler(
             BlockPool(tokens // self.block_size),
             block_size=self.block_size,
-            max_sequences=sequences,
-            max_tokens_per_step=self.budget,
+            max_num_seqs=sequences,
+            max_batched_tokens=self.budget,
             max_model_len=CONTEXT,
             max_waiting=rng.choice((0, 2, 6, 12)),
-            ageing=10.0,
+            priority_ageing=10.0,
             clock=lambda: self.now,
             prefix_caching=caching,
             max_drafts=rng.randint(1, 5) if guessing else 0,
@@ -176,7 +176,7 @@ class World:
         cap = min([CONTEXT, *(cap for priority, cap in self.caps if request.priority <= priority)])
         blocks = -(-(len(prompt) + most - 1) // self.block_size)
         fits = len(prompt) + most <= cap and blocks <= scheduler.pool.total
-        seats = scheduler.max_sequences - len(scheduler.running)
+        seats = scheduler.max_num_seqs - len(scheduler.running)
         here = any(one.tenant == tenant and one.id not in scheduler.parked for one in self.alive.values())
         room = seats + scheduler.max_waiting - (scheduler.max_waiting // 8 if here else 0)
         full = bool(self.alive) and scheduler.places + len(group) > room
@@ -242,7 +242,7 @@ class World:
         """``midway``: someone is aborted while the worker computes."""
         scheduler, rng = self.scheduler, self.rng
         self.now += rng.choice((0.1, 0.5, 2.0))
-        scheduler.chunk = rng.choice(self.chunks)
+        scheduler.prefill_chunk = rng.choice(self.chunks)
         decoding = {one.id for one in scheduler.running if one.missing == 1}
         running = {one.id: one.rank for one in scheduler.running}
         waiting = {one.id: one.rank for one in scheduler.waiting}
@@ -257,7 +257,7 @@ class World:
         self.take(scheduler.update(plan, sampled))
         if plan.requests:
             decoded = sum(len(scheduled.tokens) for scheduled in plan.requests if scheduled.generating)
-            scheduler.pace.observe(0.1, prefill_tokens=plan.tokens - decoded, decode_tokens=decoded)
+            scheduler.latency.observe(0.1, prefill_tokens=plan.tokens - decoded, decode_tokens=decoded)
 
     def check_plan(self, plan: Plan, decoding: set[int], running: Ranks, waiting: Ranks) -> None:
         scheduler, tally = self.scheduler, self.tally
@@ -275,16 +275,16 @@ class World:
         for one in self.alive.values():
             assert one.scheduled or one.deadline is None or one.deadline > self.now
         assert plan.requests or len(self.alive) == len(scheduler.parked), "requests, but no work"
-        assert len(worked) == len(plan.requests) <= scheduler.max_sequences
+        assert len(worked) == len(plan.requests) <= scheduler.max_num_seqs
         assert plan.tokens <= self.budget
         # Whoever decodes gains a token in every step, unless it gives way.
         assert worked | set(plan.preempted) >= decoding
-        if scheduler.chunk is not None and decoding - set(plan.preempted):
+        if scheduler.prefill_chunk is not None and decoding - set(plan.preempted):
             # One that lacks a single token is as good as one that decodes.
             prompts = [
                 scheduled for scheduled in plan.requests if scheduled.start + 1 < len(scheduled.history)
             ]
-            assert sum(len(scheduled.tokens) for scheduled in prompts) <= scheduler.chunk
+            assert sum(len(scheduled.tokens) for scheduled in prompts) <= scheduler.prefill_chunk
         tally["preempted"] += len(plan.preempted)
         tally["copies"] += len(plan.copies)
         tally["hits"] += plan.hit_tokens > 0

@@ -159,8 +159,8 @@ def test_choices_of_one_prompt_share_its_adapter(
     scheduler = Scheduler(
         BlockPool(100),
         block_size=runner.block_size,
-        max_sequences=8,
-        max_tokens_per_step=16,
+        max_num_seqs=8,
+        max_batched_tokens=16,
         max_model_len=512,
         max_waiting=9,
     )
@@ -263,8 +263,8 @@ def test_an_adapter_comes_and_goes_while_others_run(
     scheduler = Scheduler(
         BlockPool(99),
         block_size=16,
-        max_sequences=8,
-        max_tokens_per_step=64,
+        max_num_seqs=8,
+        max_batched_tokens=64,
         max_model_len=512,
         max_waiting=9,
     )

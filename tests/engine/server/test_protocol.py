@@ -39,7 +39,7 @@ def answers(server: EngineServer, parts: list[bytes], count: int) -> list[tuple[
     return found
 
 
-@pytest.mark.parametrize("request_", [SIZED, CHUNKED], ids=["sized", "chunked"])
+@pytest.mark.parametrize("request_", [SIZED, CHUNKED], ids=["sized", "chunked_prefill"])
 @pytest.mark.parametrize("size", [None, 7], ids=["whole", "in pieces"])
 def test_the_body_behind_an_offer_is_read(server: EngineServer, request_: bytes, size: int | None) -> None:
     step = size or len(request_)

@@ -85,7 +85,7 @@ def always(runner: Runner, most: int = 4) -> Runner:
 @pytest.mark.parametrize(
     ("chunk", "disturb"),
     [(512, 0.0), (7, 0.0), (512, 0.15), (23, 0.1)],
-    ids=["", "chunked", "disturbed", "both"],
+    ids=["", "chunked_prefill", "disturbed", "both"],
 )
 def test_no_token_and_no_logprob_changes(
     tiny_runner: Runner, drafted: Runner, chunk: int, disturb: float
@@ -115,7 +115,7 @@ def twin(tiny_model: Path) -> Runner:
 
 
 @pytest.mark.parametrize(
-    ("chunk", "disturb"), [(512, 0.0), (7, 0.0), (23, 0.15)], ids=["", "chunked", "disturbed"]
+    ("chunk", "disturb"), [(512, 0.0), (7, 0.0), (23, 0.15)], ids=["", "chunked_prefill", "disturbed"]
 )
 def test_what_the_model_itself_guesses_comes_true(twin: Runner, chunk: int, disturb: float) -> None:
     """So the draft's cache holds what it should, and it draws as the target does."""

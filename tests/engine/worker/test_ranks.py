@@ -163,8 +163,8 @@ def test_guesses_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None
             scheduler = Scheduler(
                 BlockPool(60),
                 block_size=16,
-                max_sequences=8,
-                max_tokens_per_step=20,
+                max_num_seqs=8,
+                max_batched_tokens=20,
                 max_model_len=512,
                 max_waiting=9,
                 max_drafts=4,

@@ -36,7 +36,7 @@ __all__ = ["drafted", "likeness", "twin"]
         {"blocks": 9, "sequences": 8, "budget": 64},
         {"blocks": 8, "sequences": 8, "budget": 16},
     ],
-    ids=["", "chunked", "preempted", "crowded"],
+    ids=["", "chunked_prefill", "preempted", "crowded"],
 )
 def test_the_scheduler_gets_the_same_tokens(
     tiny_runner: Runner, drafted: Runner, options: dict[str, int]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.stretch import Stretch
+from engine.core.prefill_chunk import PrefillChunkController
 
 
 def drive(
-    stretch: Stretch,
+    controller: PrefillChunkController,
     quiet: float,
     per_token: float,
     steps: int = 200,
@@ -22,9 +22,9 @@ def drive(
     chance = random.Random(1)
     found = []
     for _ in range(steps):
-        chunk = stretch.chunk(prompts)
+        chunk = controller.chunk(prompts)
         seconds = (quiet + fixed * (chunk > 0) + chunk * per_token) * (1 + noise * chance.random())
-        stretch.observe(seconds, prefill_tokens=chunk, decode_tokens=4)
+        controller.observe(seconds, prefill_tokens=chunk, decode_tokens=4)
         found.append(seconds)
     return found
 
@@ -34,37 +34,37 @@ def drive(
 def test_steps_settle_below_the_limit_and_use_what_it_allows(
     quiet: float, tokens_in_a_quiet_step: int
 ) -> None:
-    stretch = Stretch(2.0, 512)
-    seconds = drive(stretch, quiet, quiet / tokens_in_a_quiet_step, noise=0.1)[30:]
+    controller = PrefillChunkController(2.0, 512)
+    seconds = drive(controller, quiet, quiet / tokens_in_a_quiet_step, noise=0.1)[30:]
     assert max(seconds) <= 2.0 * quiet
     assert sum(seconds) / len(seconds) >= 1.4 * quiet
 
 
 def test_the_first_step_beside_others_is_quiet_and_so_is_one_in_many() -> None:
-    stretch = Stretch(2.0, 512)
-    assert stretch.chunk() == 0
-    seconds = drive(stretch, 0.01, 0.0001, steps=200)
+    controller = PrefillChunkController(2.0, 512)
+    assert controller.chunk() == 0
+    seconds = drive(controller, 0.01, 0.0001, steps=200)
     assert seconds[0] == 0.01
     assert 3 <= seconds.count(0.01) <= 4
 
 
 def test_prompts_that_pile_up_get_room_for_each() -> None:
-    stretch = Stretch(2.0, 2048)
-    alone = max(drive(stretch, 0.01, 0.0001)[30:])
-    several = drive(stretch, 0.01, 0.0001, prompts=5)[30:]
+    controller = PrefillChunkController(2.0, 2048)
+    alone = max(drive(controller, 0.01, 0.0001)[30:])
+    several = drive(controller, 0.01, 0.0001, prompts=5)[30:]
     assert alone <= 0.02
     assert 0.03 <= max(several) <= 0.06
     # When all but one are done, the gaps are short again at once.
-    assert max(drive(stretch, 0.01, 0.0001, steps=20)) <= 0.02
+    assert max(drive(controller, 0.01, 0.0001, steps=20)) <= 0.02
 
 
 def test_a_machine_that_gets_slower_is_noticed() -> None:
-    stretch = Stretch(2.0, 512)
-    drive(stretch, 0.01, 0.0001)
-    before = stretch.chunk() or 60
-    seconds = drive(stretch, 0.01, 0.0004)
+    controller = PrefillChunkController(2.0, 512)
+    drive(controller, 0.01, 0.0001)
+    before = controller.chunk() or 60
+    seconds = drive(controller, 0.01, 0.0004)
     assert max(seconds[20:]) <= 0.02
-    assert stretch.chunk() < before
+    assert controller.chunk() < before
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
@@ -73,23 +73,23 @@ def test_where_any_chunk_costs_more_than_is_allowed_chunks_are_large_all_the_sam
     quiet: float, fixed: float, noise: float
 ) -> None:
     """As on a GPU, where steps with prompts are not recorded: a share of 8 tokens would be a step of 8 ms each."""
-    stretch = Stretch(2.0, 2048)
-    seconds = drive(stretch, quiet, 1e-5, noise=noise, fixed=fixed)[30:]
-    assert min(stretch.chunk() or 2048, 2048) >= 100
+    controller = PrefillChunkController(2.0, 2048)
+    seconds = drive(controller, quiet, 1e-5, noise=noise, fixed=fixed)[30:]
+    assert min(controller.chunk() or 2048, 2048) >= 100
     assert max(seconds) <= 2.0 * (quiet + fixed)
 
 
 def test_where_it_costs_less_the_limit_holds() -> None:
-    stretch = Stretch(2.0, 2048)
-    seconds = drive(stretch, 0.01, 1e-4, noise=0.1, fixed=0.003)[30:]
+    controller = PrefillChunkController(2.0, 2048)
+    seconds = drive(controller, 0.01, 1e-4, noise=0.1, fixed=0.003)[30:]
     assert max(seconds) <= 0.02
-    assert (stretch.chunk() or 30) >= 20
+    assert (controller.chunk() or 30) >= 20
 
 
 def test_without_a_limit_chunks_are_as_large_as_can_be() -> None:
-    stretch = Stretch(0.0, 512)
-    drive(stretch, 0.01, 1.0, steps=3)
-    assert stretch.chunk() == 512
+    controller = PrefillChunkController(0.0, 512)
+    drive(controller, 0.01, 1.0, steps=3)
+    assert controller.chunk() == 512
 
 
 @given(
@@ -99,9 +99,9 @@ def test_without_a_limit_chunks_are_as_large_as_can_be() -> None:
 def test_whatever_is_measured_chunks_stay_within_bounds_and_prompts_go_on(
     steps: list[tuple[float, int, int]], limit: float
 ) -> None:
-    stretch = Stretch(limit, 512)
+    controller = PrefillChunkController(limit, 512)
     for seconds, prefill, decode in steps:
-        stretch.observe(seconds, prefill_tokens=prefill, decode_tokens=decode)
-        assert 0 <= stretch.chunk() <= 512
-    stretch.observe(0.01, prefill_tokens=0, decode_tokens=1)
-    assert stretch.chunk() >= 8
+        controller.observe(seconds, prefill_tokens=prefill, decode_tokens=decode)
+        assert 0 <= controller.chunk() <= 512
+    controller.observe(0.01, prefill_tokens=0, decode_tokens=1)
+    assert controller.chunk() >= 8

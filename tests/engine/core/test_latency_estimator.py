@@ -2,22 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.pace import Pace
+from engine.core.latency_estimator import LatencyEstimator
 from engine.core.rate import Rate
 
 
-def measured(*, seats: int = 4, length: int = 10) -> Pace:
+def measured(*, seats: int = 4, length: int = 10) -> LatencyEstimator:
     """A prompt token takes 1 ms, a step 100 ms, an answer ``length`` tokens."""
-    pace = Pace(seats)
-    pace.observe(1.0, prefill_tokens=1000, decode_tokens=0)
+    estimator = LatencyEstimator(seats)
+    estimator.observe(1.0, prefill_tokens=1000, decode_tokens=0)
     for _ in range(5):
-        pace.observe(0.1, prefill_tokens=0, decode_tokens=3)
-        pace.end(length)
-    return pace
+        estimator.observe(0.1, prefill_tokens=0, decode_tokens=3)
+        estimator.finish(length)
+    return estimator
 
 
 def test_what_is_not_known_counts_as_nothing() -> None:
-    assert Pace(4).estimate(1000, 1000, 50) == 0
+    assert LatencyEstimator(4).estimate(1000, 1000, 50) == 0
 
 
 def test_an_estimate_is_prefill_then_a_step_for_each_token() -> None:
@@ -36,18 +36,18 @@ def test_places_fall_free_as_answers_end() -> None:
 
 
 def test_the_mean_length_follows_the_last_answers() -> None:
-    pace = measured(length=10)
+    estimator = measured(length=10)
     for _ in range(400):
-        pace.end(100)
-    assert pace.estimate(0, 5000, 0) == pytest.approx(99 * 0.1, rel=0.02)
+        estimator.finish(100)
+    assert estimator.estimate(0, 5000, 0) == pytest.approx(99 * 0.1, rel=0.02)
 
 
 def test_a_mixed_step_counts_for_both_by_tokens() -> None:
-    pace = Pace(1)
-    pace.observe(1.0, prefill_tokens=90, decode_tokens=10)
-    pace.end(3)
-    assert pace.estimate(100, 1, 0) == pytest.approx(1.0)
-    assert pace.estimate(0, 3, 0) == pytest.approx(2.0)
+    estimator = LatencyEstimator(1)
+    estimator.observe(1.0, prefill_tokens=90, decode_tokens=10)
+    estimator.finish(3)
+    assert estimator.estimate(100, 1, 0) == pytest.approx(1.0)
+    assert estimator.estimate(0, 3, 0) == pytest.approx(2.0)
 
 
 def test_a_rate_forgets() -> None:
