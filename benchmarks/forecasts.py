@@ -29,7 +29,7 @@ from gateway.admission.pool import Pools
 from gateway.admission.shedding import TierRules
 from gateway.errors import Overloaded
 from gateway.policy.schema import Policy
-from gateway.types import Call, Candidate, ChatRequest, Demand, Principal, Receipt
+from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt, TokenEstimate
 
 PLACES, MAX_WAIT = 20, 2.0
 FIRST, TOKEN, MEAN, PROMPT = 0.2, 0.02, 60, 40
@@ -100,7 +100,7 @@ def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
                 if i != let_in:
                     continue
                 pool = pools.of("up")
-                lease = pool.acquire("pro", gate.UNLIMITED, "t", PROMPT + call.demand.expected)  # type: ignore[union-attr]
+                lease = pool.acquire("pro", gate.UNLIMITED, "t", PROMPT + call.estimate.expected)  # type: ignore[union-attr]
                 admission = Admission(pool, lease, now[0], lease.position, 0.0, now[0] + MAX_WAIT, 0.0)
             found.admitted += i >= KNOWN
             if admission.lease.is_granted:
@@ -137,7 +137,7 @@ def _call(expected: int, now: float) -> Call:
         Receipt("r", 0.0),
         now,
     )
-    call.demand = Demand(PROMPT, expected, expected)
+    call.estimate = TokenEstimate(PROMPT, expected, expected)
     model = POLICY.models["m"]
     call.candidate = Candidate("m", model.targets[0], model.timeouts)
     return call

@@ -12,8 +12,8 @@ from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, Unk
 from gateway.fallback.health import HealthRegistry
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
-from gateway.metering.tally import Bill
-from gateway.observe.books import Books
+from gateway.metering.bill import Bill
+from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
@@ -60,22 +60,22 @@ class Entrance:
 
     metrics: Metrics
     receipts: Receipts
-    books: Books
+    accounting: Accounting
     quotas: Quotas
 
     def handler(self, inner: Handler) -> Handler:
-        stages = [trace(self.receipts), meter(self.metrics), quota(self.quotas, self.books)]
+        stages = [trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting)]
         return fold(stages, inner)
 
 
 class Beside:
     """What is sent to models beside a request, as copies for shadow models and questions to judges are: it is held
-    against its payer's limits on tokens and dollars, and entered in the books as no request.
+    against its payer's limits on tokens and dollars, and not recorded as a request.
     """
 
-    def __init__(self, quotas: Quotas, books: Books) -> None:
+    def __init__(self, quotas: Quotas, accounting: Accounting) -> None:
         self._quotas = quotas
-        self._books = books
+        self._accounting = accounting
 
     def stage(self, following: Handler) -> Handler:
         def behind(call: Call) -> Chunks:
@@ -85,11 +85,11 @@ class Beside:
         return lambda call: account(_swapped(call)) if call.payer is not None else following(call)
 
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
-        self._books.spend(call, bill.charges)
+        self._accounting.record_charges(call, bill.charges)
 
 
 def _swapped(call: Call) -> Call:
-    """Who pays is known to quotas and books only; to all others it is its caller's."""
+    """Only quotas and accounting know who pays; to all others it is its caller's."""
     return replace(call, principal=call.payer or call.principal, payer=call.principal)
 
 

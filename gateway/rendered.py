@@ -17,12 +17,12 @@ from gateway.caching.caches import Caches
 from gateway.caching.exact import MemoryAnswers
 from gateway.errors import GatewayError
 from gateway.guards.actions.guards import Guards
-from gateway.metering.tally import Bill
-from gateway.observe.books import Books
+from gateway.metering.bill import Bill
+from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.tracing import close, place_of
-from gateway.quota.purse import Reservation
+from gateway.quota.allowance import Reservation
 from gateway.quota.quotas import Quotas, tokens_of
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Principal, Receipt
 from gateway.wire.front import Front
@@ -79,7 +79,7 @@ class Repeats:
         *,
         metrics: Metrics,
         receipts: Receipts,
-        books: Books,
+        accounting: Accounting,
     ) -> None:
         self._caches = caches
         self._answers = caches.answers if isinstance(caches.answers, MemoryAnswers) else None
@@ -87,7 +87,7 @@ class Repeats:
         self._quotas = quotas
         self._metrics = metrics
         self._receipts = receipts
-        self._books = books
+        self._accounting = accounting
         self._known: OrderedDict[_Name, Ready] = OrderedDict()
         self.bytes = 0
 
@@ -200,7 +200,7 @@ class Repeats:
         seconds = time.perf_counter() - call.started
         reserved = 0
         if reservation is not None:
-            reserved = tokens_of(call.demand) if call.demand is not None else 0
+            reserved = tokens_of(call.estimate) if call.estimate is not None else 0
             self._quotas.settle(reservation, tokens=0, nanodollars=0)
         call.receipt.notes.update(
             cache={"result": "exact", "age": round(age, 1)},
@@ -210,7 +210,7 @@ class Repeats:
         metrics.cache.labels("exact", "hit").inc()
         metrics.requests.labels(ready.model, "", "200").inc()
         metrics.seconds.labels(ready.model).observe(seconds)
-        self._books.record(call, Bill(), 200)
+        self._accounting.record(call, Bill(), 200)
         close(self._receipts, call, place_of(parent)[0], 200)
 
 

@@ -39,13 +39,13 @@ from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.judge import LlamaGuard
 from gateway.identity.authenticator import Authenticator
 from gateway.metering.estimate import Estimator
-from gateway.metering.spent import Spent
+from gateway.metering.window_usage import WindowUsage
+from gateway.observe.accounting import Accounting
 from gateway.observe.backend_watch import BackendWatch
-from gateway.observe.books import Books
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
-from gateway.observe.spent import read_spent
+from gateway.observe.window_usage import read_window_usage
 from gateway.pipeline import Answering, Beside, Content, Counting, Entrance, whole
 from gateway.policy import schema
 from gateway.policy.advice import has_calendar_limits, has_limits
@@ -82,7 +82,7 @@ class Runtime:
     receipts: Receipts
     quotas: Quotas
     ledger: Ledger | None
-    books: Books
+    accounting: Accounting
     caches: Caches
     flags: BackgroundScans
     repeats: Repeats
@@ -213,8 +213,8 @@ class Generations:
             pools=self._pools,
             metrics=self._metrics,
         ).handler()
-        books = Books(self._metrics, ledger)
-        beside = Beside(quotas, books)
+        accounting = Accounting(self._metrics, ledger)
+        beside = Beside(quotas, accounting)
         judges = {
             name: LlamaGuard(guard.judge, policy, beside.stage(answering), local_only=guard.action == "local")
             for name, guard in policy.guards.items()
@@ -233,7 +233,7 @@ class Generations:
             beside=beside,
             metrics=self._metrics,
         )
-        entrance = Entrance(metrics=self._metrics, receipts=receipts, books=books, quotas=quotas)
+        entrance = Entrance(metrics=self._metrics, receipts=receipts, accounting=accounting, quotas=quotas)
         moderator = Moderator.of(policy.guards, self._sidecar, judges, self._scanning)
         engines = {name: poller for name, poller in pollers.items() if poller is not None}
         readiness = Readiness(
@@ -264,10 +264,12 @@ class Generations:
             receipts=receipts,
             quotas=quotas,
             ledger=ledger,
-            books=books,
+            accounting=accounting,
             caches=caches,
             flags=flags,
-            repeats=Repeats(caches, guards, quotas, metrics=self._metrics, receipts=receipts, books=books),
+            repeats=Repeats(
+                caches, guards, quotas, metrics=self._metrics, receipts=receipts, accounting=accounting
+            ),
             handler=whole(entrance, content, answering),
             moderator=entrance.handler(moderator.handle),
             counter=Counting(guards, flags, router, backends, self._metrics).handler(),
@@ -360,7 +362,7 @@ class Generations:
     def _backend_recovered(self, backend: str) -> None:
         self._health.recovered(backend)
 
-    def _ledger(self, config: schema.Ledger) -> Ledger | None:
+    def _ledger(self, config: schema.LedgerSettings) -> Ledger | None:
         if not config.enabled:
             return None
         before = self._current
@@ -378,9 +380,9 @@ class Generations:
             await resource.aclose()
 
 
-def _spent(path: Path) -> list[Spent]:
+def _spent(path: Path) -> list[WindowUsage]:
     try:
-        return read_spent(path, time.time())
+        return read_window_usage(path, time.time())
     except sqlite3.Error as error:
         log.warning("what was spent before is not known: the ledger '%s' cannot be read (%s)", path, error)
         return []

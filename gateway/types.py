@@ -176,7 +176,7 @@ class Receipt:
 
 
 @dataclass(slots=True)
-class Demand:
+class TokenEstimate:
     """How many tokens a request is thought to need. Not frozen, which would double the cost of making one."""
 
     prompt: int
@@ -204,7 +204,7 @@ broken off; a copy for a shadow model; a guard's judge; a check of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
+class UpstreamUsage:
     """Tokens used up by one attempt, whether or not its answer reached the caller."""
 
     target: Target
@@ -216,7 +216,7 @@ class Spending:
     """The public model whose target it is."""
 
 
-class Purse(Protocol):
+class Allowance(Protocol):
     """What a request holds of its caller's limits: whoever sends it upstream asks here first.
 
     One for a request and all that is sent upstream on its account; attempts may be under way side by side.
@@ -234,7 +234,7 @@ class Purse(Protocol):
         """Tokens of all answers to ``call`` that dollars are held for; None where none are."""
         ...
 
-    def release(self, call: Call, spent: Spending | None = None) -> None:
+    def release(self, call: Call, spent: UpstreamUsage | None = None) -> None:
         """What ``call`` used in the place of what ``hold`` held for it; None for what was never computed.
 
         What is not released stays held until the request is settled.
@@ -247,7 +247,7 @@ class Call:
     """One request on its way through the stages. The policy is the generation it started with, to the end.
 
     A stage that sends it on more than once, or elsewhere, passes on a copy (``dataclasses.replace``): receipt,
-    ``reply_headers`` and ``spent`` are shared by all copies.
+    ``reply_headers`` and ``upstream_usage`` are shared by all copies.
     """
 
     request_id: str
@@ -284,12 +284,12 @@ class Call:
     wishes: frozenset[str] = frozenset()
     """Parameters of the request that the gateway added for itself: a server that does not know them is asked without.
     Set by ``cascade``."""
-    demand: Demand | None = None
+    estimate: TokenEstimate | None = None
     """Set by ``quota``."""
-    purse: Purse | None = None
+    allowance: Allowance | None = None
     """Set by ``quota``, where there is a limit on tokens or dollars."""
     cap: int | None = None
-    """Tokens that an answer may have at most, by what ``purse`` holds for it. Set by ``queue``, kept by backends."""
+    """The longest answer, in tokens, that ``allowance`` holds enough for. Set by ``queue``, kept by backends."""
     candidates: tuple[Candidate, ...] = ()
     """Set by ``route``: where to try, in this order."""
     candidate: Candidate | None = None
@@ -300,7 +300,7 @@ class Call:
     """Headers that the bundled engine understands: priority, weight, deadline. Set by ``queue``."""
     reply_headers: dict[str, str] = field(default_factory=dict)
     """For the caller, with the answer or the error."""
-    spent: list[Spending] = field(default_factory=list)
+    upstream_usage: list[UpstreamUsage] = field(default_factory=list)
     """What each attempt used that left for its server. Added to by ``fallback``, billed by ``quota``."""
 
     def __post_init__(self) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import orjson
 
-from gateway.metering.tally import Bill, Charge
+from gateway.metering.bill import Bill, Charge
 from gateway.policy.schema import Policy, Target, Timeouts
-from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt, Spending, Usage
+from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt, UpstreamUsage, Usage
 
 
 class Do(Enum):
@@ -314,7 +314,7 @@ def policy(**more: Any) -> Policy:
 
 def a_bill(usage: Usage, nanodollars: int = 0, *, estimated: bool = False) -> Bill:
     """For one answer of ``TARGET``."""
-    charge = Charge(Spending(TARGET, usage, estimated, "answer", "m"), nanodollars)
+    charge = Charge(UpstreamUsage(TARGET, usage, estimated, "answer", "m"), nanodollars)
     return Bill((charge,), usage.prompt + usage.completion, nanodollars, estimated)
 
 
@@ -347,7 +347,7 @@ def a_call(
 
 
 class Held:
-    """A purse that holds dollars, or only tokens."""
+    """A allowance that holds dollars, or only tokens."""
 
     def __init__(self, dollars: int | None) -> None:
         self.dollars = dollars
@@ -358,7 +358,7 @@ class Held:
     def most(self, call: Call) -> int | None:
         return self.dollars
 
-    def release(self, call: Call, spent: Spending | None = None) -> None:
+    def release(self, call: Call, spent: UpstreamUsage | None = None) -> None:
         return None
 
 

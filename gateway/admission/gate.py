@@ -77,8 +77,8 @@ class Admission:
             return
         seconds = self.pool.clock() - granted
         expected = self.lease.service
-        if expected is None and call.demand is not None:
-            expected = speed.expected_service(call.demand)
+        if expected is None and call.estimate is not None:
+            expected = speed.expected_service(call.estimate)
         if expected is not None:
             speed.observe_service(expected, seconds)
         # An answer that is not streamed comes in one piece: its first token was not seen.
@@ -119,15 +119,15 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     name, tenant = call.principal.tier, call.principal.tenant
     tier = call.policy.tier(name)
     pool = pools.of(call.candidate.target.backend)
-    demand = call.demand
-    tokens = 1 if demand is None else max(1, demand.prompt + demand.expected)
+    estimate = call.estimate
+    tokens = 1 if estimate is None else max(1, estimate.prompt + estimate.expected)
     answers = call.request.answers
     check_size(call, answers)
     now, due = pool.clock(), due_at(call, tier)
     left = None if due is None else due - now
     known = None
-    if demand is not None and (due is not None or pool.limited):
-        known = pool.speed.expected_service(demand)
+    if estimate is not None and (due is not None or pool.limited):
+        known = pool.speed.expected_service(estimate)
     service = known or 0.0
     terms, saturation = UNLIMITED, 0.0
     if pool.limited or pool.speed.engine is not None:
@@ -198,7 +198,7 @@ def engine_headers(call: Call, now: float) -> dict[str, str]:
 def _kind(call: Call) -> Hashable:
     """Requests of one kind take equally long at an idle backend."""
     target = call.target.model if call.target is not None else ""
-    size = 0 if call.demand is None else (call.demand.prompt // _SHORT).bit_length()
+    size = 0 if call.estimate is None else (call.estimate.prompt // _SHORT).bit_length()
     return target, call.request.stream, size
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from gateway.engine_figures import EngineFigures
-from gateway.types import Demand
+from gateway.types import TokenEstimate
 
 FORGET_AFTER = 30.0
 """Seconds without a finished request after which all is forgotten: it could refuse every request that corrects it."""
@@ -182,10 +182,10 @@ class SpeedEstimator:
         throughput = self.throughput
         return tokens / throughput if throughput else None
 
-    def expected_service(self, demand: Demand) -> float | None:
+    def expected_service(self, estimate: TokenEstimate) -> float | None:
         """Seconds from dispatch to the last token; None where nothing is known yet."""
         speed, first_token, engine = self.tokens_per_second, self.first_token, self.engine
         if speed is None and first_token is None:
             return None
-        prefill = demand.prompt / engine.prefill if engine is not None and engine.prefill > 0 else 0.0
-        return max(first_token or 0.0, prefill) + (demand.expected / speed if speed else 0.0)
+        prefill = estimate.prompt / engine.prefill if engine is not None and engine.prefill > 0 else 0.0
+        return max(first_token or 0.0, prefill) + (estimate.expected / speed if speed else 0.0)

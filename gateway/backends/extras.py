@@ -141,7 +141,7 @@ def check_native(call: Call, body: Mapping[str, Json], target: Target) -> None:
 
 def _is_held(call: Call, target: Target) -> bool:
     """Whether dollars are held for it."""
-    if call.purse is None or call.purse.most(call) is None:
+    if call.allowance is None or call.allowance.most(call) is None:
         return False
     price = price_of(call.policy, target)
     return price is not None and (price.input > 0 or price.output > 0)

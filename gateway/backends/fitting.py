@@ -65,7 +65,7 @@ def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
     there is none.
     """
     request = capped(call, name)
-    candidate, demand = call.candidate, call.demand
+    candidate, estimate = call.candidate, call.estimate
     if candidate is None:
         return request
     model = call.policy.models[candidate.model]
@@ -73,9 +73,9 @@ def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
         return request
     if model.max_output is not None:
         request = clipped(call, request, model.max_output)
-    if demand is None or model.context is None or not call.clips:
+    if estimate is None or model.context is None or not call.clips:
         return request
-    return clipped(call, request, max(1, model.context - demand.prompt))
+    return clipped(call, request, max(1, model.context - estimate.prompt))
 
 
 def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:
@@ -96,7 +96,7 @@ def _without_loopholes(call: Call) -> ChatRequest:
         tell_ignored(call, [NATIVE_MODELS])
         body = {name: value for name, value in native.body.items() if name != NATIVE_MODELS}
         request = replace(request, native=replace(native, body=body))
-    names = {OTHER_MODELS, *(OTHER_CAPS if call.purse is not None else ())} & request.params.keys()
+    names = {OTHER_MODELS, *(OTHER_CAPS if call.allowance is not None else ())} & request.params.keys()
     if not names:
         return request
     tell_ignored(call, sorted(names))

@@ -44,14 +44,13 @@ Source = Callable[[Call, Recording], Chunks]
 class Flight:
     """One call upstream and all who read its answer. It runs in a task of its own, and no longer than it has readers.
 
-    ``call`` is a copy with a receipt, ``reply_headers`` and ``spent`` of its own: they go to who pays, which is the
-    reader that was there first. It is his limits that hold what the call may cost, so that he pays, and his limits go
-    on holding it, whoever still reads.
+    ``call`` is a copy with a receipt, ``reply_headers`` and ``upstream_usage`` of its own: they go to the payer,
+    which is the first reader. Its allowance holds what the call may cost, so it pays, whoever still reads.
     """
 
     def __init__(self, call: Call, source: Source, *, max_entry: int, landed: Callable[[], object]) -> None:
         self.call = replace(
-            call, receipt=Receipt(call.request_id, call.receipt.created), reply_headers={}, spent=[]
+            call, receipt=Receipt(call.request_id, call.receipt.created), reply_headers={}, upstream_usage=[]
         )
         self.recording = Recording()
         self.begun = False
@@ -122,7 +121,7 @@ class Flight:
         await asyncio.wait([self._task])
 
     def _bill(self, call: Call) -> None:
-        call.spent.extend(self.call.spent)
+        call.upstream_usage.extend(self.call.upstream_usage)
         for stage, facts in self.call.receipt.notes.items():
             call.receipt.note(stage, **facts)
 
@@ -255,7 +254,7 @@ class Reader:
         """The limits of another key allowed for no longer answer, which says nothing of what this caller's do."""
         call = self.flight.call
         own = call.principal.key_id == self.call.principal.key_id
-        return not own and call.purse is not None and CLIPPED in call.reply_headers
+        return not own and call.allowance is not None and CLIPPED in call.reply_headers
 
     def _fail(self, error: BaseException, heard: bool) -> None:
         if isinstance(error, asyncio.CancelledError):

@@ -109,15 +109,15 @@ BESIDE_CALL = frozenset(
         # Found out on the way; an answer that had to be shorter for want of money or room is not kept.
         *(
             "wishes",
-            "demand",
-            "purse",
+            "estimate",
+            "allowance",
             "cap",
             "candidates",
             "candidate",
             "sent",
             "hints",
             "reply_headers",
-            "spent",
+            "upstream_usage",
         ),
     }
 )

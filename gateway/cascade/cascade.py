@@ -157,7 +157,7 @@ class _Attempt:
             candidate=None,
             purpose="step" if caller.purpose == "answer" else caller.purpose,
         )
-        self._began = len(caller.spent)
+        self._began = len(caller.upstream_usage)
         self._ended: int | None = None
         self.held = Held()
         self.facts: dict[str, Any] = {"model": step.model, "verdict": None, "mean_logprob": None}
@@ -179,13 +179,13 @@ class _Attempt:
 
     def discard(self) -> None:
         """Another step is asked."""
-        self._ended = len(self._caller.spent)
+        self._ended = len(self._caller.upstream_usage)
 
     def answers(self) -> None:
         """What it spent, it spent on the answer."""
         _note_answered(self._caller, self.call)
         self.call.purpose = self._caller.purpose
-        spent = self._caller.spent
+        spent = self._caller.upstream_usage
         for i, one in enumerate(spent[self._began : self._ended], self._began):
             if one.purpose == "step":
                 spent[i] = replace(one, purpose=self._caller.purpose)

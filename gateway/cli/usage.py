@@ -17,7 +17,7 @@ from urllib.parse import quote
 from gateway.cli import init
 from gateway.policy.folder import find, read_folder
 from gateway.policy.problems import PolicyError
-from gateway.policy.schema import Ledger, parse_duration
+from gateway.policy.schema import LedgerSettings, parse_duration
 from gateway.policy.yaml_tree import Scalar
 from gateway.settings import Settings, SettingsError
 
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _ledger(policies: Path) -> Path:
     """Where the gateway writes. The rest of the policy need not be sound for that."""
     node = find(read_folder(policies, os.environ).root, ("ledger", "path"))
-    name = node.text if isinstance(node, Scalar) else Ledger().path
+    name = node.text if isinstance(node, Scalar) else LedgerSettings().path
     return Settings.from_env(os.environ).state_dir / name
 
 

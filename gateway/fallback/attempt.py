@@ -17,9 +17,9 @@ from gateway.errors import (
 )
 from gateway.fallback.breaker import Permit
 from gateway.fallback.continuation import AnswerDiverged, AnswerFilter, SentAnswer, whole_usage
-from gateway.metering.estimate import Estimate, answers_wanted, guess, unheard
-from gateway.metering.tally import Tally
-from gateway.types import Call, Candidate, Chunk, Purpose, Spending, Usage
+from gateway.metering.estimate import LearnedEstimate, answers_wanted, rough_estimate, unseen_tokens
+from gateway.metering.usage_counter import UsageCounter
+from gateway.types import Call, Candidate, Chunk, Purpose, UpstreamUsage, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Attempt:
         "planned",
         "prefix_tokens",
         "sent",
-        "tally",
+        "usage_counter",
     )
 
     def __init__(
@@ -72,7 +72,7 @@ class Attempt:
         """Whether the backend's queue let it through."""
         self.delivered = False
         """Whether the caller has been given anything of it."""
-        self.tally = Tally()
+        self.usage_counter = UsageCounter()
         self.began = time.perf_counter()
         target = planned.candidate.target
         self.facts: dict[str, Any] = {"backend": target.backend, "model": target.model}
@@ -88,41 +88,47 @@ class Attempt:
 
     def count(self, chunk: Chunk) -> None:
         """Count ``chunk``; its usage becomes the whole answer's."""
-        self.tally.add(chunk)
+        self.usage_counter.add(chunk)
         if chunk.usage is not None and self.prefix_tokens:
             chunk.usage = whole_usage(chunk.usage, self.prefix_tokens)
 
-    def spending(self, error: BaseException | None) -> Spending | None:
+    def upstream_usage(self, error: BaseException | None) -> UpstreamUsage | None:
         """What it used, ended by ``error`` (None: completed). None where it never reached a model.
 
         What was sent to a server is never free: where nothing came back, it is counted as what such a request usually
         uses. One that is not streamed is completed at many providers after its caller has left, whatever its length:
         leaving early, or a short deadline, must not make it cheaper than it may have become.
         """
-        reported = self.tally.told if error is None else None
+        reported = self.usage_counter.reported if error is None else None
         found = (reported, False) if reported is not None else self._estimated(error)
         if found is None:
             return None
         candidate = self.planned.candidate
-        return Spending(candidate.target, *found, self._purpose(error), candidate.model)
+        return UpstreamUsage(candidate.target, *found, self._purpose(error), candidate.model)
 
     def _estimated(self, error: BaseException | None) -> tuple[Usage, bool] | None:
-        call, tally = self.call, self.tally
+        call, usage_counter = self.call, self.usage_counter
         if isinstance(error, GatewayError):
             for chunk in error.unread:
-                tally.add(chunk)
-        received = tally.usage is not None or tally.counted > 0
+                usage_counter.add(chunk)
+        received = usage_counter.usage is not None or usage_counter.counted > 0
         if not received and (not call.sent or is_free(error)) and error is not None:
             return None
-        demand = call.demand or guess(call.request)
+        estimate = call.estimate or rough_estimate(call.request)
         abandoned = isinstance(error, DeadlineExceeded) or not isinstance(
             error, GatewayError | AnswerDiverged
         )
-        unseen = unheard(call, demand) if abandoned and not call.request.stream else demand.expected
+        unseen = unseen_tokens(call, estimate) if abandoned and not call.request.stream else estimate.expected
         if call.cap is not None:
             unseen = min(unseen, call.cap * answers_wanted(call.request))
-        thoughts = min(demand.thoughts, unheard(call, demand)) if isinstance(demand, Estimate) else 0
-        return tally.of(demand.prompt + self.prefix_tokens, unseen, whole=error is None, thoughts=thoughts)
+        thoughts = (
+            min(estimate.thoughts, unseen_tokens(call, estimate))
+            if isinstance(estimate, LearnedEstimate)
+            else 0
+        )
+        return usage_counter.of(
+            estimate.prompt + self.prefix_tokens, unseen, whole=error is None, thoughts=thoughts
+        )
 
     def _purpose(self, error: BaseException | None) -> Purpose:
         purpose = self.call.purpose

@@ -67,10 +67,10 @@ class AttemptRecorder:
         if attempt.admitted:
             label = outcome if outcome in OUTCOMES else "rejected"
             self._metrics.attempts.labels(facts["backend"], label).inc()
-        if (spending := attempt.spending(error)) is not None:
-            self._call.spent.append(spending)
-        if attempt.call.purse is not None:
-            attempt.call.purse.release(attempt.call, spending)
+        if (usage := attempt.upstream_usage(error)) is not None:
+            self._call.upstream_usage.append(usage)
+        if attempt.call.allowance is not None:
+            attempt.call.allowance.release(attempt.call, usage)
 
     def failover(self, before: Candidate, error: BaseException, after: Candidate) -> None:
         """After ``error`` at ``before`` the call goes to ``after``."""

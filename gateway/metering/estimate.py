@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import orjson
 
-from gateway.types import Call, ChatRequest, Demand, Json, Usage
+from gateway.types import Call, ChatRequest, Json, TokenEstimate, Usage
 
 Name = TypeVar("Name")
-Entry = TypeVar("Entry")
+Figure = TypeVar("Figure")
 
 CHARACTERS_PER_TOKEN = 4.0
 """Of English, with most tokenizers; the learned factor says how far a model is from that."""
@@ -36,8 +36,8 @@ MOST_REMEMBERED = 10_000
 
 
 @dataclass(slots=True)
-class Estimate(Demand):
-    """A demand, and what it was made of."""
+class LearnedEstimate(TokenEstimate):
+    """An estimate, and what it was made of."""
 
     model: str
     text: float
@@ -54,9 +54,9 @@ class Estimate(Demand):
     thoughts: int = 0
     """Tokens that the answers' thoughts seldom go beyond, as far as the model's server tells of them."""
 
-    def holding(self, prompt: int, expected: int, reserved: int) -> Estimate:
+    def holding(self, prompt: int, expected: int, reserved: int) -> LearnedEstimate:
         """The same with these figures; ``dataclasses.replace`` takes three times as long."""
-        return Estimate(
+        return LearnedEstimate(
             *(prompt, expected, reserved, self.model, self.text, self.answers, self.cap, self.least),
             *(self.usual, self.known),
         )
@@ -126,7 +126,7 @@ class Estimator:
         self._thoughts: OrderedDict[tuple[str, str], _Figure] = OrderedDict()
         self._turn = 0
 
-    def demand(self, call: Call) -> Estimate:
+    def estimate(self, call: Call) -> LearnedEstimate:
         request = call.request
         prompts, text, exact = measure(request)
         name = (call.principal.key_id, call.model)
@@ -134,7 +134,7 @@ class Estimator:
         prompt = exact + (learned.tokens(text) if text else 0)
         least = min(prompt, exact + (_UNKNOWN.tokens(text) if text else 0))
         if request.embeds:
-            return Estimate(prompt, 0, 0, call.model, text, prompts, None, least)
+            return LearnedEstimate(prompt, 0, 0, call.model, text, prompts, None, least)
         answers = answers_wanted(request) * prompts
         cap = declared_cap(request.params)
         if cap is not None:
@@ -150,7 +150,7 @@ class Estimator:
         if cap is not None:
             expected, reserved = min(expected, cap), cap
         thoughts = self._thoughts.get(name) or self._thoughts.get(("", call.model))
-        return Estimate(
+        return LearnedEstimate(
             *(prompt, max(1, expected), max(1, reserved), call.model, text, answers, cap, least),
             usual=max(1, usual),
             known=figure is not None,
@@ -159,41 +159,41 @@ class Estimator:
 
     def learn(self, call: Call, usage: Usage) -> None:
         """From what the model's server reported of a finished answer; once much is known, from every fourth."""
-        demand = call.demand
-        if not isinstance(demand, Estimate):
+        estimate = call.estimate
+        if not isinstance(estimate, LearnedEstimate):
             return
-        known = self._answers.get((call.principal.key_id, demand.model))
+        known = self._answers.get((call.principal.key_id, estimate.model))
         if known is not None and known.seen > ENOUGH:
             self._turn += 1
             if self._turn % 4:
                 return
-        names = ((call.principal.key_id, demand.model), ("", demand.model))
-        if demand.text and usage.prompt and _is_text(call.request):
+        names = ((call.principal.key_id, estimate.model), ("", estimate.model))
+        if estimate.text and usage.prompt and _is_text(call.request):
             for name in names:
-                _entry(self._prompts, name, _Prompts()).learn(demand.text, usage.prompt)
+                _entry(self._prompts, name, _Prompts()).learn(estimate.text, usage.prompt)
         for name in names:
             if usage.completion and (usage.reasoning or name in self._thoughts):
-                _entry(self._thoughts, name, _Figure(0.0, 0.0)).add(usage.reasoning / demand.answers)
+                _entry(self._thoughts, name, _Figure(0.0, 0.0)).add(usage.reasoning / estimate.answers)
         # An answer that was cut off by its cap does not tell how long it would have been.
-        if usage.completion and (demand.cap is None or usage.completion < demand.cap):
-            each = usage.completion / demand.answers
+        if usage.completion and (estimate.cap is None or usage.completion < estimate.cap):
+            each = usage.completion / estimate.answers
             for name in names:
                 _entry(self._answers, name, _Figure(0.0, 0.0)).add(each)
 
 
-def guess(request: ChatRequest) -> Demand:
+def rough_estimate(request: ChatRequest) -> TokenEstimate:
     """Where nothing was learned: what ``request`` needs, by its text and its cap."""
     prompts, text, exact = measure(request)
     prompt = exact + (_UNKNOWN.tokens(text) if text else 0)
     if request.embeds:
-        return Demand(prompt, 0, 0)
+        return TokenEstimate(prompt, 0, 0)
     cap = declared_cap(request.params)
     each = FIRST_ANSWER if cap is None else cap
     answers = answers_wanted(request) * prompts
-    return Demand(prompt, min(FIRST_EXPECTED, each) * answers, each * answers)
+    return TokenEstimate(prompt, min(FIRST_EXPECTED, each) * answers, each * answers)
 
 
-def unheard(call: Call, demand: Demand) -> int:
+def unseen_tokens(call: Call, estimate: TokenEstimate) -> int:
     """Tokens of an answer that its caller did not wait for, while the provider may have gone on with it.
 
     What a budget holds for it; else the cap that the caller declared, or what is usual, and no less than is thought of
@@ -202,14 +202,14 @@ def unheard(call: Call, demand: Demand) -> int:
     request = call.request
     if request.embeds:
         return 0
-    if call.purse is not None and (held := call.purse.most(call)) is not None:
+    if call.allowance is not None and (held := call.allowance.most(call)) is not None:
         return held
-    if isinstance(demand, Estimate):
-        answers, cap = demand.answers, demand.cap
+    if isinstance(estimate, LearnedEstimate):
+        answers, cap = estimate.answers, estimate.cap
     else:
         answers, each = answers_wanted(request), declared_cap(request.params)
         cap = None if each is None else each * answers
-    most = max(demand.reserved, FIRST_ANSWER * answers) if cap is None else cap
+    most = max(estimate.reserved, FIRST_ANSWER * answers) if cap is None else cap
     return most if call.cap is None else min(most, call.cap * answers)
 
 
@@ -314,7 +314,7 @@ def _json(value: Json) -> float:
     return len(orjson.dumps(value)) / CHARACTERS_PER_TOKEN
 
 
-def _entry(entries: OrderedDict[Name, Entry], name: Name, new: Entry) -> Entry:
+def _entry(entries: OrderedDict[Name, Figure], name: Name, new: Figure) -> Figure:
     entry = entries.setdefault(name, new)
     entries.move_to_end(name)
     if len(entries) > MOST_REMEMBERED:

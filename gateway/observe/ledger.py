@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from gateway.metering.tally import NOTHING, Bill, Charge
+from gateway.metering.bill import NOTHING, Bill, Charge
 from gateway.observe.batch_writer import BatchWriter, TryAgain
 from gateway.private import private_file, private_folder
 from gateway.types import Call, Principal
@@ -137,7 +137,7 @@ class Ledger:
         """
         principal, candidate = call.principal, call.candidate
         answer = bill.answer
-        used = answer.spending.usage if answer is not None else NOTHING
+        used = answer.upstream.usage if answer is not None else NOTHING
         self._add(
             (
                 call.request_id,
@@ -156,7 +156,7 @@ class Ledger:
                 used.completion,
                 used.reasoning,
                 answer.nanodollars if answer is not None else 0,
-                answer is not None and answer.spending.estimated,
+                answer is not None and answer.upstream.estimated,
                 round(time.perf_counter() - call.started, 6),
                 call.receipt.attempts or len(bill.charges),
                 error,
@@ -165,12 +165,14 @@ class Ledger:
             )
         )
         if others := bill.others:
-            self.spend(call.request_id, call.receipt.created, principal, others)
+            self.record_charges(call.request_id, call.receipt.created, principal, others)
 
-    def spend(self, request_id: str, created: float, principal: Principal, charges: Iterable[Charge]) -> None:
+    def record_charges(
+        self, request_id: str, created: float, principal: Principal, charges: Iterable[Charge]
+    ) -> None:
         """Add what ``principal`` pays for beside answers, on account of a request. ``created`` is Unix time."""
-        for number, (spending, nanodollars) in enumerate(charges):
-            used = spending.usage
+        for number, (upstream, nanodollars) in enumerate(charges):
+            used = upstream.usage
             self._add(
                 (
                     request_id,
@@ -179,22 +181,22 @@ class Ledger:
                     principal.tenant,
                     principal.key_id,
                     principal.tier,
-                    spending.purpose,
-                    spending.model[:_LONGEST_NAME],
-                    spending.target.backend,
-                    spending.target.model,
+                    upstream.purpose,
+                    upstream.model[:_LONGEST_NAME],
+                    upstream.target.backend,
+                    upstream.target.model,
                     used.prompt,
                     used.cached,
                     used.completion,
                     used.reasoning,
                     nanodollars,
-                    spending.estimated,
+                    upstream.estimated,
                     used.cache_write,
                     used.cache_write_1h,
                 )
             )
 
-    def refuse(self, request_id: str, principal: Principal, status: int, error: str) -> None:
+    def record_refusal(self, request_id: str, principal: Principal, status: int, error: str) -> None:
         """Add a request that was refused before it was known what it asked for."""
         who = (principal.tenant, principal.key_id, principal.tier)
         nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.metering.estimate import Estimate, declared_cap
+from gateway.metering.estimate import LearnedEstimate, declared_cap
 from gateway.metering.price import Rates, writes_cache
 from gateway.quota.bounds import most_tokens
 from gateway.quota.counters import Elastic
@@ -100,28 +100,28 @@ class Ask:
         return self.rates.cost(self.bound, cap * self.answers, written=self.writes)
 
 
-def ask(call: Call, demand: Estimate, reach: Reach, limits: Limits) -> Ask:
+def ask(call: Call, estimate: LearnedEstimate, reach: Reach, limits: Limits) -> Ask:
     """Of ``call`` at a place that ``reach`` tells of. No more than the smallest bucket of tokens holds is wanted."""
     request = call.request
     priced = limits.dollars is not None and any(reach.rates)
-    bound = most_tokens(request, reach.kind) if priced or limits.strict else demand.prompt
-    prompt = bound if limits.strict else demand.prompt
+    bound = most_tokens(request, reach.kind) if priced or limits.strict else estimate.prompt
+    prompt = bound if limits.strict else estimate.prompt
     overshoot = 1 if limits.strict else OVERSHOOT
-    answers = 0 if request.embeds else demand.answers
+    answers = 0 if request.embeds else estimate.answers
     cap, floor, longest = declared_cap(request.params), _least(request), reach.longest
     if not answers:
         wanted = longest = floor = 0
     elif cap is None:
-        wanted, longest = _undeclared(request, demand, reach)
+        wanted, longest = _undeclared(request, estimate, reach)
     else:
-        wanted = cap if demand.cap is None else min(cap, -(-demand.cap // answers))
+        wanted = cap if estimate.cap is None else min(cap, -(-estimate.cap // answers))
         wanted = wanted if reach.most is None else min(wanted, reach.most)
-    usual = max(demand.usual, floor if cap is not None else max(floor, FEWEST_USUAL))
-    least = max(floor, demand.expected // answers * overshoot // 2) if answers and demand.known else floor
+    usual = max(estimate.usual, floor if cap is not None else max(floor, FEWEST_USUAL))
+    least = max(floor, estimate.expected // answers * overshoot // 2) if answers and estimate.known else floor
     if (bucket := limits.tokens) is not None:
         # It is no reason to refuse a request that earlier ones were too large.
         if not limits.strict:
-            prompt = min(prompt, max(demand.least, bucket.maximum + -floor * answers // overshoot))
+            prompt = min(prompt, max(estimate.least, bucket.maximum + -floor * answers // overshoot))
         room = max(0, bucket.maximum - prompt) // max(1, answers)
         wanted, least = min(wanted, max(room, floor)), min(least, max(overshoot * room, floor))
     return Ask(
@@ -139,11 +139,11 @@ def ask(call: Call, demand: Estimate, reach: Reach, limits: Limits) -> Ask:
         priced=priced,
         writes=priced and writes_cache(request),
         overshoot=overshoot,
-        share=SHARE if cap is None else SHARE_OF_LARGE if demand.known and wanted > ROOMY * usual else 1,
+        share=SHARE if cap is None else SHARE_OF_LARGE if estimate.known and wanted > ROOMY * usual else 1,
     )
 
 
-def _undeclared(request: ChatRequest, demand: Estimate, reach: Reach) -> tuple[int, int | None]:
+def _undeclared(request: ChatRequest, estimate: LearnedEstimate, reach: Reach) -> tuple[int, int | None]:
     """The cap to be wanted, and the length that no answer goes beyond without one."""
     if request.messages is None and reach.kind in ("openai", "engine"):
         return COMPLETION, None
@@ -155,7 +155,7 @@ def _undeclared(request: ChatRequest, demand: Estimate, reach: Reach) -> tuple[i
         return longest, longest
     if reach.most is not None:
         return reach.most, reach.longest
-    roomy = LARGEST if not demand.known else min(LARGEST, max(ROOMY * demand.usual, PLENTY))
+    roomy = LARGEST if not estimate.known else min(LARGEST, max(ROOMY * estimate.usual, PLENTY))
     return roomy if reach.longest is None else min(roomy, reach.longest), reach.longest
 
 

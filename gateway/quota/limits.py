@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from gateway.metering.price import NANO
-from gateway.metering.spent import Spent
+from gateway.metering.window_usage import WindowUsage
 from gateway.policy.schema import Budget, Policy, Quotas
 from gateway.types import Principal
 
@@ -151,7 +151,7 @@ class Limits:
         return min(found, key=lambda limit: limit.maximum, default=None)
 
 
-def counted(spent: Iterable[Spent]) -> Mapping[tuple[str, Window], int]:
+def counted(spent: Iterable[WindowUsage]) -> Mapping[tuple[str, Window], int]:
     """What that comes to for each limit there can be, by its key and window; a tenant's is that of all its keys."""
     sums: dict[tuple[str, Window], int] = {}
     for one in spent:

@@ -9,20 +9,20 @@ from functools import lru_cache
 from typing import Self
 
 from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited, TooManyAnswers
-from gateway.metering.estimate import Estimate, Estimator
+from gateway.metering.estimate import Estimator, LearnedEstimate
 from gateway.metering.price import NANO
-from gateway.metering.spent import Spent
+from gateway.metering.window_usage import WindowUsage
 from gateway.policy.advice import has_limits
 from gateway.policy.schema import Policy
+from gateway.quota.allowance import Allowance, Books, Reservation
 from gateway.quota.ask import Ask, ask
 from gateway.quota.counters import Counters, Elastic, Verdict
 from gateway.quota.guarded import GuardedCounters
 from gateway.quota.limits import Amounts, Limit, LimitBook, Limits, counted
 from gateway.quota.memory import MemoryCounters
-from gateway.quota.purse import Books, Purse, Reservation
 from gateway.quota.reach import Reach, ReachBook
 from gateway.quota.redis import RedisCounters
-from gateway.types import Call, Demand, Principal
+from gateway.types import Call, Principal, TokenEstimate
 
 NO_RETRY = {"x-should-retry": "false"}
 """Known to OpenAI's and Anthropic's clients, which otherwise try every 429 again at once."""
@@ -54,9 +54,9 @@ class Quotas:
         return cls(policy.store, estimator=estimator)
 
     async def reserve(self, call: Call) -> Reservation | None:
-        """Set ``call.demand``, and hold it against every limit of the caller; None where there is no limit.
+        """Set ``call.estimate``, and hold it against every limit of the caller; None where there is no limit.
 
-        Sets ``call.purse`` where tokens or dollars are limited, and the ``x-ratelimit`` headers of the reply. Raises
+        Sets ``call.allowance`` where tokens or dollars are limited, and the ``x-ratelimit`` reply headers. Raises
         ``RateLimited``, ``BudgetSpent`` for dollars that are spent, ``BadRequest`` for what can never fit
         (``TooManyAnswers`` where it asks for more at once than may be under way),
         ``Forbidden`` for a model without a price under a budget, ``Overloaded`` where the policy closes while
@@ -81,8 +81,8 @@ class Quotas:
         return self._admitted(call, asked, verdict, elastic)
 
     def _asked(self, call: Call) -> _Asked | None:
-        demand = self.estimator.demand(call)
-        call.demand = demand
+        estimate = self.estimator.estimate(call)
+        call.estimate = estimate
         limits = self._book.limits(call.policy, call.principal)
         if call.payer is not None:
             limits = limits.of_spending
@@ -91,13 +91,13 @@ class Quotas:
         if limits.dollars is not None:
             self._check_priced(call, limits.dollars)
         reach = self._books.reaches.first(call)
-        wanted = ask(call, demand, reach, limits)
+        wanted = ask(call, estimate, reach, limits)
         amounts = wanted.amounts
         self._refuse_for_ever(call, limits, wanted, amounts)
-        return limits, demand, reach, wanted, amounts
+        return limits, estimate, reach, wanted, amounts
 
     def _admitted(self, call: Call, asked: _Asked, verdict: Verdict, elastic: Elastic) -> Reservation:
-        limits, demand, reach, wanted, amounts = asked
+        limits, estimate, reach, wanted, amounts = asked
         if not verdict.used:
             call.receipt.note("quota", unmetered="the store is away")
         headers = headers_of(limits, verdict)
@@ -107,10 +107,10 @@ class Quotas:
         held = amounts if verdict.granted is None else verdict.granted
         reservation = Reservation(call.request_id, limits, held, time.monotonic())
         if limits.tokens is not None or limits.dollars is not None:
-            reserved = held.tokens - wanted.prompt if limits.tokens is not None else demand.reserved
-            expected = min(demand.expected, max(1, reserved))
-            call.demand = demand.holding(wanted.prompt, expected, reserved)
-            call.purse = Purse(self._books, reservation, call, demand, reach, wanted)
+            reserved = held.tokens - wanted.prompt if limits.tokens is not None else estimate.reserved
+            expected = min(estimate.expected, max(1, reserved))
+            call.estimate = estimate.holding(wanted.prompt, expected, reserved)
+            call.allowance = Allowance(self._books, reservation, call, estimate, reach, wanted)
         return reservation
 
     def limited(self, policy: Policy, principal: Principal) -> bool:
@@ -136,7 +136,7 @@ class Quotas:
         if isinstance(self._counters, GuardedCounters):
             self._counters.watch()
 
-    def remember(self, spent: Iterable[Spent]) -> None:
+    def remember(self, spent: Iterable[WindowUsage]) -> None:
         """Count at least what the ledger says was spent: counters in memory know of nothing before their process."""
         used = counted(spent)
         if isinstance(self._counters, GuardedCounters):
@@ -217,12 +217,12 @@ class Quotas:
         return error
 
 
-_Asked = tuple[Limits, Estimate, Reach, Ask, Amounts]
+_Asked = tuple[Limits, LearnedEstimate, Reach, Ask, Amounts]
 """What is asked of a caller's limits for one request: a tuple, as a class of one's own costs each a microsecond."""
 
 
-def tokens_of(demand: Demand) -> int:
-    return demand.prompt + demand.reserved
+def tokens_of(estimate: TokenEstimate) -> int:
+    return estimate.prompt + estimate.reserved
 
 
 def headers_of(limits: Limits, verdict: Verdict) -> dict[str, str]:

@@ -126,7 +126,7 @@ class Router:
         if not own or not others:
             return plan
         has_capacity = self._loads.has_capacity
-        tokens = call.demand.prompt + call.demand.expected if call.demand is not None else 0
+        tokens = call.estimate.prompt + call.estimate.expected if call.estimate is not None else 0
         if has_capacity(own[0].target.backend, tokens):
             return plan
         for index, other in enumerate(others, 1):
@@ -303,11 +303,11 @@ def _stood_in(plan: list[Candidate]) -> list[Candidate]:
 
 def _size(call: Call) -> int:
     """The tokens of prompt and answer that one sequence may come to; 0 where nothing is known."""
-    return _prompt(call) + (declared_cap(call.request.params) or 0) if call.demand is not None else 0
+    return _prompt(call) + (declared_cap(call.request.params) or 0) if call.estimate is not None else 0
 
 
 def _prompt(call: Call) -> int:
-    tokens = call.demand.prompt if call.demand is not None else 0
+    tokens = call.estimate.prompt if call.estimate is not None else 0
     return tokens // _prompts(call.request)
 
 

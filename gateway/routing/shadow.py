@@ -104,14 +104,14 @@ def copy_of(call: Call, model: str) -> Call:
         payer=call.principal
         if call.policy.billing.shadow == "tenant"
         else Principal("shadow", HOUSE, tier=HOUSE),
-        demand=None,
-        purse=None,
+        estimate=None,
+        allowance=None,
         cap=None,
         candidates=(),
         candidate=None,
         hints={},
         reply_headers={},
-        spent=[],
+        upstream_usage=[],
     )
 
 

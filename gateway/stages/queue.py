@@ -38,8 +38,8 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                     async with aclosing(waiting(call, admission)) as positions:
                         async for position in positions:
                             yield position
-                if call.purse is not None:
-                    call.cap = await call.purse.hold(call)
+                if call.allowance is not None:
+                    call.cap = await call.allowance.hold(call)
                 sent = clock()
                 call.hints = engine_headers(call, sent)
                 metrics.dispatch_seconds.labels(call.model).observe(sent - call.started)

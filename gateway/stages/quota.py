@@ -7,8 +7,8 @@ from contextlib import aclosing
 from typing import Protocol
 
 from gateway.errors import GatewayError
+from gateway.metering.bill import Bill, Charge, bill_of
 from gateway.metering.price import NANO
-from gateway.metering.tally import Bill, Charge, bill_of
 from gateway.observe.outcome import outcome_of, reason_of
 from gateway.quota.quotas import Quotas, tokens_of
 from gateway.types import Call, Chunks, Handler, Json, Stage
@@ -16,19 +16,19 @@ from gateway.types import Call, Chunks, Handler, Json, Stage
 log = logging.getLogger(__name__)
 
 
-class Ledger(Protocol):
+class RequestRecorder(Protocol):
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> object: ...
 
 
-def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
-    """``ledger`` is told of every request, once it has ended or was refused."""
+def quota(quotas: Quotas, recorder: RequestRecorder | None = None) -> Stage:
+    """``recorder`` gets every request, once it has ended or was refused."""
 
     def enter(call: Call, bill: Bill, ended: BaseException | None) -> None:
-        if ledger is None:
+        if recorder is None:
             return
         status, error = (200, None) if ended is None else (outcome_of(ended).status, reason_of(ended))
         try:
-            ledger.record(call, bill, status, error)
+            recorder.record(call, bill, status, error)
         except Exception:
             log.exception("%s could not be entered in the ledger", call.request_id)
 
@@ -39,7 +39,7 @@ def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
             except GatewayError as error:
                 enter(call, Bill(), error)
                 raise
-            demand = call.demand
+            estimate = call.estimate
             ended: BaseException | None = None
             try:
                 async with aclosing(following(call)) as chunks:
@@ -49,13 +49,13 @@ def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
                 ended = error
                 raise
             finally:
-                bill = bill_of(call.policy, call.spent)
+                bill = bill_of(call.policy, call.upstream_usage)
                 if reservation is not None:
                     quotas.settle(reservation, tokens=bill.tokens, nanodollars=bill.nanodollars)
                 if ended is None and not bill.estimated and (answer := bill.answer) is not None:
-                    quotas.estimator.learn(call, answer.spending.usage)
+                    quotas.estimator.learn(call, answer.upstream.usage)
                 facts: dict[str, Json] = {
-                    "reserved_tokens": tokens_of(demand) if reservation and demand else 0,
+                    "reserved_tokens": tokens_of(estimate) if reservation and estimate else 0,
                     "used_tokens": bill.tokens,
                     "cost_usd": bill.nanodollars / NANO,
                     "source": "cache" if call.cached else "estimated" if bill.estimated else "backend",
@@ -74,14 +74,14 @@ def quota(quotas: Quotas, ledger: Ledger | None = None) -> Stage:
 
 def told(charge: Charge) -> dict[str, Json]:
     """For the receipt."""
-    spending = charge.spending
+    upstream = charge.upstream
     return {
-        "purpose": spending.purpose,
-        "model": spending.model,
-        "backend": spending.target.backend,
-        "target": spending.target.model,
-        "prompt_tokens": spending.usage.prompt,
-        "completion_tokens": spending.usage.completion,
+        "purpose": upstream.purpose,
+        "model": upstream.model,
+        "backend": upstream.target.backend,
+        "target": upstream.target.model,
+        "prompt_tokens": upstream.usage.prompt,
+        "completion_tokens": upstream.usage.completion,
         "cost_usd": charge.nanodollars / NANO,
-        "estimated": spending.estimated,
+        "estimated": upstream.estimated,
     }

@@ -105,7 +105,7 @@ class ErrorMiddleware:
         """It was refused before it became a call to a model, so that no stage tells of it."""
         principal, reason = context.principal, reason_of(error)
         question = scope["method"] == "POST" and "route" in scope
-        context.runtime.books.refuse(
+        context.runtime.accounting.record_refusal(
             context.request_id, principal, error.status, reason, is_question=question
         )
         seconds = round(time.perf_counter() - context.started, 6)

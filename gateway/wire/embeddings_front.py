@@ -42,7 +42,9 @@ class Vectors:
 
     def body(self) -> bytes:
         call = self._call
-        tokens = self._usage.prompt if self._usage is not None else call.demand.prompt if call.demand else 0
+        tokens = (
+            self._usage.prompt if self._usage is not None else call.estimate.prompt if call.estimate else 0
+        )
         rest = {
             "model": call.candidate.model if call.candidate else call.model,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},

@@ -11,7 +11,7 @@ from gateway.errors import Internal
 from gateway.fallback.health import HealthRegistry
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
-from gateway.observe.books import Books
+from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.policy import schema
@@ -29,7 +29,7 @@ async def test_a_call_passes_all_stages_in_order() -> None:
         "up", schema.FakeBackend.model_validate({"kind": "fake", "script": [{"reply": "Hi"}]})
     )
     metrics, receipts, quotas, pools = Metrics(), Receipts(MemoryStore()), Quotas("memory"), Pools()
-    books, call = Books(metrics, None), a_call()
+    accounting, call = Accounting(metrics, None), a_call()
     answering = pipeline.Answering(
         backends={"up": backend},
         router=Router(call.policy, {"up"}, pools),
@@ -43,10 +43,10 @@ async def test_a_call_passes_all_stages_in_order() -> None:
         caches=Caches.open(call.policy, is_time_sensitive=lambda question: False),
         judge=Classifier.load(),
         shadows=Shadows(),
-        beside=pipeline.Beside(quotas, books),
+        beside=pipeline.Beside(quotas, accounting),
         metrics=metrics,
     )
-    entrance = pipeline.Entrance(metrics=metrics, receipts=receipts, books=books, quotas=quotas)
+    entrance = pipeline.Entrance(metrics=metrics, receipts=receipts, accounting=accounting, quotas=quotas)
     handler = entrance.handler(content.handler(answering.handler()))
     chunks = [chunk async for chunk in handler(call)]
     assert [chunk.delta for chunk in chunks] == [{"role": "assistant", "content": "Hi"}, {}]

@@ -145,7 +145,7 @@ def _is_redis(url: str) -> bool:
         return False
 
 
-class Ledger(Frozen):
+class LedgerSettings(Frozen):
     """The record of every request and what it cost."""
 
     enabled: bool = True
@@ -192,7 +192,7 @@ class Policy(Frozen):
     limits: Limits = Limits()
     """How much structure a request may have."""
     sidecar: Sidecar = Sidecar()
-    ledger: Ledger = Ledger()
+    ledger: LedgerSettings = LedgerSettings()
     billing: Billing = Billing()
     store: Annotated[str, AfterValidator(_store)] = "memory"
     """Where workers and replicas share state: ``memory`` is this process alone."""

@@ -40,6 +40,6 @@ class CountTokens:
                 told = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
         except ClientLeft:
             return
-        estimate = {"input_tokens": context.runtime.quotas.estimator.demand(call).prompt}
+        estimate = {"input_tokens": context.runtime.quotas.estimator.estimate(call).prompt}
         by = b"provider" if told else b"estimate"
         await send_body(send, orjson.dumps(told[0] if told else estimate), headers=[(COUNTED_BY, by)])

@@ -6,10 +6,10 @@ from gateway.admission.speed import Average, SpeedEstimator
 from gateway.admission.wait_predictor import Forecast, check_in_time
 from gateway.engine_figures import EngineFigures
 from gateway.errors import Overloaded
-from gateway.types import Demand
+from gateway.types import TokenEstimate
 from tests.gateway.admission.test_pool import Clock
 
-DEMAND = Demand(prompt=100, expected=50, reserved=200)
+DEMAND = TokenEstimate(prompt=100, expected=50, reserved=200)
 
 
 def learn(

@@ -10,7 +10,7 @@ from gateway.admission.pool import Pools
 from gateway.admission.shedding import TierRules
 from gateway.admission.wait_predictor import slots_free_at
 from gateway.errors import Overloaded
-from gateway.types import Demand
+from gateway.types import TokenEstimate
 from tests.fakes import CANDIDATE, a_call, policy
 
 RULES = policy(
@@ -38,7 +38,9 @@ def test_when_places_come_free(ends: list[float], ahead: list[float], answers: i
 
 def enter(pools: Pools, tokens: int) -> Admission:
     call = a_call(policy_=RULES)
-    call = replace(call, candidate=CANDIDATE, demand=Demand(40, tokens, tokens), started=pools.clock())
+    call = replace(
+        call, candidate=CANDIDATE, estimate=TokenEstimate(40, tokens, tokens), started=pools.clock()
+    )
     return gate.admit(call, pools, TierRules())
 
 

@@ -24,7 +24,7 @@ def calling(
 ) -> Call:
     rules = policy(prices={TARGET.model: {"input": price, "output": price}}, extras=allowed)
     call = a_call(params=dict(params), policy_=rules)
-    call.purse = Held(dollars)
+    call.allowance = Held(dollars)
     return call
 
 
@@ -62,7 +62,7 @@ def test_where_no_money_is_at_stake_all_passes(
 ) -> None:
     call = calling(params, **how)
     extras.check(call, call.request, TARGET)
-    call.purse = None
+    call.allowance = None
     extras.check(call, call.request, TARGET)
 
 

@@ -11,7 +11,7 @@ import pytest
 from gateway import errors
 from gateway.backends import fitting
 from gateway.backends.openai import OpenAIBackend, cap_name
-from gateway.types import Call, Candidate, Demand, Native
+from gateway.types import Call, Candidate, Native, TokenEstimate
 from tests.fakes import TARGET, FakeUpstream, Held, a_call, completion, policy, reply
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ def refusal(message: str, *, code: Any = None, param: str | None = None) -> Any:
 def calling(params: dict[str, Any], *, stream: bool = False, **model: Any) -> Call:
     rules = policy(models={"m": {"targets": [{"backend": "up", "model": "upstream-model"}], **model}})
     call = a_call(stream=stream, params=params, policy_=rules)
-    call.demand = Demand(100, 10, 10)
+    call.estimate = TokenEstimate(100, 10, 10)
     call.candidate = Candidate("m", TARGET, rules.models["m"].timeouts)
     call.candidates = (call.candidate,)
     return call
@@ -285,7 +285,7 @@ def test_openais_own_servers_know_the_new_name() -> None:
 async def test_no_field_leads_around_the_limits_of_who_asks(upstream: FakeUpstream, limited: bool) -> None:
     odd = {"n_predict": 10**6, "max_new_tokens": 10**6, "models": ["another/model"]}
     call = calling({"max_tokens": 50, "top_k": 3, **odd})
-    call.purse = Held(None) if limited else None
+    call.allowance = Held(None) if limited else None
     (sent,) = await ask(upstream, call)
     left_out = {"models", "n_predict", "max_new_tokens"} if limited else {"models"}
     assert not left_out & sent.keys() and odd.keys() - left_out <= sent.keys()

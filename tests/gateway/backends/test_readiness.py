@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Probed:
-    """A backend that counts its probes, and fails them on demand."""
+    """A backend that counts its probes, and fails them on estimate."""
 
     def __init__(self, name: str, *, delay: float = 0.0) -> None:
         self.name = name

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from gateway import errors
 from gateway.caching.answers import Recording
 from gateway.caching.flight import AHEAD, BEHIND, AskYourself, Flight, Flights, Reader
-from gateway.types import Call, Chunk, Chunks, Spending, Usage
+from gateway.types import Call, Chunk, Chunks, UpstreamUsage, Usage
 from tests.fakes import CANDIDATE, TARGET, a_call
 
 pytestmark = pytest.mark.anyio
 
-SPENT = Spending(TARGET, Usage(5, 3))
+SPENT = UpstreamUsage(TARGET, Usage(5, 3))
 
 
 class Upstream:
@@ -54,7 +54,7 @@ class Upstream:
                 yield chunk
         finally:
             self.closed = True
-            call.spent.append(SPENT)
+            call.upstream_usage.append(SPENT)
             call.receipt.note("route", model="m")
 
     def go(self, steps: int = 100) -> None:
@@ -109,7 +109,7 @@ async def test_all_read_the_same_and_one_pays() -> None:
     await asyncio.gather(first.task, second.task)
     assert first.text == second.text == "0123"
     assert upstream.calls == 1
-    assert (first.call.spent, second.call.spent) == ([SPENT], [])
+    assert (first.call.upstream_usage, second.call.upstream_usage) == ([SPENT], [])
     assert (first.call.cached, second.call.cached) == (None, "exact")
     assert first.call.receipt.notes["route"] == {"model": "m"}
     assert first.call.candidate is second.call.candidate is CANDIDATE
@@ -143,7 +143,7 @@ async def test_the_leader_leaves_and_pays_at_the_end(after: int) -> None:
     upstream.go()
     await asyncio.wait([client.task for client in (leader, *others)])
     assert [other.text for other in others] == ["0123", "0123"]
-    assert [client.call.spent for client in (leader, *others)] == [[SPENT], [], []]
+    assert [client.call.upstream_usage for client in (leader, *others)] == [[SPENT], [], []]
     assert [client.call.cached for client in (leader, *others)] == [None, "exact", "exact"]
 
 
@@ -159,7 +159,7 @@ async def test_a_leader_who_is_made_to_go_at_once_leaves_the_bill_to_the_next() 
     assert not upstream.closed
     upstream.go()
     await other.task
-    assert (leader.call.spent, other.call.spent) == ([], [SPENT])
+    assert (leader.call.upstream_usage, other.call.upstream_usage) == ([], [SPENT])
     assert (leader.call.cached, other.call.cached) == ("exact", None)
     assert leader.call.receipt.notes["cache"] == {"paid_by": "b"}
 
@@ -176,7 +176,7 @@ async def test_the_work_stops_when_all_have_left(after: int) -> None:
     await asyncio.wait([client.task for client in clients])
     assert upstream.closed
     assert upstream.said == after
-    assert [client.call.spent for client in clients] == [[SPENT], []]
+    assert [client.call.upstream_usage for client in clients] == [[SPENT], []]
     assert flights.find("k") is None
 
 
@@ -185,7 +185,7 @@ async def test_a_reader_that_stops_reading_is_one_that_left() -> None:
     client = Client(started(upstream), "a", leave_after=1)
     upstream.go(1)
     await client.task
-    assert upstream.closed and client.call.spent == [SPENT]
+    assert upstream.closed and client.call.upstream_usage == [SPENT]
 
 
 @given(
@@ -212,8 +212,10 @@ def test_whoever_comes_and_goes_it_is_paid_once(plans: list[tuple[int, int | Non
         for client in clients:
             assert whole.startswith(client.text)
             assert client._leave_after is not None or client.text == whole
-        assert [spending for client in clients for spending in client.call.spent] == [SPENT]
-        assert [client for client in clients if client.call.cached is None and not client.call.spent] == []
+        assert [spending for client in clients for spending in client.call.upstream_usage] == [SPENT]
+        assert [
+            client for client in clients if client.call.cached is None and not client.call.upstream_usage
+        ] == []
         assert upstream.closed and upstream.calls == 1
 
     asyncio.run(run())
@@ -238,7 +240,7 @@ async def test_an_error_of_the_leaders_own(error: errors.GatewayError) -> None:
     await asyncio.wait([leader.task, other.task])
     assert type(leader.task.exception()) is type(error)
     assert isinstance(other.task.exception(), AskYourself)
-    assert (leader.call.spent, other.call.spent) == ([SPENT], [])
+    assert (leader.call.upstream_usage, other.call.upstream_usage) == ([SPENT], [])
 
 
 async def test_an_error_of_the_requests() -> None:
@@ -388,7 +390,7 @@ async def test_the_end_of_the_gateway() -> None:
 async def test_an_answer_cut_by_one_keys_budget_is_no_answer_for_another_key() -> None:
     upstream = Upstream()
     flight = started(upstream)
-    flight.call.purse = cast(Any, object())
+    flight.call.allowance = cast(Any, object())
     flight.call.reply_headers["x-tollgate-max-tokens"] = "16"
     first, own, other = Client(flight, "a"), Client(flight, "b"), Client(flight, "c")
     other.call.principal = replace(other.call.principal, key_id="other")

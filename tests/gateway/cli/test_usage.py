@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import usage
-from gateway.metering.tally import Bill, Charge
+from gateway.metering.bill import Bill, Charge
 from gateway.observe.ledger import Ledger
-from gateway.types import Principal, Purpose, Spending, Usage
+from gateway.types import Principal, Purpose, UpstreamUsage, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call
 
 Run = Callable[..., tuple[int, str, str]]
@@ -125,7 +125,7 @@ def test_json(run: Run, recorded: None, arguments: list[str], names: list[str]) 
 
 def test_each_spending_is_under_its_own_model_and_purpose(run: Run, folder: Path) -> None:
     def charge(model: str, purpose: Purpose, nanodollars: int) -> Charge:
-        return Charge(Spending(TARGET, Usage(10, 5), False, purpose, model), nanodollars)
+        return Charge(UpstreamUsage(TARGET, Usage(10, 5), False, purpose, model), nanodollars)
 
     ledger = Ledger(folder / "state" / "costs.sqlite")
     call = a_call(principal=Principal("a", "acme"), model="auto")
@@ -133,7 +133,9 @@ def test_each_spending_is_under_its_own_model_and_purpose(run: Run, folder: Path
     call.candidate = CANDIDATE
     charges = (charge("small", "step", 1_000_000_000), charge("m", "answer", 2_000_000_000))
     ledger.record(call, Bill(charges, 30, 3_000_000_000), 504, "upstream_timeout")
-    ledger.spend("req_s", now, Principal("shadow", "house"), [charge("small", "shadow", 4_000_000_000)])
+    ledger.record_charges(
+        "req_s", now, Principal("shadow", "house"), [charge("small", "shadow", 4_000_000_000)]
+    )
     asyncio.run(ledger.aclose())
 
     def told(by: str) -> dict[str, tuple[int, int, float]]:

@@ -15,7 +15,7 @@ from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Target, Timeouts
 from gateway.stages.fallback import fallback
-from gateway.types import Call, Candidate, Chunk, Chunks, Demand, Usage
+from gateway.types import Call, Candidate, Chunk, Chunks, TokenEstimate, Usage
 from tests.fakes import CANDIDATE, a_call, policy
 
 METRICS = Metrics()
@@ -94,7 +94,7 @@ def the_call(row: dict[str, Server]) -> Call:
         },
     )
     call = a_call(policy_=rules, model="a")
-    call.demand = Demand(PROMPT, 9, 9)
+    call.estimate = TokenEstimate(PROMPT, 9, 9)
     call.candidates = tuple(Candidate(name, Target(backend=name, model="x"), Timeouts()) for name in row)
     return call
 
@@ -127,7 +127,7 @@ def test_with_a_sound_one_at_the_end_the_answer_is_whole(text: str, data: st.Dat
     assert sum("role" in (chunk.delta or {}) for chunk in heard) <= 1
     [usage] = [chunk.usage for chunk in heard if chunk.usage]
     assert usage.completion >= 1
-    assert not call.spent[-1].estimated
+    assert not call.upstream_usage[-1].estimated
     outcomes = [attempt["outcome"] for attempt in call.receipt.notes["fallback"]["attempts"]]
     assert outcomes[-1] == "ok"
     assert "ok" not in outcomes[:-1]
@@ -164,8 +164,8 @@ async def test_what_had_come_of_an_unheard_answer_is_charged() -> None:
 
     call = a_call(stream=False)
     call.candidates = (CANDIDATE,)
-    call.demand = Demand(PROMPT, 10, 20)
+    call.estimate = TokenEstimate(PROMPT, 10, 20)
     with pytest.raises(UpstreamTimeout):
         async for _ in fallback(HealthRegistry(), METRICS)(breaks_off)(call):
             pass
-    assert [one.usage for one in call.spent] == [Usage(PROMPT, 1250)]
+    assert [one.usage for one in call.upstream_usage] == [Usage(PROMPT, 1250)]

@@ -8,33 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metering import estimate
+from gateway.metering import estimate as module
 from gateway.metering.estimate import FIRST_ANSWER, FIRST_EXPECTED, Estimator
-from gateway.types import Call, Demand, Principal, Usage
+from gateway.types import Call, Principal, TokenEstimate, Usage
 from tests.fakes import a_call, policy
 
 SAYING = "The quick brown fox jumps over the lazy dog. "
 """10 tokens with OpenAI's tokenizers."""
 
 
-def demand(estimator: Estimator | None = None, **request: Any) -> Demand:
-    return (estimator or Estimator()).demand(a_call(**request))
+def estimate(estimator: Estimator | None = None, **request: Any) -> TokenEstimate:
+    return (estimator or Estimator()).estimate(a_call(**request))
 
 
 def told(estimator: Estimator, usage: Usage, **request: Any) -> None:
     call = a_call(**request)
-    call.demand = estimator.demand(call)
+    call.estimate = estimator.estimate(call)
     estimator.learn(call, usage)
 
 
 @pytest.mark.parametrize("times", [1, 10, 100, 1000])
 def test_the_text_decides(times: int) -> None:
-    prompt = demand(messages=({"role": "user", "content": SAYING * times},)).prompt
+    prompt = estimate(messages=({"role": "user", "content": SAYING * times},)).prompt
     assert 10 * times <= prompt <= 18 * times + 20
 
 
 def test_what_counts_besides_the_text() -> None:
-    plain = demand().prompt
+    plain = estimate().prompt
     picture = [
         {"type": "text", "text": "Hello"},
         {"type": "image_url", "image_url": {"url": "data:" + "x" * 9999}},
@@ -48,16 +48,16 @@ def test_what_counts_besides_the_text() -> None:
         ({"params": {"response_format": {"json_schema": "s" * 400}}}, 100),
         ({"messages": ({"role": "user", "content": "Hello"},) * 10}, 40),
     ]:
-        assert plain + least * 0.9 <= demand(**more).prompt <= plain + least * 3
+        assert plain + least * 0.9 <= estimate(**more).prompt <= plain + least * 3
 
 
 def test_other_scripts_need_more_tokens() -> None:
-    assert demand(messages=({"role": "user", "content": "東京都は日本の首都です。" * 10},)).prompt >= 120
+    assert estimate(messages=({"role": "user", "content": "東京都は日本の首都です。" * 10},)).prompt >= 120
 
 
 @pytest.mark.parametrize(("prompt", "tokens"), [([1, 2, 3], 3), ([[1, 2], [3, 4, 5]], 5), ([7] * 5000, 5000)])
 def test_token_ids_are_counted(prompt: Any, tokens: int) -> None:
-    assert demand(prompt=prompt).prompt == tokens
+    assert estimate(prompt=prompt).prompt == tokens
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_token_ids_are_counted(prompt: Any, tokens: int) -> None:
     ],
 )
 def test_reserved(request_: dict[str, Any], reserved: int) -> None:
-    found = demand(**request_)
+    found = estimate(**request_)
     assert found.reserved == reserved
     assert 1 <= found.expected <= reserved
 
@@ -89,9 +89,9 @@ def test_learned_prompts_are_covered(factor: float, fixed: int, spread: float, s
     for i in range(200):
         content = "x" * int(10 ** rng.uniform(0.5, 4.5))
         messages = ({"role": "user", "content": content},)
-        text = estimate.measure(a_call(messages=messages).request)[1]
+        text = module.measure(a_call(messages=messages).request)[1]
         actual = 1 + round(fixed + text * factor * rng.uniform(1 - spread, 1 + spread))
-        guess = demand(estimator, messages=messages).prompt
+        guess = estimate(estimator, messages=messages).prompt
         told(estimator, Usage(actual, 1), messages=messages)
         if i >= 50:
             low += guess < actual
@@ -104,10 +104,10 @@ def test_learned_prompts_are_covered(factor: float, fixed: int, spread: float, s
 def test_short_prompts_teach_what_they_come_to_where_none_is_long() -> None:
     estimator = Estimator()
     text = "x" * 160  # 47 tokens at four characters each, with what a message and a chat add
-    first = demand(estimator, messages=({"role": "user", "content": text},)).prompt
+    first = estimate(estimator, messages=({"role": "user", "content": text},)).prompt
     for _ in range(100):
         told(estimator, Usage(47, 5), messages=({"role": "user", "content": text},))
-    learned = demand(estimator, messages=({"role": "user", "content": text},)).prompt
+    learned = estimate(estimator, messages=({"role": "user", "content": text},)).prompt
     assert first > 1.3 * 47
     assert 47 <= learned <= 1.1 * 47
 
@@ -117,8 +117,8 @@ def test_models_are_learned_apart() -> None:
     for _ in range(9):
         told(estimator, Usage(3000, 5), messages=({"role": "user", "content": "x" * 4000},))
     call = a_call(messages=({"role": "user", "content": "x" * 4000},))
-    assert 3000 <= estimator.demand(call).prompt <= 4000
-    assert estimator.demand(replace(call, model="other")).prompt < 1500
+    assert 3000 <= estimator.estimate(call).prompt <= 4000
+    assert estimator.estimate(replace(call, model="other")).prompt < 1500
 
 
 def test_answers_are_learned_by_key_and_model() -> None:
@@ -131,15 +131,15 @@ def test_answers_are_learned_by_key_and_model() -> None:
 
     for length in [90, 100, 110] * 10:
         made = call("short")
-        made.demand = estimator.demand(made)
+        made.estimate = estimator.estimate(made)
         estimator.learn(made, Usage(10, length))
-    learned = estimator.demand(call("short"))
+    learned = estimator.estimate(call("short"))
     assert 90 <= learned.expected <= 110
     assert 105 <= learned.reserved <= 150
-    assert estimator.demand(call("short", n=3)).expected == pytest.approx(3 * learned.expected, abs=3)
-    assert estimator.demand(call("short", "new")).expected == FIRST_EXPECTED
-    assert estimator.demand(call("new")).expected == learned.expected, "what the model does for others"
-    assert estimator.demand(call("short", params={"max_tokens": 40})).expected == 40
+    assert estimator.estimate(call("short", n=3)).expected == pytest.approx(3 * learned.expected, abs=3)
+    assert estimator.estimate(call("short", "new")).expected == FIRST_EXPECTED
+    assert estimator.estimate(call("new")).expected == learned.expected, "what the model does for others"
+    assert estimator.estimate(call("short", params={"max_tokens": 40})).expected == 40
 
 
 def test_one_key_learns_nothing_from_anothers_prompts_once_it_has_its_own() -> None:
@@ -151,9 +151,9 @@ def test_one_key_learns_nothing_from_anothers_prompts_once_it_has_its_own() -> N
     told_by("plain", 9)
     for _ in range(20):
         told_by("odd", 8000)
-    guess = estimator.demand(a_call(principal=Principal("plain", "t")))
+    guess = estimator.estimate(a_call(principal=Principal("plain", "t")))
     assert guess.prompt < 50
-    stranger = estimator.demand(a_call(principal=Principal("new", "t")))
+    stranger = estimator.estimate(a_call(principal=Principal("new", "t")))
     assert stranger.least < 50 < stranger.prompt
 
 
@@ -167,34 +167,34 @@ def test_one_key_learns_nothing_from_anothers_prompts_once_it_has_its_own() -> N
 @pytest.mark.parametrize("tokens", [20, 9000])
 def test_what_is_no_text_teaches_nothing_about_text(part: dict[str, Any], tokens: int) -> None:
     estimator = Estimator()
-    before = estimator.demand(a_call())
+    before = estimator.estimate(a_call())
     content = [{"type": "text", "text": "What is this?"}, part]
     told(estimator, Usage(tokens, 5), messages=({"role": "user", "content": content},))
-    assert estimator.demand(a_call()).prompt == before.prompt
+    assert estimator.estimate(a_call()).prompt == before.prompt
 
 
 def test_a_cut_answer_does_not_tell_its_length() -> None:
     estimator = Estimator()
     for _ in range(9):
         told(estimator, Usage(5, 10), params={"max_tokens": 10})
-    assert demand(estimator).reserved == FIRST_ANSWER
+    assert estimate(estimator).reserved == FIRST_ANSWER
     told(estimator, Usage(5, 9), params={"max_tokens": 10})
-    assert demand(estimator).expected == 9
+    assert estimate(estimator).expected == 9
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "MOST_REMEMBERED", 10)
+    monkeypatch.setattr(module, "MOST_REMEMBERED", 10)
     estimator = Estimator()
     for i in range(100):
         made = replace(a_call(principal=Principal(f"k{i}", "t")), model=f"m{i}")
-        made.demand = estimator.demand(made)
+        made.estimate = estimator.estimate(made)
         estimator.learn(made, Usage(5, 5))
     assert len(estimator._answers) == len(estimator._prompts) == 10
 
 
 def test_a_foreign_demand_teaches_nothing() -> None:
     call = a_call()
-    call.demand = Demand(1, 1, 1)
+    call.estimate = TokenEstimate(1, 1, 1)
     Estimator().learn(call, Usage(5, 5))
 
 
@@ -215,17 +215,17 @@ def test_no_more_is_reserved_than_contexts_leave(more: dict[str, Any], reserved:
     rules = policy(
         models={"m": {"targets": targets, **more}, "l": {"targets": targets, "context": 5000}},
     )
-    found = demand(prompt=[5, 6, 7], params={"max_tokens": 32_000}, policy_=rules)
+    found = estimate(prompt=[5, 6, 7], params={"max_tokens": 32_000}, policy_=rules)
     assert found.reserved == reserved
-    twice = demand(prompt=[[5, 6, 7], [5, 6, 7]], params={"max_tokens": 32_000}, policy_=rules)
+    twice = estimate(prompt=[[5, 6, 7], [5, 6, 7]], params={"max_tokens": 32_000}, policy_=rules)
     assert twice.reserved == 2 * reserved
 
 
 def test_thoughts_are_learned_from_what_servers_tell() -> None:
     estimator = Estimator()
     made = a_call()
-    made.demand = estimator.demand(made)
-    assert made.demand.thoughts == 0
+    made.estimate = estimator.estimate(made)
+    assert made.estimate.thoughts == 0
     for _ in range(30):
         estimator.learn(made, Usage(10, 1010, reasoning=1000))
-    assert 1000 <= estimator.demand(made).thoughts < 1100
+    assert 1000 <= estimator.estimate(made).thoughts < 1100

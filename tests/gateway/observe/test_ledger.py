@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from gateway.metering.tally import Bill, Charge
+from gateway.metering.bill import Bill, Charge
 from gateway.observe import batch_writer
 from gateway.observe import ledger as module
 from gateway.observe.ledger import Ledger
-from gateway.types import Principal, Spending, Usage
+from gateway.types import Principal, UpstreamUsage, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call, within
 
 pytestmark = pytest.mark.anyio
@@ -142,15 +142,15 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, 
 
 
 async def test_all_that_a_request_took_is_there_once_under_its_own_model(tmp_path: Path) -> None:
-    step = Charge(Spending(TARGET, Usage(3, 4), True, "step", "small"), 30)
-    answer = Charge(Spending(TARGET, Usage(5, 6), False, "answer", "m"), 500)
-    judge = Charge(Spending(TARGET, Usage(7, 8), False, "judge", "guard"), 7000)
+    step = Charge(UpstreamUsage(TARGET, Usage(3, 4), True, "step", "small"), 30)
+    answer = Charge(UpstreamUsage(TARGET, Usage(5, 6), False, "answer", "m"), 500)
+    judge = Charge(UpstreamUsage(TARGET, Usage(7, 8), False, "judge", "guard"), 7000)
     ledger = Ledger(tmp_path / "ledger.sqlite")
     call = a_call(request_id="req_1", model="auto")
     call.candidate = CANDIDATE
     ledger.record(call, Bill((step, answer), 18, 530), 200)
     ledger.record(call, Bill((step, answer), 18, 530), 200)
-    ledger.spend("req_1-shadow", 3.0, Principal("shadow", "house"), [judge])
+    ledger.record_charges("req_1-shadow", 3.0, Principal("shadow", "house"), [judge])
     await ledger.aclose()
     with closing(sqlite3.connect(ledger.path)) as database:
         found = database.execute(
@@ -175,7 +175,7 @@ async def test_what_brings_an_old_file_up_to_date_counts_its_rows(tmp_path: Path
         database.execute("DROP TABLE spendings")
         database.execute("PRAGMA user_version = 3")
     ledger = Ledger(path)
-    ledger.spend("req_2", 3.0, Principal("k", "acme"), a_bill(Usage(1, 1), 5).charges)
+    ledger.record_charges("req_2", 3.0, Principal("k", "acme"), a_bill(Usage(1, 1), 5).charges)
     await ledger.aclose()
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT sum(cost_nanodollars) FROM spent").fetchone() == (12,)

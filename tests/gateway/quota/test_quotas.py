@@ -63,20 +63,20 @@ async def reserve(quotas: Quotas, made: Call) -> Reservation:
 async def test_without_a_limit_there_is_a_demand_only(quotas: Quotas) -> None:
     made = call()
     assert await quotas.reserve(made) is None
-    assert made.demand is not None
+    assert made.estimate is not None
     assert made.reply_headers == {}
 
 
 async def test_headers(quotas: Quotas) -> None:
     made = call(allowed={"requests_per_minute": 60, "tokens_per_minute": 1000}, params={"max_tokens": 90})
     await quotas.reserve(made)
-    assert made.demand is not None
+    assert made.estimate is not None
     assert made.reply_headers == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-remaining-requests": "59",
         "x-ratelimit-reset-requests": "1m1s",
         "x-ratelimit-limit-tokens": "1000",
-        "x-ratelimit-remaining-tokens": str(1000 - 45 - made.demand.prompt),
+        "x-ratelimit-remaining-tokens": str(1000 - 45 - made.estimate.prompt),
         "x-ratelimit-reset-tokens": "1m1s",
     }
 
@@ -144,9 +144,9 @@ async def test_the_budget_is_spent_until_the_day_ends(quotas: Quotas) -> None:
 async def test_a_first_call_is_not_refused_for_its_estimate_alone(quotas: Quotas) -> None:
     made = call(allowed={"tokens_per_minute": 50, "tokens_per_day": 40}, budget={"usd_per_day": 0.0001})
     await quotas.reserve(made)
-    assert made.demand is not None
-    assert made.demand.prompt + made.demand.reserved <= 40
-    assert made.demand.expected <= made.demand.reserved
+    assert made.estimate is not None
+    assert made.estimate.prompt + made.estimate.reserved <= 40
+    assert made.estimate.expected <= made.estimate.reserved
 
 
 @pytest.mark.parametrize("params", [{}, {"max_tokens": 30}])
@@ -158,10 +158,10 @@ async def test_no_call_is_refused_for_what_earlier_prompts_came_to(
     quotas.estimator.learn(told, Usage(5000, 5))
     made = call(allowed={"tokens_per_minute": 100}, params=params)
     await quotas.reserve(made)
-    assert made.demand is not None
-    assert made.demand.prompt + made.demand.reserved == 100
-    assert made.purse is not None
-    assert await made.purse.hold(made) == 16
+    assert made.estimate is not None
+    assert made.estimate.prompt + made.estimate.reserved == 100
+    assert made.allowance is not None
+    assert await made.allowance.hold(made) == 16
 
 
 async def test_what_can_never_fit_is_said_so(quotas: Quotas) -> None:
@@ -175,9 +175,9 @@ async def test_what_can_never_fit_is_said_so(quotas: Quotas) -> None:
 async def test_a_cap_above_the_quota_is_lowered_to_it(quotas: Quotas) -> None:
     made = call(allowed={"tokens_per_minute": 100}, params={"max_tokens": 5000})
     await quotas.reserve(made)
-    assert made.purse is not None
-    assert made.demand is not None
-    assert await made.purse.hold(made) == 100 - made.demand.prompt
+    assert made.allowance is not None
+    assert made.estimate is not None
+    assert await made.allowance.hold(made) == 100 - made.estimate.prompt
 
 
 async def test_dollars_that_can_never_fit(quotas: Quotas) -> None:
@@ -274,8 +274,8 @@ async def test_what_was_not_used_is_given_back(quotas: Quotas) -> None:
     quotas.settle(first, tokens=100, nanodollars=0)
     made = call("b", allowed=allowed, params={"max_tokens": 850})
     await quotas.reserve(made)
-    assert made.demand is not None
-    assert int(made.reply_headers["x-ratelimit-remaining-tokens"]) == 900 - 425 - made.demand.prompt
+    assert made.estimate is not None
+    assert int(made.reply_headers["x-ratelimit-remaining-tokens"]) == 900 - 425 - made.estimate.prompt
 
 
 async def test_what_is_learned_outlives_a_policy() -> None:
@@ -285,8 +285,8 @@ async def test_what_is_learned_outlives_a_policy() -> None:
     first.estimator.learn(made, Usage(9, 33))
     second = Quotas.open(policy(), estimator=first.estimator)
     await second.reserve(made)
-    assert made.demand is not None
-    assert made.demand.expected == 33
+    assert made.estimate is not None
+    assert made.estimate.expected == 33
 
 
 async def test_redis(own_redis: RedisServer) -> None:

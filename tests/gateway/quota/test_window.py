@@ -52,8 +52,8 @@ async def used_of_a_window(declared: int, seconds: float, *, strict: bool) -> tu
             heapq.heappush(waiting, (now[0] + min(error.retry_after, 2.0), number, None))
             continue
         assert reservation is not None
-        assert call.purse is not None
-        cap = await call.purse.hold(call)
+        assert call.allowance is not None
+        cap = await call.allowance.hold(call)
         usage = Usage(PROMPT, min(ANSWER, cap or declared))
         cut += usage.completion < ANSWER
         if now[0] >= begin + WINDOW:  # the first teaches what answers come to

@@ -14,7 +14,7 @@ from gateway.errors import ContextTooLong, Forbidden, UnknownModel
 from gateway.policy.schema import Policy
 from gateway.routing.affinity import place
 from gateway.routing.router import Router
-from gateway.types import Call, Candidate, Demand, Principal
+from gateway.types import Call, Candidate, Principal, TokenEstimate
 from tests.fakes import a_call, policy
 
 
@@ -66,11 +66,11 @@ def a_router(
     )
 
 
-def ask(rules: Policy, model: str = "m", *, demand: tuple[int, int] | None = None, **more: Any) -> Call:
-    """``demand``: tokens of prompt, and expected of the answer."""
+def ask(rules: Policy, model: str = "m", *, estimate: tuple[int, int] | None = None, **more: Any) -> Call:
+    """``estimate``: tokens of prompt, and expected of the answer."""
     call = a_call(policy_=rules, **{"params": {}, **more})
-    known = Demand(demand[0], demand[1], demand[1]) if demand else None
-    return replace(call, model=model, demand=known)
+    known = TokenEstimate(estimate[0], estimate[1], estimate[1]) if estimate else None
+    return replace(call, model=model, estimate=known)
 
 
 def told(plan: tuple[Candidate, ...]) -> list[str]:
@@ -130,7 +130,7 @@ def test_another_target_with_room_comes_first() -> None:
     figures = Figures()
     figures.loads.update(a=0, b=1, c=2)
     figures.full = {"a", "b"}
-    plan = a_router(rules, figures=figures).plan(ask(rules, demand=(100, 20)))
+    plan = a_router(rules, figures=figures).plan(ask(rules, estimate=(100, 20)))
     assert told(plan) == ["m:c:spill_over", "m:a:primary", "m:b:primary"]
     assert set(figures.tokens) == {120}
 
@@ -220,7 +220,7 @@ def test_a_larger_context_for_what_does_not_fit(prompt: int, cap: int | None, pl
     figures = Figures()
     figures.loads.update(c=1)
     params = {} if cap is None else {"max_completion_tokens": cap}
-    call = ask(rules, demand=(prompt, 10), params=params)
+    call = ask(rules, estimate=(prompt, 10), params=params)
     assert told(a_router(rules, figures=figures).plan(call)) == plan
 
 
@@ -231,9 +231,9 @@ def test_without_a_demand_everything_fits() -> None:
 
 def test_several_prompts_have_a_context_each() -> None:
     rules = a_policy(LONGER)
-    call = ask(rules, demand=(3000, 10), prompt=["one", "two", "three"])
+    call = ask(rules, estimate=(3000, 10), prompt=["one", "two", "three"])
     assert told(a_router(rules).plan(call))[0] == "m:a:primary"
-    call = ask(rules, demand=(3000, 10), prompt=[1, 2, 3])
+    call = ask(rules, estimate=(3000, 10), prompt=[1, 2, 3])
     assert a_router(rules).plan(call)[0].model == "l"
 
 
@@ -242,7 +242,7 @@ def test_a_full_stand_in_spills_over() -> None:
     figures = Figures()
     figures.loads.update(c=1)
     figures.full = {"b"}
-    plan = a_router(rules, figures=figures).plan(ask(rules, demand=(5000, 10)))
+    plan = a_router(rules, figures=figures).plan(ask(rules, estimate=(5000, 10)))
     assert told(plan) == ["l:c:spill_over", "l:b:fallback", "xl:d:larger_context"]
 
 
@@ -250,7 +250,7 @@ def test_a_full_stand_in_spills_over() -> None:
 def test_too_long_for_all(param: str) -> None:
     rules = a_policy(LONGER)
     more = {"prompt": "Hello"} if param == "prompt" else {}
-    call = ask(rules, demand=(100_001, 10), params={"max_tokens": 5}, **more)
+    call = ask(rules, estimate=(100_001, 10), params={"max_tokens": 5}, **more)
     with pytest.raises(ContextTooLong) as caught:
         a_router(rules).plan(call)
     error = caught.value
@@ -272,7 +272,7 @@ def test_too_long_for_all(param: str) -> None:
 )
 def test_an_answer_too_long_for_all_is_clipped_where_most_is_left(prompt: int, plan: list[str]) -> None:
     rules = a_policy(LONGER)
-    call = ask(rules, demand=(prompt, 10), params={"max_tokens": 200_000})
+    call = ask(rules, estimate=(prompt, 10), params={"max_tokens": 200_000})
     planned = a_router(rules).plan(call)
     assert told(planned) == plan
     assert replace(call, candidates=planned, candidate=planned[0]).clips
@@ -281,7 +281,7 @@ def test_an_answer_too_long_for_all_is_clipped_where_most_is_left(prompt: int, p
 def test_a_cap_alone_sends_nobody_to_a_fallback() -> None:
     models = {"m": {"targets": to("a"), "context": 2000, "fallbacks": ["f"]}, "f": {"targets": to("b")}}
     rules = a_policy(models)
-    call = ask(rules, demand=(100, 10), params={"max_tokens": 32_000})
+    call = ask(rules, estimate=(100, 10), params={"max_tokens": 32_000})
     assert told(a_router(rules).plan(call)) == ["m:a:primary", "f:b:fallback"]
 
 
@@ -290,8 +290,8 @@ def test_a_policy_may_refuse_rather_than_clip() -> None:
     with pytest.raises(
         ContextTooLong, match=r"is 2000 tokens.*\(100 in the messages, 1901 in the completion\)"
     ):
-        a_router(rules).plan(ask(rules, demand=(100, 10), params={"max_tokens": 1901}))
-    assert a_router(rules).plan(ask(rules, demand=(100, 10), params={"max_tokens": 1900}))
+        a_router(rules).plan(ask(rules, estimate=(100, 10), params={"max_tokens": 1901}))
+    assert a_router(rules).plan(ask(rules, estimate=(100, 10), params={"max_tokens": 1900}))
 
 
 def test_who_stands_in_for_a_model_that_refuses_does_not_clip_either() -> None:
@@ -301,18 +301,18 @@ def test_who_stands_in_for_a_model_that_refuses_does_not_clip_either() -> None:
     }
     rules = a_policy(models)
     with pytest.raises(ContextTooLong):
-        a_router(rules).plan(ask(rules, demand=(10, 10), params={"max_tokens": 5000}))
-    call = ask(rules, demand=(10, 10), params={"max_tokens": 500})
+        a_router(rules).plan(ask(rules, estimate=(10, 10), params={"max_tokens": 5000}))
+    call = ask(rules, estimate=(10, 10), params={"max_tokens": 500})
     planned = a_router(rules).plan(call)
     assert told(planned) == ["l:b:larger_context"]
     assert not replace(call, candidates=planned, candidate=planned[0]).clips
-    own = ask(rules, model="l", demand=(10, 10), params={"max_tokens": 5000})
+    own = ask(rules, model="l", estimate=(10, 10), params={"max_tokens": 5000})
     assert replace(own, candidates=(planned := a_router(rules).plan(own)), candidate=planned[0]).clips
 
 
 def test_nothing_is_clipped_while_a_larger_context_is_left() -> None:
     rules = a_policy(LONGER)
-    call = ask(rules, demand=(900, 10))
+    call = ask(rules, estimate=(900, 10))
     planned = a_router(rules).plan(call)
     clips = [replace(call, candidates=planned, candidate=one).clips for one in planned]
     assert [one.model for one in planned] == ["m", "f", "l", "l", "xl"]
@@ -325,9 +325,9 @@ def test_larger_contexts_in_a_circle() -> None:
         "l": {"targets": to("b"), "context": 20, "larger_context": "m"},
     }
     rules = a_policy(models)
-    assert told(a_router(rules).plan(ask(rules, demand=(1, 1)))) == ["m:a:primary", "l:b:larger_context"]
+    assert told(a_router(rules).plan(ask(rules, estimate=(1, 1)))) == ["m:a:primary", "l:b:larger_context"]
     with pytest.raises(ContextTooLong, match="is 20 tokens"):
-        a_router(rules).plan(ask(rules, demand=(21, 1)))
+        a_router(rules).plan(ask(rules, estimate=(21, 1)))
 
 
 @pytest.mark.parametrize("by", ["call", "tenant"])
@@ -474,7 +474,7 @@ def test_whatever_the_policy(
     figures = Figures()
     figures.full = full
     router = a_router(rules, figures=figures, enabled=enabled, seed=seed)
-    call = replace(ask(rules, demand=prompt and (prompt, 1)), local_only=local)
+    call = replace(ask(rules, estimate=prompt and (prompt, 1)), local_only=local)
     try:
         plan = router.plan(call)
     except (UnknownModel, ContextTooLong, Forbidden):

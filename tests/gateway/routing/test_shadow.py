@@ -114,7 +114,7 @@ def test_what_the_copy_is() -> None:
     assert not call.shadow
     assert copy.principal.tenant == "acme"
     assert (copy.candidates, copy.candidate, copy.deadline) == ((), None, None)
-    for name in ("receipt", "reply_headers", "spent", "hints", "headers"):
+    for name in ("receipt", "reply_headers", "upstream_usage", "hints", "headers"):
         assert getattr(copy, name) is not getattr(call, name), name
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from gateway import errors
 from gateway.caching.caches import Caches
-from gateway.metering.tally import Bill
+from gateway.metering.bill import Bill
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy, Timeouts
 from gateway.quota.quotas import Quotas
 from gateway.sidecar.api import Hit, Look, SidecarDown
 from gateway.stages.cache import cache
 from gateway.stages.quota import quota
-from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Spending, Usage
+from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, UpstreamUsage, Usage
 from tests.conftest import RedisServer
 from tests.fakes import CANDIDATE, TARGET, a_call, policy
 
@@ -64,7 +64,7 @@ class Model:
                 )
         finally:
             if usage is not None:
-                call.spent.append(Spending(TARGET, usage))
+                call.upstream_usage.append(UpstreamUsage(TARGET, usage))
             self.closed += 1
             if self.notes:
                 call.receipt.note("guard_output", **self.notes)

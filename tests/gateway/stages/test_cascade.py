@@ -17,7 +17,7 @@ from gateway.backends.transport import AiohttpTransport
 from gateway.cascade.held import MAX_BYTES
 from gateway.policy import schema
 from gateway.stages.cascade import cascade
-from gateway.types import Call, Candidate, ChatRequest, Chunk, Chunks, Handler, Purpose, Spending, Usage
+from gateway.types import Call, Candidate, ChatRequest, Chunk, Chunks, Handler, Purpose, UpstreamUsage, Usage
 from tests.fakes import (
     DONE,
     Do,
@@ -393,24 +393,29 @@ async def test_a_caller_who_is_cancelled_while_an_answer_is_held_closes_it() -> 
 
 
 async def test_what_each_step_spent_is_on_the_callers_bill() -> None:
-    spending = Spending(schema.Target(backend="up", model="x"), Usage(5, 7))
+    spending = UpstreamUsage(schema.Target(backend="up", model="x"), Usage(5, 7))
 
     async def behind(call: Call) -> Chunks:
-        call.spent.append(replace(spending, purpose=call.purpose, model=call.model))
+        call.upstream_usage.append(replace(spending, purpose=call.purpose, model=call.model))
         for chunk in text("I cannot help with that." if call.model == "small" else "Gladly."):
             assert isinstance(chunk, Chunk)
             yield chunk
 
     call = a_cascade()
     assert joined(await collect(cascade(Fixed(0))(behind)(call))) == "Gladly."
-    assert [(one.purpose, one.model) for one in call.spent] == [("step", "small"), ("answer", "medium")]
+    assert [(one.purpose, one.model) for one in call.upstream_usage] == [
+        ("step", "small"),
+        ("answer", "medium"),
+    ]
 
 
 async def test_a_discarded_answer_that_is_used_after_all_is_the_answer() -> None:
     async def behind(call: Call) -> Chunks:
         failed = call.model == "large"
         purpose: Purpose = "attempt" if failed else call.purpose
-        call.spent.append(Spending(schema.Target(backend="up", model="x"), Usage(5, 7), purpose=purpose))
+        call.upstream_usage.append(
+            UpstreamUsage(schema.Target(backend="up", model="x"), Usage(5, 7), purpose=purpose)
+        )
         if failed:
             raise errors.UpstreamTimeout("silent")
         for chunk in text("I guess.", logprobs=[-2.0]):
@@ -420,7 +425,7 @@ async def test_a_discarded_answer_that_is_used_after_all_is_the_answer() -> None
     unsure = {"escalate": {"mean_logprob_below": -0.5}}
     call = a_cascade({"model": "small", **unsure}, {"model": "medium", **unsure}, {"model": "large"})
     assert joined(await collect(cascade(Fixed(0))(behind)(call))) == "I guess."
-    assert [one.purpose for one in call.spent] == ["step", "answer", "attempt"]
+    assert [one.purpose for one in call.upstream_usage] == ["step", "answer", "attempt"]
 
 
 async def test_an_answer_too_long_to_hold_is_let_go_and_goes_on_as_it_comes() -> None:

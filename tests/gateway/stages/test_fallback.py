@@ -19,7 +19,18 @@ from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
 from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.stages.fallback import fallback
-from gateway.types import Backend, Call, Candidate, Chunk, Chunks, Demand, Handler, Purpose, Spending, Usage
+from gateway.types import (
+    Backend,
+    Call,
+    Candidate,
+    Chunk,
+    Chunks,
+    Handler,
+    Purpose,
+    TokenEstimate,
+    UpstreamUsage,
+    Usage,
+)
 from tests import faults
 from tests.fakes import FakeUpstream, a_call, policy, within
 from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
@@ -61,7 +72,7 @@ class Row:
         self, *, why: dict[str, str] | None = None, models: dict[str, str] | None = None, **request: Any
     ) -> Call:
         call = a_call(policy_=self.policy, model="a", **request)
-        call.demand = Demand(PROMPT_TOKENS, EXPECTED, RESERVED)
+        call.estimate = TokenEstimate(PROMPT_TOKENS, EXPECTED, RESERVED)
         call.candidates = tuple(
             Candidate(
                 (models or {}).get(name, name),
@@ -159,7 +170,7 @@ async def test_a_sound_answer_passes_untouched(streamed: bool) -> None:
         [attempt] = call.receipt.notes["fallback"]["attempts"]
         assert attempt.pop("seconds") > 0
         assert attempt == {"backend": "a", "model": "a-model", "outcome": "ok"}
-        [spent] = call.spent
+        [spent] = call.upstream_usage
         assert (spent.target.backend, spent.usage, spent.estimated) == (
             "a",
             Usage(PROMPT_TOKENS, len(words(ANSWER))),
@@ -186,7 +197,9 @@ async def test_what_passes_is_tried_again(fault: faults.Fault, streamed: bool) -
         assert call.reply_headers == {"x-tollgate-model": "a", "x-tollgate-attempts": "2"}
         assert outcomes(call)[1:] == ["ok"]
         # What a server said no to is free; of a connection that broke nobody knows how far the model had come.
-        assert [one.purpose for one in call.spent] == ["attempt"] * (fault is faults.reset) + ["answer"]
+        assert [one.purpose for one in call.upstream_usage] == ["attempt"] * (fault is faults.reset) + [
+            "answer"
+        ]
 
 
 LASTING: dict[str, tuple[faults.Fault, int, str]] = {
@@ -228,8 +241,8 @@ async def test_without_another_the_error_is_the_upstreams(case: str, streamed: b
         assert outcomes(call) == [code] * tries
         assert call.reply_headers.get("x-tollgate-attempts") == (str(tries) if tries > 1 else None)
         heard = {"reset", "silence", "slow-first-token"}
-        usual = Spending(call.candidates[0].target, Usage(PROMPT_TOKENS, EXPECTED), True, "attempt", "a")
-        assert call.spent == [usual] * (tries if case in heard else 0)
+        usual = UpstreamUsage(call.candidates[0].target, Usage(PROMPT_TOKENS, EXPECTED), True, "attempt", "a")
+        assert call.upstream_usage == [usual] * (tries if case in heard else 0)
 
 
 @pytest.mark.parametrize(
@@ -530,10 +543,10 @@ async def test_another_goes_on_where_it_broke_off(case: str) -> None:
         assert call.candidate is call.candidates[1]
         assert call.receipt.notes["fallback"]["continued"] == 1
         assert outcomes(call) == [code, "ok"]
-        first, second = call.spent
+        first, second = call.upstream_usage
         counted = max(said, -(-len(begun["content"]) // 4))
         assert (first.usage, first.estimated) == (Usage(PROMPT_TOKENS, counted), True)
-        assert [one.purpose for one in call.spent] == ["attempt", "answer"]
+        assert [one.purpose for one in call.upstream_usage] == ["attempt", "answer"]
         assert (second.usage, second.estimated) == (
             Usage(PROMPT_TOKENS + said, len(words(ANSWER)) - said),
             False,
@@ -594,7 +607,7 @@ async def test_one_after_the_other_goes_on() -> None:
         assert text(chunks) == ANSWER
         assert usage(chunks) == Usage(PROMPT_TOKENS, len(words(ANSWER)))
         assert call.receipt.notes["fallback"]["continued"] == 2
-        assert len(call.spent) == 3
+        assert len(call.upstream_usage) == 3
 
 
 async def test_the_only_one_that_can_go_on_gets_one_more_chance() -> None:
@@ -624,7 +637,7 @@ async def test_without_a_next_the_end_is_the_error_itself() -> None:
             error = await failure(r, call)
             assert error.code == code, case
             assert isinstance(error, errors.Upstream)
-            [spent] = call.spent
+            [spent] = call.upstream_usage
             assert spent.estimated
 
 
@@ -739,7 +752,7 @@ async def test_leaving_in_the_middle_stops_the_server() -> None:
         async with asyncio.timeout(300):
             await r.servers["a"].requests[0].left.wait()
         assert outcomes(call) == ["client_left"]
-        assert call.spent[0].estimated
+        assert call.upstream_usage[0].estimated
         assert r.attempts() == [1, 0]
         assert 'tollgate_attempts_total{backend="a",outcome="client_left"} 1.0' in r.metrics.render().decode()
 
@@ -757,7 +770,7 @@ async def test_what_was_sent_is_paid_for_though_nobody_hears_the_answer(how: str
         if how == "leaves":
             task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        [spent] = call.spent
+        [spent] = call.upstream_usage
         own_doing = how != "total" and not streamed
         assert spent.usage == Usage(PROMPT_TOKENS, RESERVED if own_doing else EXPECTED)
         assert (spent.estimated, spent.model) == (True, "a")
@@ -769,7 +782,7 @@ async def test_what_never_left_is_free() -> None:
         await r.servers["a"].stop()
         call = r.call()
         await failure(r, call)
-        assert call.spent == []
+        assert call.upstream_usage == []
 
         def full(following: Handler) -> Handler:
             async def handle(call: Call) -> Chunks:
@@ -790,7 +803,7 @@ async def test_what_never_left_is_free() -> None:
         r.following = waits
         async with aclosing(r.handler(call)) as chunks:
             assert (await anext(chunks)).comment
-        assert call.spent == []
+        assert call.upstream_usage == []
 
 
 async def test_an_answer_without_usage_is_counted_by_its_text() -> None:
@@ -810,7 +823,7 @@ async def test_an_answer_without_usage_is_counted_by_its_text() -> None:
     async with row(FaultServer(told)) as r:
         call = r.call(stream=False, n=3)
         await ask(r, call)
-        [spent] = call.spent
+        [spent] = call.upstream_usage
         assert (spent.usage, spent.estimated) == (Usage(PROMPT_TOKENS, 3 * 400), True)
 
 
@@ -840,7 +853,7 @@ async def test_copies_share_what_they_tell() -> None:
         r.following = spy
         call = r.call()
         await ask(r, call)
-        assert all(copy.spent is call.spent for copy in seen)
+        assert all(copy.upstream_usage is call.upstream_usage for copy in seen)
         assert seen[0] is call and all(copy is not call for copy in seen[1:]), "no copy where none is needed"
         assert targets == ["a", "a", "b"]
         assert replace(call).receipt is call.receipt

@@ -19,7 +19,7 @@ from gateway.pipeline import dispatch
 from gateway.policy import schema
 from gateway.prefixes import alias
 from gateway.stages.queue import queue
-from gateway.types import Call, Chunk, Chunks, Demand, Handler, Principal, Usage
+from gateway.types import Call, Chunk, Chunks, Handler, Principal, TokenEstimate, Usage
 from tests.fakes import CANDIDATE, a_call, policy
 from tests.gateway.admission.virtual_time import in_virtual_time
 
@@ -59,8 +59,8 @@ class Model:
                     await asyncio.sleep(gap)
                 yield Chunk(delta={"content": "x"})
             used = Usage(10, self.tokens)
-            if self.as_thought and call.demand is not None:
-                used = Usage(call.demand.prompt, call.demand.expected)
+            if self.as_thought and call.estimate is not None:
+                used = Usage(call.estimate.prompt, call.estimate.expected)
             yield Chunk(delta={}, finish_reason="stop", usage=used)
         finally:
             self.running -= 1
@@ -92,7 +92,7 @@ class Gate:
         tier: str = "default",
         *,
         tenant: str = "acme",
-        demand: Demand | None = None,
+        estimate: TokenEstimate | None = None,
         allowed: float | None = None,
         why: str = "primary",
         **request: Any,
@@ -102,7 +102,7 @@ class Gate:
             call,
             started=self.now(),
             deadline=None if allowed is None else self.now() + allowed,
-            demand=demand,
+            estimate=estimate,
             candidate=replace(CANDIDATE, why=why),
         )
 
@@ -154,7 +154,7 @@ async def test_calls_beyond_the_limit_take_turns() -> None:
 @in_virtual_time
 async def test_tokens_in_flight_are_limited() -> None:
     gate = Gate(limits={"max_tokens_in_flight": 100})
-    calls = [gate.call(demand=Demand(10, tokens - 10, 99)) for tokens in (40, 60, 10, 1000, 10)]
+    calls = [gate.call(estimate=TokenEstimate(10, tokens - 10, 99)) for tokens in (40, 60, 10, 1000, 10)]
     await asyncio.gather(*(gate.answer(call) for call in calls))
     waits = [call.receipt.notes["queue"]["waited"] for call in calls]
     # The fourth is larger than all there is: it runs alone, and the fifth does not overtake it.
@@ -191,8 +191,8 @@ async def test_others_hear_nothing_while_they_can_still_be_refused_by_a_status()
 async def test_tiers_share_a_full_backend_by_weight_where_nothing_else_is_said() -> None:
     tiers = {"enterprise": {"priority": 2, "weight": 8}, "free": {"max_wait": "1m"}}
     gate = Gate(limits={"max_concurrency": 20}, tiers=tiers, model=Model(first=0.1, tokens=1))
-    need = Demand(10, 10, 10)
-    tasks = {tier: [gate.start(gate.call(tier, demand=need)) for _ in range(900)] for tier in tiers}
+    need = TokenEstimate(10, 10, 10)
+    tasks = {tier: [gate.start(gate.call(tier, estimate=need)) for _ in range(900)] for tier in tiers}
     await asyncio.sleep(4.05)  # 800 answers, or so
     done = {tier: sum(task.done() for task in each) for tier, each in tasks.items()}
     for task in (*tasks["enterprise"], *tasks["free"]):
@@ -273,12 +273,12 @@ async def left(task: asyncio.Task[Any]) -> None:
 @in_virtual_time
 async def test_what_would_be_late_is_refused_before_it_waits() -> None:
     gate = Gate(tiers={"gold": {"sla": "3s"}}, model=Model(first=1.0, tokens=11, gap=0.1))
-    demand = Demand(10, 11, 20)
-    await gate.answer(gate.call(demand=demand))  # 2 s, now known
-    running = [gate.start(gate.call(demand=demand)) for _ in range(2)]
+    estimate = TokenEstimate(10, 11, 20)
+    await gate.answer(gate.call(estimate=estimate))  # 2 s, now known
+    running = [gate.start(gate.call(estimate=estimate)) for _ in range(2)]
     await asyncio.sleep(0)
     began = gate.now()
-    for call in (gate.call(demand=demand, allowed=5.0), gate.call("gold", demand=demand)):
+    for call in (gate.call(estimate=estimate, allowed=5.0), gate.call("gold", estimate=estimate)):
         with pytest.raises(Overloaded) as refusal:
             await gate.answer(call)
         assert refusal.value.code == "deadline_exceeded"
@@ -286,7 +286,7 @@ async def test_what_would_be_late_is_refused_before_it_waits() -> None:
         assert 1.0 <= refusal.value.retry_after <= 4.0
     assert gate.now() == began
     assert len(gate.model.calls) == 3 - 1
-    last = gate.start(gate.call(demand=demand, allowed=7.0))
+    last = gate.start(gate.call(estimate=estimate, allowed=7.0))
     await asyncio.gather(*running, last)
     assert gate.is_empty()
 
@@ -294,29 +294,29 @@ async def test_what_would_be_late_is_refused_before_it_waits() -> None:
 @in_virtual_time
 async def test_an_idle_backend_is_too_slow_for_some() -> None:
     gate = Gate(limits={}, model=Model(first=1.0, tokens=11, gap=0.1))
-    demand = Demand(10, 11, 20)
-    await gate.answer(gate.call(demand=demand))
+    estimate = TokenEstimate(10, 11, 20)
+    await gate.answer(gate.call(estimate=estimate))
     with pytest.raises(Overloaded, match="smaller max_tokens"):
-        await gate.answer(gate.call(demand=demand, allowed=1.5))
-    await gate.answer(gate.call(demand=Demand(10, 1, 20), allowed=1.5))
-    await gate.answer(gate.call(demand=demand, allowed=2.5))
+        await gate.answer(gate.call(estimate=estimate, allowed=1.5))
+    await gate.answer(gate.call(estimate=TokenEstimate(10, 1, 20), allowed=1.5))
+    await gate.answer(gate.call(estimate=estimate, allowed=2.5))
 
 
 @in_virtual_time
 async def test_an_idle_backend_is_tried_again_after_it_was_slow() -> None:
     gate = Gate(limits={}, tiers={"gold": {"sla": "1s"}}, model=Model(first=5.0))
-    demand = Demand(10, 10, 10)
-    await gate.answer(gate.call(demand=demand))
+    estimate = TokenEstimate(10, 10, 10)
+    await gate.answer(gate.call(estimate=estimate))
     gate.model.first = 0.1
     with pytest.raises(Overloaded):
-        await gate.answer(gate.call("gold", demand=demand))
+        await gate.answer(gate.call("gold", estimate=estimate))
     await asyncio.sleep(2.5)
-    probe = gate.start(gate.call("gold", demand=demand))
+    probe = gate.start(gate.call("gold", estimate=estimate))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):  # one is enough to find out
-        await gate.answer(gate.call("gold", demand=demand))
+        await gate.answer(gate.call("gold", estimate=estimate))
     assert len(await probe) == 11
-    assert len(await gate.answer(gate.call("gold", demand=demand))) == 11
+    assert len(await gate.answer(gate.call("gold", estimate=estimate))) == 11
     assert gate.is_empty()
 
 
@@ -451,9 +451,9 @@ async def test_many_that_leave_at_any_time_leave_nothing_behind() -> None:
     gate = Gate(limits={"max_concurrency": 3, "max_tokens_in_flight": 200}, tiers=TIERS)
     tasks = []
     for _ in range(300):
-        demand = Demand(chance.randint(1, 120), chance.randint(0, 120), 200)
+        estimate = TokenEstimate(chance.randint(1, 120), chance.randint(0, 120), 200)
         tier = chance.choice(["enterprise", "pro", "free"])
-        task = gate.start(gate.call(tier, tenant=chance.choice("abc"), demand=demand))
+        task = gate.start(gate.call(tier, tenant=chance.choice("abc"), estimate=estimate))
         asyncio.get_running_loop().call_later(chance.expovariate(3), task.cancel)
         tasks.append(task)
         await asyncio.sleep(chance.expovariate(20))
@@ -489,7 +489,7 @@ class Traffic:
 
     async def _ask(self, tier: str) -> None:
         tenant = f"{tier}-{self.chance.randrange(5)}"
-        call = self.gate.call(tier, tenant=tenant, demand=Demand(10, 10, 50))
+        call = self.gate.call(tier, tenant=tenant, estimate=TokenEstimate(10, 10, 50))
         try:
             async with aclosing(self.gate.handler(call)) as chunks:
                 async for chunk in chunks:
@@ -548,8 +548,8 @@ def test_under_five_times_the_load_the_best_tier_feels_nothing_and_the_lowest_is
 async def test_tenants_of_a_tier_share_by_tokens() -> None:
     gate = Gate(limits={"max_concurrency": 2}, model=Model(first=0.1, tokens=1))
     gate.model.as_thought = True
-    big = [gate.start(gate.call(tenant="big", demand=Demand(90, 10, 100))) for _ in range(60)]
-    small = [gate.start(gate.call(tenant="small", demand=Demand(5, 5, 100))) for _ in range(300)]
+    big = [gate.start(gate.call(tenant="big", estimate=TokenEstimate(90, 10, 100))) for _ in range(60)]
+    small = [gate.start(gate.call(tenant="small", estimate=TokenEstimate(5, 5, 100))) for _ in range(300)]
     await asyncio.sleep(5.05)  # about 100 answers
     done = {"big": sum(task.done() for task in big), "small": sum(task.done() for task in small)}
     assert done["small"] == pytest.approx(10 * done["big"], rel=0.25)
@@ -566,12 +566,12 @@ def test_shares_follow_from_what_was_used_and_not_from_what_was_thought(steady: 
     @in_virtual_time
     async def scene() -> None:
         gate = Gate(limits={"max_concurrency": 2}, model=Model(first=0.1, tokens=10, gap=0.0))
-        thought = {"modest": Demand(1, 1, 10), "right": Demand(10, 10, 10)}
+        thought = {"modest": TokenEstimate(1, 1, 10), "right": TokenEstimate(10, 10, 10)}
         done = dict.fromkeys(thought, 0)
 
         async def client(tenant: str) -> None:
             while True:
-                await gate.answer(gate.call(tenant=tenant, demand=thought[tenant]))
+                await gate.answer(gate.call(tenant=tenant, estimate=thought[tenant]))
                 done[tenant] += 1
 
         number = {"modest": 20 if steady else 2, "right": 20}

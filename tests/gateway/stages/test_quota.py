@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from gateway import errors
-from gateway.metering.tally import Bill
+from gateway.metering.bill import Bill
 from gateway.policy.schema import Budget, Target
 from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.limits import Amounts
 from gateway.quota.quotas import Quotas
 from gateway.stages.quota import quota
-from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Spending, Timeouts, Usage
+from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Timeouts, UpstreamUsage, Usage
 from tests.fakes import TARGET, a_call, policy
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ class Fixture:
         made.request_id = request_id
         return made
 
-    def run(self, call: Call, *steps: Chunk | BaseException | Spending | None) -> Chunks:
+    def run(self, call: Call, *steps: Chunk | BaseException | UpstreamUsage | None) -> Chunks:
         return quota(self.quotas, self.ledger)(answers(*steps))(call)
 
     async def counts(self) -> dict[str, int]:
@@ -81,8 +81,8 @@ class Fixture:
         }
         assert self.ledger.entries == [(tokens, nanodollars, status, estimated)]
         note = call.receipt.notes["quota"]
-        assert call.demand is not None
-        assert note["reserved_tokens"] == call.demand.prompt + call.demand.reserved
+        assert call.estimate is not None
+        assert note["reserved_tokens"] == call.estimate.prompt + call.estimate.reserved
         assert note["used_tokens"] == tokens
         assert note["cost_usd"] == nanodollars / 1e9
         assert note["source"] == ("estimated" if estimated else "backend")
@@ -93,7 +93,7 @@ def stage() -> Fixture:
     return Fixture()
 
 
-def answers(*steps: Chunk | BaseException | Spending | None) -> Handler:
+def answers(*steps: Chunk | BaseException | UpstreamUsage | None) -> Handler:
     """A handler that yields chunks, raises errors, notes what attempts used, and hangs at None, as listed."""
 
     async def handle(call: Call) -> Chunks:
@@ -106,7 +106,7 @@ def answers(*steps: Chunk | BaseException | Spending | None) -> Handler:
             elif step is None:
                 await asyncio.sleep(60)
             else:
-                call.spent.append(step)
+                call.upstream_usage.append(step)
 
     return handle
 
@@ -121,7 +121,7 @@ async def read(chunks: Chunks) -> list[Chunk]:
 
 async def test_success(stage: Fixture) -> None:
     call = stage.call()
-    seen = await read(stage.run(call, word(), word(), Spending(TARGET, Usage(7, 2), model="m")))
+    seen = await read(stage.run(call, word(), word(), UpstreamUsage(TARGET, Usage(7, 2), model="m")))
     assert len(seen) == 2
     await stage.check(call, tokens=9, nanodollars=7000 + 4000, status=200, estimated=False)
     assert call.reply_headers["x-ratelimit-remaining-requests"] == "99"
@@ -140,15 +140,15 @@ async def test_success(stage: Fixture) -> None:
 
 
 async def test_success_teaches_the_estimator(stage: Fixture) -> None:
-    await read(stage.run(stage.call(), word(), Spending(TARGET, Usage(7, 77))))
+    await read(stage.run(stage.call(), word(), UpstreamUsage(TARGET, Usage(7, 77))))
     later = stage.call("b")
-    await read(stage.run(later, word(), Spending(TARGET, Usage(7, 77))))
-    assert later.demand is not None
-    assert later.demand.expected == 77
+    await read(stage.run(later, word(), UpstreamUsage(TARGET, Usage(7, 77))))
+    assert later.estimate is not None
+    assert later.estimate.expected == 77
 
 
 async def test_nothing_is_learned_from_estimates(stage: Fixture) -> None:
-    await read(stage.run(stage.call(), word(), Spending(TARGET, Usage(7, 77), estimated=True)))
+    await read(stage.run(stage.call(), word(), UpstreamUsage(TARGET, Usage(7, 77), estimated=True)))
     assert not stage.quotas.estimator._answers
 
 
@@ -166,20 +166,22 @@ async def test_what_was_never_sent_costs_nothing(stage: Fixture, error: errors.G
 async def test_an_error_after_attempts_that_were_paid_for(stage: Fixture) -> None:
     call = stage.call()
     with pytest.raises(errors.UpstreamFailed):
-        await read(stage.run(call, Spending(TARGET, Usage(5, 5)), errors.UpstreamFailed("no")))
+        await read(stage.run(call, UpstreamUsage(TARGET, Usage(5, 5)), errors.UpstreamFailed("no")))
     await stage.check(call, tokens=10, nanodollars=15_000, status=502, estimated=False)
 
 
 async def test_a_bug_after_the_first_chunk(stage: Fixture) -> None:
     call = stage.call()
     with pytest.raises(ZeroDivisionError):
-        await read(stage.run(call, word(), Spending(TARGET, Usage(7, 1)), ZeroDivisionError()))
+        await read(stage.run(call, word(), UpstreamUsage(TARGET, Usage(7, 1)), ZeroDivisionError()))
     await stage.check(call, tokens=8, nanodollars=9_000, status=500, estimated=False)
 
 
 async def test_the_client_leaves(stage: Fixture) -> None:
     call = stage.call()
-    task = asyncio.create_task(read(stage.run(call, Spending(TARGET, Usage(9, 4), estimated=True), None)))
+    task = asyncio.create_task(
+        read(stage.run(call, UpstreamUsage(TARGET, Usage(9, 4), estimated=True), None))
+    )
     await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -188,7 +190,7 @@ async def test_the_client_leaves(stage: Fixture) -> None:
 
 async def test_the_client_closes_the_stream(stage: Fixture) -> None:
     call = stage.call()
-    chunks = stage.run(call, Spending(TARGET, Usage(9, 4), estimated=True), word(), word())
+    chunks = stage.run(call, UpstreamUsage(TARGET, Usage(9, 4), estimated=True), word(), word())
     await anext(chunks)
     await chunks.aclose()
     await stage.check(call, tokens=13, nanodollars=17_000, status=499, estimated=True)
@@ -198,8 +200,8 @@ async def test_a_discarded_answer_counts_against_every_limit(stage: Fixture) -> 
     """A cascade's steps, attempts that were broken off: the tokens of all of them."""
     call = stage.call()
     dear = Target(backend="up", model="dear")
-    cut = Spending(TARGET, Usage(7, 4), estimated=True, purpose="step")
-    await read(stage.run(call, word(), cut, Spending(dear, Usage(8, 2)), word(usage=Usage(7, 6))))
+    cut = UpstreamUsage(TARGET, Usage(7, 4), estimated=True, purpose="step")
+    await read(stage.run(call, word(), cut, UpstreamUsage(dear, Usage(8, 2)), word(usage=Usage(7, 6))))
     cost = 7000 + 8000 + 80_000 + 40_000
     await stage.check(call, tokens=21, nanodollars=cost, status=200, estimated=True)
 
@@ -217,7 +219,9 @@ async def test_an_answer_from_a_cache_costs_nothing(stage: Fixture) -> None:
 async def test_a_model_without_a_price_is_said_to_have_none(stage: Fixture) -> None:
     call = stage.call()
     await read(
-        stage.run(call, Spending(Target(backend="up", model="new"), Usage(7, 2)), word(usage=Usage(7, 2)))
+        stage.run(
+            call, UpstreamUsage(Target(backend="up", model="new"), Usage(7, 2)), word(usage=Usage(7, 2))
+        )
     )
     assert call.receipt.notes["quota"]["unpriced"] == ["up/new"]
     assert call.receipt.notes["quota"]["cost_usd"] == 0
@@ -236,7 +240,7 @@ async def test_refused_requests_go_no_further(stage: Fixture) -> None:
 
 async def test_without_limits_it_is_counted_all_the_same() -> None:
     ledger, call = Ledger(), a_call(policy_=policy(prices=PRICES))
-    await read(quota(Quotas("memory"), ledger)(answers(word(), Spending(TARGET, Usage(7, 2))))(call))
+    await read(quota(Quotas("memory"), ledger)(answers(word(), UpstreamUsage(TARGET, Usage(7, 2))))(call))
     assert ledger.entries == [(9, 11_000, 200, False)]
     assert call.receipt.notes["quota"]["cost_usd"] == 0.000011
     assert call.reply_headers == {}

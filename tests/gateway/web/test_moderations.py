@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.children.process_pool import ProcessPool
 from gateway.guards.actions.moderator import CATEGORIES, Moderator
-from gateway.observe.books import Books
+from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
@@ -48,8 +48,8 @@ class Served:
         handler: Handler = moderator.handle
         for stage in (quota(self.quotas), meter(self.metrics), trace(self.receipts)):
             handler = stage(handler)
-        books = Books(Metrics(), None)
-        runtime = SimpleNamespace(policy=rules_, moderator=handler, in_use=nullcontext, books=books)
+        accounting = Accounting(Metrics(), None)
+        runtime = SimpleNamespace(policy=rules_, moderator=handler, in_use=nullcontext, accounting=accounting)
         endpoint: ASGIApp = Moderations(BodyParser(ProcessPool()), max_body=100_000)
 
         async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""What a whole gateway books for what it sends to models, with a server that counts what it was asked."""
+"""What a whole gateway records of what it sends to models, with a server that counts what it was asked."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gateway import errors
-from gateway.types import Call, Candidate, Chunk, Demand, Usage
+from gateway.types import Call, Candidate, Chunk, TokenEstimate, Usage
 from gateway.wire import answer, openai_chat, sse
 from gateway.wire.anthropic.answer_reader import MessageReader
 from gateway.wire.anthropic.errors import error_body
@@ -259,7 +259,7 @@ def test_any_cut_of_the_bytes_gives_the_same_chunks(name: str, sizes: list[int])
 
 def test_events_of_a_text() -> None:
     call = a_call(request_id="req_1")
-    call.demand = Demand(prompt=9, expected=5, reserved=5)
+    call.estimate = TokenEstimate(prompt=9, expected=5, reserved=5)
     call.candidate = CANDIDATE
     last = Chunk(delta={}, finish_reason="stop")
     news = Chunk(usage=Usage(prompt=12, completion=2, cached=8))

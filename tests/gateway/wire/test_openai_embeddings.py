@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
-from gateway.types import Chunk, Demand, Usage
+from gateway.types import Chunk, TokenEstimate, Usage
 from gateway.wire import openai_embeddings
 from gateway.wire.embeddings_front import EmbeddingsFront
 from tests.fakes import a_call
@@ -155,7 +155,7 @@ def test_the_body_is_in_order_whatever_order_the_server_had() -> None:
 
 def test_where_nobody_counted_the_estimate_is_told() -> None:
     call = a_call(stream=False, prompt="a", embeds=True)
-    call.demand = Demand(4, 0, 0)
+    call.estimate = TokenEstimate(4, 0, 0)
     whole = EmbeddingsFront().whole(call)
     whole.add(Chunk(delta={"embedding": [0.25]}, finish_reason="stop"))
     assert orjson.loads(whole.body())["usage"] == {"prompt_tokens": 4, "total_tokens": 4}

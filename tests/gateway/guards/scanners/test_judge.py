@@ -17,7 +17,7 @@ from gateway.fallback.health import HealthRegistry
 from gateway.findings import Finding
 from gateway.guards.scanners.judge import LlamaGuard
 from gateway.guards.scanners.scanner import Unscanned, Verdict
-from gateway.observe.books import Books
+from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import Beside, dispatch
 from gateway.policy.schema import Policy, Tenant
@@ -65,9 +65,12 @@ async def bench(upstream: FakeUpstream) -> AsyncIterator[Bench]:
         route(Router(rules, {"up"}, pools)),
     ):
         handler = stage(handler)
-    books = Books(metrics, None)
+    accounting = Accounting(metrics, None)
     yield Bench(
-        LlamaGuard("watch", rules, Beside(Quotas("memory"), books).stage(handler)), upstream, metrics, rules
+        LlamaGuard("watch", rules, Beside(Quotas("memory"), accounting).stage(handler)),
+        upstream,
+        metrics,
+        rules,
     )
     await backend.aclose()
 

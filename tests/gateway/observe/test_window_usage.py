@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metering.spent import Spent
+from gateway.metering.window_usage import WindowUsage
 from gateway.observe.ledger import Ledger
-from gateway.observe.spent import read_spent
+from gateway.observe.window_usage import read_window_usage
 from gateway.types import Principal, Usage
 from tests.fakes import a_bill, a_call
 
@@ -36,21 +36,21 @@ def test_days_and_months_of_each_caller(tmp_path: Path) -> None:
         ("b", NOW.replace(day=1, hour=0), 8),
         ("b", NOW.replace(month=2, day=28), 900),
     )
-    assert sorted(read_spent(path, NOW.timestamp())) == [
-        Spent("acme", "a", "pro", "day", 20, 11),
-        Spent("acme", "a", "pro", "month", 30, 81),
-        Spent("acme", "b", "pro", "month", 10, 8),
+    assert sorted(read_window_usage(path, NOW.timestamp())) == [
+        WindowUsage("acme", "a", "pro", "day", 20, 11),
+        WindowUsage("acme", "a", "pro", "month", 30, 81),
+        WindowUsage("acme", "b", "pro", "month", 10, 8),
     ]
 
 
 def test_what_an_older_gateway_believed_does_not_overflow(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     record(path, *[("a", NOW, 2**62)] * 3)
-    assert read_spent(path, NOW.timestamp())[0].nanodollars == 3 * 2**62
+    assert read_window_usage(path, NOW.timestamp())[0].nanodollars == 3 * 2**62
 
 
 def test_a_ledger_that_is_not_there_or_none(tmp_path: Path) -> None:
-    assert read_spent(tmp_path / "none", NOW.timestamp()) == []
+    assert read_window_usage(tmp_path / "none", NOW.timestamp()) == []
     (tmp_path / "text").write_text("This is a text, and long enough to be taken for a database's first page.")
     with pytest.raises(sqlite3.Error):
-        read_spent(tmp_path / "text", NOW.timestamp())
+        read_window_usage(tmp_path / "text", NOW.timestamp())

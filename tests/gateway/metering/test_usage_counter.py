@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from gateway.metering.tally import Bill, Tally, bill_of
-from gateway.types import Chunk, Spending, Target, Usage
+from gateway.metering.bill import Bill, bill_of
+from gateway.metering.usage_counter import UsageCounter
+from gateway.types import Chunk, Target, UpstreamUsage, Usage
 from tests.fakes import TARGET, policy
 
 EXPECTED = 50
 
 
 def of(*chunks: Chunk, whole: bool = True) -> tuple[Usage, bool]:
-    tally = Tally()
+    usage_counter = UsageCounter()
     for chunk in chunks:
-        tally.add(chunk)
-    return tally.of(7, EXPECTED, whole=whole)
+        usage_counter.add(chunk)
+    return usage_counter.of(7, EXPECTED, whole=whole)
 
 
 def said(usage: Usage | None = None, **delta: Any) -> Chunk:
@@ -70,20 +71,20 @@ def test_what_the_server_says_counts() -> None:
 @pytest.mark.parametrize("told", [1, 61])
 def test_a_usage_that_the_text_belies_is_not_believed(told: int, whole: bool) -> None:
     """A server that tells of each piece by itself, or of one choice: 1,248 characters are 62 tokens in any language."""
-    tally = Tally()
-    tally.add(said(content="word " * 250))
-    tally.add(Chunk(usage=Usage(8, told)))
-    assert tally.told is None
-    assert tally.of(7, EXPECTED, whole=whole) == (Usage(8, 313), True)
+    usage_counter = UsageCounter()
+    usage_counter.add(said(content="word " * 250))
+    usage_counter.add(Chunk(usage=Usage(8, told)))
+    assert usage_counter.reported is None
+    assert usage_counter.of(7, EXPECTED, whole=whole) == (Usage(8, 313), True)
 
 
 def test_a_usage_that_may_be_true_is_believed() -> None:
     """Pretty-printed code, or a table, has long tokens; of a short answer nothing is known."""
     for text, told in (("word " * 250, 63), ("y" * 271, 1)):
-        tally = Tally()
-        tally.add(said(content=text))
-        tally.add(Chunk(usage=Usage(8, told)))
-        assert tally.told == Usage(8, told)
+        usage_counter = UsageCounter()
+        usage_counter.add(said(content=text))
+        usage_counter.add(Chunk(usage=Usage(8, told)))
+        assert usage_counter.reported == Usage(8, told)
 
 
 def test_a_usage_of_nothing_at_all_for_an_answer_that_says_something_is_none() -> None:
@@ -108,24 +109,24 @@ def test_a_bill_adds_up_each_spending_at_its_own_price() -> None:
     rules = policy(prices={"upstream-model": {"input": 1, "output": 2}, "dear": {"input": 10, "output": 20}})
     free = Target(backend="up", model="new")
     spent = [
-        Spending(TARGET, Usage(7, 4), True, "step", "small"),
-        Spending(dear, Usage(8, 2), False, "answer", "m"),
-        Spending(free, Usage(1, 1), False, "attempt", "m"),
+        UpstreamUsage(TARGET, Usage(7, 4), True, "step", "small"),
+        UpstreamUsage(dear, Usage(8, 2), False, "answer", "m"),
+        UpstreamUsage(free, Usage(1, 1), False, "attempt", "m"),
     ]
     bill = bill_of(rules, spent)
     assert [charge.nanodollars for charge in bill.charges] == [15_000, 120_000, 0]
     assert (bill.tokens, bill.nanodollars, bill.estimated, bill.unpriced) == (23, 135_000, True, ("up/new",))
     assert bill.answer == (spent[1], 120_000)
-    assert [charge.spending.purpose for charge in bill.others] == ["step", "attempt"]
+    assert [charge.upstream.purpose for charge in bill.others] == ["step", "attempt"]
     assert bill_of(rules, []) == Bill() and not Bill().others
 
 
 def test_thoughts_that_are_kept_back_count_in_an_answer_that_was_cut() -> None:
     def cut(*chunks: Chunk) -> tuple[Usage, bool]:
-        tally = Tally()
+        usage_counter = UsageCounter()
         for chunk in chunks:
-            tally.add(chunk)
-        return tally.of(7, 50, whole=False, thoughts=1000)
+            usage_counter.add(chunk)
+        return usage_counter.of(7, 50, whole=False, thoughts=1000)
 
     assert cut(said(content="a" * 40)) == (Usage(7, 1010), True)
     assert cut(said(reasoning_content="a" * 40)) == (Usage(7, 10), True)

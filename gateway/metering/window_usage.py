@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 
-class Spent(NamedTuple):
+class WindowUsage(NamedTuple):
     """What a caller has used and paid in a window by now, as someone else remembers it."""
 
     tenant: str

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.metering.bill import Bill, Charge
 from gateway.metering.price import NANO
-from gateway.metering.tally import Bill, Charge
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Principal
 
 
-class Books:
+class Accounting:
     def __init__(self, metrics: Metrics, ledger: Ledger | None) -> None:
         self._metrics = metrics
         self._ledger = ledger
@@ -23,14 +23,14 @@ class Books:
         if self._ledger is not None:
             self._ledger.record(call, bill, status, error)
 
-    def spend(self, call: Call, charges: Sequence[Charge]) -> None:
+    def record_charges(self, call: Call, charges: Sequence[Charge]) -> None:
         """What was sent beside a request, on account of ``call.principal``."""
         for charge in charges:
             self._count(call.principal, charge)
         if self._ledger is not None and charges:
-            self._ledger.spend(call.request_id, call.receipt.created, call.principal, charges)
+            self._ledger.record_charges(call.request_id, call.receipt.created, call.principal, charges)
 
-    def refuse(
+    def record_refusal(
         self, request_id: str, principal: Principal | None, status: int, reason: str, *, is_question: bool
     ) -> None:
         """A request that was refused before it became a call. Only a caller's questions are in the ledger."""
@@ -38,13 +38,13 @@ class Books:
             self._metrics.tenant(principal.tenant if principal else ""), reason
         ).inc()
         if self._ledger is not None and principal is not None and is_question:
-            self._ledger.refuse(request_id, principal, status, reason)
+            self._ledger.record_refusal(request_id, principal, status, reason)
 
     def _count(self, principal: Principal, charge: Charge) -> None:
-        spending, metrics = charge.spending, self._metrics
-        usage, model = spending.usage, spending.model
-        metrics.tokens.labels(model, "in", spending.purpose).inc(usage.prompt)
-        metrics.tokens.labels(model, "out", spending.purpose).inc(usage.completion)
+        upstream, metrics = charge.upstream, self._metrics
+        usage, model = upstream.usage, upstream.model
+        metrics.tokens.labels(model, "in", upstream.purpose).inc(usage.prompt)
+        metrics.tokens.labels(model, "out", upstream.purpose).inc(usage.completion)
         if charge.nanodollars:
             dollars = charge.nanodollars / NANO
-            metrics.cost.labels(metrics.tenant(principal.tenant), model, spending.purpose).inc(dollars)
+            metrics.cost.labels(metrics.tenant(principal.tenant), model, upstream.purpose).inc(dollars)

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.metering.estimate import Estimate, Estimator
+from gateway.metering.estimate import Estimator, LearnedEstimate
 from gateway.metering.price import cost
 from gateway.policy.schema import Policy
 from gateway.quota.ask import Ask, ask
 from gateway.quota.counters import Counters, Elastic, Verdict
 from gateway.quota.limits import Amounts, Limits
 from gateway.quota.reach import Reach, ReachBook
-from gateway.types import Call, Spending
+from gateway.types import Call, UpstreamUsage
 
 NOTHING = Amounts(0, 0, 0)
 
@@ -34,7 +34,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What all purses share."""
+    """What all allowances share."""
 
     counters: Counters
     estimator: Estimator
@@ -42,28 +42,34 @@ class Books:
     refuse: Refuse
 
 
-class Purse:
-    """See ``gateway.types.Purse``. ``first`` is what was asked for at admission, at any place of ``reach``."""
+class Allowance:
+    """See ``gateway.types.Allowance``. ``first`` is what was asked for at admission, at any place of ``reach``."""
 
     __slots__ = (
-        *("_books", "_cap", "_demand", "_first", "_lock", "_reach", "_request", "_reservation"),
+        *("_books", "_cap", "_estimate", "_first", "_lock", "_reach", "_request", "_reservation"),
         *("_fresh", "_spent", "_under_way", "_used"),
     )
 
     def __init__(
-        self, books: Books, reservation: Reservation, call: Call, demand: Estimate, reach: Reach, first: Ask
+        self,
+        books: Books,
+        reservation: Reservation,
+        call: Call,
+        estimate: LearnedEstimate,
+        reach: Reach,
+        first: Ask,
     ) -> None:
         self._books = books
         self._reservation = reservation
         self._request = call.request
-        self._demand = demand
+        self._estimate = estimate
         self._reach = reach
         self._first = first
         self._cap = first.affords(reservation.held, reservation.limits)
         """The cap that what is held was enough for, when it was asked for last."""
         self._fresh = True
         """Nobody else has ever held any of it."""
-        self._spent: list[tuple[Policy, Spending]] = []
+        self._spent: list[tuple[Policy, UpstreamUsage]] = []
         """Not yet in ``_used``: mostly nobody asks again. A call here would hold itself, and be left to the garbage
         collector with all that hangs on it."""
         self._used = NOTHING
@@ -91,7 +97,7 @@ class Purse:
         held = self._under_way.get(id(call))
         return None if held is None or self._reservation.limits.dollars is None else held[2] * held[1].answers
 
-    def release(self, call: Call, spent: Spending | None = None) -> None:
+    def release(self, call: Call, spent: UpstreamUsage | None = None) -> None:
         self._under_way.pop(id(call), None)
         if spent is not None:
             self._fresh = False
@@ -107,8 +113,8 @@ class Purse:
         if own and (reach is self._reach or reach == self._reach):
             return self._first
         # A continuation, or a judge's question, is another one than was asked for at first.
-        demand = self._demand if own else books.estimator.demand(call)
-        return ask(call, demand, reach, self._reservation.limits)
+        estimate = self._estimate if own else books.estimator.estimate(call)
+        return ask(call, estimate, reach, self._reservation.limits)
 
     def _taken(self, call: Call) -> Amounts:
         """What is spent, and what others hold that are under way."""

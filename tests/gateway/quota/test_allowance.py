@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import BudgetSpent, GatewayError, RateLimited
-from gateway.metering.estimate import unheard
+from gateway.metering.estimate import unseen_tokens
 from gateway.metering.price import NANO, cost
 from gateway.policy.schema import Budget
 from gateway.policy.schema import Quotas as Allowed
+from gateway.quota.allowance import Reservation
 from gateway.quota.ask import COMPLETION, FEWEST, LARGEST, OVERSHOOT
 from gateway.quota.bounds import most_tokens
-from gateway.quota.purse import Reservation
 from gateway.quota.quotas import Quotas
-from gateway.types import Call, Candidate, Demand, Principal, Spending, Timeouts, Usage
+from gateway.types import Call, Candidate, Principal, Timeouts, TokenEstimate, UpstreamUsage, Usage
 from tests.conftest import RedisServer
 from tests.fakes import TARGET, a_call, policy
 
@@ -61,8 +61,8 @@ def attempt(made: Call, model: str = "") -> Call:
 async def cap_of(quotas: Quotas, made: Call, model: str = "") -> int | None:
     reservation = await quotas.reserve(made)
     assert reservation is not None
-    assert made.purse is not None
-    return await made.purse.hold(attempt(made, model))
+    assert made.allowance is not None
+    return await made.allowance.hold(attempt(made, model))
 
 
 async def spent_by(quotas: Quotas, made: Call, usage: Usage) -> None:
@@ -75,7 +75,7 @@ async def spent_by(quotas: Quotas, made: Call, usage: Usage) -> None:
 async def test_only_requests_are_limited() -> None:
     made = call(allowed={"requests_per_minute": 5, "concurrent_requests": 3})
     await Quotas("memory").reserve(made)
-    assert made.purse is None
+    assert made.allowance is None
 
 
 class Headers(dict[str, str]):
@@ -88,9 +88,9 @@ async def test_what_a_request_leaves_behind_is_freed_at_once() -> None:
     made.headers = Headers()
     left = weakref.ref(made.headers)
     await quotas.reserve(made)
-    assert made.purse is not None
-    await made.purse.hold(made)
-    made.purse.release(made, Spending(TARGET, Usage(9, 9)))
+    assert made.allowance is not None
+    await made.allowance.hold(made)
+    made.allowance.release(made, UpstreamUsage(TARGET, Usage(9, 9)))
     gc.disable()
     try:
         del made
@@ -162,9 +162,9 @@ async def test_learned_to_be_short_and_then_long() -> None:
                 reservation = await quotas.reserve(made)
             except RateLimited:
                 continue
-            assert made.purse is not None
+            assert made.allowance is not None
             assert reservation is not None
-            cap = await made.purse.hold(attempt(made))
+            cap = await made.allowance.hold(attempt(made))
             tokens = 8 + min(4000, cap or 10**9)
             used += tokens
             held.append((reservation, tokens))
@@ -199,8 +199,8 @@ async def test_nearly_all_of_a_quota_can_be_used_with_large_caps(declared: int, 
             refused += 1
             continue
         assert reservation is not None
-        assert made.purse is not None
-        cap = await made.purse.hold(attempt(made))
+        assert made.allowance is not None
+        cap = await made.allowance.hold(attempt(made))
         usage = Usage(9, min(100, cap or declared))
         quotas.estimator.learn(made, usage)
         used += usage.prompt + usage.completion
@@ -213,27 +213,27 @@ async def test_another_attempt_is_held_beside_what_the_first_has_spent() -> None
     made = call(budget=0.02, params={"max_tokens": 1000})
     reservation = await quotas.reserve(made)
     assert reservation is not None
-    assert made.purse is not None
+    assert made.allowance is not None
     first = attempt(made)
-    assert await made.purse.hold(first) is None
+    assert await made.allowance.hold(first) is None
     before = reservation.held
-    made.purse.release(first)
+    made.allowance.release(first)
     again = attempt(made)
-    assert await made.purse.hold(again) is None
+    assert await made.allowance.hold(again) is None
     assert reservation.held == before, "nothing was computed, and it is enough for another try"
-    made.purse.release(again, Spending(TARGET, Usage(10, 1000)))
+    made.allowance.release(again, UpstreamUsage(TARGET, Usage(10, 1000)))
     third = attempt(made)
-    cap = await made.purse.hold(third)
+    cap = await made.allowance.hold(third)
     assert cap is not None
     assert cap < 1000
     assert reservation.held.nanodollars <= 0.02 * NANO
-    made.purse.release(third, Spending(TARGET, Usage(20, cap)))
+    made.allowance.release(third, UpstreamUsage(TARGET, Usage(20, cap)))
     with pytest.raises(BudgetSpent):
         for _ in range(9):
             more = attempt(made)
-            cap = await made.purse.hold(more)
-            made.purse.release(
-                more, Spending(TARGET, Usage(most_tokens(made.request, "openai"), cap or 1000))
+            cap = await made.allowance.hold(more)
+            made.allowance.release(
+                more, UpstreamUsage(TARGET, Usage(most_tokens(made.request, "openai"), cap or 1000))
             )
 
 
@@ -241,11 +241,11 @@ async def test_a_dearer_fallback_is_paid_for_when_it_is_asked() -> None:
     quotas = Quotas("memory")
     made = call(budget=0.02, params={"max_tokens": 1000})
     await quotas.reserve(made)
-    assert made.purse is not None
-    assert await made.purse.hold(attempt(made)) is None
-    made.purse.release(made)
+    assert made.allowance is not None
+    assert await made.allowance.hold(attempt(made)) is None
+    made.allowance.release(made)
     other = attempt(made, "dear")
-    cap = await made.purse.hold(other)
+    cap = await made.allowance.hold(other)
     assert cap is not None
     assert FEWEST < cap < 400
 
@@ -255,9 +255,9 @@ async def test_two_attempts_side_by_side_share_what_there_is() -> None:
     made = call(budget=0.02, params={"max_tokens": 1500})
     reservation = await quotas.reserve(made)
     assert reservation is not None
-    assert made.purse is not None
+    assert made.allowance is not None
     one, other = attempt(made), attempt(made)
-    caps = await asyncio.gather(made.purse.hold(one), made.purse.hold(other))
+    caps = await asyncio.gather(made.allowance.hold(one), made.allowance.hold(other))
     room = 2 * most_tokens(made.request, "openai") + sum((cap or 1500) * 10 for cap in caps)
     assert room <= reservation.held.nanodollars / 1000 <= 20_000
 
@@ -267,11 +267,11 @@ async def test_nothing_is_held_for_a_request_that_is_over() -> None:
     made = call(budget=1.0, params={"max_tokens": 100})
     reservation = await quotas.reserve(made)
     assert reservation is not None
-    assert made.purse is not None
+    assert made.allowance is not None
     quotas.settle(reservation, tokens=0, nanodollars=0)
-    made.purse.release(made, Spending(TARGET, Usage(10, 100)))
+    made.allowance.release(made, UpstreamUsage(TARGET, Usage(10, 100)))
     with pytest.raises(RateLimited, match="over"):
-        await made.purse.hold(attempt(made))
+        await made.allowance.hold(attempt(made))
 
 
 # Any number of requests in any order, against a server that keeps to its cap.
@@ -317,9 +317,9 @@ class Customer:
             return
         made, _ = self.under_way[who]
         tried = attempt(made, "dear" if dear else "m")
-        assert made.purse is not None
+        assert made.allowance is not None
         try:
-            cap = await made.purse.hold(tried)
+            cap = await made.allowance.hold(tried)
         except RateLimited:
             return
         asked = made.request.params.get("max_tokens")
@@ -331,18 +331,20 @@ class Customer:
         tried, cap = self.trying.pop(who)
         made, _ = self.under_way[who]
         assert tried.target is not None
-        assert made.purse is not None
+        assert made.allowance is not None
         if not share:
-            made.purse.release(tried)
+            made.allowance.release(tried)
             return
-        assert made.demand is not None
+        assert made.estimate is not None
         # Without strict only the answers are promised: estimates of prompts may be off.
         most = (
-            most_tokens(made.request, "openai") if self.strict or self.tokens is None else made.demand.prompt
+            most_tokens(made.request, "openai")
+            if self.strict or self.tokens is None
+            else made.estimate.prompt
         )
         usage = Usage(int(most * prompt_share), int(cap * made.request.n * share))
-        made.spent.append(Spending(tried.target, usage))
-        made.purse.release(tried, made.spent[-1])
+        made.upstream_usage.append(UpstreamUsage(tried.target, usage))
+        made.allowance.release(tried, made.upstream_usage[-1])
         self.nanodollars += cost(RULES, tried.target, usage)
         self.used += usage.prompt + usage.completion
 
@@ -353,8 +355,8 @@ class Customer:
         made, reservation = self.under_way.pop(who)
         self.quotas.settle(
             reservation,
-            tokens=sum(one.usage.prompt + one.usage.completion for one in made.spent),
-            nanodollars=sum(cost(RULES, one.target, one.usage) for one in made.spent),
+            tokens=sum(one.usage.prompt + one.usage.completion for one in made.upstream_usage),
+            nanodollars=sum(cost(RULES, one.target, one.usage) for one in made.upstream_usage),
         )
 
     def is_kept(self) -> bool:
@@ -429,8 +431,8 @@ async def test_who_leaves_an_answer_that_nobody_hears_pays_what_was_held() -> No
     for model, most in (("m", 4_096), ("known", 500)):
         made = call(model, budget=10.0, model=model)
         await quotas.reserve(made)
-        assert made.purse is not None
+        assert made.allowance is not None
         sent = attempt(made)
-        assert unheard(sent, sent.demand or Demand(0, 0, 0)) != most
-        sent.cap = await made.purse.hold(sent)
-        assert unheard(sent, sent.demand or Demand(0, 0, 0)) == most
+        assert unseen_tokens(sent, sent.estimate or TokenEstimate(0, 0, 0)) != most
+        sent.cap = await made.allowance.hold(sent)
+        assert unseen_tokens(sent, sent.estimate or TokenEstimate(0, 0, 0)) == most

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from gateway.metering.spent import Spent
+from gateway.metering.window_usage import WindowUsage
 
 _HALF = 32
 """Bits. SQLite's sum() of whole numbers fails beyond 63: halves are added up apart, and put together here."""
@@ -19,7 +19,7 @@ FROM {table} WHERE created >= :month GROUP BY tenant, key_id, tier, today
 """
 
 
-def read_spent(path: Path, now: float) -> list[Spent]:
+def read_window_usage(path: Path, now: float) -> list[WindowUsage]:
     """One for each caller and window (day and month of UTC, at ``now``, Unix time) in which it has spent anything.
 
     Raises ``sqlite3.Error`` where the ledger cannot be read; one that is not there is empty.
@@ -30,7 +30,7 @@ def read_spent(path: Path, now: float) -> list[Spent]:
     begins = {"day": at.timestamp(), "month": at.replace(day=1).timestamp()}
     sums = ", ".join(f"sum({what} >> {_HALF}), sum({what} & {2**_HALF - 1})" for what in (_TOKENS, _COST))
     months: dict[tuple[str, str, str], tuple[int, int]] = {}
-    found: list[Spent] = []
+    found: list[WindowUsage] = []
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
         # Since version 4 what was paid for beside answers has rows of its own.
         views = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'view'")}
@@ -43,5 +43,5 @@ def read_spent(path: Path, now: float) -> list[Spent]:
             before = months.get(who, (0, 0))
             months[who] = (before[0] + tokens, before[1] + cost)
             if today:
-                found.append(Spent(*who, "day", tokens, cost))
-    return found + [Spent(*who, "month", *sums) for who, sums in months.items()]
+                found.append(WindowUsage(*who, "day", tokens, cost))
+    return found + [WindowUsage(*who, "month", *sums) for who, sums in months.items()]

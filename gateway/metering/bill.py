@@ -1,0 +1,68 @@
+"""What one request costs: a charge for each attempt that used tokens, and their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.metering.price import price_of, priced
+from gateway.policy.schema import Policy
+from gateway.types import UpstreamUsage, Usage
+
+NOTHING = Usage(0, 0)
+
+
+class Charge(NamedTuple):
+    """The tokens of one attempt, and their price."""
+
+    upstream: UpstreamUsage
+    nanodollars: int
+
+
+class Bill(NamedTuple):
+    """All that one request used up, paid for by its caller."""
+
+    charges: tuple[Charge, ...] = ()
+    tokens: int = 0
+    nanodollars: int = 0
+    estimated: bool = False
+    unpriced: tuple[str, ...] = ()
+    """Models that took part and have no entry in the price table."""
+
+    @property
+    def answer(self) -> Charge | None:
+        """What the caller's answer itself took."""
+        for one in self.charges:
+            if one.upstream.purpose == "answer":
+                return one
+        return None
+
+    @property
+    def others(self) -> tuple[Charge, ...]:
+        """Everything but ``answer``."""
+        answer = self.answer
+        if answer is not None and len(self.charges) == 1:
+            return ()
+        return tuple(one for one in self.charges if one is not answer)
+
+
+def bill_of(policy: Policy, attempts: Sequence[UpstreamUsage]) -> Bill:
+    if not attempts:
+        return _FREE
+    charges: list[Charge] = []
+    tokens = nanodollars = 0
+    estimated = False
+    unpriced: dict[str, None] = {}
+    for one in attempts:
+        price = price_of(policy, one.target)
+        if price is None:
+            unpriced[f"{one.target.backend}/{one.target.model}"] = None
+        charge = Charge(one, 0 if price is None else priced(price, one.usage))
+        charges.append(charge)
+        tokens += one.usage.prompt + one.usage.completion
+        nanodollars += charge.nanodollars
+        estimated = estimated or one.estimated
+    return Bill(tuple(charges), tokens, nanodollars, estimated, tuple(unpriced))
+
+
+_FREE = Bill()
