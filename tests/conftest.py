@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
+from tests.examples import SAMPLE, register_profiles
 from tests.fakes import FakeUpstream
 from tests.redis_server import RedisServer
 from tests.sidecars import SidecarProcess
@@ -26,15 +27,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # A shell that starts the tests in the background has them ignore Ctrl-C, and whatever they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples every time, and no deadline, nor one for making them: a busy machine must not turn a good test red.
-settings.register_profile(
-    "tollgate",
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("tollgate")
+register_profiles()
+settings.load_profile(SAMPLE)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,6 +31,7 @@ from gateway.web.auth import AuthMiddleware
 from gateway.web.error_middleware import ErrorMiddleware
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import Router
+from tests.examples import examples
 from tests.serving import key
 
 pytestmark = pytest.mark.anyio
@@ -329,7 +330,7 @@ READY: tuple[Any, ...] = (BODIES[0], "k1", {}, 3)
 """After this an answer stands ready."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps)
 @example([READY, 61.0, READY])
 @example([READY, 4.0, "shorter", (BODIES[0], "k1", {}, 2), 4.0, READY])

@@ -11,6 +11,7 @@ from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.errors import DeadlineUnreachable, QueueFull
 from tests.engine.core.test_scheduler import BLOCK, Clock, make, request, shape, slow, step
+from tests.examples import examples
 
 AGEING = 10.0
 
@@ -31,7 +32,7 @@ def test_a_step_without_prompts_computes_them_after_all_if_everyone_who_decodes_
     scheduler.check_integrity()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     classes=st.integers(1, 4),
     a_second=st.integers(1, 3),
@@ -104,7 +105,7 @@ def test_of_those_that_came_together_the_lowest_class_gives_way_first_and_the_ne
         assert not left or not gave_way or max(gave_way) < min(left)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     prompts=st.lists(st.integers(1, 90), min_size=1, max_size=6),
     chunks=st.lists(st.sampled_from([None, 0, 1, 3, 1000]), min_size=1, max_size=5),

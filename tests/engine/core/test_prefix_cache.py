@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.core import prefix_cache
 from engine.core.block_pool import BlockPool
 from engine.core.prefix_cache import Node, PrefixCache
+from tests.examples import examples
 
 BLOCK = 2
 
@@ -294,7 +295,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert all(self.pool.holders(block) == count for block, count in counts.items())
 
 
-CacheMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+CacheMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestCache = CacheMachine.TestCase
 
 

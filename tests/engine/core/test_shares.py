@@ -13,6 +13,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.shares import Shares, divide
 from engine.errors import QueueFull
 from tests.engine.core.test_scheduler import BLOCK, make
+from tests.examples import examples
 
 
 def ask(
@@ -167,7 +168,7 @@ def test_a_waiting_room_that_one_has_filled_has_a_chair_for_another() -> None:
         scheduler.submit(ask(201, "a"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(1, 30), st.integers(1, 12), st.integers(1, 5)),

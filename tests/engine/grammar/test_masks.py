@@ -20,6 +20,7 @@ from engine.core.sampling_row import SamplingRow
 from engine.grammar import compiled
 from engine.grammar.masks import Grammars
 from tests.engine.tiny import make_tokenizer
+from tests.examples import examples
 
 VOCAB = 352
 """More than the tokenizer's 320, as padded checkpoints have it."""
@@ -388,7 +389,7 @@ def conforms(value: object, schema: dict) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(schemas, st.integers(0, 1000))
 def test_whatever_is_said_conforms_to_its_schema(
     grammars: Grammars, tokenizer: Tokenizer, schema: dict, seed: int

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.server.tools import HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER, Format
 from engine.server.tools_parser import ToolParser
+from tests.examples import examples
 
 FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER]
 NAMES = ["weather", "sum"]
@@ -101,7 +102,7 @@ def test_calls_are_found_sign_by_sign_and_at_once(format: Format, whole: bool, c
 
 
 @every
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(st.data())
 def test_how_it_is_cut_makes_no_difference(format: Format, data: st.DataObject) -> None:
     before = "" if format.bare else data.draw(st.sampled_from(["", "Let me see <a> [TOOL", "1 < 2 {"]))
@@ -112,7 +113,7 @@ def test_how_it_is_cut_makes_no_difference(format: Format, data: st.DataObject) 
 
 
 @every
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.data())
 def test_any_text_comes_out_as_text_or_calls(format: Format, data: st.DataObject) -> None:
     """Whatever a model writes: nothing breaks, and a whole answer has each word in one of the two places."""
@@ -140,7 +141,7 @@ def test_any_text_comes_out_as_text_or_calls(format: Format, data: st.DataObject
 
 
 @every
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.text("ab <>{}[]|\n/_tolcTOLCALLS", max_size=40), st.data())
 def test_a_text_without_calls_is_left_as_it_is(format: Format, text: str, data: st.DataObject) -> None:
     for whole in (False, True):

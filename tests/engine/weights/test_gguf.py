@@ -18,6 +18,7 @@ from engine.weights.gguf import Gguf
 from engine.weights.gguf_config import config_json
 from engine.weights.source import locate
 from tests.engine.weights.gguf_files import add
+from tests.examples import examples
 
 MINIMAL = {
     "llama.block_count": 1,
@@ -102,7 +103,7 @@ def test_a_file_that_breaks_off_anywhere_is_said_so(file: Path) -> None:
 @example(damage=[(255, 0)])
 @example(damage=[(256, 1)])
 @given(damage=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_damaged_file_is_refused_or_read_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]
 ) -> None:

@@ -18,6 +18,7 @@ from engine.server.tokenizer import Tokenizer as ServedTokenizer
 from engine.weights.gguf import Gguf
 from engine.weights.gguf_tokenizer import _PRE, Vocabulary
 from tests.engine.weights.gguf_files import add
+from tests.examples import examples
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog, and the 12345 dogs don't care. We'll see! I'M HERE\n\n",
@@ -149,7 +150,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @example(text=" ".join(TEXT))
 @example(text="<|end|>a <tool>b</s> <s>")
 @example(text="é and é, ﬁ, 1234567, don'T, \x00\u2028  \n \r\n")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_ids_are_those_of_the_original(pairs: Pair, kind: str, text: str) -> None:
     original, ours = pairs.pairs[kind]
     expected = original.encode(text, add_special_tokens=False).ids

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.admission.fair_queue import FairQueue, QueueTerms, Waiter
+from tests.examples import examples
 
 PLAIN = QueueTerms()
 ENTERPRISE, PRO, FREE = QueueTerms(8.0), QueueTerms(3.0), QueueTerms(1.0)
@@ -201,7 +202,7 @@ def test_no_request_is_lost_or_served_twice(
     st.lists(st.floats(0.1, 20), min_size=5, max_size=5),
     st.integers(20, 200),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_shares_keep_to_the_weights_within_one_request_of_each(
     token_counts: list[int], weights: list[float], turns: int
 ) -> None:

@@ -15,6 +15,7 @@ from gateway import errors
 from gateway.caching.answers import Recording
 from gateway.caching.flight import AHEAD, BEHIND, AskYourself, Flight, Flights, Reader
 from gateway.types import Call, Chunk, Chunks, UpstreamUsage, Usage
+from tests.examples import examples
 from tests.fakes import CANDIDATE, TARGET, a_call
 
 pytestmark = pytest.mark.anyio
@@ -192,7 +193,7 @@ async def test_a_reader_that_stops_reading_is_one_that_left() -> None:
     st.lists(st.tuples(st.integers(0, 4), st.none() | st.integers(1, 3)), min_size=1, max_size=4),
     st.integers(2, 6),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_whoever_comes_and_goes_it_is_paid_once(plans: list[tuple[int, int | None]], pieces: int) -> None:
     """Clients as (when they come, after how many chunks they leave)."""
 

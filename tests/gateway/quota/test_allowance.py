@@ -24,6 +24,7 @@ from gateway.quota.bounds import most_tokens
 from gateway.quota.quotas import Quotas
 from gateway.types import Call, Candidate, Principal, Timeouts, TokenEstimate, UpstreamUsage, Usage
 from tests.conftest import RedisServer
+from tests.examples import examples
 from tests.fakes import TARGET, a_call, policy
 
 pytestmark = pytest.mark.anyio
@@ -391,7 +392,7 @@ async def live(customer: Customer, story: list[tuple[Any, ...]]) -> None:
     assert customer.is_kept()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     story=st.lists(steps, min_size=10, max_size=60),
     strict=st.booleans(),
@@ -406,7 +407,7 @@ def test_what_is_promised_is_kept(
     asyncio.run(live(Customer(Quotas("memory"), strict, budget, tokens), story))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(story=st.lists(steps, min_size=10, max_size=40), strict=st.booleans())
 def test_what_is_promised_is_kept_in_redis(
     redis_server: RedisServer, story: list[tuple[Any, ...]], strict: bool

@@ -19,6 +19,7 @@ from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.redis import RedisCounters
 from tests.conftest import RedisServer
+from tests.examples import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -396,7 +397,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.quota.redis.TIMEOUT", 60.0)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     chosen=subset,
     story=st.lists(st.one_of(reserves, reserves, extends, settles, passes), min_size=10, max_size=40),
@@ -440,7 +441,7 @@ def test_redis_and_memory_agree(
     asyncio.run(tell())
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     story=st.lists(
         st.tuples(
@@ -469,7 +470,7 @@ def test_no_minute_anywhere_has_more_than_the_limit(story: list[tuple[int, int, 
         assert sum(amount for at, amount in used if begin <= at < begin + 60_000) <= 100
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     story=st.lists(
         st.tuples(

@@ -17,6 +17,7 @@ from gateway.guards.streaming.streams import guarded
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks, Usage
+from tests.examples import examples
 from tests.fakes import a_call
 from tests.scanners import Blocks, Slow, Words, down, flags_of, guards_of
 
@@ -204,7 +205,7 @@ def redacted(text: str) -> str:
     return text
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(text=TEXTS, cuts=CUTS, interval=st.integers(1, 20), more=st.booleans(), slow=st.booleans())
 def test_windowed_redaction_is_that_of_the_whole(
     text: str, cuts: list[int], interval: int, more: bool, slow: bool
@@ -221,7 +222,7 @@ def test_windowed_redaction_is_that_of_the_whole(
     assert out[-1].finish_reason == "stop"
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(text=TEXTS, cuts=CUTS, interval=st.integers(1, 20))
 def test_windowed_blocking_lets_nothing_of_a_finding_out(text: str, cuts: list[int], interval: int) -> None:
     async def run() -> list[Chunk]:
@@ -256,7 +257,7 @@ def heard(chunks: list[Chunk], channel: str, index: int) -> str:
     return arguments_of([c for c in chunks if c.index == index], int(number))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     texts=st.lists(st.lists(TEXTS, min_size=5, max_size=5), min_size=2, max_size=2),
     cuts=CUTS,

@@ -20,6 +20,7 @@ from gateway.wire.anthropic.answer_reader import MessageReader
 from gateway.wire.anthropic.errors import error_body
 from gateway.wire.anthropic.events import Events
 from gateway.wire.anthropic.whole import Whole
+from tests.examples import examples
 from tests.fakes import CANDIDATE, a_call, cut_up
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "anthropic"
@@ -247,7 +248,7 @@ def test_unknown_events_and_blocks_are_passed_over() -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 @given(sizes=st.lists(st.integers(1, 90), max_size=60))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_cut_of_the_bytes_gives_the_same_chunks(name: str, sizes: list[int]) -> None:
     data = recorded(f"{name}.sse")
     assert chunks_of(*cut_up(data, sizes)) == chunks_of(data)
@@ -520,7 +521,7 @@ def answers(draw: st.DrawFn) -> list[Chunk]:
     return [*chunks, Chunk(delta={}, finish_reason=finish), Chunk(usage=usage)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(answers(), st.lists(st.integers(1, 200), max_size=20))
 def test_what_is_written_reads_back_as_the_same_answer(chunks: list[Chunk], sizes: list[int]) -> None:
     events = Events(a_call())

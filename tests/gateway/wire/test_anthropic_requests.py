@@ -16,6 +16,7 @@ from gateway.types import ChatRequest
 from gateway.wire import openai_chat
 from gateway.wire.anthropic import request_reader
 from gateway.wire.anthropic.request_writer import write_request
+from tests.examples import examples
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "anthropic"
 ASKED = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]}
@@ -341,7 +342,7 @@ json = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.dictionaries(st.sampled_from([*openai_chat.ChatBody.model_fields, "top_k", "new"]), json, max_size=3)
 )
@@ -353,7 +354,7 @@ def test_whatever_openais_dialect_lets_through_is_written_or_refused(fields: dic
         assert error.param is not None
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(
         st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"])}).flatmap(
@@ -645,7 +646,7 @@ def test_a_cap_is_demanded_but_not_for_a_count() -> None:
     assert request_reader.read_count_request(body).messages == (USER,)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.dictionaries(st.sampled_from([*request_reader.MessagesBody.model_fields, "new"]), json, max_size=4))
 def test_any_parameters_are_read_or_refused(fields: dict[str, Any]) -> None:
     try:
@@ -664,7 +665,7 @@ blocks = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(["user", "assistant", "system"]), st.lists(blocks, max_size=4))
 def test_any_blocks_are_read_or_refused(role: str, content: list[dict[str, Any]]) -> None:
     try:

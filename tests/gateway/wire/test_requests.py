@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from gateway.errors import BadRequest
 from gateway.wire import openai_chat, openai_completions, openai_embeddings, openai_moderations
 from gateway.wire.anthropic import request_reader
+from tests.examples import examples
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 COMPLETION = {"model": "m", "prompt": "Once"}
@@ -51,7 +52,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         orjson.dumps(refusal.value.body())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.dictionaries(chat_fields, json, max_size=5))
 def test_any_chat_parameters_are_read_or_refused(fields: dict[str, Any]) -> None:
     try:
@@ -64,7 +65,7 @@ def test_any_chat_parameters_are_read_or_refused(fields: dict[str, Any]) -> None
         orjson.dumps(openai_chat.write_request(request, "m2"))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.dictionaries(completion_fields, json, max_size=5))
 def test_any_completion_parameters_are_read_or_refused(fields: dict[str, Any]) -> None:
     try:

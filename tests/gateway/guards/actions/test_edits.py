@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.guards.actions.edits import Edit, JsonCursor, Offsets, applied, merged
 from gateway.guards.actions.texts import Text, leaf_spans, put, rewritten
+from tests.examples import examples
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=8)
 
@@ -55,7 +56,7 @@ VALUES: Any = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(VALUES, st.booleans(), st.integers(0, 60), st.integers(1, 12), st.integers(1, 9))
 def test_json_stays_json_whatever_part_of_a_string_is_cut(
     value: Any, ascii_only: bool, start: int, size: int, piece: int

@@ -15,6 +15,7 @@ pytest.importorskip("faiss")
 from gateway.sidecar.models.entries import Entries, Entry
 from gateway.sidecar.models.index import Index
 from gateway.sidecar.semantic.verifier import Verifier
+from tests.examples import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -171,7 +172,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_entries_are_those_that_were_added_and_not_removed(actions: list[tuple[str, str, int, int]]) -> None:
     entries, model, now = Entries(MIB, 1000), {}, 0.0
     for action, partition, number, seconds in actions:
