@@ -65,15 +65,15 @@ test: setup
 	fi
 	@exec .venv/bin/python -m pytest $(PYTEST_ARGS)
 
-# After `make test`: what is marked slow, with six random stories of what limits promise. Then layers, worker and kernels
-# as on processors without AMX, without AVX-512 (libraries and compiler alike), and where MKL has no AVX-512; each with a
-# cache of compiled C of its own. Kernels compiled ahead of time are the same there. A line here is a run of its own. Then
-# the kernels with Triton 3.6, which many GPU machines have, fetched into a folder of its own. Last the published shapes of
-# answers; the outside suites, which need a package index, run without `shapes`.
+# After `make test`: what is marked slow, with six random stories of what limits promise, and all examples of property
+# tests. Then layers, worker and kernels as on processors without AMX, without AVX-512 (libraries and compiler alike), and
+# where MKL has no AVX-512; each with a cache of compiled C of its own. Kernels compiled ahead of time are the same there.
+# A line here is a run of its own. Then the kernels with Triton 3.6, which many GPU machines have, fetched into a folder of
+# its own. Last the published shapes of answers; the outside suites, which need a package index, run without `shapes`.
 NUMERICS = .venv/bin/python -m pytest $(PYTEST_ARGS) -m "slow or not slow" --ignore tests/kernels/test_compile.py \
 	tests/engine/layers tests/engine/worker tests/kernels
 test-all: test
-	TOLLGATE_PROMISES=6 .venv/bin/python -m pytest $(PYTEST_ARGS) -m slow
+	TOLLGATE_PROMISES=6 .venv/bin/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=thorough -m "slow or hypothesis"
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $(NUMERICS)
 	ONEDNN_MAX_CPU_ISA=AVX2 $(NUMERICS)
 	ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 CC="cc -mno-avx512f" $(NUMERICS)
