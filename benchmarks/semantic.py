@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gateway.sidecar.models.embedder import Embedder, load
-from gateway.sidecar.models.index import Index
+from gateway.sidecar.semantic.index import SemanticIndex
 from gateway.sidecar.semantic.verifier import SHIPPED, Verifier
 from tests.gateway.caching.near_misses import NEAR_MISSES, PARAPHRASES
 
@@ -111,7 +111,7 @@ async def on_time(verifier: Verifier, embedder: Embedder, size: int) -> dict[str
         encodings = await asyncio.to_thread(embedder.encode, texts)
         return [embedder.sentence(encoding) for encoding in encodings]
 
-    index = Index(stored, None, 2**30, 2 * size, verifier=verifier)
+    index = SemanticIndex(stored, None, 2**30, 2 * size, verifier=verifier)
     for question in known:
         await index.remember("p", question, b"x" * 500, key=question, ttl=3600)
     index._embed = embedded

@@ -56,9 +56,9 @@ from gateway.rendered import Repeats
 from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
-from gateway.sidecar.client import Absent, SidecarClient
-from gateway.sidecar.need import has_heads
-from gateway.sidecar.proof import unready
+from gateway.sidecar.client import NoSidecar, SidecarClient
+from gateway.sidecar.readiness import unready
+from gateway.sidecar.requirements import has_heads
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
 from gateway.stores.store import Store
@@ -150,7 +150,9 @@ class Generations:
         self._scanning = scanning
         self._outgoing = (transport or AiohttpTransport)()
         """For what backends do not fetch."""
-        self._sidecar: SidecarClient | Absent = SidecarClient(sidecar) if sidecar is not None else Absent()
+        self._sidecar: SidecarClient | NoSidecar = (
+            SidecarClient(sidecar) if sidecar is not None else NoSidecar()
+        )
         self._estimator = Estimator()
         self._words = Classifier.load()
         self._embedded = Embedded.load(self._words, self._sidecar)

@@ -147,7 +147,7 @@ def test_right_imports_are_let_be(tmp_path: Path) -> None:
             "engine/core/plan.py": "import heapq",
             "kernels/rope.py": "import torch, triton",
             "gateway/sidecar/worker.py": "import torch\nfrom gateway.sidecar.models import index",
-            "gateway/sidecar/models/index.py": "import faiss, sentence_transformers",
+            "gateway/sidecar/semantic/index.py": "import faiss, sentence_transformers",
             "gateway/backends/openai.py": "from gateway.backends.clock import Clock\nclass OpenAIBackend: ...",
             "gateway/backends/clock.py": "class Clock: ...",
             "gateway/stages/cache.py": "from gateway.caching import exact",

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gateway.cascade.embedded import FIGURES, HEAD, SHARE
-from gateway.sidecar.models.embedder import BuiltIn
+from gateway.sidecar.models.embedder import BuiltInEmbedder
 from training.complexity import DATA, Curve, Rows, cross_validated, quantiles
 
 POOL = "mean6"
@@ -28,7 +28,7 @@ Array = np.ndarray
 
 
 def embedded(texts: list[str]) -> Array:
-    embedder = BuiltIn()
+    embedder = BuiltInEmbedder()
     row = embedder.pools.index(POOL)
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     found = np.zeros((len(texts), 384), np.float32)

@@ -30,7 +30,7 @@ from sklearn.linear_model import LogisticRegression  # noqa: E402
 from gateway.guards.scanners.disguise import plain  # noqa: E402
 from gateway.guards.scanners.injection import CLEAR  # noqa: E402
 from gateway.guards.scanners.wording import WEIGHTS, Weights, Wording, form, grams, words  # noqa: E402
-from gateway.sidecar.models.embedder import BuiltIn  # noqa: E402
+from gateway.sidecar.models.embedder import BuiltInEmbedder  # noqa: E402
 from training.injection_contrasts import contrast  # noqa: E402
 
 log = logging.getLogger("train_injection")
@@ -110,7 +110,7 @@ class Windows:
     """The windows of all texts, as the sidecar cuts them, with poolings and words."""
 
     def __init__(self, made: Sequence[Text], cache: Path | None) -> None:
-        embedder = BuiltIn()
+        embedder = BuiltInEmbedder()
         self.owner: list[int] = []
         self.text: list[str] = []
         first = []
@@ -133,7 +133,7 @@ class Windows:
         self.form = np.array([form(text, each) for text, each in zip(self.text, tokens, strict=True)])
 
 
-def _embedded(embedder: BuiltIn, made: Sequence[str], cache: Path | None) -> np.ndarray:
+def _embedded(embedder: BuiltInEmbedder, made: Sequence[str], cache: Path | None) -> np.ndarray:
     rows = [embedder.pools.index(name) for name in POOLS]
     keys = [sha1(text.encode()).hexdigest() for text in made]
     known: dict[str, np.ndarray] = {}

@@ -30,7 +30,7 @@ from sklearn.metrics import roc_auc_score  # noqa: E402
 
 from gateway.guards.scanners.ngrams import SMOOTHING, Ngrams, features, tokens  # noqa: E402
 from gateway.guards.scanners.toxicity import CATEGORIES  # noqa: E402
-from gateway.sidecar.models.embedder import BuiltIn  # noqa: E402
+from gateway.sidecar.models.embedder import BuiltInEmbedder  # noqa: E402
 from training.toxicity_contrasts import contrasts  # noqa: E402
 
 FAST = ROOT / "gateway/guards/scanners/data/toxicity.json"
@@ -138,7 +138,7 @@ class Embeddings:
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
-        self._embedder = BuiltIn()
+        self._embedder = BuiltInEmbedder()
         self._known: dict[str, np.ndarray] = {}
         if cache is not None and cache.exists():
             with np.load(cache) as kept:

@@ -148,10 +148,10 @@ class _InProcess:
     """The sidecar's embedder and head, without the process around them: quality is measured here, not time."""
 
     def __init__(self) -> None:
-        from gateway.sidecar.models.embedder import BuiltIn
+        from gateway.sidecar.models.embedder import BuiltInEmbedder
         from gateway.sidecar.models.heads import Head, vectors
 
-        self._embedder = BuiltIn()
+        self._embedder = BuiltInEmbedder()
         self._head = Head.load(FIGURES.with_suffix(".npz"))
         self._vectors = vectors
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gateway.caching.key import Partition
 from gateway.policy.schema import SemanticCache
-from gateway.sidecar.api import Look, Sidecar, SidecarError
+from gateway.sidecar.api import LookupResult, Sidecar, SidecarError
 from gateway.types import Json
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Semantic:
         ttl = self.config.ttl
         return min(ttl, self.config.time_sensitive_ttl) if self._is_time_sensitive(question) else ttl
 
-    async def look_up(self, asked: Partition, facts: Facts, *, max_age: float | None) -> Look | None:
+    async def look_up(self, asked: Partition, facts: Facts, *, max_age: float | None) -> LookupResult | None:
         """What the sidecar found, and ``facts`` about it; None where it could not be asked."""
         lifetime = self.lifetime(asked.question)
         if not lifetime:
@@ -63,7 +63,7 @@ class Semantic:
             return None
         oldest = lifetime if max_age is None else min(max_age, lifetime)
         if look.hit is not None and look.hit.age > oldest:
-            look = Look(None, "too_old", look.similarity)
+            look = LookupResult(None, "too_old", look.similarity)
         facts["semantic"] = look.reason
         if look.similarity is not None:
             facts["similarity"] = round(look.similarity, 4)

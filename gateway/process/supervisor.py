@@ -36,7 +36,7 @@ from gateway.settings import SOCKET_FD, Settings
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
 from gateway.sidecar.config import CONFIG, SidecarConfig
-from gateway.sidecar.need import needs_sidecar, sidecar_config
+from gateway.sidecar.requirements import needs_sidecar, sidecar_config
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gateway.findings import Finding
 
-ACCOUNT: ContextVar[str] = ContextVar("account", default="")
+TENANT: ContextVar[str] = ContextVar("tenant", default="")
 """The tenant for whom the sidecar is asked: set where it is known, for all that a request does, and passed on by the
 client. The sidecar gives each its turn."""
 
@@ -50,7 +50,7 @@ class Hit(NamedTuple):
     """Seconds."""
 
 
-class Look(NamedTuple):
+class LookupResult(NamedTuple):
     """What a look into the semantic cache gave."""
 
     hit: Hit | None
@@ -82,7 +82,7 @@ class Sidecar(Protocol):
         """Presidio's findings in each text, as they are: overlaps and scores are the caller's to judge."""
         ...
 
-    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> Look:
+    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> LookupResult:
         """The best entry of ``partition`` that answers ``question`` within the error budget."""
         ...
 

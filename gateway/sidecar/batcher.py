@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from gateway.sidecar.api import ACCOUNT, SidecarBusy, SidecarDown, SidecarError
-from gateway.sidecar.fair_line import FairLine
+from gateway.sidecar.api import TENANT, SidecarBusy, SidecarDown, SidecarError
+from gateway.sidecar.tenant_queue import TenantQueue
 
 V = TypeVar("V")
 _Key = tuple[str, str]
@@ -19,7 +19,7 @@ _Key = tuple[str, str]
 
 
 @dataclass(eq=False, slots=True)
-class _Work(Generic[V]):
+class _Job(Generic[V]):
     key: _Key
     waiting: set[asyncio.Future[V]] = field(default_factory=set)
     taken: bool = False
@@ -32,7 +32,7 @@ A_TEXT = 64
 class Batcher(Generic[V]):
     """``compute`` gives a value for each text; it runs in ``executor``, one batch at a time.
 
-    Tenants (``ACCOUNT``) have their turns. Equal texts of one that are under way share one computation.
+    Tenants (``TENANT``) have their turns. Equal texts of one that are under way share one computation.
     What nobody waits for any more is not computed, unless it was taken
     up already.
     """
@@ -56,9 +56,9 @@ class Batcher(Generic[V]):
         self._max_characters = max_characters
         self._remembered = remembered
         self._recent: OrderedDict[_Key, V] = OrderedDict()
-        self._works: dict[_Key, _Work[V]] = {}
+        self._works: dict[_Key, _Job[V]] = {}
         """Those that wait and those being computed."""
-        self._queue: FairLine[_Key] = FairLine()
+        self._queue: TenantQueue[_Key] = TenantQueue()
         self._runner: asyncio.Task[None] | None = None
         self.batches = 0
         """How many were computed."""
@@ -74,14 +74,14 @@ class Batcher(Generic[V]):
 
         Where it is full, whoever has the most waiting makes room for those who have less.
         """
-        account = ACCOUNT.get()
-        wanted = [(account, text) for text in texts]
+        tenant = TENANT.get()
+        wanted = [(tenant, text) for text in texts]
         fresh = {key for key in wanted if key not in self._recent and key not in self._works}
         busy = SidecarBusy(f"{len(self._queue)} texts wait already, and {self._max_queue} are the most")
         if len(fresh) > self._max_queue:
             raise busy
         while len(self._queue) + len(fresh) > self._max_queue:
-            crowded_out = self._queue.crowd_out(account, len(fresh))
+            crowded_out = self._queue.crowd_out(tenant, len(fresh))
             if crowded_out is None:
                 raise busy
             self._settle([self._works[crowded_out]], busy)
@@ -99,7 +99,7 @@ class Batcher(Generic[V]):
             return self._recent[key]
         work = self._works.get(key)
         if work is None:
-            work = self._works[key] = _Work(key)
+            work = self._works[key] = _Job(key)
             self._queue.push(key[0], key, len(key[1]) + A_TEXT)
             if self._runner is None or self._runner.done():
                 self._runner = asyncio.create_task(self._run(), name="batches")
@@ -148,9 +148,9 @@ class Batcher(Generic[V]):
             self._settle(list(self._works.values()), SidecarDown("the sidecar is shutting down"))
             self._queue.clear()
 
-    def _take(self) -> list[_Work[V]]:
+    def _take(self) -> list[_Job[V]]:
         """Whoever is next, and as many more as are to be computed with it, in the order of their lengths."""
-        batch: list[_Work[V]] = []
+        batch: list[_Job[V]] = []
         characters = 0
         while self._queue and len(batch) < self._max_batch:
             characters += len(self._queue.head()[1]) + A_TEXT
@@ -166,7 +166,7 @@ class Batcher(Generic[V]):
         if len(self._recent) > self._remembered:
             self._recent.popitem(last=False)
 
-    def _settle(self, works: Sequence[_Work[V]], error: SidecarError) -> None:
+    def _settle(self, works: Sequence[_Job[V]], error: SidecarError) -> None:
         for work in works:
             del self._works[work.key]
             for answered in work.waiting:

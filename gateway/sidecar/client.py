@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.findings import Finding
-from gateway.sidecar.api import ACCOUNT, Hit, Look, Scored, SidecarBusy, SidecarDown, SidecarError
+from gateway.sidecar.api import TENANT, Hit, LookupResult, Scored, SidecarBusy, SidecarDown, SidecarError
 from gateway.sidecar.protocol import (
     HELLO,
     MAX_FRAME,
@@ -26,7 +26,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _CONNECT_TIMEOUT = 1.0
 
 
-class Operations:
+class SidecarOperations:
     """The sidecar's operations as requests and answers; how they travel is the subclass's."""
 
     async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
@@ -54,12 +54,12 @@ class Operations:
         found = (await self._ask("entities", arguments)).header["found"]
         return [[Finding(*finding) for finding in of_text] for of_text in found]
 
-    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> Look:
+    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> LookupResult:
         header, payload = await self._ask(
             "look_up", {"partition": partition, "question": question, "budget": budget, "floor": floor}
         )
         hit = None if header["hit"] is None else Hit(payload, *header["hit"])
-        return Look(hit, header["reason"], header["similarity"])
+        return LookupResult(hit, header["reason"], header["similarity"])
 
     async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
         arguments = {"partition": partition, "question": question, "key": key, "ttl": ttl}
@@ -77,7 +77,7 @@ def _scored(frame: Frame) -> list[list[Scored]]:
     return [[Scored(*window) for window in windows] for windows in frame.header["scores"]]
 
 
-class Absent(Operations):
+class NoSidecar(SidecarOperations):
     """Stands where a gateway has no sidecar: whatever it is asked, it says what to do about that."""
 
     async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
@@ -89,7 +89,7 @@ class Absent(Operations):
         pass
 
 
-class SidecarClient(Operations):
+class SidecarClient(SidecarOperations):
     """Connects when it is first asked, and again when it is asked after a break.
 
     Nothing is asked twice: what was under way when the connection broke fails with ``SidecarDown`` at once. After a
@@ -182,7 +182,7 @@ class _Link(asyncio.Protocol):
         if self.ended or transport is None:
             raise SidecarDown("the sidecar went away")
         self._asked = number = self._asked + 1
-        frame = encode({"id": number, "op": op, "account": ACCOUNT.get(), **arguments}, payload)
+        frame = encode({"id": number, "op": op, "tenant": TENANT.get(), **arguments}, payload)
         if transport.get_write_buffer_size() + len(frame) > 2 * MAX_FRAME:
             raise SidecarBusy("the sidecar does not read what it is sent")
         answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()

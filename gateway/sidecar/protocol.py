@@ -1,7 +1,7 @@
 """What goes over the socket between a gateway worker and the sidecar.
 
 A frame is two little-endian uint32 (bytes of the header, bytes of the payload), the header as JSON, the payload as it
-is. Both sides greet first with ``HELLO``. After that the gateway sends ``{"id", "op", "account", …}`` or
+is. Both sides greet first with ``HELLO``. After that the gateway sends ``{"id", "op", "tenant", …}`` or
 ``{"cancel": id}``, and the sidecar answers each ``id`` once, in any order: ``{"id", …}`` or
 ``{"id", "error", "message"}``.
 """
@@ -16,7 +16,7 @@ import orjson
 
 from gateway.sidecar.api import SidecarBusy, SidecarDown, SidecarError, SidecarLoading
 
-VERSION = 2
+VERSION = 3
 HELLO: Mapping[str, Any] = {"tollgate-sidecar": VERSION}
 MAX_FRAME = 64 * 2**20
 """Bytes of a header and its payload together."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.sidecar.api import ACCOUNT, SidecarBusy, SidecarError
+from gateway.sidecar.api import TENANT, SidecarBusy, SidecarError
 from gateway.sidecar.protocol import (
     HELLO,
     MAX_FRAME,
@@ -28,7 +28,7 @@ Answer = tuple[Mapping[str, Any], bytes]
 Handler = Callable[[str, Mapping[str, Any], bytes], Awaitable[Answer]]
 """Takes an operation, its arguments and its payload. Raises ``SidecarError``."""
 
-_MOST_UNDER_WAY = 4096
+_MAX_IN_FLIGHT = 4096
 """Requests of one connection."""
 
 
@@ -47,7 +47,7 @@ class _Connection(asyncio.Protocol):
         self._handler = handler
         self._frames = FrameReader()
         self._greeted = False
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,19 +72,19 @@ class _Connection(asyncio.Protocol):
             greeted(header)
             self._greeted = True
         elif (cancelled := header.get("cancel")) is not None:
-            if task := self._under_way.get(cancelled):
+            if task := self._in_flight.get(cancelled):
                 task.cancel()
         else:
             number, op = header.pop("id", None), header.pop("op", None)
-            if not isinstance(number, int) or not isinstance(op, str) or number in self._under_way:
+            if not isinstance(number, int) or not isinstance(op, str) or number in self._in_flight:
                 raise ProtocolError("a request without a number or an operation of its own")
-            if len(self._under_way) >= _MOST_UNDER_WAY:
-                self._say(number, failure(SidecarBusy(f"{_MOST_UNDER_WAY} requests are under way already")))
+            if len(self._in_flight) >= _MAX_IN_FLIGHT:
+                self._say(number, failure(SidecarBusy(f"{_MAX_IN_FLIGHT} requests are under way already")))
                 return
-            self._under_way[number] = asyncio.create_task(self._answer(number, op, frame))
+            self._in_flight[number] = asyncio.create_task(self._answer(number, op, frame))
 
     async def _answer(self, number: int, op: str, frame: Frame) -> None:
-        ACCOUNT.set(str(frame.header.pop("account", "")))  # this task's own
+        TENANT.set(str(frame.header.pop("tenant", "")))  # this task's own
         try:
             header, payload = await self._handler(op, frame.header, frame.payload)
             self._say(number, header, payload)
@@ -99,7 +99,7 @@ class _Connection(asyncio.Protocol):
             log.error("'%s' failed: %s at %s", op, type(error).__name__, where)
             self._say(number, failure(SidecarError(f"'{op}' failed ({type(error).__name__})")))
         finally:
-            self._under_way.pop(number, None)
+            self._in_flight.pop(number, None)
 
     def _say(self, number: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
         if self._transport is None:
@@ -114,5 +114,5 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             with suppress(OSError):
                 self._transport.abort()
-        for task in self._under_way.values():
+        for task in self._in_flight.values():
             task.cancel()

@@ -17,7 +17,7 @@ from pathlib import Path
 from gateway.observe import logs
 from gateway.settings import Settings, SettingsError
 from gateway.sidecar.config import CONFIG, SidecarConfig
-from gateway.sidecar.models.registry import Registry
+from gateway.sidecar.models.registry import ModelRegistry
 from gateway.sidecar.server import serve
 
 _QUIET = {
@@ -56,7 +56,7 @@ async def run(config: SidecarConfig) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # a terminal's Ctrl-C is the supervisor's
-    registry = Registry(config)
+    registry = ModelRegistry(config)
     path = Path(config.socket)
     server = await serve(path, registry.handle)
     registry.start()

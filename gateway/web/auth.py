@@ -7,7 +7,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
-from gateway.sidecar.api import ACCOUNT
+from gateway.sidecar.api import TENANT
 from gateway.web.context import RequestContext
 
 
@@ -25,5 +25,5 @@ class AuthMiddleware:
             peer: ConnectionState | None = scope.get(CONNECTION_STATE)
             if peer is not None and not peer.proven:
                 peer.prove()
-            ACCOUNT.set(context.principal.tenant)  # for whatever this request's task does
+            TENANT.set(context.principal.tenant)  # for whatever this request's task does
         await self._app(scope, receive, send)

@@ -89,10 +89,10 @@ def _arrived(spec: bytes) -> _There:
 def _scanner(spec: bytes) -> Scanner:
     # Not needed, nor loaded, where nothing is scanned.
     from gateway.guards.scanners.factory import build_scanner
-    from gateway.sidecar.client import Absent
+    from gateway.sidecar.client import NoSidecar
 
     config, is_judged = pickle.loads(spec)
-    return build_scanner(config, Absent(), _Elsewhere() if is_judged else None)
+    return build_scanner(config, NoSidecar(), _Elsewhere() if is_judged else None)
 
 
 class _Elsewhere:

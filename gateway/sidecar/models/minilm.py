@@ -72,7 +72,7 @@ class MiniLM:
 
         self._words = weights["embeddings.word_embeddings.weight"].float()
         kinds = weights["embeddings.token_type_embeddings.weight"][0]
-        self._places = (weights["embeddings.position_embeddings.weight"] + kinds).float()
+        self._positions = (weights["embeddings.position_embeddings.weight"] + kinds).float()
         self._norm = norm("embeddings")
         self._layers = [
             (
@@ -92,7 +92,7 @@ class MiniLM:
         lengths = [len(row) for row in rows]
         with torch.inference_mode():
             ids = torch.tensor([token for row in rows for token in row])
-            places = torch.cat([self._places[:length] for length in lengths])
+            places = torch.cat([self._positions[:length] for length in lengths])
             x = self._norm(self._words[ids] + places)
             pooled = [_means(x, lengths)]
             for qkv, out, attention_norm, up, down, output_norm in self._layers:

@@ -15,9 +15,9 @@ from gateway import packages
 from gateway.findings import Finding
 from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
 from gateway.sidecar.batcher import Batcher
-from gateway.sidecar.by_length import ByLength
 from gateway.sidecar.config import SidecarConfig
-from gateway.sidecar.lane import Lane
+from gateway.sidecar.fair_thread import FairThread
+from gateway.sidecar.length_batcher import LengthBatcher
 from gateway.sidecar.server import Answer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.sidecar.models.embedder import Embedder, Floats
     from gateway.sidecar.models.entities import Entities
     from gateway.sidecar.models.heads import Head
-    from gateway.sidecar.models.index import Index
+    from gateway.sidecar.semantic.index import SemanticIndex
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _FEW = 16
 """Encodings that heads judge at once."""
 
 
-class Slot(Generic[T]):
+class ModelHandle(Generic[T]):
     """A model that is being loaded, is there, or could not be loaded."""
 
     def __init__(self, name: str) -> None:
@@ -64,26 +64,26 @@ class Slot(Generic[T]):
         return self._value
 
 
-class Registry:
+class ModelRegistry:
     """Loads what ``config`` names, in the background, and answers requests with what is there."""
 
     def __init__(self, config: SidecarConfig) -> None:
         self._config = config
-        self._slots: dict[str, Slot[Any]] = {}
-        self._embedder: Slot[Embedder] | None = self._slot("embedder") if config.embedder else None
-        self._entities: Slot[Entities] | None = self._slot("entities") if config.entities else None
-        self._index: Slot[Index] | None = self._slot("index") if config.index else None
-        self._classifiers: dict[str, Slot[TextClassifier]] = {
+        self._slots: dict[str, ModelHandle[Any]] = {}
+        self._embedder: ModelHandle[Embedder] | None = self._slot("embedder") if config.embedder else None
+        self._entities: ModelHandle[Entities] | None = self._slot("entities") if config.entities else None
+        self._index: ModelHandle[SemanticIndex] | None = self._slot("index") if config.index else None
+        self._classifiers: dict[str, ModelHandle[TextClassifier]] = {
             name: self._slot(name) for name in config.classifiers
         }
         self._heads: dict[str, Head] = {}
         self._short, self._long = (ThreadPoolExecutor(1, f"{name} texts") for name in ("short", "long"))
         """One forward pass of each at a time: torch has threads of its own for what is parallel in it."""
-        self._presidio = Lane("presidio", config.max_queue)
-        self._cutting = Lane("cutting", 4 * config.max_queue)
+        self._presidio = FairThread("presidio", config.max_queue)
+        self._cutting = FairThread("cutting", 4 * config.max_queue)
         """Long texts into windows, which must not wait behind a forward pass."""
-        self._encodings: ByLength[Floats] = self._batched(lambda texts: self._embedding().encode(texts))
-        self._classified: dict[str, ByLength[Mapping[str, float]]] = {
+        self._encodings: LengthBatcher[Floats] = self._batched(lambda texts: self._embedding().encode(texts))
+        self._classified: dict[str, LengthBatcher[Mapping[str, float]]] = {
             name: self._batched(partial(_classify, slot)) for name, slot in self._classifiers.items()
         }
         self._loading: asyncio.Task[None] | None = None
@@ -107,7 +107,7 @@ class Registry:
             self._loading.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loading
-        batchers: list[ByLength[Any]] = [self._encodings, *self._classified.values()]
+        batchers: list[LengthBatcher[Any]] = [self._encodings, *self._classified.values()]
         for batcher in batchers:
             await batcher.aclose()
         if self._index is not None and self._index.state == "ready":
@@ -130,16 +130,16 @@ class Registry:
         parts = await self._cut(texts, embedder.beginning)
         return [embedder.sentence(encoding) for encoding in await self._encodings.get(parts)]
 
-    def _batched(self, compute: Callable[[Sequence[str]], Sequence[T]]) -> ByLength[T]:
+    def _batched(self, compute: Callable[[Sequence[str]], Sequence[T]]) -> LengthBatcher[T]:
         config = self._config
         short, long = (
             Batcher(compute, thread, max_batch=config.max_batch, max_queue=config.max_queue)
             for thread in (self._short, self._long)
         )
-        return ByLength(short, long)
+        return LengthBatcher(short, long)
 
-    def _slot(self, name: str) -> Slot[Any]:
-        self._slots[name] = slot = Slot[Any](name)
+    def _slot(self, name: str) -> ModelHandle[Any]:
+        self._slots[name] = slot = ModelHandle[Any](name)
         return slot
 
     async def _load(self) -> None:
@@ -154,7 +154,7 @@ class Registry:
         if all(slot.state == "ready" for slot in self._slots.values()):
             log.info("ready: %s", ", ".join(self._slots) or "nothing to load")
 
-    def _jobs(self) -> Iterator[tuple[Slot[Any], tuple[str, ...], Callable[[], Any]]]:
+    def _jobs(self) -> Iterator[tuple[ModelHandle[Any], tuple[str, ...], Callable[[], Any]]]:
         """What is to be loaded, the modules which that needs, and how, in the order of loading."""
         if self._embedder is not None:
             builtin = self._config.embedder == "builtin"
@@ -170,7 +170,7 @@ class Registry:
         if self._entities is not None:
             yield self._entities, packages.ENTITIES, self._load_entities
 
-    async def _fill(self, slot: Slot[T], needed: tuple[str, ...], load: Callable[[], T]) -> None:
+    async def _fill(self, slot: ModelHandle[T], needed: tuple[str, ...], load: Callable[[], T]) -> None:
         while absent := packages.missing(needed):
             slot.fail(f"{', '.join(absent)} not installed; {packages.NO_GUARDS}")
             await asyncio.sleep(_LOOK_AGAIN)
@@ -204,11 +204,11 @@ class Registry:
 
         return Entities(self._config.spacy)
 
-    def _load_index(self) -> Index:
-        from gateway.sidecar.models.index import Index
+    def _load_index(self) -> SemanticIndex:
+        from gateway.sidecar.semantic.index import SemanticIndex
 
         config = self._config
-        return Index(self.embed, config.redis, config.index_bytes, config.index_entries)
+        return SemanticIndex(self.embed, config.redis, config.index_bytes, config.index_entries)
 
     def _embedding(self) -> Embedder:
         return _wanted(self._embedder, "an embedder").get()
@@ -314,11 +314,11 @@ class Registry:
         }, b""
 
 
-def _classify(slot: Slot[TextClassifier], texts: Sequence[str]) -> list[Mapping[str, float]]:
+def _classify(slot: ModelHandle[TextClassifier], texts: Sequence[str]) -> list[Mapping[str, float]]:
     return slot.get().classify(texts)
 
 
-def _wanted(slot: Slot[T] | None, what: str) -> Slot[T]:
+def _wanted(slot: ModelHandle[T] | None, what: str) -> ModelHandle[T]:
     if slot is None:
         raise SidecarError(f"this sidecar was started without {what}, as the policy had no use for one")
     return slot

@@ -131,7 +131,7 @@ def order(a: Question, b: Question) -> bool:
     shared = set(a.content) & set(b.content)
     if len(shared) < 2 or a.tokens == b.tokens or not words.mutual.isdisjoint(a.tokens):
         return False
-    first_a, first_b = _places(a, shared), _places(b, shared)
+    first_a, first_b = _positions(a, shared), _positions(b, shared)
     named = a.names | b.names
     for x, y in combinations(sorted(shared), 2):
         if (first_a[x] < first_a[y]) == (first_b[x] < first_b[y]):
@@ -152,7 +152,7 @@ def _symbols(question: Question) -> list[str]:
     return [token for token in question.tokens if token[0].isdigit()] + (letters if len(letters) > 1 else [])
 
 
-def _places(question: Question, shared: set[str]) -> dict[str, int]:
+def _positions(question: Question, shared: set[str]) -> dict[str, int]:
     places: dict[str, int] = {}
     for position, token in enumerate(question.tokens):
         if (root := canonical(token)) in shared:

@@ -25,7 +25,7 @@ DOUBT = "doubt"
 """The reason when no rule refuses, and the score does."""
 
 
-class Verdict(NamedTuple):
+class Comparison(NamedTuple):
     reason: str | None
     """None: it may be given."""
     confidence: float
@@ -58,19 +58,19 @@ class Verifier:
 
     def judge(
         self, asked: str, stored: str, asked_vector: Floats, stored_vector: Floats, *, threshold: float
-    ) -> Verdict:
+    ) -> Comparison:
         """Whether the answer to ``stored`` serves ``asked``; vectors are sentence embeddings of length 1."""
         if asked == stored:
-            return Verdict(None, 1.0)
+            return Comparison(None, 1.0)
         reason = refusal(asked, stored)
         if reason is not None:
-            return Verdict(reason, 0.0)
+            return Comparison(reason, 0.0)
         a, b = read(asked), read(stored)
         if a.tokens == b.tokens:
-            return Verdict(None, 1.0)
+            return Comparison(None, 1.0)
         score = self.score(a, b, asked_vector, stored_vector)
         confidence = 1 / (1 + math.exp(-self._slope * score - self._offset))
-        return Verdict(None if score >= threshold else DOUBT, confidence)
+        return Comparison(None if score >= threshold else DOUBT, confidence)
 
     def score(self, a: Question, b: Question, u: Floats, v: Floats) -> float:
         """The same whichever way round the questions stand; larger is more alike."""

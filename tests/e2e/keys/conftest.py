@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.policy.schema import Policy
-from gateway.sidecar.need import sidecar_config
+from gateway.sidecar.requirements import sidecar_config
 from tests.e2e.keys.frame import UP, base, joined
 from tests.sidecars import SidecarProcess
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.caching.key import Partition
 from gateway.caching.semantic import Facts, Semantic
 from gateway.policy.schema import SemanticCache
-from gateway.sidecar.api import Hit, Look, SidecarBusy, SidecarDown, SidecarError, SidecarLoading
+from gateway.sidecar.api import Hit, LookupResult, SidecarBusy, SidecarDown, SidecarError, SidecarLoading
 from tests.fakes import within
 
 pytestmark = pytest.mark.anyio
@@ -22,13 +22,13 @@ class Index:
     """As much of the sidecar as caches need: a question's hit is told beforehand."""
 
     def __init__(self) -> None:
-        self.look = Look(None, "empty")
+        self.look = LookupResult(None, "empty")
         self.error: Exception | None = None
         self.seconds = 0.0
         self.asked: list[tuple[str, str, float, float]] = []
         self.told: list[Any] = []
 
-    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> Look:
+    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> LookupResult:
         await self._work()
         self.asked.append((partition, question, budget, floor))
         return self.look
@@ -53,7 +53,7 @@ def made(index: Index, **config: Any) -> Semantic:
 
 async def test_a_hit_and_what_the_receipt_is_told() -> None:
     index = Index()
-    index.look = Look(Hit(b"x", 0.98, 0.97, 12.0), "hit", 0.98)
+    index.look = LookupResult(Hit(b"x", 0.98, 0.97, 12.0), "hit", 0.98)
     facts: Facts = {}
     look = await made(index, error_budget=0.02, threshold=0.5).look_up(ASKED, facts, max_age=None)
     assert look is not None and look.hit is not None and look.hit.payload == b"x"
@@ -64,7 +64,7 @@ async def test_a_hit_and_what_the_receipt_is_told() -> None:
 @pytest.mark.parametrize(("max_age", "ttl"), [(11.0, "1h"), (None, "11s")])
 async def test_what_is_too_old(max_age: float | None, ttl: str) -> None:
     index = Index()
-    index.look = Look(Hit(b"x", 0.98, 0.97, 12.0), "hit", 0.98)
+    index.look = LookupResult(Hit(b"x", 0.98, 0.97, 12.0), "hit", 0.98)
     facts: Facts = {}
     look = await made(index, ttl=ttl).look_up(ASKED, facts, max_age=max_age)
     assert look is not None and look.hit is None

@@ -10,7 +10,7 @@ import pytest
 from gateway.cascade.complexity import Classifier
 from gateway.cascade.embedded import Embedded
 from gateway.sidecar.api import Scored, SidecarBusy
-from gateway.sidecar.client import Absent
+from gateway.sidecar.client import NoSidecar
 from gateway.types import ChatRequest
 from tests.sidecars import SidecarProcess
 
@@ -27,7 +27,7 @@ def asked(text: str) -> ChatRequest:
     return ChatRequest("m", messages=({"role": "user", "content": text},))
 
 
-class Head(Absent):
+class Head(NoSidecar):
     """Says the same of every text, or nothing."""
 
     def __init__(self, lost: float | None) -> None:
@@ -42,13 +42,13 @@ class Head(Absent):
         return [[Scored(0, len(text), {"lost": self._lost or 0.0})] for text in texts]
 
 
-class Busy(Absent):
+class Busy(NoSidecar):
     async def score(self, head: str, texts: Sequence[str]) -> list[list[Scored]]:
         raise SidecarBusy("full")
 
 
-@pytest.mark.parametrize("sidecar", [Absent(), Busy(), Head(None)], ids=["absent", "busy", "silent"])
-async def test_the_words_decide_where_the_sidecar_cannot(sidecar: Absent) -> None:
+@pytest.mark.parametrize("sidecar", [NoSidecar(), Busy(), Head(None)], ids=["absent", "busy", "silent"])
+async def test_the_words_decide_where_the_sidecar_cannot(sidecar: NoSidecar) -> None:
     words = Classifier.load()
     judge = Embedded.load(words, sidecar)
     for text in (EASY, HARD):

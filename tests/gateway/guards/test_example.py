@@ -14,7 +14,7 @@ from gateway.guards.scanners.factory import build_scanners
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import load_policy
 from gateway.policy.schema import Policy
-from gateway.sidecar.client import Absent
+from gateway.sidecar.client import NoSidecar
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks
@@ -47,7 +47,7 @@ async def echoed(rules: Policy, text: str) -> str:
             yield Chunk(0, {"content": heard[start : start + 11]})
         yield Chunk(0, {}, "stop")
 
-    guards, metrics = Guards(rules, build_scanners(rules, Absent(), {})), Metrics()
+    guards, metrics = Guards(rules, build_scanners(rules, NoSidecar(), {})), Metrics()
     flags = flags_of(metrics)
     handle = guard_input(guards, flags, metrics)(guard_output(guards, flags, metrics)(model))
     call = a_call(messages=({"role": "user", "content": text},), stream=True)

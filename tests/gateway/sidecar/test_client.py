@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gateway.findings import Finding
-from gateway.sidecar.api import Hit, Look, Scored, SidecarBusy, SidecarDown, SidecarError
-from gateway.sidecar.client import Absent, SidecarClient
+from gateway.sidecar.api import Hit, LookupResult, Scored, SidecarBusy, SidecarDown, SidecarError
+from gateway.sidecar.client import NoSidecar, SidecarClient
 from gateway.sidecar.protocol import encode
 from gateway.sidecar.server import Answer, serve
 
@@ -99,7 +99,7 @@ async def test_what_is_asked_arrives_and_so_do_the_answers(client: SidecarClient
     found = await client.entities(["x", "y"], language="en", entities=["PERSON"])
     assert found == [[Finding("PERSON", 1, 3, 0.5)], []]
     look = await client.look_up("p", "q", budget=0.05, floor=0.1)
-    assert look == Look(Hit(b"payload", 0.9, 0.8, 7.0), "hit", 0.9)
+    assert look == LookupResult(Hit(b"payload", 0.9, 0.8, 7.0), "hit", 0.9)
     await client.remember("p", "q", b"\xff" * 9, key="k", ttl=1.5)
     await client.forget("p", "k")
     assert await client.status() == {"models": {}}
@@ -113,7 +113,7 @@ async def test_what_is_asked_arrives_and_so_do_the_answers(client: SidecarClient
 
 async def test_a_look_without_a_hit(client: SidecarClient, script: Script) -> None:
     script.answers["look_up"] = ({"hit": None, "reason": "number", "similarity": 0.97}, b"")
-    assert await client.look_up("p", "q", budget=0.05, floor=0) == Look(None, "number", 0.97)
+    assert await client.look_up("p", "q", budget=0.05, floor=0) == LookupResult(None, "number", 0.97)
 
 
 async def test_answers_may_overtake_each_other(client: SidecarClient, script: Script) -> None:
@@ -231,7 +231,7 @@ async def test_the_socket_is_this_users_alone(path: Path, script: Script) -> Non
 
 async def test_without_a_sidecar_all_say_what_to_do() -> None:
     with pytest.raises(SidecarDown, match="tollgate serve"):
-        await Absent().embed(["x"])
+        await NoSidecar().embed(["x"])
     with pytest.raises(SidecarDown, match="tollgate serve"):
-        await Absent().status()
-    await Absent().aclose()
+        await NoSidecar().status()
+    await NoSidecar().aclose()

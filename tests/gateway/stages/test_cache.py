@@ -16,7 +16,7 @@ from gateway.metering.bill import Bill
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy, Timeouts
 from gateway.quota.quotas import Quotas
-from gateway.sidecar.api import Hit, Look, SidecarDown
+from gateway.sidecar.api import Hit, LookupResult, SidecarDown
 from gateway.stages.cache import cache
 from gateway.stages.quota import quota
 from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, UpstreamUsage, Usage
@@ -78,13 +78,13 @@ class Sidecar:
         self.down = False
         self.reason = "hit"
 
-    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> Look:
+    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> LookupResult:
         if self.down:
             raise SidecarDown("gone")
         found = list(self.entries.get(partition, {}).values())
         if not found:
-            return Look(None, "empty")
-        return Look(Hit(found[-1], 0.97, 0.99, 1.0), self.reason, 0.97)
+            return LookupResult(None, "empty")
+        return LookupResult(Hit(found[-1], 0.97, 0.99, 1.0), self.reason, 0.97)
 
     async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
         self.entries.setdefault(partition, {})[key] = payload

@@ -22,7 +22,7 @@ from gateway.guards.actions.screening import Screening
 from gateway.guards.scanners.factory import build_scanners
 from gateway.observe.metrics import Metrics
 from gateway.regex.linear import are_linear, steps
-from gateway.sidecar.client import Absent
+from gateway.sidecar.client import NoSidecar
 from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks, Principal
 from tests.fakes import a_call, policy
@@ -57,7 +57,7 @@ async def pool() -> AsyncIterator[ProcessPool]:
 def guards(pool: ProcessPool | None, **configs: dict[str, Any]) -> Guards:
     rules = policy(guards={name: {"timeout": LONG, **config} for name, config in configs.items()})
     offloads = {name: Offload(config, pool) for name, config in rules.guards.items()} if pool else {}
-    return Guards(rules, build_scanners(rules, Absent(), {}), offloads)
+    return Guards(rules, build_scanners(rules, NoSidecar(), {}), offloads)
 
 
 def said(text: str, tenant: str = "acme") -> Call:

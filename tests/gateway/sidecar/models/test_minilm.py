@@ -11,7 +11,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from gateway.sidecar.models import minilm
-from gateway.sidecar.models.embedder import BuiltIn, Foreign, builtin_folder
+from gateway.sidecar.models.embedder import BuiltInEmbedder, SentenceTransformerEmbedder, builtin_folder
 from gateway.sidecar.models.minilm import MiniLM
 
 TEXTS = [
@@ -79,7 +79,7 @@ def test_where_int8_is_not_to_be_had_it_does_without(monkeypatch: pytest.MonkeyP
 
 
 def test_a_foreign_embedder_gives_sentences_and_nothing_for_heads() -> None:
-    ours, foreign = BuiltIn(), Foreign(str(builtin_folder()))
+    ours, foreign = BuiltInEmbedder(), SentenceTransformerEmbedder(str(builtin_folder()))
     one, other = (
         np.frombuffer(embedder.sentence(embedder.encode([TEXTS[0]])[0]), "<f4")
         for embedder in (ours, foreign)

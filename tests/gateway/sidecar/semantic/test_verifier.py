@@ -24,8 +24,8 @@ def test_a_larger_budget_asks_for_less(verifier: Verifier) -> None:
 
 def test_rules_refuse_whatever_the_vectors_say(verifier: Verifier) -> None:
     same = np.ones(384, dtype=np.float32) / math.sqrt(384)
-    verdict = verifier.judge("What is 2 + 3?", "What is 2 + 4?", same, same, threshold=-math.inf)
-    assert verdict == ("number", 0.0)
+    comparison = verifier.judge("What is 2 + 3?", "What is 2 + 4?", same, same, threshold=-math.inf)
+    assert comparison == ("number", 0.0)
 
 
 def test_doubt_is_a_reason(verifier: Verifier) -> None:

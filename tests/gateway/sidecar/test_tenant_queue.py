@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sidecar.api import ACCOUNT, SidecarBusy
+from gateway.sidecar.api import TENANT, SidecarBusy
 from gateway.sidecar.batcher import Batcher
-from gateway.sidecar.fair_line import FairLine
-from gateway.sidecar.lane import Lane
+from gateway.sidecar.fair_thread import FairThread
+from gateway.sidecar.tenant_queue import TenantQueue
 
 
 def test_costs_are_shared_evenly_while_both_wait() -> None:
-    line: FairLine[str] = FairLine()
+    line: TenantQueue[str] = TenantQueue()
     for number in range(20):
         line.push("a", f"a{number}", 10)
     for number in range(20):
@@ -31,7 +31,7 @@ def test_costs_are_shared_evenly_while_both_wait() -> None:
 
 
 def test_who_comes_new_need_not_wait_for_a_long_line() -> None:
-    line: FairLine[str] = FairLine()
+    line: TenantQueue[str] = TenantQueue()
     for number in range(100):
         line.push("a", f"a{number}", 5)
     for _ in range(10):
@@ -44,7 +44,7 @@ def test_who_comes_new_need_not_wait_for_a_long_line() -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.sampled_from(["push", "pop", "out"])))
 )
 def test_nobody_is_lost(steps: list[tuple[str, int, str]]) -> None:
-    line: FairLine[int] = FairLine()
+    line: TenantQueue[int] = TenantQueue()
     waiting: dict[int, str] = {}
     for number, (tenant, cost, what) in enumerate(steps):
         if what == "push":
@@ -75,8 +75,8 @@ class Model:
         return [text.upper() for text in texts]
 
 
-async def asked(batcher: Batcher[str], account: str, *texts: str) -> list[str]:
-    ACCOUNT.set(account)
+async def asked(batcher: Batcher[str], tenant: str, *texts: str) -> list[str]:
+    TENANT.set(tenant)
     return await batcher.get(texts)
 
 
@@ -127,14 +127,14 @@ async def test_a_full_queue_has_room_for_those_who_have_less_in_it() -> None:
 
 @pytest.mark.anyio
 async def test_a_lane_serves_tenants_in_turn() -> None:
-    lane, gate, order = Lane("test", 100), threading.Event(), list[str]()
+    lane, gate, order = FairThread("test", 100), threading.Event(), list[str]()
 
     def work(name: str) -> None:
         order.append(name)
         gate.wait(60)
 
-    async def run(account: str, name: str) -> None:
-        ACCOUNT.set(account)
+    async def run(tenant: str, name: str) -> None:
+        TENANT.set(tenant)
         await lane.run(1, work, name)
 
     tasks = [asyncio.create_task(run("a", f"a{n}")) for n in range(9)]
@@ -153,10 +153,10 @@ async def test_a_lane_serves_tenants_in_turn() -> None:
 
 @pytest.mark.anyio
 async def test_a_lane_is_bounded_for_whoever_has_most_in_it() -> None:
-    lane, gate = Lane("test", 4), threading.Event()
+    lane, gate = FairThread("test", 4), threading.Event()
 
-    async def run(account: str) -> str:
-        ACCOUNT.set(account)
+    async def run(tenant: str) -> str:
+        TENANT.set(tenant)
         return await lane.run(1, lambda: str(gate.wait(60)))
 
     flood = [asyncio.create_task(run("a")) for _ in range(6)]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from redis.asyncio.client import Pipeline
 
-from gateway.sidecar.models.entries import Entry
+from gateway.sidecar.semantic.entries import IndexEntry
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.store import StoreDown
 
@@ -34,7 +34,7 @@ _PARTITIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class Removal:
     """A key that some replica forgot."""
 
     key: str
@@ -46,7 +46,7 @@ class _Position:
     read: float = float("-inf")
 
 
-class Shared:
+class SharedIndex:
     """``url`` as for the gateway's store. Never raises: without Redis there is nothing new."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Shared:
         self._positions: OrderedDict[str, _Position] = OrderedDict()
         self._link = RedisLink(url, "semantic cache")
 
-    async def news(self, partition: str) -> Sequence[Entry | Forgotten]:
+    async def news(self, partition: str) -> Sequence[IndexEntry | Removal]:
         """What was added to or forgotten of a partition since it was last read, but for this replica's own entries."""
         position = self._positions.setdefault(partition, _Position())
         self._positions.move_to_end(partition)
@@ -83,7 +83,7 @@ class Shared:
         parsed = (self._parse(partition, *message) for message in messages)
         return [item for item in parsed if item is not None]
 
-    async def tell(self, entry: Entry) -> None:
+    async def tell(self, entry: IndexEntry) -> None:
         """Let the other replicas have an entry."""
         name = self._name(entry.partition)
         milliseconds = max(1, round((entry.expires - self._clock()) * 1000))
@@ -128,15 +128,15 @@ class Shared:
 
     def _parse(
         self, partition: str, message: bytes, fields: Mapping[bytes, bytes]
-    ) -> Entry | Forgotten | None:
+    ) -> IndexEntry | Removal | None:
         """None for this replica's own entries, and for what another version wrote."""
         try:
             if b"forget" in fields:  # its own too: it may have read the entry only now
-                return Forgotten(fields[b"forget"].decode())
+                return Removal(fields[b"forget"].decode())
             if fields[b"origin"] == self._origin:
                 return None
             vector = np.frombuffer(fields[b"vector"], dtype="<f2").astype(np.float32)
-            return Entry(
+            return IndexEntry(
                 partition,
                 fields[b"question"].decode(errors="surrogatepass"),
                 vector / max(float(np.linalg.norm(vector)), 1e-6),

@@ -10,17 +10,17 @@ import pytest
 
 pytest.importorskip("faiss")
 
-from gateway.sidecar.models.index import Index
-from gateway.sidecar.models.shared_index import TIMEOUT, Shared
+from gateway.sidecar.semantic.index import SemanticIndex
+from gateway.sidecar.semantic.shared_index import TIMEOUT, SharedIndex
 from gateway.sidecar.semantic.verifier import Verifier
 from tests.conftest import RedisServer
 from tests.fakes import within
-from tests.gateway.sidecar.models.test_index import MIB, Clock, embed
+from tests.gateway.sidecar.semantic.test_index import MIB, Clock, embed
 
 pytestmark = pytest.mark.anyio
 
 TIDES = "How do tides work?"
-Replica = Callable[[], Index]
+Replica = Callable[[], SemanticIndex]
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,13 @@ def clock() -> Clock:
 async def replica(
     own_redis: RedisServer, verifier: Verifier, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Replica]:
-    monkeypatch.setattr("gateway.sidecar.models.shared_index.SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("gateway.sidecar.semantic.shared_index.SECONDS_BETWEEN", 0.0)
     # A busy machine must not turn a good test red: only the test of the bound keeps to it.
-    monkeypatch.setattr("gateway.sidecar.models.shared_index.TIMEOUT", 2.0)
-    made: list[Index] = []
+    monkeypatch.setattr("gateway.sidecar.semantic.shared_index.TIMEOUT", 2.0)
+    made: list[SemanticIndex] = []
 
-    def make() -> Index:
-        made.append(Index(embed, own_redis.url, MIB, 1000, verifier=verifier, clock=clock))
+    def make() -> SemanticIndex:
+        made.append(SemanticIndex(embed, own_redis.url, MIB, 1000, verifier=verifier, clock=clock))
         return made[-1]
 
     yield make
@@ -53,7 +53,7 @@ async def replica(
         await index.aclose()
 
 
-async def served(index: Index, partition: str = "p", question: str = TIDES) -> bytes | None:
+async def served(index: SemanticIndex, partition: str = "p", question: str = TIDES) -> bytes | None:
     hit = (await index.look_up(partition, question, budget=0.05)).hit
     return None if hit is None else hit.payload
 
@@ -128,7 +128,7 @@ async def test_without_redis_what_is_known_serves_and_it_comes_back(
 
 async def test_a_redis_that_hangs_costs_little(own_redis: RedisServer, clock: Clock) -> None:
     assert own_redis.process is not None
-    shared = Shared(own_redis.url, max_entries=10, clock=clock)
+    shared = SharedIndex(own_redis.url, max_entries=10, clock=clock)
     own_redis.process.send_signal(19)  # SIGSTOP: it listens and says nothing
     try:
         async with within(TIMEOUT + 0.25):

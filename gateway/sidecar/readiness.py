@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.policy.schema import Policy
 from gateway.sidecar.api import Sidecar, SidecarError
-from gateway.sidecar.need import models_of
+from gateway.sidecar.requirements import models_of
 
 _PATIENCE = 2.0
 """Seconds: it is asked for its state, which waits for no model."""

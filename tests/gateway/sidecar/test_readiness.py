@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gateway.sidecar.api import SidecarDown, SidecarError
-from gateway.sidecar.client import Absent
-from gateway.sidecar.proof import unready
+from gateway.sidecar.client import NoSidecar
+from gateway.sidecar.readiness import unready
 from tests.fakes import policy
 
 pytestmark = pytest.mark.anyio
 
 
-class Told(Absent):
+class Told(NoSidecar):
     """A sidecar that tells of its models, or fails, or says nothing."""
 
     def __init__(self, models: Mapping[str, str] | SidecarError | None) -> None:
@@ -61,7 +61,7 @@ async def test_a_guard_of_one_tenant_is_waited_for() -> None:
 
 
 async def test_silence_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.sidecar.proof._PATIENCE", 0.05)
+    monkeypatch.setattr("gateway.sidecar.readiness._PATIENCE", 0.05)
     verdicts = unready(policy(guards={"injection": {"action": "block"}}), Told(None))
     assert verdicts is not None
     assert await verdicts() == {"injection": "the sidecar does not answer within 0.05 s"}

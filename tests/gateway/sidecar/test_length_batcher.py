@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gateway.sidecar.api import ACCOUNT, SidecarBusy, SidecarError
+from gateway.sidecar.api import TENANT, SidecarBusy, SidecarError
 from gateway.sidecar.batcher import A_TEXT, Batcher
-from gateway.sidecar.by_length import SHORT, ByLength
+from gateway.sidecar.length_batcher import SHORT, LengthBatcher
 
 pytestmark = pytest.mark.anyio
 
@@ -43,10 +43,10 @@ def model() -> Model:
 
 
 @pytest.fixture
-async def batcher(model: Model) -> AsyncIterator[ByLength[int]]:
+async def batcher(model: Model) -> AsyncIterator[LengthBatcher[int]]:
     with ThreadPoolExecutor(1) as short, ThreadPoolExecutor(1) as long:
         each = (Batcher(model, thread, max_batch=16, max_queue=20) for thread in (short, long))
-        batcher = ByLength(*each)
+        batcher = LengthBatcher(*each)
         yield batcher
         model.gate.set()
         await batcher.aclose()
@@ -58,12 +58,12 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def asked(batcher: ByLength[int], account: str, *texts: str) -> list[int]:
-    ACCOUNT.set(account)
+async def asked(batcher: LengthBatcher[int], tenant: str, *texts: str) -> list[int]:
+    TENANT.set(tenant)
     return await batcher.get(texts)
 
 
-async def test_a_short_text_does_not_wait_for_a_long_one(model: Model, batcher: ByLength[int]) -> None:
+async def test_a_short_text_does_not_wait_for_a_long_one(model: Model, batcher: LengthBatcher[int]) -> None:
     long = asyncio.create_task(asked(batcher, "mallory", LONG))
     await until(lambda: model.batches)
     assert await asked(batcher, "alice", "short") == [5]
@@ -73,7 +73,9 @@ async def test_a_short_text_does_not_wait_for_a_long_one(model: Model, batcher: 
     assert await long == [SHORT + 1]
 
 
-async def test_texts_of_both_kinds_are_answered_in_their_order(model: Model, batcher: ByLength[int]) -> None:
+async def test_texts_of_both_kinds_are_answered_in_their_order(
+    model: Model, batcher: LengthBatcher[int]
+) -> None:
     model.gate.set()
     texts = ["a", LONG, "bb", LONG + "y", "ccc", LONG]
     assert await batcher.get(texts) == [len(text) for text in texts]
@@ -83,7 +85,7 @@ async def test_texts_of_both_kinds_are_answered_in_their_order(model: Model, bat
         assert len({len(text) > SHORT for text in batch}) == 1, "long and short are never computed together"
 
 
-async def test_what_fails_of_either_kind_is_told(model: Model, batcher: ByLength[int]) -> None:
+async def test_what_fails_of_either_kind_is_told(model: Model, batcher: LengthBatcher[int]) -> None:
     model.failing = True
     model.gate.set()
     with pytest.raises(SidecarError):
@@ -94,7 +96,7 @@ async def test_what_fails_of_either_kind_is_told(model: Model, batcher: ByLength
     await until(lambda: not len(batcher))
 
 
-async def test_who_leaves_waits_for_neither(model: Model, batcher: ByLength[int]) -> None:
+async def test_who_leaves_waits_for_neither(model: Model, batcher: LengthBatcher[int]) -> None:
     first = asyncio.create_task(batcher.get([LONG]))
     await until(lambda: model.batches)
     leaving = asyncio.create_task(batcher.get(["a", LONG + "1", LONG + "2"]))
@@ -106,7 +108,7 @@ async def test_who_leaves_waits_for_neither(model: Model, batcher: ByLength[int]
     assert [batch for batch in model.batches if LONG + "1" in batch] == []
 
 
-async def test_windows_of_long_texts_take_turns_one_by_one(model: Model, batcher: ByLength[int]) -> None:
+async def test_windows_of_long_texts_take_turns_one_by_one(model: Model, batcher: LengthBatcher[int]) -> None:
     """Whoever comes with a long text waits for two windows of another's at most, however many there are."""
     flood = [asyncio.create_task(asked(batcher, "mallory", f"{number:>{WINDOW}}")) for number in range(16)]
     await until(lambda: len(batcher) == 15)
@@ -119,7 +121,7 @@ async def test_windows_of_long_texts_take_turns_one_by_one(model: Model, batcher
     await asyncio.gather(*flood)
 
 
-async def test_tiny_texts_cost_more_than_their_characters(model: Model, batcher: ByLength[int]) -> None:
+async def test_tiny_texts_cost_more_than_their_characters(model: Model, batcher: LengthBatcher[int]) -> None:
     """Sixteen of one character are as much work as a window of a thousand."""
     await batcher.get([str(number) for number in range(10, 26)])
     assert max(map(len, model.batches)) == 1024 // (A_TEXT + 2)

@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Line(Generic[T]):
+class _Tenant(Generic[T]):
     start: float
     waiting: OrderedDict[T, int] = field(default_factory=OrderedDict)
     """What waits, and its cost."""
 
 
-class FairLine(Generic[T]):
+class TenantQueue(Generic[T]):
     """Items are hashable, and of one tenant each."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line[T]] = {}
+        self._lines: dict[str, _Tenant[T]] = {}
         self._virtual = 0.0
         self._length = 0
 
@@ -39,7 +39,7 @@ class FairLine(Generic[T]):
     def push(self, tenant: str, item: T, cost: int) -> None:
         line = self._lines.get(tenant)
         if line is None:
-            line = self._lines[tenant] = _Line(self._virtual)
+            line = self._lines[tenant] = _Tenant(self._virtual)
         line.waiting[item] = max(1, cost)
         self._length += 1
 

@@ -17,7 +17,7 @@ _OVERHEAD = 512
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class IndexEntry:
     partition: str
     question: str
     vector: Floats
@@ -36,16 +36,16 @@ class Entry:
         return len(self.payload) + 2 * self.vector.nbytes + texts + _OVERHEAD
 
 
-class Partition:
+class IndexPartition:
     """Entries in rows of one matrix; a removed row is filled with the last, so that rows stay dense."""
 
     def __init__(self, width: int) -> None:
-        self.entries: list[Entry] = []
-        self.by_question: dict[str, Entry] = {}
-        self.by_key: dict[str, set[Entry]] = {}
+        self.entries: list[IndexEntry] = []
+        self.by_question: dict[str, IndexEntry] = {}
+        self.by_key: dict[str, set[IndexEntry]] = {}
         self._vectors = np.zeros((4, width), dtype=np.float32)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: IndexEntry) -> None:
         entry.row = len(self.entries)
         if entry.row == len(self._vectors):
             self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
@@ -54,7 +54,7 @@ class Partition:
         self.by_question[entry.question] = entry
         self.by_key.setdefault(entry.key, set()).add(entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: IndexEntry) -> None:
         last = self.entries.pop()
         if last is not entry:
             self.entries[entry.row] = last
@@ -67,38 +67,38 @@ class Partition:
         if not named:
             del self.by_key[entry.key]
 
-    def nearest(self, vector: Floats, count: int) -> list[tuple[float, Entry]]:
+    def nearest(self, vector: Floats, count: int) -> list[tuple[float, IndexEntry]]:
         """By inner product, the nearest first."""
         filled = self._vectors[: len(self.entries)]
         found = faiss.knn(vector[None], filled, min(count, len(filled)), metric=faiss.METRIC_INNER_PRODUCT)
         return [(float(near), self.entries[row]) for near, row in zip(found[0][0], found[1][0], strict=True)]
 
 
-class Entries:
+class IndexEntries:
     """All partitions, with one bound: what was not asked for the longest goes first. For one thread."""
 
     def __init__(self, max_bytes: int, max_entries: int) -> None:
         self.size = 0
         self._max_bytes, self._max_entries = max_bytes, max_entries
-        self._partitions: dict[str, Partition] = {}
-        self._by_use: OrderedDict[Entry, None] = OrderedDict()
-        self._expiries: list[tuple[float, int, Entry]] = []
+        self._partitions: dict[str, IndexPartition] = {}
+        self._by_use: OrderedDict[IndexEntry, None] = OrderedDict()
+        self._expiries: list[tuple[float, int, IndexEntry]] = []
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._by_use)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[IndexEntry]:
         return iter(self._by_use)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: IndexEntry) -> None:
         """In place of one with the same question. An entry larger than all that may be kept is not kept."""
         partition = self._partitions.get(entry.partition)
         if partition is not None and (old := partition.by_question.get(entry.question)) is not None:
             self.remove(old)
         if entry.size > self._max_bytes:
             return
-        self._partitions.setdefault(entry.partition, Partition(len(entry.vector))).add(entry)
+        self._partitions.setdefault(entry.partition, IndexPartition(len(entry.vector))).add(entry)
         self._by_use[entry] = None
         self.size += entry.size
         self._count += 1
@@ -109,7 +109,7 @@ class Entries:
             self._expiries = [item for item in self._expiries if item[2] in self._by_use]
             heapq.heapify(self._expiries)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: IndexEntry) -> None:
         if entry not in self._by_use:
             return
         del self._by_use[entry]
@@ -119,7 +119,7 @@ class Entries:
         if not partition.entries:
             del self._partitions[entry.partition]
 
-    def used(self, entry: Entry) -> None:
+    def used(self, entry: IndexEntry) -> None:
         self._by_use.move_to_end(entry)
 
     def expire(self, now: float) -> None:
@@ -127,10 +127,10 @@ class Entries:
         while self._expiries and self._expiries[0][0] <= now:
             self.remove(heapq.heappop(self._expiries)[2])
 
-    def named(self, partition: str, key: str) -> list[Entry]:
+    def named(self, partition: str, key: str) -> list[IndexEntry]:
         found = self._partitions.get(partition)
         return [] if found is None else list(found.by_key.get(key, ()))
 
-    def nearest(self, partition: str, vector: Floats, count: int) -> list[tuple[float, Entry]]:
+    def nearest(self, partition: str, vector: Floats, count: int) -> list[tuple[float, IndexEntry]]:
         found = self._partitions.get(partition)
         return [] if found is None else found.nearest(vector, count)

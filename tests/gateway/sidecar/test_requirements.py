@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.policy.schema import Policy
-from gateway.sidecar.need import needs_sidecar, sidecar_config
+from gateway.sidecar.requirements import needs_sidecar, sidecar_config
 
 SOCKET = Path("/run/s")
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from gateway.sidecar.api import Hit, Look
-from gateway.sidecar.models.entries import Entries, Entry
-from gateway.sidecar.models.shared_index import Forgotten, Shared
+from gateway.sidecar.api import Hit, LookupResult
 from gateway.sidecar.semantic.alignment import Floats
+from gateway.sidecar.semantic.entries import IndexEntries, IndexEntry
+from gateway.sidecar.semantic.shared_index import Removal, SharedIndex
 from gateway.sidecar.semantic.verifier import Verifier
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ LEAST_SIMILAR = 0.6
 """Below it nothing was ever served: the verifier is spared."""
 
 
-class Index:
+class SemanticIndex:
     """``redis``: the URL of a server over which replicas share entries, and from which a restart has them back.
 
     ``clock`` gives seconds since the epoch, as replicas compare what they say.
@@ -44,10 +44,10 @@ class Index:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._embed = embed
-        self._entries = Entries(max_bytes, max_entries)
+        self._entries = IndexEntries(max_bytes, max_entries)
         self._verifier = verifier or Verifier.load()
         self._clock = clock
-        self._shared = Shared(redis, max_entries=max_entries, clock=clock) if redis else None
+        self._shared = SharedIndex(redis, max_entries=max_entries, clock=clock) if redis else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
         """All that touches the entries runs on it, in order."""
 
@@ -59,7 +59,9 @@ class Index:
         """Bytes."""
         return self._entries.size
 
-    async def look_up(self, partition: str, question: str, *, budget: float, floor: float = 0.0) -> Look:
+    async def look_up(
+        self, partition: str, question: str, *, budget: float, floor: float = 0.0
+    ) -> LookupResult:
         """Raises what ``embed`` raises. ``floor``: questions less alike (cosine) are never considered."""
         vector = await self._vector(question)
         news = await self._shared.news(partition) if self._shared is not None else ()
@@ -69,7 +71,7 @@ class Index:
         """Raises what ``embed`` raises. ``ttl`` in seconds."""
         vector = await self._vector(question)
         now = self._clock()
-        entry = Entry(partition, question, vector, payload, key, now, now + ttl)
+        entry = IndexEntry(partition, question, vector, payload, key, now, now + ttl)
         await self._run(self._remember, entry)
         if self._shared is not None:
             await self._shared.tell(entry)
@@ -97,12 +99,12 @@ class Index:
             asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         )
 
-    def _remember(self, entry: Entry) -> None:
+    def _remember(self, entry: IndexEntry) -> None:
         self._entries.expire(self._clock())
         if entry.expires > self._clock():
             self._entries.add(entry)
 
-    def _forget(self, partition: str, key: str) -> list[Entry]:
+    def _forget(self, partition: str, key: str) -> list[IndexEntry]:
         named = self._entries.named(partition, key)
         for entry in named:
             self._entries.remove(entry)
@@ -115,10 +117,10 @@ class Index:
         vector: Floats,
         budget: float,
         floor: float,
-        news: Sequence[Entry | Forgotten],
-    ) -> Look:
+        news: Sequence[IndexEntry | Removal],
+    ) -> LookupResult:
         for item in news:
-            if isinstance(item, Forgotten):
+            if isinstance(item, Removal):
                 self._forget(partition, item.key)
             else:
                 self._remember(item)
@@ -126,26 +128,28 @@ class Index:
         self._entries.expire(now)
         near = self._entries.nearest(partition, vector, CANDIDATES)
         if not near:
-            return Look(None, "empty")
+            return LookupResult(None, "empty")
         nearest = near[0][0]
         near = [found for found in near if found[0] + ROUNDING >= max(floor, LEAST_SIMILAR)]
         if not near:
-            return Look(None, "unlike", nearest)
+            return LookupResult(None, "unlike", nearest)
         threshold = self._verifier.threshold(budget)
-        best: tuple[float, float, Entry] | None = None
+        best: tuple[float, float, IndexEntry] | None = None
         first_reason = None
         for similarity, entry in near:
-            verdict = self._verifier.judge(
+            comparison = self._verifier.judge(
                 question, entry.question, vector, entry.vector, threshold=threshold
             )
-            if verdict.reason is not None:
-                first_reason = first_reason or verdict.reason
-            elif best is None or verdict.confidence > best[0]:
-                best = (verdict.confidence, similarity, entry)
-                if verdict.confidence == 1.0:
+            if comparison.reason is not None:
+                first_reason = first_reason or comparison.reason
+            elif best is None or comparison.confidence > best[0]:
+                best = (comparison.confidence, similarity, entry)
+                if comparison.confidence == 1.0:
                     break
         if best is None:
-            return Look(None, first_reason or "unlike", nearest)
+            return LookupResult(None, first_reason or "unlike", nearest)
         confidence, similarity, entry = best
         self._entries.used(entry)
-        return Look(Hit(entry.payload, similarity, confidence, max(0.0, now - entry.stored)), "hit", nearest)
+        return LookupResult(
+            Hit(entry.payload, similarity, confidence, max(0.0, now - entry.stored)), "hit", nearest
+        )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("faiss")
 
-from gateway.sidecar.models.entries import Entries, Entry
-from gateway.sidecar.models.index import Index
+from gateway.sidecar.semantic.entries import IndexEntries, IndexEntry
+from gateway.sidecar.semantic.index import SemanticIndex
 from gateway.sidecar.semantic.verifier import Verifier
 from tests.examples import examples
 
@@ -55,11 +55,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def index(verifier: Verifier, clock: Clock) -> Index:
-    return Index(embed, None, MIB, 1000, verifier=verifier, clock=clock)
+def index(verifier: Verifier, clock: Clock) -> SemanticIndex:
+    return SemanticIndex(embed, None, MIB, 1000, verifier=verifier, clock=clock)
 
 
-async def test_the_same_question_hits(index: Index, clock: Clock) -> None:
+async def test_the_same_question_hits(index: SemanticIndex, clock: Clock) -> None:
     await index.remember("p", "How do tides work?", b"the moon", key="k", ttl=60)
     clock.now += 5
     look = await index.look_up("p", "How do tides work?", budget=0.05)
@@ -77,7 +77,7 @@ async def test_a_threshold_of_one_means_the_same_question(verifier: Verifier) ->
         drawn = (np.random.default_rng(len(text)).normal(size=WIDTH).astype("<f4") for text in texts)
         return [(one / np.linalg.norm(one)).astype("<f4").tobytes() for one in drawn]
 
-    index = Index(scattered, None, MIB, 1000, verifier=verifier)
+    index = SemanticIndex(scattered, None, MIB, 1000, verifier=verifier)
     questions = ["How do tides work" + "?" * count for count in range(16)]
     for question in questions:
         await index.remember(question, question, b"the moon", key="k", ttl=60)
@@ -86,12 +86,12 @@ async def test_a_threshold_of_one_means_the_same_question(verifier: Verifier) ->
     assert min(look.similarity or 0.0 for look in looks) < 1
 
 
-async def test_case_and_punctuation_do_not_matter(index: Index) -> None:
+async def test_case_and_punctuation_do_not_matter(index: SemanticIndex) -> None:
     await index.remember("p", "How do tides work?", b"the moon", key="k", ttl=60)
     assert (await index.look_up("p", "how do tides work", budget=0.05)).hit is not None
 
 
-async def test_what_is_missing_has_its_reason(index: Index) -> None:
+async def test_what_is_missing_has_its_reason(index: SemanticIndex) -> None:
     assert (await index.look_up("p", "What is 2 plus 3?", budget=0.05)).reason == "empty"
     await index.remember("p", "What is 2 plus 3?", b"5", key="k", ttl=60)
     refused = await index.look_up("p", "What is 2 plus 4?", budget=0.05)
@@ -102,18 +102,18 @@ async def test_what_is_missing_has_its_reason(index: Index) -> None:
     ).reason == "unlike"
 
 
-async def test_the_floor_holds(index: Index) -> None:
+async def test_the_floor_holds(index: SemanticIndex) -> None:
     await index.remember("p", "How do tides work?", b"the moon", key="k", ttl=60)
     assert (await index.look_up("p", "how do the tides work", budget=0.3, floor=0.999)).reason == "unlike"
 
 
-async def test_a_budget_of_nothing_serves_only_the_same(index: Index) -> None:
+async def test_a_budget_of_nothing_serves_only_the_same(index: SemanticIndex) -> None:
     await index.remember("p", "How can I learn to swim?", b"practice", key="k", ttl=60)
     assert (await index.look_up("p", "How do I learn to swim?", budget=0.0)).reason == "doubt"
     assert (await index.look_up("p", "How can I learn to swim?", budget=0.0)).hit is not None
 
 
-async def test_a_restated_question_replaces_its_entry(index: Index) -> None:
+async def test_a_restated_question_replaces_its_entry(index: SemanticIndex) -> None:
     for payload in (b"old", b"new"):
         await index.remember("p", "How do tides work?", payload, key=payload.decode(), ttl=60)
     look = await index.look_up("p", "How do tides work?", budget=0.05)
@@ -123,7 +123,7 @@ async def test_a_restated_question_replaces_its_entry(index: Index) -> None:
     assert len(index) == 1
 
 
-async def test_forgotten_entries_are_gone(index: Index) -> None:
+async def test_forgotten_entries_are_gone(index: SemanticIndex) -> None:
     await index.remember("p", "How do tides work?", b"the moon", key="k", ttl=60)
     await index.remember("q", "How do tides work?", b"the sun", key="k", ttl=60)
     await index.forget("p", "k")
@@ -133,7 +133,7 @@ async def test_forgotten_entries_are_gone(index: Index) -> None:
     assert (len(index), index.size) == (0, 0)
 
 
-async def test_expired_entries_are_gone(index: Index, clock: Clock) -> None:
+async def test_expired_entries_are_gone(index: SemanticIndex, clock: Clock) -> None:
     await index.remember("p", "How do tides work?", b"the moon", key="k", ttl=60)
     clock.now += 61
     assert (await index.look_up("p", "How do tides work?", budget=0.05)).reason == "empty"
@@ -141,7 +141,7 @@ async def test_expired_entries_are_gone(index: Index, clock: Clock) -> None:
 
 
 async def test_what_was_not_used_goes_first(verifier: Verifier, clock: Clock) -> None:
-    index = Index(embed, None, MIB, 2, verifier=verifier, clock=clock)
+    index = SemanticIndex(embed, None, MIB, 2, verifier=verifier, clock=clock)
     for question in ("How do tides work?", "Why is snow white?"):
         await index.remember("p", question, b"x", key=question, ttl=60)
     await index.look_up("p", "How do tides work?", budget=0.05)
@@ -151,7 +151,7 @@ async def test_what_was_not_used_goes_first(verifier: Verifier, clock: Clock) ->
 
 
 async def test_bytes_are_bounded_and_what_is_too_large_is_not_kept(verifier: Verifier, clock: Clock) -> None:
-    index = Index(embed, None, 20_000, 1000, verifier=verifier, clock=clock)
+    index = SemanticIndex(embed, None, 20_000, 1000, verifier=verifier, clock=clock)
     await index.remember("p", "How do tides work?", b"x" * 30_000, key="k", ttl=60)
     assert len(index) == 0
     for number in range(20):
@@ -174,12 +174,12 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 @settings(max_examples=examples(60))
 def test_entries_are_those_that_were_added_and_not_removed(actions: list[tuple[str, str, int, int]]) -> None:
-    entries, model, now = Entries(MIB, 1000), {}, 0.0
+    entries, model, now = IndexEntries(MIB, 1000), {}, 0.0
     for action, partition, number, seconds in actions:
         question = f"question {number}"
         if action == "add":
             entries.add(
-                Entry(partition, question, vector(question), b"x", f"k{number % 3}", now, now + seconds)
+                IndexEntry(partition, question, vector(question), b"x", f"k{number % 3}", now, now + seconds)
             )
             model[partition, question] = (f"k{number % 3}", now + seconds)
         elif action == "forget":

@@ -19,7 +19,7 @@ SHORT = 512
 """Characters of a text that counts as short: half of what the shipped embedder reads at once."""
 
 
-class ByLength(Generic[V]):
+class LengthBatcher(Generic[V]):
     """Two batchers that compute the same, each in an executor of its own."""
 
     def __init__(self, short: Batcher[V], long: Batcher[V]) -> None:
