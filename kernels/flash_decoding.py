@@ -1,16 +1,17 @@
 """Split-KV flash decoding: ``paged_decode`` in Triton. Formula and shapes are in paged_decode.py.
 
 The algorithm is Flash-Decoding (Dao et al., 2023, https://pytorch.org/blog/flash-decoding) over paged blocks.
-Position ``a`` is in split ``a // SPLIT``, whatever the batch, so that a row's result depends on its sequence alone. Of
-split j a program keeps, for all heads and new tokens that read the same keys,
+Position ``a`` belongs to split ``a // SPLIT`` whatever the batch, so that a row's result depends on its sequence alone.
+For split j a program computes, for all heads and new tokens that read the same keys,
 
     m[j] = max(x),   l[j] = Σ 2^(x - m[j]),   o[j] = Σ 2^(x - m[j]) V      over scores x = log2(e) * cap(scale * q · K)
     out  = Σ 2^(m[j] - max(m)) o[j] / Σ 2^(m[j] - max(m)) l[j]             in a second kernel
 
-As many programs as the chip holds at a time walk over the items of work (split, head of keys), which they count from
-``seq_lens`` themselves: the grid follows from shapes alone, and neither many short sequences nor a long one leave
-the chip idle. A sequence of one split is finished in the first kernel. An empty slot (``seq_lens`` 0, padding of
-a CUDA graph's batch) gives zeros. Only positions that some token sees are read.
+The kernel is persistent: as many programs as fit on the chip at once loop over the work items (split, KV head, tile of
+query rows), which they derive from ``seq_lens`` on the device. The grid depends on shapes alone, so a CUDA graph can
+record it, and neither many short sequences nor one long one leave multiprocessors idle. A sequence with a single split
+is finished in the first kernel. An empty sequence (``seq_lens`` 0, padding of a CUDA graph's batch) gives zeros. Only
+positions that some token sees are read.
 """
 
 from __future__ import annotations
@@ -25,25 +26,59 @@ from kernels.kv_splits import (
     count_splits,
     decode_workspace,
     first_split,
-    most_splits,
+    max_splits_of,
+    padded_sequences,
     reduce_splits,
-    slots_for,
     split_size,
 )
 from kernels.launch import Variant, arch, jit, tl, triton
 from kernels.paged_kv import PagedKV
 
+_LOG2_E = 1.4426950408889634
+
 
 @jit
-def _halves(pairs, FP8: tl.constexpr):
-    """The numbers in the lower and upper bytes of int16, as float16: float8's smaller by 2**8."""
+def _unpack_pairs(pairs, FP8: tl.constexpr):
+    """The lower and upper bytes of int16 ``pairs`` as float16. float8's values come out scaled down by 2**8."""
     if FP8:
-        # Where float16 has its sign, exponent and mantissa they are right but for the exponent's bias.
+        # Shifted to float16's sign, exponent and mantissa; only the exponent's bias differs.
         lower, upper = ((pairs << 8) >> 1) & -0x4080, (pairs >> 1) & -0x4080
         return lower.to(tl.float16, bitcast=True), upper.to(tl.float16, bitcast=True)
-    # 1024 has its last bit of mantissa at 1.
+    # In float16, 1024 has a mantissa whose last bit is worth 1.
     lower, upper = ((pairs ^ 0x80) & 0xFF) | 0x6400, (((pairs >> 8) ^ 0x80) & 0xFF) | 0x6400
     return lower.to(tl.float16, bitcast=True) - 1152.0, upper.to(tl.float16, bitcast=True) - 1152.0
+
+
+@jit
+def _item_ends(
+    seq_lens, sequences, max_splits, new, SEQUENCES: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr
+):
+    """int32 [SEQUENCES]: the number of splits up to and including each sequence.
+
+    A sequence whose splits no longer fit the workspace counts as one: a single program per head then reads all of it.
+    """
+    index = tl.arange(0, SEQUENCES)
+    valid = index < sequences
+    lengths = tl.load(seq_lens + index, valid, other=0).to(tl.int32)
+    counts = tl.where(valid, count_splits(lengths, new, SPLIT, WINDOW), 0)
+    fits = tl.cumsum(counts, 0) <= max_splits
+    return tl.cumsum(tl.where(fits, counts, tl.minimum(counts, 1)), 0)
+
+
+@jit
+def _find_item(ends, item):
+    """The sequence that split number ``item`` belongs to, the splits before that sequence, and its own number."""
+    passed = ends <= item
+    sequence = tl.sum(passed.to(tl.int32), 0)
+    before = tl.max(tl.where(passed, ends, 0), 0)
+    count = tl.min(tl.where(passed, 2147483647, ends), 0) - before
+    return sequence, before, count
+
+
+@jit
+def _softcap(scores, softcap):
+    """``softcap * tanh(x / softcap)`` for ``scores`` = 2 x / softcap, all in units of log2(e)."""
+    return softcap - softcap * 2.0 / (tl.exp2(tl.minimum(scores, 60.0)) + 1.0)
 
 
 _VARYING = ("block_tables", "seq_lens", "sequences", "max_splits", "table_stride", "new")
@@ -51,6 +86,7 @@ _VARYING = ("block_tables", "seq_lens", "sequences", "max_splits", "table_stride
 
 @jit(varying=_VARYING)
 def _paged_decode_kernel(
+    # Tensors.
     q,
     k_cache,
     v_cache,
@@ -60,107 +96,110 @@ def _paged_decode_kernel(
     seq_lens,
     out,
     partial,
+    # Sizes of this batch.
     sequences,
     max_splits,
-    scale,
-    cap,
-    q_token,
-    q_head,
-    table_stride,
-    cache_block,
-    cache_head,
-    cache_offset,
     new,
+    q_stride,
+    table_stride,
+    # The layer.
+    scale,
+    softcap,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr,
-    QUANTIZED: tl.constexpr,
     FP8: tl.constexpr,
+    # Launch configuration.
     SEQUENCES: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
     TILE: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
+    """Attention of ``new`` tokens of each sequence, one split of one KV head at a time.
+
+    ``q`` [tokens, HEADS, HEAD_DIM], ``q_stride`` apart by token; ``out`` the same, contiguous. ``k_cache``, ``v_cache``
+    [blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], contiguous; of a quantized cache ``v_cache`` is viewed as int16, and
+    ``k_scales``, ``v_scales`` are float32 [blocks, KV_HEADS, BLOCK_SIZE], else None. ``block_tables`` [sequences, …],
+    ``table_stride`` apart; ``partial``: the workspace of kv_splits.py, with ``max_splits`` splits.
+
+    ``scale`` and ``softcap`` include log2(e), see ``paged_decode_triton``; ``softcap`` is None where there is none;
+    ``WINDOW`` is 0 where there is none; ``FP8`` tells float8_e4m3fn from int8.
+
+    ``SEQUENCES``: ``sequences`` rounded up; ``ROWS``: query rows (new tokens * heads of the group) of a tile; ``DIM``:
+    HEAD_DIM rounded up to a power of two; ``TILE``: keys of a tile; ``SPLIT``: positions of a split.
+    """
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    IN_BITS: tl.constexpr = FP8 and k_cache.dtype.element_ty == tl.int8
-    KEY_FACTOR: tl.constexpr = 256.0 if IN_BITS else 1.0
+    QUANTIZED: tl.constexpr = k_scales is not None
+    # Without conversion instructions float8 keys are loaded as int8 and widened by shifts.
+    KEY_BITS: tl.constexpr = FP8 and k_cache.dtype.element_ty == tl.int8
+    KEY_FACTOR: tl.constexpr = 256.0 if KEY_BITS else 1.0
     VALUE_FACTOR: tl.constexpr = 256.0 if FP8 else 1.0
     wide: tl.constexpr = tl.float16 if QUANTIZED and q.dtype.element_ty != tl.float32 else q.dtype.element_ty
-    parts = (new * GROUP + ROWS - 1) // ROWS
-    slots = tl.arange(0, SEQUENCES)
-    used = slots < sequences
-    lens = tl.load(seq_lens + slots, used, other=0).to(tl.int32)
-    counts = tl.where(used, count_splits(lens, new, SPLIT, WINDOW), 0)
-    # A sequence for whose splits there is no room is one item.
-    items = tl.where(tl.cumsum(counts, 0) <= max_splits, counts, tl.minimum(counts, 1))
-    ends = tl.cumsum(items, 0)
-    dims, halves = tl.arange(0, DIM), tl.arange(0, DIM // 2)
-    for work in range(tl.program_id(0), tl.sum(items, 0) * KV_HEADS * parts, tl.num_programs(0)):
-        item, head, part = work // (KV_HEADS * parts), work // parts % KV_HEADS, work % parts
-        passed = ends <= item
-        sequence = tl.sum(passed.to(tl.int32), 0)
-        before = tl.max(tl.where(passed, ends, 0), 0)
-        split = tl.min(tl.where(passed, 2147483647, ends), 0) - before
+    row_tiles = (new * GROUP + ROWS - 1) // ROWS
+    ends = _item_ends(seq_lens, sequences, max_splits, new, SEQUENCES, SPLIT, WINDOW)
+    dims, half_dims = tl.arange(0, DIM), tl.arange(0, DIM // 2)
+    for work in range(tl.program_id(0), tl.max(ends, 0) * KV_HEADS * row_tiles, tl.num_programs(0)):
+        item, head, row_tile = work // (KV_HEADS * row_tiles), work // row_tiles % KV_HEADS, work % row_tiles
+        sequence, items_before, splits = _find_item(ends, item)
+        single = splits == 1
         length = tl.load(seq_lens + sequence).to(tl.int32)
-        first = first_split(length, new, SPLIT, WINDOW)
-        whole = split == 1
-        begin = (first + item - before) * SPLIT
-        end = length if whole else tl.minimum(begin + SPLIT, length)
+        begin = (first_split(length, new, SPLIT, WINDOW) + item - items_before) * SPLIT
+        end = length if single else tl.minimum(begin + SPLIT, length)
         if WINDOW:
-            lowest = tl.maximum(length - new + 1 - WINDOW, 0)
-            begin = tl.maximum(begin, lowest // TILE * TILE)
+            window_start = tl.maximum(length - new + 1 - WINDOW, 0)
+            begin = tl.maximum(begin, window_start // TILE * TILE)
         table = block_tables + sequence.to(tl.int64) * table_stride
         kv_positions = begin + tl.arange(0, TILE)
         block = tl.load(table + kv_positions // BLOCK_SIZE, kv_positions < end, other=0)
 
-        rows = part * ROWS + tl.arange(0, ROWS)
-        inside = (rows < new * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-        position = length - new + rows // GROUP
+        rows = row_tile * ROWS + tl.arange(0, ROWS)
+        row_mask = rows < new * GROUP
+        q_mask = row_mask[:, None] & (dims < HEAD_DIM)[None, :]
+        q_positions = length - new + rows // GROUP
         token = sequence.to(tl.int64) * new + rows // GROUP
         row_head = head * GROUP + rows % GROUP
         query = tl.load(
-            q + token[:, None] * q_token + row_head[:, None] * q_head + dims[None, :], inside, other=0.0
+            q + token[:, None] * q_stride + row_head[:, None] * HEAD_DIM + dims[None, :], q_mask, other=0.0
         )
-        factor = tl.full([ROWS], 1.0, tl.float32) * scale
+        row_scale = tl.full([ROWS], 1.0, tl.float32) * scale
         if QUANTIZED:
-            # float16 holds all numbers of 8 bits, and a query's if they are made to lie within 1.
-            most = tl.maximum(tl.max(tl.abs(query.to(tl.float32)), 1), 1e-30)
-            query = (query.to(tl.float32) / most[:, None]).to(wide)
-            factor *= most
+            # float16 holds every 8-bit number, and a query's once they are scaled into [-1, 1].
+            abs_max = tl.maximum(tl.max(tl.abs(query.to(tl.float32)), 1), 1e-30)
+            query = (query.to(tl.float32) / abs_max[:, None]).to(wide)
+            row_scale *= abs_max
         m_i = tl.full([ROWS], -1e28, tl.float32)
         l_i = tl.zeros([ROWS, TILE], tl.float32)
         acc = tl.zeros([ROWS, DIM // 2 if QUANTIZED else DIM], tl.float32)
         acc_odd = acc
-        for at in range(begin, end, TILE):
-            kv_positions = at + tl.arange(0, TILE)
-            stored = kv_positions < length
+        for tile_start in range(begin, end, TILE):
+            kv_positions = tile_start + tl.arange(0, TILE)
+            kv_mask = kv_positions < length
             if WINDOW:
-                stored &= kv_positions >= lowest
+                kv_mask &= kv_positions >= window_start
             offset = kv_positions % BLOCK_SIZE
-            kv_offsets = block.to(tl.int64) * cache_block + head * cache_head + offset * cache_offset
             scale_offsets = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + offset
-            # The next tile's, in time: where its keys are must be known before they can be asked for.
+            kv_offsets = scale_offsets * HEAD_DIM
+            # The next tile's block ids are loaded early: its keys cannot be requested without them.
             block = tl.load(table + (kv_positions + TILE) // BLOCK_SIZE, kv_positions + TILE < end, other=0)
-            read = stored[:, None] & (dims < HEAD_DIM)[None, :]
-            keys = tl.load(k_cache + kv_offsets[:, None] + dims[None, :], read, other=0.0)
-            if IN_BITS:
+            load_mask = kv_mask[:, None] & (dims < HEAD_DIM)[None, :]
+            keys = tl.load(k_cache + kv_offsets[:, None] + dims[None, :], load_mask, other=0.0)
+            if KEY_BITS:
                 keys = ((keys.to(tl.int16) << 7) & -0x4001).to(tl.float16, bitcast=True)
-            scores = tl.dot(query, tl.trans(keys.to(wide)), input_precision="ieee") * factor[:, None]
+            scores = tl.dot(query, tl.trans(keys.to(wide)), input_precision="ieee") * row_scale[:, None]
             if QUANTIZED:
-                scores *= tl.load(k_scales + scale_offsets, stored, other=0.0)[None, :] * KEY_FACTOR
-            if CAPPED:
-                scores = cap - cap * 2.0 / (tl.exp2(tl.minimum(scores, 60.0)) + 1.0)
-            seen = kv_positions[None, :] <= position[:, None]
+                scores *= tl.load(k_scales + scale_offsets, kv_mask, other=0.0)[None, :] * KEY_FACTOR
+            if softcap is not None:
+                scores = _softcap(scores, softcap)
+            visible = kv_positions[None, :] <= q_positions[:, None]
             if WINDOW:
-                seen &= kv_positions[None, :] > position[:, None] - WINDOW
-            scores = tl.where(seen, scores, -1e30)
+                visible &= kv_positions[None, :] > q_positions[:, None] - WINDOW
+            scores = tl.where(visible, scores, -1e30)
             if QUANTIZED:
-                # The largest weight times its scale is 1, so that all fit float16.
-                value_scale = tl.load(v_scales + scale_offsets, stored, other=0.0) * VALUE_FACTOR
+                # Normalised so that the largest product of weight and scale is 1: all of them fit float16.
+                value_scale = tl.load(v_scales + scale_offsets, kv_mask, other=0.0) * VALUE_FACTOR
                 value_scale = tl.maximum(value_scale, 1e-18)
                 m_new = tl.maximum(m_i, tl.max(scores + tl.log2(value_scale)[None, :], 1))
             else:
@@ -170,61 +209,61 @@ def _paged_decode_kernel(
             m_i = m_new
             l_i = l_i * alpha + weights
             if QUANTIZED:
-                # By pairs of numbers: no chip transposes single bytes on their way from shared memory.
+                # Values are loaded in pairs: no chip transposes single bytes on their way from shared memory.
                 pairs = tl.load(
-                    v_cache + (kv_offsets // 2)[:, None] + halves[None, :],
-                    stored[:, None] & (halves < HEAD_DIM // 2)[None, :],
+                    v_cache + (kv_offsets // 2)[:, None] + half_dims[None, :],
+                    kv_mask[:, None] & (half_dims < HEAD_DIM // 2)[None, :],
                     other=0,
                 )
-                lower, upper = _halves(pairs, FP8)
+                lower, upper = _unpack_pairs(pairs, FP8)
                 weights = (weights * value_scale[None, :]).to(wide)
                 acc = tl.dot(weights, lower.to(wide), acc * alpha, input_precision="ieee")
                 acc_odd = tl.dot(weights, upper.to(wide), acc_odd * alpha, input_precision="ieee")
             else:
-                values = tl.load(v_cache + kv_offsets[:, None] + dims[None, :], read, other=0.0)
+                values = tl.load(v_cache + kv_offsets[:, None] + dims[None, :], load_mask, other=0.0)
                 acc = tl.dot(weights.to(wide), values, acc * alpha, input_precision="ieee")
 
         if QUANTIZED:
             acc = tl.interleave(acc, acc_odd)
         l_sum = tl.sum(l_i, 1)
-        if whole:
+        if single:
             acc = acc / tl.where(l_sum > 0.0, l_sum, 1.0)[:, None]
-            to = out + (token * HEADS + row_head) * HEAD_DIM
-            tl.store(to[:, None] + dims[None, :], acc.to(out.dtype.element_ty), inside)
+            out_rows = out + (token * HEADS + row_head) * HEAD_DIM
+            tl.store(out_rows[:, None] + dims[None, :], acc.to(out.dtype.element_ty), q_mask)
         else:
             row = item * (new * HEADS) + rows // GROUP * HEADS + row_head
             result = partial + row.to(tl.int64) * (HEAD_DIM + 4)
-            tl.store(result[:, None] + dims[None, :], acc, inside)
-            tl.store(result + HEAD_DIM, m_i, rows < new * GROUP)
-            tl.store(result + HEAD_DIM + 1, l_sum, rows < new * GROUP)
+            tl.store(result[:, None] + dims[None, :], acc, q_mask)
+            tl.store(result + HEAD_DIM, m_i, row_mask)
+            tl.store(result + HEAD_DIM + 1, l_sum, row_mask)
 
 
-_PROGRAMS = 2
-"""A multiprocessor, on all chips: as many as its registers hold. Their tiles take at most its shared memory."""
+_PROGRAMS_PER_SM = 2
+"""On all chips: as many as its registers hold. Their tiles take at most its shared memory."""
 _STAGES = {"sm_80": 3, "sm_90": 3, "sm_100": 3, "gfx942": 2}
-"""Of the pipeline that reads tiles: two are on their way while one is multiplied, or one where memory is small."""
-_NUMBERS = {"sm_80": 8192, "sm_90": 8192, "sm_100": 8192, "gfx942": 4096}
-"""Of a tile of keys, at most: as many as registers take beside 16 rows. Beside more it is the smallest of these."""
+"""Pipeline stages: two tiles are in flight while one is multiplied, or one where shared memory is small."""
+_TILE_ELEMENTS = {"sm_80": 8192, "sm_90": 8192, "sm_100": 8192, "gfx942": 4096}
+"""Upper bound of TILE * DIM that registers allow beside 16 query rows. Beside more rows the smallest one applies."""
 
 
 def _tiles(rows: int, head_dim: int, itemsize: int, chip: str) -> dict[str, int]:
-    """For ``rows`` (new tokens * group) over a cache of numbers of ``itemsize`` bytes."""
+    """Launch constants for ``rows`` (new tokens * group) over a cache with elements of ``itemsize`` bytes."""
     dim = triton.next_power_of_2(head_dim)
-    # More would not fit the registers: their keys are read once more.
-    most = (_NUMBERS[chip] // 2 if itemsize == 1 else 8192) // dim
-    rows = max(16, min(64, most, triton.next_power_of_2(rows)))
-    numbers = _NUMBERS[chip] if rows == 16 else min(_NUMBERS.values())
+    # More rows would spill registers: their keys are read once more instead.
+    max_rows = (_TILE_ELEMENTS[chip] // 2 if itemsize == 1 else 8192) // dim
+    rows = max(16, min(64, max_rows, triton.next_power_of_2(rows)))
+    elements = _TILE_ELEMENTS[chip] if rows == 16 else min(_TILE_ELEMENTS.values())
     return {
         "ROWS": rows,
         "DIM": dim,
-        "TILE": max(16, min(64, numbers // dim, 16384 // (dim * itemsize))),
+        "TILE": max(16, min(64, elements // dim, 16384 // (dim * itemsize))),
         "SPLIT": split_size(head_dim, itemsize),
     }
 
 
 @cache
-def _processors(device: torch.device) -> int:
-    """The interpreter runs one program after another: the fewer there are, the more each has to do."""
+def _multiprocessors(device: torch.device) -> int:
+    """1 in the interpreter, which runs programs one after another: with fewer of them each has more to do."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
@@ -236,8 +275,8 @@ def paged_decode_triton(
     softcap: float | None = None,
     workspace: Tensor | None = None,
 ) -> Tensor:
-    """``q`` may lie apart by token and head; the caches lie alike, the scales without gaps. ``workspace``: see
-    ``decode_workspace``."""
+    """As ``paged_decode``. ``q`` may be strided by token; the cache and its scales are contiguous. ``workspace``: see
+    ``decode_workspace``; allocated here if it is None."""
     tokens, heads, head_dim = q.shape
     k_cache, v_cache, block_tables, seq_lens = kv.keys, kv.values, kv.block_tables, kv.seq_lens
     quantized = kv.key_scales is not None
@@ -246,65 +285,65 @@ def paged_decode_triton(
     sequences = len(seq_lens)
     if not tokens:
         return out
+    if q.stride(2) != 1 or q.stride(1) != head_dim:
+        q = q.contiguous()
     new = tokens // sequences
     chip = arch(q.device)
     rows = new * heads // kv_heads
     tiles = _tiles(rows, head_dim, k_cache.itemsize, chip)
     capacity = block_tables.shape[1] * block_size
-    most = most_splits(capacity, tiles["SPLIT"], new, window)
-    if most > 1 and workspace is None:
-        workspace = decode_workspace(q, k_cache, sequences, capacity, window)
-    elif workspace is None:
-        workspace = torch.empty(0, dtype=torch.float32, device=q.device)
-    strides = k_cache.stride()[:3]
+    splits = max_splits_of(capacity, tiles["SPLIT"], new, window)
+    if workspace is None:
+        workspace = (
+            decode_workspace(q, k_cache, sequences, capacity, window)
+            if splits > 1
+            else torch.empty(0, dtype=torch.float32, device=q.device)
+        )
     fp8 = k_cache.dtype == torch.float8_e4m3fn
     if quantized:
         v_cache = v_cache.view(torch.int16)
-    if fp8 and not _converts(chip):
+    if fp8 and not _converts_fp8(chip):
         k_cache = k_cache.view(torch.int8)
+    # Shared with the kernel that adds up the splits.
     shape = {
         "new": new,
         "HEADS": heads,
         "HEAD_DIM": head_dim,
         "WINDOW": window or 0,
-        "SEQUENCES": slots_for(sequences),
+        "SEQUENCES": padded_sequences(sequences),
     }
-    factor = 1.4426950408889634
-    work = sequences * most * kv_heads * triton.cdiv(rows, tiles["ROWS"])
-    _paged_decode_kernel[(min(work, _PROGRAMS * _processors(q.device)),)](
+    items = sequences * splits * kv_heads * triton.cdiv(rows, tiles["ROWS"])
+    _paged_decode_kernel[(min(items, _PROGRAMS_PER_SM * _multiprocessors(q.device)),)](
         q,
         k_cache,
         v_cache,
-        kv.key_scales if quantized else q,
-        kv.value_scales if quantized else q,
+        kv.key_scales,
+        kv.value_scales,
         block_tables,
         seq_lens,
         out,
         workspace,
         sequences,
         len(workspace),
-        scale * factor if softcap is None else scale * factor * 2 / softcap,
-        0.0 if softcap is None else softcap * factor,
-        *q.stride()[:2],
-        block_tables.stride(0),
-        *strides,
+        q_stride=q.stride(0),
+        table_stride=block_tables.stride(0),
+        scale=scale * _LOG2_E if softcap is None else scale * _LOG2_E * 2 / softcap,
+        softcap=None if softcap is None else softcap * _LOG2_E,
         **shape,
         KV_HEADS=kv_heads,
         BLOCK_SIZE=block_size,
-        CAPPED=softcap is not None,
-        QUANTIZED=quantized,
         FP8=fp8,
         **tiles,
         num_warps=4,
         num_stages=_STAGES[chip],
     )
-    if most > 1:
+    if splits > 1:
         reduce_splits(workspace, seq_lens, out, shape, tiles["SPLIT"])
     return out
 
 
-def _converts(chip: str) -> bool:
-    """Whether it has instructions for float8_e4m3fn."""
+def _converts_fp8(chip: str) -> bool:
+    """Whether the chip has conversion instructions for float8_e4m3fn."""
     return chip in ("sm_90", "sm_100")
 
 
@@ -327,17 +366,15 @@ _SHAPES = (
 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
-    integers = ("sequences", "max_splits", "table_stride", "new")
-    strides = ("q_token", "q_head", "cache_block", "cache_head", "cache_offset")
+    sizes = ("sequences", "max_splits", "new", "q_stride", "table_stride")
     for dtype, stored, head_dim, heads, kv_heads, new, window, capped in _SHAPES:
         quantized = stored != dtype
         tiles = _tiles(new * heads // kv_heads, head_dim, 1 if quantized else 2, arch)
-        element = {"int8": "i8", "fp8": "fp8e4nv" if _converts(arch) else "i8"}.get(stored, stored)
+        element = {"int8": "i8", "fp8": "fp8e4nv" if _converts_fp8(arch) else "i8"}.get(stored, stored)
         pointers = {
             **dict.fromkeys(("q", "out"), f"*{dtype}"),
             "k_cache": f"*{element}",
             "v_cache": "*i16" if quantized else f"*{dtype}",
-            **dict.fromkeys(("k_scales", "v_scales"), "*fp32" if quantized else f"*{dtype}"),
             **dict.fromkeys(("block_tables", "seq_lens"), "*i64"),
             "partial": "*fp32",
         }
@@ -350,16 +387,18 @@ def variants(arch: str) -> Iterator[Variant]:
             _paged_decode_kernel,
             {
                 **pointers,
-                **dict.fromkeys(integers + strides, "i32"),
-                **dict.fromkeys(("scale", "cap"), "fp32"),
+                **(dict.fromkeys(("k_scales", "v_scales"), "*fp32") if quantized else {}),
+                **dict.fromkeys(sizes, "i32"),
+                "scale": "fp32",
+                **({"softcap": "fp32"} if capped else {}),
             },
             {
                 **shape,
                 **tiles,
+                **({} if quantized else {"k_scales": None, "v_scales": None}),
+                **({} if capped else {"softcap": None}),
                 "KV_HEADS": kv_heads,
                 "BLOCK_SIZE": 16,
-                "CAPPED": capped,
-                "QUANTIZED": quantized,
                 "FP8": stored == "fp8",
             },
             num_warps=4,

@@ -1,10 +1,10 @@
-"""All cases, those that matter most first: what time is left for runs out at the end."""
+"""All cases, in order of importance: a run may end before the last ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kernels.bench import attention, ceilings, drawing, elementwise, products
+from kernels.bench import attention, ceilings, elementwise, products, sampling
 from kernels.bench.case import Case
 
 SOURCES: tuple[Callable[[bool], Iterator[Case]], ...] = (
@@ -14,9 +14,8 @@ SOURCES: tuple[Callable[[bool], Iterator[Case]], ...] = (
     products.w4_cases,
     products.w8_cases,
     products.mixture_cases,
-    drawing.sample_cases,
-    drawing.edit_cases,
-    drawing.verify_cases,
+    sampling.sample_cases,
+    sampling.edit_cases,
     products.lora_cases,
     attention.store_cases,
     elementwise.rms_norm_cases,
@@ -26,5 +25,5 @@ SOURCES: tuple[Callable[[bool], Iterator[Case]], ...] = (
 
 
 def all_cases(tiny: bool = False) -> list[Case]:
-    """``tiny``: of the same kinds, as small as they can be, for a trial on a CPU."""
+    """``tiny``: the smallest shapes of each kind, for a dry run on a CPU."""
     return [case for source in SOURCES for case in source(tiny)]
