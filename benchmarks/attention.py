@@ -21,7 +21,7 @@ from engine.attention.native_backend import NativeBackend
 from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache, KVShape
 from engine.worker.batch import Batch, BatchBuilder
-from kernels.paged_decode import gather, runs
+from kernels.paged_decode import cache_rows, gather
 
 BLOCK = 16
 DTYPES = {
@@ -99,7 +99,7 @@ class Bench:
         """Of the decodes alone, where it is done: in a prefill it is little, and in 16 bits all is read in place."""
         for group in batch.attention.decodes:
             kv_heads = self.k.shape[1]
-            rows = runs(group.block_tables, kv_heads)
+            rows = cache_rows(group.block_tables, kv_heads)
             for layer in self.cache.layers:
                 if isinstance(layer.backend, NativeBackend):
                     continue

@@ -1,18 +1,17 @@
 """The Triton kernel of ``paged_prefill``: flash attention (https://arxiv.org/abs/2307.08691) over block tables.
 
-A program has a tile of queries, some tokens of one sequence with all heads that share keys as its rows, and goes over
-the tiles of keys that they see: first those that a window cuts, then those that all rows see whole, with no mask, then
-those at the diagonal. For each row it keeps the highest score so far, the sum of the weights and their mixture of the
-values. The next tile's keys and values are on their way while one is multiplied, and the numbers of the blocks after
-these: a block is ``block_size * head_dim`` numbers in a row, and a tile gathers several.
+A program has a tile of query rows (some tokens of one sequence, with all heads of a group) and iterates over the tiles
+of keys that they see, in three phases: tiles cut by the window, tiles that all rows see whole (no mask), and tiles at
+the diagonal. It keeps each row's running maximum, sum of weights and weighted sum of values. Loads are pipelined: the
+next tile's keys and values are in flight while one is multiplied, and so are the block ids after these. A block is
+``block_size * head_dim`` contiguous elements, and a tile gathers several.
 
-The grid is ``kv_heads`` by as many tiles as any chunks of so many tokens can need, so that the host need not know how
-long they are. A program looks up whose tile it has, and may have none. Long tiles begin first.
+The grid is ``kv_heads`` by the most tiles that chunks with this many tokens in all can need, so that the host need not
+know their lengths. A program finds its sequence by binary search, and may have none. Long tiles are launched first.
 
-Tiles of queries count from the chunk's start and tiles of keys from the sequence's, and a tile that a row does not see
-leaves what the row keeps as it is, to the bit. So a token's result depends on the sizes of the tiles, that is on the
-dtypes, the shape of the heads, the chip and ``tile``, and not on what else is in the batch, nor on how its prompt is
-chunked.
+Tiles of queries are counted from the chunk's start and tiles of keys from the sequence's, and a tile that a row does
+not see leaves its sums unchanged, to the bit. So a token's result depends on the tile sizes, that is on the dtypes, the
+heads' shape, the chip and ``tile``, but not on the rest of the batch, nor on how its prompt is chunked.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ _CONFIGS = {
     "sm_100": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (128, 32, 8, 3)},
     "gfx942": {64: (128, 32, 4, 2), 128: (128, 32, 4, 2), 256: (64, 32, 4, 1)},
 }
-"""Rows of queries, keys, warps and stages, by the head's padded size, in 16 bits. As many tiles of keys and values as
-there are stages are in shared memory, on Hopper nearly all of it; what is summed up is in registers, without spills."""
+"""(BLOCK_M, BLOCK_N, warps, stages) by the padded head size, for 16-bit caches. Each stage has a tile of keys and
+values in shared memory, which on Hopper fills nearly all of it; accumulators are in registers, without spills."""
 _QUANTIZED = {
     "sm_80": {64: (128, 32, 8, 3), 128: (64, 64, 8, 3), 256: (32, 64, 8, 2)},
     "sm_90": {64: (128, 64, 8, 3), 128: (128, 32, 8, 3), 256: (64, 16, 8, 3)},
     "sm_100": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (64, 64, 8, 3)},
     "gfx942": {64: (128, 32, 4, 2), 128: (128, 32, 4, 1), 256: (32, 32, 4, 1)},
 }
-"""Of a cache in 8 bits, which is widened in registers: the largest without spills under Triton 3.6 and 3.7 alike."""
+"""For 8-bit caches, widened in registers: the largest tiles without spills under both Triton 3.6 and 3.7."""
 _WIDE = {64: (32, 32, 4, 1), 128: (16, 16, 4, 1), 256: (16, 16, 4, 1)}
-"""In float32, whose products are exact and slow: for tests."""
+"""For float32, whose products are exact and slow: for tests."""
 
 
 def _config(
     arch: str, dtype: torch.dtype, head_dim: int, group: int, tile: int, quantized: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Constants and options of a launch."""
+    """A launch's constants and options."""
     block_dim = max(64, triton.next_power_of_2(head_dim))
     table = _WIDE if dtype == torch.float32 else (_QUANTIZED if quantized else _CONFIGS)[arch]
     rows, keys, warps, stages = table[block_dim]
@@ -70,24 +69,24 @@ def _config(
 
 
 @jit
-def _find(query_starts, sequences, tile, TOKENS: tl.constexpr):
-    """Whose the tile is. A sequence's first is ``start // TOKENS + sequence``: so each has enough of them."""
+def _find_sequence(query_starts, sequences, tile, TOKENS: tl.constexpr):
+    """The sequence of a tile. A sequence's first tile is ``start // TOKENS + sequence``, so that each has enough."""
     low = 0
     high = sequences
     while high - low > 1:
         middle = (low + high) // 2
-        begins = tl.load(query_starts + middle).to(tl.int32) // TOKENS + middle <= tile
-        low = tl.where(begins, middle, low)
-        high = tl.where(begins, high, middle)
+        before = tl.load(query_starts + middle).to(tl.int32) // TOKENS + middle <= tile
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle)
     return low
 
 
 @jit
-def _load(pointers, inside, MASKED: tl.constexpr):
-    return tl.load(pointers, inside, other=0) if MASKED else tl.load(pointers)
+def _load(pointers, mask, MASKED: tl.constexpr):
+    return tl.load(pointers, mask, other=0) if MASKED else tl.load(pointers)
 
 
-_VARYING = ("block_tables", "query_starts", "seq_lens", "sequences", "table_row")
+_VARYING = ("block_tables", "query_starts", "seq_lens", "sequences", "table_stride")
 
 
 @jit(varying=_VARYING)
@@ -105,12 +104,12 @@ def _paged_prefill_kernel(
     softcap,
     window,
     sequences,
-    q_token,
-    q_head,
+    q_stride,
+    q_head_stride,
     cache_block,
     cache_head,
     cache_offset,
-    table_row,
+    table_stride,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
@@ -120,12 +119,12 @@ def _paged_prefill_kernel(
     FP8: tl.constexpr,
 ):
     TOKENS: tl.constexpr = BLOCK_M // GROUP
-    # Scaled weights may be too small for float16.
-    small: tl.constexpr = k_scales is not None and q.dtype.element_ty == tl.float16
-    weight_dtype: tl.constexpr = tl.bfloat16 if small else q.dtype.element_ty
+    # Weights times scales may underflow float16.
+    underflows: tl.constexpr = k_scales is not None and q.dtype.element_ty == tl.float16
+    weight_dtype: tl.constexpr = tl.bfloat16 if underflows else q.dtype.element_ty
     kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    sequence = _find(query_starts, sequences, tile, TOKENS)
+    sequence = _find_sequence(query_starts, sequences, tile, TOKENS)
     start = tl.load(query_starts + sequence).to(tl.int32)
     new = tl.load(query_starts + sequence + 1).to(tl.int32) - start
     first = (tile - start // TOKENS - sequence) * TOKENS
@@ -134,55 +133,57 @@ def _paged_prefill_kernel(
     before = tl.load(seq_lens + sequence).to(tl.int32) - new
     last = tl.minimum(first + TOKENS, new) - 1
 
-    # Rows that are left over repeat the last token's, and are not stored.
+    # Surplus rows repeat the last token's and are not stored.
     rows = tl.arange(0, BLOCK_M)
     token = tl.minimum(first + rows // GROUP, last)
     head = kv_head * GROUP + rows % GROUP
     dims = tl.arange(0, BLOCK_DIM)
-    inside = (dims < HEAD_DIM)[None, :]
+    dim_mask = (dims < HEAD_DIM)[None, :]
     row = (start + token).to(tl.int64)
     queries = _load(
-        q + (row * q_token + head * q_head)[:, None] + dims[None, :], inside, HEAD_DIM < BLOCK_DIM
+        q + (row * q_stride + head * q_head_stride)[:, None] + dims[None, :], dim_mask, HEAD_DIM < BLOCK_DIM
     )
     positions = before + token
 
-    # Keys that some row sees, and whole tiles, from ``full_begin`` to ``full_end``, that all rows do.
-    seen_end = before + last + 1
+    # Keys that any row sees; and from ``full_begin`` to ``full_end`` whole tiles that all rows see.
+    visible_end = before + last + 1
     full_end = (before + first + 1) // BLOCK_N * BLOCK_N
-    seen_begin = 0
+    visible_begin = 0
     full_begin = 0
     if window is not None:
-        seen_begin = tl.maximum(before + first + 1 - window, 0)
-        full_begin = tl.cdiv(tl.maximum(seen_end - window, 0), BLOCK_N) * BLOCK_N
+        visible_begin = tl.maximum(before + first + 1 - window, 0)
+        full_begin = tl.cdiv(tl.maximum(visible_end - window, 0), BLOCK_N) * BLOCK_N
 
-    table = block_tables + tl.cast(sequence, tl.int64) * table_row
+    table = block_tables + tl.cast(sequence, tl.int64) * table_stride
     k_cache += kv_head.to(tl.int64) * cache_head
     v_cache += kv_head.to(tl.int64) * cache_head
     columns = tl.arange(0, BLOCK_N)
-    # The scale, or the softcap, is in the exponent.
+    # Without a softcap the scale is applied in the exponent.
     factor = scale if softcap is None else 1.0
     acc = tl.zeros((BLOCK_M, BLOCK_DIM), tl.float32)
     m_i = tl.full((BLOCK_M,), -1e20, tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
-    for part in tl.static_range(1 if window is None else 0, 3):
-        if part == 0:
-            begin, end = seen_begin // BLOCK_N * BLOCK_N, tl.minimum(full_begin, full_end)
-        elif part == 1:
+    for phase in tl.static_range(1 if window is None else 0, 3):
+        if phase == 0:
+            begin, end = visible_begin // BLOCK_N * BLOCK_N, tl.minimum(full_begin, full_end)
+        elif phase == 1:
             begin, end = full_begin, full_end
         else:
-            begin, end = full_end, seen_end
-        ahead = begin + columns
-        following = tl.load(table + ahead // BLOCK_SIZE, (ahead >= seen_begin) & (ahead < end), other=0)
-        following = following.to(tl.int32)
-        for at in tl.range(begin, end, BLOCK_N):
-            keys = at + columns
-            known = (keys >= seen_begin) & (keys < seen_end)
-            blocks = following.to(tl.int64)
-            ahead = keys + BLOCK_N
-            following = tl.load(table + ahead // BLOCK_SIZE, ahead < end, other=0).to(tl.int32)
+            begin, end = full_end, visible_end
+        next_keys = begin + columns
+        next_blocks = tl.load(
+            table + next_keys // BLOCK_SIZE, (next_keys >= visible_begin) & (next_keys < end), other=0
+        )
+        next_blocks = next_blocks.to(tl.int32)
+        for tile_start in tl.range(begin, end, BLOCK_N):
+            keys = tile_start + columns
+            key_mask = (keys >= visible_begin) & (keys < visible_end)
+            blocks = next_blocks.to(tl.int64)
+            next_keys = keys + BLOCK_N
+            next_blocks = tl.load(table + next_keys // BLOCK_SIZE, next_keys < end, other=0).to(tl.int32)
             offsets = (columns if BLOCK_N % BLOCK_SIZE == 0 else keys) % BLOCK_SIZE
             kv_offsets = (blocks * cache_block)[:, None] + ((offsets * cache_offset)[:, None] + dims[None, :])
-            k = _load(k_cache + kv_offsets, inside, HEAD_DIM < BLOCK_DIM)
+            k = _load(k_cache + kv_offsets, dim_mask, HEAD_DIM < BLOCK_DIM)
             if k_scales is not None:
                 k = widen(k, FP8)
             scores = tl.dot(queries, k.to(queries.dtype).T, input_precision="ieee")
@@ -192,29 +193,29 @@ def _paged_prefill_kernel(
             if softcap is not None:
                 # tanh(x) = 1 - 2 / (exp(2x) + 1)
                 scores = softcap - 2 * softcap / (tl.exp2(tl.minimum(scores * scale, 126.0)) + 1)
-            if part != 1:
-                seen = keys[None, :] <= positions[:, None]
+            if phase != 1:
+                visible = keys[None, :] <= positions[:, None]
                 if window is not None:
-                    seen &= keys[None, :] > positions[:, None] - window
-                scores = tl.where(seen, scores, -1e30)
+                    visible &= keys[None, :] > positions[:, None] - window
+                scores = tl.where(visible, scores, -1e30)
             m_new = tl.maximum(m_i, tl.max(scores, 1) * factor)
             weights = tl.exp2(scores * factor - m_new[:, None])
             alpha = tl.exp2(m_i - m_new)
             l_i = l_i * alpha + tl.sum(weights, 1)
             m_i = m_new
             acc = acc * alpha[:, None]
-            if part == 1:
-                v = _load(v_cache + kv_offsets, inside, HEAD_DIM < BLOCK_DIM)
+            if phase == 1:
+                v = _load(v_cache + kv_offsets, dim_mask, HEAD_DIM < BLOCK_DIM)
             else:
-                # Of what nobody has written, a weight of zero must not make NaN.
-                v = tl.load(v_cache + kv_offsets, known[:, None] & inside, other=0)
+                # Unwritten slots may hold NaN, which a weight of zero would not remove.
+                v = tl.load(v_cache + kv_offsets, key_mask[:, None] & dim_mask, other=0)
             if v_scales is not None:
                 v = widen(v, FP8)
-                weights *= _load(v_scales + scale_offsets, known, part != 1)[None, :]
+                weights *= _load(v_scales + scale_offsets, key_mask, phase != 1)[None, :]
             acc = tl.dot(weights.to(weight_dtype), v.to(weight_dtype), acc, input_precision="ieee")
-    stored = (rows < TOKENS * GROUP) & (first + rows // GROUP < new)
+    row_mask = (rows < TOKENS * GROUP) & (first + rows // GROUP < new)
     out_offsets = ((row * kv_heads * GROUP + head) * HEAD_DIM)[:, None] + dims[None, :]
-    tl.store(out + out_offsets, (acc / l_i[:, None]).to(out.dtype.element_ty), stored[:, None] & inside)
+    tl.store(out + out_offsets, (acc / l_i[:, None]).to(out.dtype.element_ty), row_mask[:, None] & dim_mask)
 
 
 def paged_prefill_triton(
@@ -226,8 +227,8 @@ def paged_prefill_triton(
     softcap: float | None = None,
     tile: int = TILE,
 ) -> Tensor:
-    """As ``paged_prefill``. ``q`` may lie apart by token and head; the caches lie alike, and the scales without gaps.
-    ``tile``: tokens of most chunks, where these are fewer than ``TILE``."""
+    """As ``paged_prefill``. ``q`` may be strided by token and head; both caches have the same strides, and the scales
+    are contiguous. ``tile``: tokens of most chunks, where these are fewer than ``TILE``."""
     tokens, heads, head_dim = q.shape
     k_cache, v_cache = kv.keys, kv.values
     kv_heads, sequences = k_cache.shape[1], len(kv.seq_lens)
@@ -279,7 +280,7 @@ _SHAPES = (
 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
-    strides = ("q_token", "q_head", "cache_block", "cache_head", "cache_offset", "table_row")
+    strides = ("q_stride", "q_head_stride", "cache_block", "cache_head", "cache_offset", "table_stride")
     for dtype, stored, head_dim, group, features, tile in _SHAPES:
         constants, options = _config(arch, _DTYPES[dtype], head_dim, group, tile, bool(stored))
         name = f"{dtype} {stored} head_dim={head_dim} group={group} {features} tile={tile}"

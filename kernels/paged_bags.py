@@ -1,13 +1,13 @@
-"""Decode attention on a CPU without copying keys or values together: torch's embedding bags read the blocks in place.
+"""Decode attention on a CPU without gathering keys or values: torch's embedding bags read the blocks in place.
 
-An embedding bag is a sum of a table's rows, each with a weight of its own, and both products of attention are that:
+An embedding bag is a weighted sum of a table's rows, and both products of attention have that form:
 
     scores[h, block]  = Σ_d  q[h, d] * keys[block, h // group, d, :]         128 rows of one block's tokens
     out[h]            = Σ_p  weights[h, p] * values[block(p), h // group, offset(p), :]
 
-The first needs a block's keys stored by dimension, ``[head_dim, block_size]``: one number of all its tokens in a row.
-Sums are float32, and rows are read where they lie, so that a sequence costs what it is long, wherever its blocks are.
-Gathering the blocks and multiplying them moves all of it three times, and oneDNN then packs it once more.
+The first needs a block's keys transposed, ``[head_dim, block_size]``, so that a row has one dimension of all its
+tokens. Sums are float32, and the cost is proportional to a sequence's length, wherever its blocks are. Gathering the
+blocks and multiplying them would move the data three times, and oneDNN packs it once more.
 
 Shapes: as in ``paged_decode``, with ``keys_by_dimension``; ``q`` and the cache have one dtype.
 """
@@ -26,20 +26,20 @@ from kernels.paged_kv import PagedKV
 
 @dataclass(slots=True)
 class Bags:
-    """What a group of sequences reads: the same in all layers of one window."""
+    """The rows that a group of sequences reads: equal for all layers of one window."""
 
     keys: Tensor
-    """int32 [sequences * blocks * new * heads * head_dim]: rows of keys, ``head_dim`` to a bag."""
+    """int32 [sequences * blocks * new * heads * head_dim]: rows of keys, ``head_dim`` a bag."""
     key_starts: Tensor
-    """int32: where each bag begins."""
+    """int32: each bag's offset in ``keys``."""
     values: Tensor
-    """int32 [sequences * new * heads * seen]: rows of values, ``seen`` to a bag."""
+    """int32 [sequences * new * heads * visible]: rows of values, ``visible`` a bag."""
     value_starts: Tensor
     blocks: int
-    seen: slice
-    """Of the blocks' positions, those that anyone sees."""
-    unseen: Tensor | None
-    """bool [sequences, new, 1, seen]: who does not see which of them; ``None`` if everyone sees all."""
+    visible: slice
+    """The positions within the blocks that any token sees."""
+    mask: Tensor | None
+    """bool [sequences, new, 1, visible]: True where a token must not see a position; ``None`` if all see all."""
 
     @classmethod
     def of(
@@ -52,43 +52,43 @@ class Bags:
         window: int | None,
     ) -> Bags:
         """``block_tables`` may be wider than the longest sequence needs. All on the CPU."""
-        # In numpy, whose small operations take a third of torch's time.
+        # numpy's small operations take a third of torch's time.
         _, kv_heads, block_size, head_dim = cache_shape
         tables, lens = block_tables.numpy(), seq_lens.numpy()[:, None]
         ends = lens - np.arange(new - 1, -1, -1)
         starts = np.zeros_like(ends) if window is None else np.maximum(ends - window, 0)
         first = starts[:, :1] // block_size
         blocks = int(((lens - 1) // block_size - first).max()) + 1
-        # Of a shorter sequence some block is read again, and not seen.
+        # A shorter sequence reads its last block again, masked.
         columns = np.minimum(first + np.arange(blocks), tables.shape[1] - 1)
         tables = np.take_along_axis(tables, columns, 1)
         ends, starts = ends - first * block_size, starts - first * block_size
-        seen = slice(int(starts.min()), int(ends.max()))
-        positions = np.arange(seen.start, seen.stop)
-        unseen = None
-        if starts.max() > seen.start or ends.min() < seen.stop:
-            unseen = (positions >= ends[..., None]) | (positions < starts[..., None])
+        visible = slice(int(starts.min()), int(ends.max()))
+        positions = np.arange(visible.start, visible.stop)
+        mask = None
+        if starts.max() > visible.start or ends.min() < visible.stop:
+            mask = (positions >= ends[..., None]) | (positions < starts[..., None])
 
-        # [sequences, blocks, kv_heads]: a block's part of one head.
-        parts = (tables[..., None] * kv_heads + np.arange(kv_heads)).astype(np.int32)[..., None]
-        keys = parts * head_dim + np.arange(head_dim, dtype=np.int32)
-        keys = _each_head(keys[:, :, None], new, heads)
-        values = parts * block_size + np.arange(block_size, dtype=np.int32)
-        values = values.swapaxes(1, 2).reshape(len(lens), 1, kv_heads, -1)[..., seen]
-        values = _each_head(values[:, None], new, heads)
+        # [sequences, blocks, kv_heads]: one block of one head.
+        rows = (tables[..., None] * kv_heads + np.arange(kv_heads)).astype(np.int32)[..., None]
+        keys = rows * head_dim + np.arange(head_dim, dtype=np.int32)
+        keys = _repeat_heads(keys[:, :, None], new, heads)
+        values = rows * block_size + np.arange(block_size, dtype=np.int32)
+        values = values.swapaxes(1, 2).reshape(len(lens), 1, kv_heads, -1)[..., visible]
+        values = _repeat_heads(values[:, None], new, heads)
         return cls(
             torch.from_numpy(keys),
             torch.arange(0, len(keys), head_dim, dtype=torch.int32),
             torch.from_numpy(values),
             torch.arange(0, len(values), len(positions), dtype=torch.int32),
             blocks,
-            seen,
-            None if unseen is None else torch.from_numpy(unseen[:, :, None]),
+            visible,
+            None if mask is None else torch.from_numpy(mask[:, :, None]),
         )
 
 
-def _each_head(rows: np.ndarray, new: int, heads: int) -> np.ndarray:
-    """``rows`` [sequences, blocks, 1, kv_heads, …] once for each new token and each head that shares them, in one."""
+def _repeat_heads(rows: np.ndarray, new: int, heads: int) -> np.ndarray:
+    """``rows`` [sequences, blocks, 1, kv_heads, …] repeated for each new token and each head of a group, flat."""
     sequences, blocks, _, kv_heads, size = rows.shape
     shape = sequences, blocks, new, kv_heads, heads // kv_heads, size
     return np.broadcast_to(rows[..., None, :], shape).reshape(-1)
@@ -110,14 +110,14 @@ def paged_bags(
         kv.keys.transpose(2, 3).view(-1, block_size), bags.keys, bags.key_starts, False, 0, False, queries
     )[0]
     scores = scores.view(sequences, bags.blocks, rows, block_size).transpose(1, 2)
-    scores = scores.reshape(sequences, rows, -1)[..., bags.seen]
+    scores = scores.reshape(sequences, rows, -1)[..., bags.visible]
     if softcap is not None:
         scores = cap_(scores, softcap)
-    if bags.unseen is not None:
-        scores.view(sequences, -1, heads, scores.shape[-1]).masked_fill_(bags.unseen, float("-inf"))
-    # Inside, softmax is float32 in any case.
+    if bags.mask is not None:
+        scores.view(sequences, -1, heads, scores.shape[-1]).masked_fill_(bags.mask, float("-inf"))
+    # softmax accumulates in float32 whatever the dtype.
     weights = torch.softmax(scores, -1).view(-1)
-    mixed = torch.embedding_bag(
+    out = torch.embedding_bag(
         kv.values.view(-1, head_dim), bags.values, bags.value_starts, False, 0, False, weights
     )[0]
-    return mixed.view(tokens, heads, head_dim)
+    return out.view(tokens, heads, head_dim)

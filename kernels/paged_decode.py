@@ -6,12 +6,12 @@
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
 Without a ``window`` a token sees all before it; with one, itself and the ``window - 1`` before it. Several new
-tokens are guesses to be verified, or the short end of a prompt.
+tokens are draft tokens to be verified, or the short end of a prompt.
 
 Shapes: ``q`` [sequences * new, heads, head_dim] → the same; of the cache, see paged_kv.py.
 
-The algorithm is PagedAttention (Kwon et al., 2023, https://arxiv.org/abs/2309.06180); on a GPU, split into parts: see
-flash_decoding.py.
+The algorithm is PagedAttention (Kwon et al., 2023, https://arxiv.org/abs/2309.06180). The Triton kernel, which splits
+sequences, is in flash_decoding.py.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from kernels.launch import on_triton
 from kernels.paged_kv import PagedKV
 
 TILE = 64
-"""Positions a tile. Keys are read in whole tiles, and prefill cuts its queries into them, at multiples counted from
-the sequence's start, never from the chunk's: so a token's attention is computed in the same shape, to the same bits,
-however a prompt is chunked."""
+"""Positions of a tile. Keys are read in whole tiles, and prefill tiles its queries, at multiples counted from the
+sequence's start rather than the chunk's: so a token's attention is computed in the same shape, to the same bits,
+however its prompt is chunked."""
 
-_PLACES = {
+_FP8_WIDENING = {
     torch.float32: (torch.int32, 20, -0x78100000, 2.0**120),
     torch.bfloat16: (torch.int16, 4, -0x7810, 2.0**120),
     torch.float16: (torch.int16, 7, -0x4080, 2.0**8),
 }
-"""Integers of each float's width, how far left float8_e4m3fn's bits go in it, which of them count once the sign has
-filled up what is above it, and what the biases differ by."""
+"""How float8_e4m3fn is widened by shifting: an integer type of the target's width, the left shift, the mask that
+removes copies of the sign bit, and the factor that corrects the exponent's bias."""
 
 
 @dataclass(slots=True)
-class Reads:
-    """What a group of sequences reads of the cache, and does not see of it: the same in all layers of one window."""
+class GatherIndex:
+    """The cache rows that a group of sequences gathers, and the attention mask: equal for all layers of one window."""
 
     rows: Tensor
-    """int64 [sequences * kv_heads * blocks]: which of the cache's runs of one block and head."""
-    unseen: Tensor
-    """bool [sequences, new, length]"""
+    """int64 [sequences * kv_heads * blocks]: rows of the cache viewed as [blocks * kv_heads, block_size * head_dim]."""
+    mask: Tensor
+    """bool [sequences, new, length]: True where a token must not see a position."""
 
     @classmethod
     def of(
@@ -57,10 +57,10 @@ class Reads:
         kv_heads: int,
         block_size: int,
         window: int | None,
-    ) -> Reads:
+    ) -> GatherIndex:
         first = torch.zeros_like(seq_lens)
         if window is not None and (blocks := _blocks(window, block_size)) < block_tables.shape[1]:
-            # Every new token as if it were alone, from the key that its tile of a prefill would begin with.
+            # Each new token becomes a sequence of its own, starting at the first key of its prefill tile.
             back = torch.arange(new - 1, -1, -1, device=seq_lens.device)
             seq_lens = (seq_lens[:, None] - back).view(-1)
             block_tables = block_tables.repeat_interleave(new, 0)
@@ -72,59 +72,59 @@ class Reads:
         length = block_tables.shape[1] * block_size
         positions = (first * block_size)[:, None] + torch.arange(length, device=seq_lens.device)
         ends = seq_lens[:, None] - torch.arange(new - 1, -1, -1, device=seq_lens.device)
-        unseen = positions[:, None] >= ends[..., None]
+        mask = positions[:, None] >= ends[..., None]
         if window is not None:
-            unseen |= positions[:, None] < ends[..., None] - window
-        return cls(runs(block_tables, kv_heads), unseen)
+            mask |= positions[:, None] < ends[..., None] - window
+        return cls(cache_rows(block_tables, kv_heads), mask)
 
 
 def _blocks(window: int, block_size: int) -> int:
-    """Blocks of whole tiles that hold any token's window."""
+    """Blocks of the whole tiles that cover any token's window."""
     length = -(-(window - 1) // TILE) * TILE + TILE
     return -(-length // block_size) + (TILE % block_size != 0)
 
 
-def runs(block_tables: Tensor, kv_heads: int) -> Tensor:
-    """The rows, one sequence's head after another, of a cache seen as [blocks * kv_heads, …]."""
+def cache_rows(block_tables: Tensor, kv_heads: int) -> Tensor:
+    """Rows of a cache viewed as [blocks * kv_heads, …], by sequence, then head, then block."""
     heads = torch.arange(kv_heads, device=block_tables.device)
     return (block_tables[:, None, :] * kv_heads + heads[:, None]).view(-1)
 
 
-def gather(cache: Tensor, rows: Tensor, lists: int, dtype: torch.dtype) -> Tensor:
-    """The runs of each head of each sequence, ``lists`` in all, in a row: [lists, length, head_dim] of ``dtype``.
+def gather(cache: Tensor, rows: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
+    """Gathers ``rows``: [batch, length, head_dim] in ``dtype``, where ``batch`` = sequences * kv_heads.
 
-    Of a quantized cache these are its numbers without their scales.
+    Elements of a quantized cache are not multiplied by their scales.
     """
     _, _, block_size, head_dim = cache.shape
     wide = cache.dtype == dtype
     stored = (cache if wide else cache.view(torch.int8)).view(-1, block_size * head_dim)
-    found = stored.index_select(0, rows)
+    gathered = stored.index_select(0, rows)
     if not wide:
-        found = _widen(found, dtype) if cache.dtype == torch.float8_e4m3fn else found.to(dtype)
-    return found.view(lists, -1, head_dim)
+        gathered = _widen(gathered, dtype) if cache.dtype == torch.float8_e4m3fn else gathered.to(dtype)
+    return gathered.view(batch, -1, head_dim)
 
 
-def gather_keys(kv: PagedKV, rows: Tensor, lists: int, dtype: torch.dtype) -> Tensor:
-    """As ``gather``, but as the second factor of a product with queries: [lists, head_dim, length]."""
+def gather_keys(kv: PagedKV, rows: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
+    """As ``gather``, transposed for the product with queries: [batch, head_dim, length]."""
     if not kv.keys_by_dimension:
-        return gather(kv.keys, rows, lists, dtype).transpose(1, 2)
+        return gather(kv.keys, rows, batch, dtype).transpose(1, 2)
     _, _, block_size, head_dim = kv.keys.shape
-    found = kv.keys.transpose(2, 3).view(-1, block_size * head_dim).index_select(0, rows)
-    return found.view(lists, -1, head_dim, block_size).transpose(1, 2).reshape(lists, head_dim, -1)
+    gathered = kv.keys.transpose(2, 3).view(-1, block_size * head_dim).index_select(0, rows)
+    return gathered.view(batch, -1, head_dim, block_size).transpose(1, 2).reshape(batch, head_dim, -1)
 
 
-def gather_scales(scales: Tensor, rows: Tensor, lists: int) -> Tensor:
-    """[lists, 1, length]"""
-    return scales.view(-1, scales.shape[2]).index_select(0, rows).view(lists, 1, -1)
+def gather_scales(scales: Tensor, rows: Tensor, batch: int) -> Tensor:
+    """[batch, 1, length]"""
+    return scales.view(-1, scales.shape[2]).index_select(0, rows).view(batch, 1, -1)
 
 
 def _widen(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """float8_e4m3fn's bytes as numbers. On a CPU torch converts them one by one; moved to where a wider format has
-    its sign, exponent and mantissa they are right but for the exponent's bias of 7."""
+    """Widens float8_e4m3fn ``bits``. On a CPU torch converts element by element; shifting the bits to the sign,
+    exponent and mantissa of the wider format is vectorized, and leaves only the exponent's bias to correct."""
     if bits.device.type != "cpu":
         return bits.view(torch.float8_e4m3fn).to(dtype)
-    integers, shift, mask, factor = _PLACES[dtype]
-    return bits.to(integers).bitwise_left_shift_(shift).bitwise_and_(mask).view(dtype).mul_(factor)
+    integers, shift, sign_mask, factor = _FP8_WIDENING[dtype]
+    return bits.to(integers).bitwise_left_shift_(shift).bitwise_and_(sign_mask).view(dtype).mul_(factor)
 
 
 def cap_(scores: Tensor, softcap: float | None) -> Tensor:
@@ -138,40 +138,40 @@ def paged_decode_reference(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    reads: Reads | None = None,
+    index: GatherIndex | None = None,
 ) -> Tensor:
-    """``reads``: those of ``kv`` and ``window``, where they are at hand."""
-    # Two bmm's with the query group as rows: on a CPU over ten times faster than SDPA with enable_gqa.
+    """``index``: that of ``kv`` and ``window`` if the caller has it already."""
+    # Two bmms with the query group as rows: on a CPU over ten times as fast as SDPA with enable_gqa.
     tokens, heads, head_dim = q.shape
     _, kv_heads, block_size, _ = kv.keys.shape
-    if reads is None:
+    if index is None:
         new = tokens // len(kv.seq_lens)
-        reads = Reads.of(kv.block_tables, kv.seq_lens, new, kv_heads, block_size, window)
-    rows, unseen = reads.rows, reads.unseen
-    sequences, new, length = unseen.shape
-    lists, group = sequences * kv_heads, heads // kv_heads
+        index = GatherIndex.of(kv.block_tables, kv.seq_lens, new, kv_heads, block_size, window)
+    rows, mask = index.rows, index.mask
+    sequences, new, length = mask.shape
+    batch, group = sequences * kv_heads, heads // kv_heads
     queries = q * scale
     if new > 1:
         queries = queries.view(sequences, new, kv_heads, group, head_dim).transpose(1, 2)
-    queries = queries.reshape(lists, new * group, head_dim)
-    scores = torch.bmm(queries, gather_keys(kv, rows, lists, q.dtype))
+    queries = queries.reshape(batch, new * group, head_dim)
+    scores = torch.bmm(queries, gather_keys(kv, rows, batch, q.dtype))
     if kv.key_scales is not None:
-        scores.mul_(gather_scales(kv.key_scales, rows, lists))
+        scores.mul_(gather_scales(kv.key_scales, rows, batch))
     if softcap is not None:
         cap_(scores, softcap)
     if new == 1:
-        scores.view(sequences, -1, length).masked_fill_(unseen, float("-inf"))
+        scores.view(sequences, -1, length).masked_fill_(mask, float("-inf"))
     else:
         by_token = scores.view(sequences, kv_heads, new, group, length)
-        by_token.masked_fill_(unseen[:, None, :, None], float("-inf"))
-    # Inside, softmax is float32 in any case.
+        by_token.masked_fill_(mask[:, None, :, None], float("-inf"))
+    # softmax accumulates in float32 whatever the dtype.
     weights = torch.softmax(scores, -1)
     if kv.value_scales is not None:
-        weights.mul_(gather_scales(kv.value_scales, rows, lists))
-    mixed = torch.bmm(weights, gather(kv.values, rows, lists, q.dtype))
+        weights.mul_(gather_scales(kv.value_scales, rows, batch))
+    out = torch.bmm(weights, gather(kv.values, rows, batch, q.dtype))
     if new > 1:
-        mixed = mixed.view(sequences, kv_heads, new, group, head_dim).transpose(1, 2)
-    return mixed.reshape(tokens, heads, head_dim)
+        out = out.view(sequences, kv_heads, new, group, head_dim).transpose(1, 2)
+    return out.reshape(tokens, heads, head_dim)
 
 
 def paged_decode(
@@ -180,8 +180,8 @@ def paged_decode(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    reads: Reads | None = None,
+    index: GatherIndex | None = None,
 ) -> Tensor:
     if on_triton(q) and not kv.keys_by_dimension:
         return paged_decode_triton(q, kv, scale, window, softcap)
-    return paged_decode_reference(q, kv, scale, window, softcap, reads)
+    return paged_decode_reference(q, kv, scale, window, softcap, index)

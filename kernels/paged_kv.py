@@ -1,4 +1,4 @@
-"""What attention reads: a cache in blocks, and which of them hold the keys and values of some sequences."""
+"""The paged KV cache as attention reads it: blocks of keys and values, and the sequences' block tables."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 @dataclass(frozen=True, slots=True)
 class PagedKV:
     keys: Tensor
-    """[blocks, kv_heads, block_size, head_dim], in the dtype of queries or, with scales, in int8 or float8_e4m3fn."""
+    """[blocks, kv_heads, block_size, head_dim], in the queries' dtype or, with scales, in int8 or float8_e4m3fn."""
     values: Tensor
     """As ``keys``."""
     block_tables: Tensor
-    """int64 [sequences, max_blocks]; entries past a sequence's end name any finite block."""
+    """int64 [sequences, max_blocks]; entries past a sequence's end refer to any block without NaN."""
     seq_lens: Tensor
     """int64 [sequences], the new tokens included."""
     key_scales: Tensor | None = None
-    """Of a quantized cache: float32 [blocks, kv_heads, block_size]."""
+    """float32 [blocks, kv_heads, block_size], of a quantized cache."""
     value_scales: Tensor | None = None
     keys_by_dimension: bool = False
-    """Whether keys lie as [blocks, kv_heads, head_dim, block_size], which torch's embedding bags read: see
-    paged_bags.py. Triton's kernels do not."""
+    """Whether keys are stored as [blocks, kv_heads, head_dim, block_size], for torch's embedding bags (paged_bags.py).
+    The Triton kernels do not read this layout."""

@@ -5,8 +5,8 @@
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
 where ``t`` is a row of sequence ``s`` at position ``p = seq_lens[s] - new[s] + (t - query_starts[s])`` and
-``new[s] = query_starts[s + 1] - query_starts[s]``. A chunk of a long prompt attends to the chunks before it
-through the cache: chunked prefill needs no other case.
+``new[s] = query_starts[s + 1] - query_starts[s]``. A chunk of a long prompt attends to earlier chunks
+through the cache, so chunked prefill is not a special case.
 
 Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another; ``query_starts`` int64
 [sequences + 1]; of the cache, see paged_kv.py. Returns [tokens, heads, head_dim]. On a GPU: see flash_prefill.py.
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernels.flash_prefill import paged_prefill_triton
 from kernels.launch import on_triton
-from kernels.paged_decode import TILE, cap_, gather, gather_keys, gather_scales, runs
+from kernels.paged_decode import TILE, cache_rows, cap_, gather, gather_keys, gather_scales
 from kernels.paged_kv import PagedKV
 
 
@@ -32,38 +32,38 @@ def paged_prefill_reference(
     softcap: float | None = None,
     tile: int = TILE,
 ) -> Tensor:
-    """``tile``: another one makes other bits."""
+    """``tile``: results of different tiles differ in rounding."""
     _, kv_heads, block_size, _ = kv.keys.shape
     starts, lens = query_starts.tolist(), kv.seq_lens.tolist()
     out = torch.empty_like(q)
     for s, length in enumerate(lens):
         new = q[starts[s] : starts[s + 1]]
         start = length - len(new)
-        rows, before = _tiles(new, start, scale, kv_heads, tile)
-        # Whole tiles of keys; what lies past the end is masked, and is finite wherever it comes from.
-        blocks = -(-(start - before + len(rows) * tile) // block_size)
+        rows, padding = _tiles(new, start, scale, kv_heads, tile)
+        # Whole tiles of keys; positions past the end are masked, and finite in any block.
+        blocks = -(-(start - padding + len(rows) * tile) // block_size)
         table = kv.block_tables[s : s + 1, :blocks]
         table = torch.nn.functional.pad(table, (0, blocks - table.shape[1]))
-        mixed = torch.empty_like(rows)
+        tiles_out = torch.empty_like(rows)
         for i, queries in enumerate(rows):
-            begin = start - before + i * tile
-            _attend(queries, begin, kv, table, window, softcap, tile, mixed[i])
-        by_token = mixed.view(*mixed.shape[:2], -1, tile, q.shape[2]).permute(0, 3, 1, 2, 4)
+            begin = start - padding + i * tile
+            _attend(queries, begin, kv, table, window, softcap, tile, tiles_out[i])
+        by_token = tiles_out.view(*tiles_out.shape[:2], -1, tile, q.shape[2]).permute(0, 3, 1, 2, 4)
         by_token = by_token.reshape(-1, *q.shape[1:])
-        out[starts[s] : starts[s + 1]] = by_token[before : before + len(new)]
+        out[starts[s] : starts[s + 1]] = by_token[padding : padding + len(new)]
     return out
 
 
 def _tiles(q: Tensor, start: int, scale: float, kv_heads: int, tile: int) -> tuple[Tensor, int]:
-    """[tiles, kv_heads, group * tile, head_dim], the heads that share keys as rows of one product, and how many
-    positions of the first tile lie before ``start``."""
+    """Queries as [tiles, kv_heads, group * tile, head_dim], a group's heads as rows of one product, and the number of
+    positions of the first tile that precede ``start``."""
     new, heads, head_dim = q.shape
-    before = start % tile
-    tiles = -(-(before + new) // tile)
+    padding = start % tile
+    tiles = -(-(padding + new) // tile)
     padded = q.new_zeros(tiles * tile, heads, head_dim)
-    torch.mul(q, scale, out=padded[before : before + new])
+    torch.mul(q, scale, out=padded[padding : padding + new])
     rows = padded.view(tiles, tile, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
-    return rows.reshape(tiles, kv_heads, -1, head_dim), before
+    return rows.reshape(tiles, kv_heads, -1, head_dim), padding
 
 
 def _attend(
@@ -76,30 +76,30 @@ def _attend(
     tile: int,
     out: Tensor,
 ) -> None:
-    """One tile from position ``begin``: ``queries``, ``out`` [kv_heads, group * tile, head_dim]; ``block_table`` [1, …]
-    of its sequence."""
+    """One tile, starting at position ``begin``: ``queries``, ``out`` [kv_heads, group * tile, head_dim];
+    ``block_table`` [1, …]."""
     _, kv_heads, block_size, _ = kv.keys.shape
     end = begin + tile
     first = 0 if window is None else max(0, begin + 1 - window) // tile * tile
     from_block = first // block_size
-    rows = runs(block_table[:, from_block : -(-end // block_size)], kv_heads)
-    seen = slice(first - from_block * block_size, end - from_block * block_size)
-    scores = torch.bmm(queries, gather_keys(kv, rows, kv_heads, queries.dtype)[..., seen])
+    rows = cache_rows(block_table[:, from_block : -(-end // block_size)], kv_heads)
+    visible = slice(first - from_block * block_size, end - from_block * block_size)
+    scores = torch.bmm(queries, gather_keys(kv, rows, kv_heads, queries.dtype)[..., visible])
     if kv.key_scales is not None:
-        scores.mul_(gather_scales(kv.key_scales, rows, kv_heads)[..., seen])
+        scores.mul_(gather_scales(kv.key_scales, rows, kv_heads)[..., visible])
     cap_(scores, softcap)
     by_head = scores.view(kv_heads, -1, tile, end - first)
     positions = torch.arange(begin, end, device=queries.device)[:, None]
     if window is None:
         by_head[..., begin - first :].masked_fill_(positions < positions.T, float("-inf"))
     else:
-        back = positions - torch.arange(first, end, device=queries.device)
-        by_head.masked_fill_((back < 0) | (back >= window), float("-inf"))
-    # Inside, softmax is float32 in any case.
+        distance = positions - torch.arange(first, end, device=queries.device)
+        by_head.masked_fill_((distance < 0) | (distance >= window), float("-inf"))
+    # softmax accumulates in float32 whatever the dtype.
     weights = torch.softmax(scores, dim=-1)
     if kv.value_scales is not None:
-        weights.mul_(gather_scales(kv.value_scales, rows, kv_heads)[..., seen])
-    torch.bmm(weights, gather(kv.values, rows, kv_heads, queries.dtype)[:, seen], out=out)
+        weights.mul_(gather_scales(kv.value_scales, rows, kv_heads)[..., visible])
+    torch.bmm(weights, gather(kv.values, rows, kv_heads, queries.dtype)[:, visible], out=out)
 
 
 def paged_prefill(

@@ -2,7 +2,7 @@
 
     cache[slot // block_size, h, slot % block_size, :] = x[t, h, :]     for slot = slots[t]
 
-Where the cache is narrower than ``x``, each token and head has a scale of its own:
+In a quantized cache each token and head has a scale:
 
     scale[t, h]    = max(|x[t, h, :]|) / largest,     largest = 127 for int8, 448 for float8_e4m3fn
     cache[…, :]    = round(x[t, h, :] / scale[t, h]),  so that x ≈ cache * scale
@@ -11,15 +11,15 @@ The error of an element is at most scale / 2 in int8, and x / 16 + scale / 1024 
 
 Shapes: ``k``, ``v`` [tokens, kv_heads, head_dim]; ``k_cache``, ``v_cache``
 [blocks, kv_heads, block_size, head_dim]; ``k_scales``, ``v_scales`` float32 [blocks, kv_heads, block_size] or
-``None``; ``slots`` int64 [tokens], each written at most once per call. Where Triton writes, a negative slot is a row
-that pads a CUDA graph's batch: it goes nowhere. There a program writes all of a token, or a few of its heads if it
-has many, and float8's bits are made with integers, on all chips alike: not all have an instruction for them.
+``None``; ``slots`` int64 [tokens], each written at most once per call. The Triton kernel skips negative slots, which
+pad a CUDA graph's batch. One of its programs writes a whole token, or a few heads of it if there are many. It computes
+float8's bits with integer operations on all chips, as not all have a conversion instruction.
 
-A block is contiguous over all its heads, so that it moves as one piece, and one head's part of it is
-contiguous too, so that attention reads straight runs of ``block_size * head_dim`` numbers.
+A block is contiguous over all its heads, so that it is copied as one piece, and so is each head within it: attention
+reads runs of ``block_size * head_dim`` elements.
 
-Values that are not finite are stored as finite ones: a block is handed on as it is, and what its next owner has
-not yet written is multiplied with a weight of zero. Keys need no such care, as their scores are replaced.
+Values that are not finite are stored as finite ones: blocks are reused without clearing, and slots that the next owner
+has not written yet are multiplied by a weight of zero. Keys need no such care, as masking replaces their scores.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from torch import Tensor
 from kernels.launch import Variant, jit, on_triton, tl, triton
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The largest number of each narrow dtype."""
+"""The largest finite value of each 8-bit dtype."""
 
 
 def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """``x`` [..., head_dim] as numbers of ``dtype`` and float32 scales [...]. A row of zeros has scale 0."""
+    """``x`` [..., head_dim] in ``dtype``, and float32 scales [...]. A row of zeros has scale 0."""
     wide = torch.nan_to_num(x).float()
     scales = wide.abs().amax(-1) / LARGEST[dtype]
     units = wide / scales.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
     if dtype == torch.int8:
         units = units.round_()
-    # Division may end a last bit beyond the largest; float8 has no infinity, and its overflow is NaN.
+    # Division may round past the largest value; float8_e4m3fn has no infinity, and overflow gives NaN.
     return units.clamp_(-LARGEST[dtype], LARGEST[dtype]).to(dtype), scales
 
 
 def split(slots: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Blocks, and offsets in them."""
+    """Block ids, and offsets within the blocks."""
     return slots // block_size, slots % block_size
 
 
@@ -59,17 +59,17 @@ def store_kv_reference(
     slots: Tensor,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
-    places: tuple[Tensor, Tensor] | None = None,
+    block_offsets: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """``places``: the slots' blocks and offsets, where they are at hand."""
-    blocks, offsets = places or split(slots, k_cache.shape[2])
+    """``block_offsets``: what ``split`` gives for ``slots``, if the caller has it already."""
+    blocks, offsets = block_offsets or split(slots, k_cache.shape[2])
     if k_scales is None or v_scales is None:
         k_cache[blocks, :, offsets] = k
         v_cache[blocks, :, offsets] = torch.nan_to_num(v)
         return
     for x, cache, scales in ((k, k_cache, k_scales), (v, v_cache, v_scales)):
         units, scale = quantize(x, cache.dtype)
-        # Bytes, as not all operations know float8.
+        # As bytes: indexing is not implemented for float8.
         cache.view(torch.int8)[blocks, :, offsets] = units.view(torch.int8)
         scales[blocks, :, offsets] = scale
 
@@ -82,23 +82,24 @@ def store_kv(
     slots: Tensor,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
-    places: tuple[Tensor, Tensor] | None = None,
+    block_offsets: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """``k_cache`` lies as ``v_cache`` does. Keys by dimension (see paged_bags.py) are the reference's to write."""
+    """``k_cache`` and ``v_cache`` have the same strides, except where keys are stored by dimension (paged_bags.py),
+    which only the reference writes."""
     if on_triton(k):
         store_kv_triton(k, v, k_cache, v_cache, slots, k_scales, v_scales)
     else:
-        store_kv_reference(k, v, k_cache, v_cache, slots, k_scales, v_scales, places)
+        store_kv_reference(k, v, k_cache, v_cache, slots, k_scales, v_scales, block_offsets)
 
 
 @jit
 def widen(x, FP8: tl.constexpr):
-    """The bytes of a quantized cache as float32, without their scales: exact, and with no slow conversion."""
+    """A quantized cache's bytes as float32, without scales: exact, and without slow conversion instructions."""
     if FP8:
-        # Where float32 has its sign, exponent and mantissa they are right but for the exponent's bias.
+        # Shifted to float32's sign, exponent and mantissa; only the exponent's bias differs.
         bits = (x.to(tl.int32) << 20) & -0x78100000
         return bits.to(tl.float32, bitcast=True) * 1.329227995784916e36
-    # A number of 23 bits' mantissa with an integer in its last ones, less that number.
+    # 1.5 * 2**23 has a mantissa whose last bit is worth 1: the integer is put there, and the constant subtracted.
     return (x.to(tl.int32) + 0x4B400000).to(tl.float32, bitcast=True) - 12582912.0
 
 
@@ -121,20 +122,28 @@ def _finite(x, LARGEST: tl.constexpr):
 
 @jit
 def _store(
-    x, cache, scales, places, scale_places, inside, heads_inside, QUANTIZED: tl.constexpr, FP8: tl.constexpr
+    x,
+    cache,
+    scales,
+    cache_offsets,
+    scale_offsets,
+    mask,
+    head_mask,
+    QUANTIZED: tl.constexpr,
+    FP8: tl.constexpr,
 ):
-    """One tile [heads, head_dim], finite if ``QUANTIZED``."""
+    """Stores one tile [heads, head_dim], whose elements must be finite if ``QUANTIZED``."""
     if not QUANTIZED:
-        tl.store(cache + places, x.to(cache.dtype.element_ty), inside)
+        tl.store(cache + cache_offsets, x.to(cache.dtype.element_ty), mask)
     else:
-        most: tl.constexpr = 448.0 if FP8 else 127.0
-        scale = tl.div_rn(tl.max(tl.abs(x), 1), tl.full((x.shape[0],), most, tl.float32))
+        largest: tl.constexpr = 448.0 if FP8 else 127.0
+        scale = tl.div_rn(tl.max(tl.abs(x), 1), tl.full((x.shape[0],), largest, tl.float32))
         divisor = tl.maximum(scale, 1.1754943508222875e-38)[:, None].broadcast_to(x.shape)
-        units = tl.minimum(tl.maximum(tl.div_rn(x, divisor), -most), most)
+        units = tl.minimum(tl.maximum(tl.div_rn(x, divisor), -largest), largest)
         # Adding the constant rounds to whole numbers, half to even, in the last bits.
         bits = _float8_bits(units) if FP8 else (units + 12582912.0).to(tl.int32, bitcast=True)
-        tl.store(cache + places, (bits & 0xFF).to(tl.uint8).to(tl.int8, bitcast=True), inside)
-        tl.store(scales + scale_places, scale, heads_inside)
+        tl.store(cache + cache_offsets, (bits & 0xFF).to(tl.uint8).to(tl.int8, bitcast=True), mask)
+        tl.store(scales + scale_offsets, scale, head_mask)
 
 
 @jit(varying=("slots",))
@@ -146,10 +155,10 @@ def _store_kv_kernel(
     slots,
     k_scales,
     v_scales,
-    k_token,
-    k_head,
-    v_token,
-    v_head,
+    k_stride,
+    k_head_stride,
+    v_stride,
+    v_head_stride,
     cache_block,
     cache_head,
     cache_offset,
@@ -166,22 +175,22 @@ def _store_kv_kernel(
     slot = tl.load(slots + token).to(tl.int64)
     head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     dim = tl.arange(0, BLOCK_DIM)
-    heads_inside = (head < heads) & (slot >= 0)
-    inside = heads_inside[:, None] & (dim < HEAD_DIM)[None, :]
-    keys = tl.load(k + token * k_token + head[:, None] * k_head + dim[None, :], inside, other=0.0)
-    values = tl.load(v + token * v_token + head[:, None] * v_head + dim[None, :], inside, other=0.0)
+    head_mask = (head < heads) & (slot >= 0)
+    mask = head_mask[:, None] & (dim < HEAD_DIM)[None, :]
+    keys = tl.load(k + token * k_stride + head[:, None] * k_head_stride + dim[None, :], mask, other=0.0)
+    values = tl.load(v + token * v_stride + head[:, None] * v_head_stride + dim[None, :], mask, other=0.0)
     if QUANTIZED:
         keys = _finite(keys, LARGEST)
     values = _finite(values, LARGEST)
     block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-    places = block * cache_block + offset * cache_offset + head[:, None] * cache_head + dim[None, :]
-    scale_places = (block * heads + head) * BLOCK_SIZE + offset
-    _store(keys, k_cache, k_scales, places, scale_places, inside, heads_inside, QUANTIZED, FP8)
-    _store(values, v_cache, v_scales, places, scale_places, inside, heads_inside, QUANTIZED, FP8)
+    cache_offsets = block * cache_block + offset * cache_offset + head[:, None] * cache_head + dim[None, :]
+    scale_offsets = (block * heads + head) * BLOCK_SIZE + offset
+    _store(keys, k_cache, k_scales, cache_offsets, scale_offsets, mask, head_mask, QUANTIZED, FP8)
+    _store(values, v_cache, v_scales, cache_offsets, scale_offsets, mask, head_mask, QUANTIZED, FP8)
 
 
 _TILE = 4096
-"""Numbers of K that one program writes at most, on all chips: 32 a thread with four warps of 32."""
+"""Elements of K that one program writes at most, on all chips: 32 a thread with four warps of 32."""
 
 
 def store_kv_triton(
@@ -193,7 +202,8 @@ def store_kv_triton(
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
 ) -> None:
-    """``k`` and ``v`` may lie apart by token and head; the caches lie alike, the scales without gaps."""
+    """``k`` and ``v`` may be strided by token and head; both caches have the same strides, and scales are
+    contiguous."""
     tokens, heads, head_dim = k.shape
     quantized = k_scales is not None
     fp8 = k_cache.dtype == torch.float8_e4m3fn
@@ -235,7 +245,15 @@ def _warps(tile: dict[str, int]) -> int:
 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
-    strides = ("k_token", "k_head", "v_token", "v_head", "cache_block", "cache_head", "cache_offset")
+    strides = (
+        "k_stride",
+        "k_head_stride",
+        "v_stride",
+        "v_head_stride",
+        "cache_block",
+        "cache_head",
+        "cache_offset",
+    )
     for dtype, x_dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
         for stored in (dtype, "int8", "fp8"):
             for heads, head_dim in ((8, 128),) if dtype == "fp16" else ((8, 128), (4, 256)):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.native.attention import Sequences
 from kernels.paged_bags import Bags
-from kernels.paged_decode import Reads
+from kernels.paged_decode import GatherIndex
 from kernels.paged_prefill import TILE
 
 
@@ -22,18 +22,18 @@ class DecodeGroup:
     block_tables: Tensor
     seq_lens: Tensor
     new: int = 1
-    _reads: dict[tuple[int, int, int | None], Reads] = field(default_factory=dict)
+    _indices: dict[tuple[int, int, int | None], GatherIndex] = field(default_factory=dict)
     _bags: dict[tuple[int, torch.Size, int | None], Bags] = field(default_factory=dict)
 
-    def reads(self, kv_heads: int, block_size: int, window: int | None) -> Reads:
+    def gather_index(self, kv_heads: int, block_size: int, window: int | None) -> GatherIndex:
         """Computed once a step, not once a layer."""
         key = kv_heads, block_size, window
-        if key not in self._reads:
-            self._reads[key] = Reads.of(self.block_tables, self.seq_lens, self.new, *key)
-        return self._reads[key]
+        if key not in self._indices:
+            self._indices[key] = GatherIndex.of(self.block_tables, self.seq_lens, self.new, *key)
+        return self._indices[key]
 
     def bags(self, heads: int, cache_shape: torch.Size, window: int | None) -> Bags:
-        """As ``reads``."""
+        """As ``gather_index``."""
         key = heads, cache_shape, window
         if key not in self._bags:
             self._bags[key] = Bags.of(self.block_tables, self.seq_lens, self.new, *key)

@@ -84,5 +84,5 @@ class TorchBackend:
         if self._by_dimension and group.new <= _FEW:
             bags = group.bags(query.shape[1], kv.keys.shape, window)
             return paged_bags(query, kv, bags, scale, softcap)
-        reads = group.reads(kv.keys.shape[1], kv.keys.shape[2], window)
-        return paged_decode_reference(query, kv, scale, window, softcap, reads)
+        index = group.gather_index(kv.keys.shape[1], kv.keys.shape[2], window)
+        return paged_decode_reference(query, kv, scale, window, softcap, index)

@@ -60,7 +60,7 @@ def test_sixteen_bits_stay_near_float32(dtype: torch.dtype) -> None:
 def test_a_lone_sequence_is_read_to_its_end_and_no_further() -> None:
     paged = scatter([21], kv_heads=2, head_dim=16, block_size=16)
     bags = Bags.of(paged.block_tables, paged.seq_lens, 1, 4, paged.k_cache.shape, None)
-    assert bags.unseen is None
+    assert bags.mask is None
     assert len(bags.values) == 4 * 21
 
 

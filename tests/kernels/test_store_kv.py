@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.paged_decode import gather, paged_decode_reference, runs
+from kernels.paged_decode import cache_rows, gather, paged_decode_reference
 from kernels.paged_kv import PagedKV
 from kernels.paged_prefill import paged_prefill_reference
 from kernels.store_kv import quantize, store_kv_reference
@@ -48,7 +48,7 @@ def test_quantizing_errs_no_more_than_the_formula_says(dtype: torch.dtype, size:
 def test_all_bytes_of_float8_widen_to_what_torch_says() -> None:
     every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     cache = every.view(1, 1, 16, 16)
-    rows = runs(torch.zeros(1, 1, dtype=torch.int64), 1)
+    rows = cache_rows(torch.zeros(1, 1, dtype=torch.int64), 1)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         found = gather(cache, rows, 1, dtype).view(-1)
         numbers = ~torch.isnan(every.float())
