@@ -1,7 +1,7 @@
 """Trains the injection guard: ``python -m training.injection [--data FOLDER] [--cache FILE]``.
 
-Writes ``gateway/guards/scanners/data/injection.json`` (the fast tier), ``gateway/sidecar/heads/injection.npz`` (the
-model tier's head) and, beside it, ``injection.json`` with the figures of cross-validation. Every choice is made by
+Writes ``gateway/guards/scanners/data/injection.json`` (the fast check), ``gateway/sidecar/heads/injection.npz`` (the
+model check's head) and, beside it, ``injection.json`` with the figures of cross-validation. Every choice is made by
 these figures; what is shipped is then trained on all rows. The cache keeps embeddings between runs.
 """
 
@@ -43,7 +43,7 @@ GRAM, FORM_SCALE, C = 0.2, 0.3, 30
 LEAST, MOST = 3, 9_000
 """Texts that a gram must be in; grams that are kept."""
 SHARE = 0.4
-"""Of the head in what the model tier says; the rest is the fast tier's."""
+"""Of the head in what the model check says; the rest is the fast check's."""
 LIMITS = {
     "NotInject": 0.036,
     "questions": 0.003,
@@ -154,7 +154,7 @@ def _embedded(embedder: BuiltInEmbedder, made: Sequence[str], cache: Path | None
 
 
 def train_wording(all_: Windows, train: np.ndarray, made: Sequence[Text]) -> dict[str, Any]:
-    """The fast tier's weights, from the windows ``train``."""
+    """The fast check's weights, from the windows ``train``."""
     count = Counter(gram for index in train for gram in all_.grams[index])
     known = {gram: number for number, gram in enumerate(sorted(g for g, n in count.items() if n >= LEAST))}
     cells = [
@@ -262,7 +262,7 @@ class Unseen:
 
 
 def unseen(made: Sequence[Text], all_: Windows, folds: np.ndarray) -> Unseen:
-    """``folds`` has a number for each text; -1 is trained on always. The second look that the model tier has at single
+    """``folds`` has a number for each text; -1 is trained on always. The second look that the model check has at single
     sentences of long texts is left out."""
     fast, stacked = np.full(len(made), -np.inf), np.full(len(made), -np.inf)
     for fold in sorted(set(folds.tolist()) - {-1}):
@@ -294,7 +294,7 @@ def shift(made: Sequence[Text], log_odds: np.ndarray) -> float:
 
 
 def served(fast: np.ndarray, stacked: np.ndarray) -> np.ndarray:
-    """Log-odds that decide: the fast tier's where it is sure."""
+    """Log-odds that decide: the fast check's where it is sure."""
     low, high = (np.log(bound / (1 - bound)) for bound in CLEAR)
     return np.where((fast <= low) | (fast >= high), fast, stacked)
 
@@ -346,16 +346,16 @@ def main() -> None:
     questions = np.array([one.group == "questions" for one in made])
     report = {
         "random folds": figures(made, decided),
-        "random folds, fast tier alone": figures(made, fast),
-        "random folds, model tier alone": figures(made, stacked),
-        "decided by the fast tier": {
+        "random folds, fast check alone": figures(made, fast),
+        "random folds, model check alone": figures(made, stacked),
+        "decided by the fast check": {
             "questions": round(float(clear[questions].mean()), 4),
             "attacks": round(float(clear[[bool(one.attack) for one in made]].mean()), 4),
         },
         "shift": {"fast": fast_shift, "stacked": stack_shift},
     }
     log.info("%s", json.dumps(report, indent=1))
-    # The stack takes the fast tier's log-odds as they are served, shift and all.
+    # The stack takes the fast check's log-odds as they are served, shift and all.
     weights = train_wording(all_, np.arange(len(all_.text)), made)
     weights["bias"] = round(weights["bias"] + fast_shift, 4)
     weights["stack"] = [SHARE, 1 - SHARE, round(stack_shift - (1 - SHARE) * fast_shift, 4)]

@@ -1,6 +1,6 @@
 """Trains the toxicity guard: ``python -m training.toxicity [--data FOLDER] [--cache FILE]``.
 
-Writes ``gateway/guards/scanners/data/toxicity.json`` (the fast tier, and how both tiers are made one),
+Writes ``gateway/guards/scanners/data/toxicity.json`` (the fast check, and how both checks are made one),
 ``gateway/sidecar/heads/toxicity.npz`` (the head) and beside it ``toxicity.json`` with the figures of cross-validation,
 by which every choice here was made. What is shipped is trained on all rows. The cache keeps embeddings between runs.
 """
@@ -51,7 +51,7 @@ WEIGHT = {
 }
 SHARE_HEAD, SHARE_FAST = 0.9, 0.2
 OFFSETS = {"hate": -0.25, "harassment": -0.5, "violence": -0.5, "sexual": -0.25, "self_harm": 1.0}
-"""Log-odds of the guard: those of the head and of the fast tier, weighted, and an offset by category: so much that at
+"""Log-odds of the guard: those of the head and of the fast check, weighted, and an offset by category: so much that at
 0.5 few harmless texts are flagged, those with harsh words and those of the moderation set included."""
 CLEAR = (0.004, 0.99)
 MOST_WINDOWS = 64
@@ -166,7 +166,7 @@ class Embeddings:
 def fit_fast(
     counts: sparse.csr_matrix, names: np.ndarray, targets: np.ndarray, weight: np.ndarray
 ) -> dict[str, Any]:
-    """The fast tier as ``Ngrams`` has it, and as it is written. ``counts`` has a row a text, a column a feature."""
+    """The fast check as ``Ngrams`` has it, and as it is written. ``counts`` has a row a text, a column a feature."""
     sizes = np.asarray(counts.sum(1)).ravel()
     often = np.asarray(counts.sum(0)).ravel()
     names, counts, seen = names[often >= 2], counts[:, often >= 2], np.sqrt(often[often >= 2])
@@ -252,7 +252,7 @@ def head_log_odds(head: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 
 
 Scores = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Log-odds: of the fast tier by text and by window, and of the head by window."""
+"""Log-odds: of the fast check by text and by window, and of the head by window."""
 
 
 class Corpus:
@@ -304,7 +304,7 @@ class Corpus:
         return found[0], found[1], found[2]
 
     def combined(self, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
-        """Of the fast tier, and of both tiers: the highest of a text's windows."""
+        """Of the fast check, and of both checks: the highest of a text's windows."""
         quick, wording, head = scores
         highest = np.full(quick.shape, -np.inf)
         np.maximum.at(highest, self.owner, SHARE_FAST * wording + SHARE_HEAD * head + [*OFFSETS.values()])
@@ -316,7 +316,7 @@ def ngrams(fast: Mapping[str, Any]) -> Ngrams:
 
 
 def figures(corpus: Corpus, quick: np.ndarray, both: np.ndarray) -> dict[str, float]:
-    """AUC of the model tier and of the fast one, and shares that the whole guard flags at 0.5."""
+    """AUC of the model check and of the fast one, and shares that the whole guard flags at 0.5."""
     low, high = (np.log(bound / (1 - bound)) for bound in CLEAR)
     decided = (quick.max(1) <= low) | (quick.max(1) >= high)
     guard = np.where(decided, quick.max(1), both.max(1))
@@ -346,8 +346,8 @@ def figures(corpus: Corpus, quick: np.ndarray, both: np.ndarray) -> dict[str, fl
     }
     for name, rows in shares.items():
         found[f"{name}, flagged"] = round(float((guard[rows] >= 0).mean()), 4)
-        found[f"{name}, flagged by the fast tier alone"] = round(float((quick[rows].max(1) >= 0).mean()), 4)
-        found[f"{name}, decided by the fast tier"] = round(float(decided[rows].mean()), 4)
+        found[f"{name}, flagged by the fast check alone"] = round(float((quick[rows].max(1) >= 0).mean()), 4)
+        found[f"{name}, decided by the fast check"] = round(float(decided[rows].mean()), 4)
     return found
 
 

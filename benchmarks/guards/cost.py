@@ -1,4 +1,4 @@
-"""What guards cost: the model tier by the text, and the event loop's lag while they are on and the gateway is busy."""
+"""What guards cost: the model check by the text, and the event loop's lag while they are on and the gateway is busy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _model_tier() -> Iterator[Row]:
         for what, times in asyncio.run(_ask(Path(config.socket))).items():
             p50 = statistics.median(times) * 1000
             note = f"p99 {statistics.quantiles(times, n=100)[98] * 1000:.1f} ms; sidecar on one core"
-            yield Row(f"model tier, {what}: ms for 1,000 characters, p50", p50, "≤ 25", p50 <= 25, note)
+            yield Row(f"model check, {what}: ms for 1,000 characters, p50", p50, "≤ 25", p50 <= 25, note)
 
 
 async def _ask(socket: Path) -> dict[str, list[float]]:

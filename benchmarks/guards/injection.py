@@ -62,8 +62,8 @@ def _atmost(what: str, value: Sequence[float], target: float, note: str) -> Row:
 
 
 def _shipped(data: Path) -> Iterator[Row]:
-    with _scanner() as (scanner, tiers):
-        yield from _on_data(data, scanner, f"shipped weights, {tiers}, on the data given")
+    with _scanner() as (scanner, checks):
+        yield from _on_data(data, scanner, f"shipped weights, {checks}, on the data given")
 
 
 def _on_data(data: Path, scanner: Scanner, note: str) -> Iterator[Row]:
@@ -94,7 +94,7 @@ def _on_data(data: Path, scanner: Scanner, note: str) -> Iterator[Row]:
                 f"recall, an order at the {name} of {length:,} harmless characters",
                 *_plain(_share(_flagged(scanner, planted, "tool")), note),
             )
-    yield Row("fast tier, ms for 1,000 characters", _speed(long), "≤ 2", _speed(long) <= 2, "one core")
+    yield Row("fast check, ms for 1,000 characters", _speed(long), "≤ 2", _speed(long) <= 2, "one core")
 
 
 def _speed(texts: Sequence[str]) -> float:
@@ -169,11 +169,11 @@ class _InProcess:
 
 @contextmanager
 def _scanner() -> Iterator[tuple[Scanner, str]]:
-    """The guard as a policy without further keys has it; its fast tier alone where no model can run."""
+    """The guard as a policy without further keys has it; its fast check alone where no model can run."""
     given: Mapping[str, Any] = {"kind": "injection"}
     try:
         sidecar: Any = _InProcess()
     except ImportError:
-        yield injection(InjectionGuard(**given, checks=("fast",)), None, None), "fast tier alone"  # type: ignore[arg-type]
+        yield injection(InjectionGuard(**given, checks=("fast",)), None, None), "fast check alone"  # type: ignore[arg-type]
         return
-    yield injection(InjectionGuard(**given), sidecar, None), "both tiers"
+    yield injection(InjectionGuard(**given), sidecar, None), "both checks"

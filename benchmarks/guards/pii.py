@@ -151,7 +151,7 @@ def _by_presidio(labelled: Sequence[Labelled], model: Any) -> Iterable[Row]:
 
 
 def _recall(labelled: Sequence[Labelled], model: Any) -> Iterable[Row]:
-    """Of both tiers together, for every type of the data."""
+    """Of both checks together, for every type of the data."""
     asked = ["DATE_TIME"] if model is not None else []
     if model is not None and model.has_names("en"):
         asked += sorted(NAMES)
@@ -169,7 +169,7 @@ def _recall(labelled: Sequence[Labelled], model: Any) -> Iterable[Row]:
         for kind, entity, start, end in row.spans:
             counts[kind] += 1
             hits[kind] += any(it.label == entity and it.start < end and start < it.end for it in found)
-    yield Row("recall of both tiers over all types", sum(hits.values()) / max(1, sum(counts.values())))
+    yield Row("recall of both checks over all types", sum(hits.values()) / max(1, sum(counts.values())))
     for kind, count in counts.most_common():
         entity = _PRESIDIO.get(kind, kind)
         note = (

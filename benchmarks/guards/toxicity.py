@@ -63,7 +63,7 @@ def _validated() -> Iterator[Row]:
 def _shipped(data: Path) -> Iterator[Row]:
     note = "shipped, on the data given"
     yield Row(
-        "fast tier, ms for 1,000 characters", _speed(data), "≤ 2", _speed(data) <= 2, "median, one core"
+        "fast check, ms for 1,000 characters", _speed(data), "≤ 2", _speed(data) <= 2, "median, one core"
     )
     try:
         sidecar: Any = _InProcess()
@@ -76,12 +76,12 @@ def _shipped(data: Path) -> Iterator[Row]:
     unsafe = [
         any(row.get(name) == 1 for names in MODERATION.values() for name in names) for row, _, _ in moderation
     ]
-    tiers = "fast and head"
-    yield _row(f"HateCheck AUC, hate, {tiers}", _auc(hateful, [s["hate"] for _, s, _ in hatecheck]), note)
+    checks = "fast and head"
+    yield _row(f"HateCheck AUC, hate, {checks}", _auc(hateful, [s["hate"] for _, s, _ in hatecheck]), note)
     best = [max(scores.values()) for _, scores, _ in hatecheck]
-    yield _row(f"HateCheck AUC, any category, {tiers}", _auc(hateful, best), note)
+    yield _row(f"HateCheck AUC, any category, {checks}", _auc(hateful, best), note)
     best = [max(scores.values()) for _, scores, _ in moderation]
-    yield _row(f"moderation AUC, any category, {tiers}", _auc(unsafe, best), note)
+    yield _row(f"moderation AUC, any category, {checks}", _auc(unsafe, best), note)
     for category, names in MODERATION.items():
         known = [
             (1 in values, scores[category])
@@ -89,7 +89,7 @@ def _shipped(data: Path) -> Iterator[Row]:
             if 1 in (values := [row.get(name) for name in names]) or None not in values
         ]
         auc = _auc([truth for truth, _ in known], [score for _, score in known])
-        yield _row(f"moderation AUC, {category}, {tiers}", auc, note)
+        yield _row(f"moderation AUC, {category}, {checks}", auc, note)
     flags = {
         "HateCheck hateful, flagged": [flag for row, _, flag in hatecheck if row["label"] == "hateful"],
         "HateCheck non-hateful, flagged": [flag for row, _, flag in hatecheck if row["label"] != "hateful"],

@@ -191,13 +191,13 @@ class Metrics:
         )
         self.guard_scans = make.counter(
             "tollgate_guard_scans_total",
-            "Scans of texts: clean, found, open (left to the next tier), or unscanned.",
-            ["guard", "tier", "outcome"],
+            "Scans of texts: clean, found, open (left to the next check), or unscanned.",
+            ["guard", "check", "outcome"],
         )
         self.guard_seconds = make.histogram(
             "tollgate_guard_scan_seconds",
             "How long a scan took.",
-            ["guard", "tier"],
+            ["guard", "check"],
             _SCANS,
         )
         self.guard_hits = make.counter(

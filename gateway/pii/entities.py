@@ -42,7 +42,7 @@ def _problem(
             f"nobody here can find it; {_meant(entity)} names are Presidio's, see the reference of policies"
         )
     if "model" not in checks:
-        return "only the model tier can find it; add 'model' to 'checks'"
+        return "only the model check can find it; add 'model' to 'checks'"
     if entity in NAMES:
         for language in languages:
             if language not in spacy:

@@ -30,7 +30,7 @@ MOST_CHARACTERS = 8_000_000
 AT_ONCE = 4
 """That are before a model: its queue is for those that callers wait for."""
 REST = 0.01
-"""Seconds between two pieces of a text in the fast tier, which each take about as long."""
+"""Seconds between two pieces of a text in the fast check, which each take about as long."""
 SECONDS_TO_CLOSE = 3.0
 CROWDED, STOPPING = "too many wait for a verdict", "the gateway is stopping"
 
@@ -57,7 +57,7 @@ class BackgroundScans:
         self._keep = keep
         self._most = most
         self._turn = asyncio.Semaphore(1)
-        """The fast tier's: it takes the event loop's own time, and one text at a time leaves the most of that."""
+        """The fast check's: it takes the event loop's own time, and one text at a time leaves the most of that."""
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._characters = 0
@@ -150,7 +150,7 @@ class BackgroundScan:
             self.settle()
 
     async def run(self, given: ScanInput, turn: asyncio.Semaphore, slots: asyncio.Semaphore) -> None:
-        """``turn`` is for the fast tier, ``slots`` for the slower ones."""
+        """``turn`` is for the fast check, ``slots`` for the slower ones."""
         scans: list[BatchScan] = []
         for inspection in self._inspections:
             for reason in given.unread:

@@ -1,4 +1,4 @@
-"""Texts of any length before one guard, in both of its tiers."""
+"""Texts of any length before one guard, by both of its checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TooMuchFound(Unscanned):
 
 
 class BatchScan:
-    """Several texts before one guard: first the fast tier for all of them, then the rest in one call an origin."""
+    """Several texts before one guard: first the fast check for all of them, then the rest in one call an origin."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class BatchScan:
         self._is_exact = guard.scanner.longest > 0
         self._characters = sum([len(text) for text, _ in texts])
         self.is_offloaded = guard.offloads(self._characters)
-        """Whether the fast tier works in another process."""
+        """Whether the fast check works in another process."""
         self._piece = guard.offload.piece if guard.offload is not None and self.is_offloaded else PIECE
         self._found: list[list[Finding]] = [[] for _ in texts]
         self._hits = 0
         self._open: dict[Origin, list[Piece]] = {}
 
     async def look(self) -> bool:
-        """Whether the fast tier found something. Raises ``Unscanned``."""
+        """Whether the fast check found something. Raises ``Unscanned``."""
         if self._characters <= PIECE and not self.is_offloaded:  # as most are: nothing to cut
             await self._turn()
             for number, (text, origin) in enumerate(self._texts):
@@ -91,7 +91,7 @@ class BatchScan:
 
     @property
     def is_open(self) -> bool:
-        """Whether the fast tier left something to decide."""
+        """Whether the fast check left something to decide."""
         return bool(self._open)
 
     def give_up(self) -> None:

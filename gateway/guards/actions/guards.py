@@ -31,7 +31,7 @@ class Guard:
     ) -> None:
         """``turns`` is shared by all guards: what is scanned on the event loop takes them.
 
-        ``offload`` is where the fast tier reads what may take long; None: on the event loop, whatever it takes.
+        ``offload`` is where the fast check reads what may take long; None: on the event loop, whatever it takes.
         """
         self.name = name
         self.config = config
@@ -43,7 +43,7 @@ class Guard:
         """Characters that all texts may have together: counted, not scanned."""
 
     def offloads(self, characters: int) -> bool:
-        """Whether the fast tier reads so many, all texts together, in another process."""
+        """Whether the fast check reads so many, all texts together, in another process."""
         return self.offload is not None and self.offload.takes(characters)
 
     @property

@@ -1,4 +1,4 @@
-"""One guard at work on one request: its scans in two tiers, bounded in time, and what is told of them afterwards."""
+"""One guard at work on one request: its scans by two checks, bounded in time, and the facts about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 3
 """Verdicts that fail to come for one answer or request before no more are waited for."""
-_TIERS = ("none", "fast", "model", "judge")
+_CHECKS = ("none", "fast", "model", "judge")
 
 
 class Inspection:
@@ -41,7 +41,7 @@ class Inspection:
         self._metrics = metrics
         self._labels: dict[str, int] = {}
         self._acted = False
-        self._tier = "none"
+        self._check = "none"
         self._score = 0.0
         self._scans = 0
         self._misses = 0
@@ -52,7 +52,7 @@ class Inspection:
         await self.guard.turns.take(self._owner)
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
-        """The fast tier's verdict. None where it has none. Raises ``Unscanned``."""
+        """The fast check's verdict. None where it has none. Raises ``Unscanned``."""
         began = time.perf_counter()
         try:
             verdict = self.guard.scanner.quick(text, origin)
@@ -61,7 +61,7 @@ class Inspection:
         if verdict is None:
             self._timed("fast", began, "open")
         else:
-            self._timed(verdict.tier, began, "found" if verdict.findings else "clean")
+            self._timed(verdict.check, began, "found" if verdict.findings else "clean")
             self._hear(verdict)
         return verdict
 
@@ -82,12 +82,12 @@ class Inspection:
             if verdict is None:
                 self._count("fast", each, "open")
             else:
-                self._count(verdict.tier, each, "found" if verdict.findings else "clean")
+                self._count(verdict.check, each, "found" if verdict.findings else "clean")
                 self._hear(verdict)
         return verdicts
 
     async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
-        """What the fast tier left open. Raises ``Unscanned``."""
+        """What the fast check left open. Raises ``Unscanned``."""
         if self._misses >= PATIENCE:
             raise Unscanned("unavailable")
         began = time.perf_counter()
@@ -99,7 +99,7 @@ class Inspection:
         except Exception as error:
             raise self._failed("model", began, error) from None
         found = any(verdict.findings for verdict in verdicts)
-        self._timed(verdicts[0].tier if verdicts else "model", began, "found" if found else "clean")
+        self._timed(verdicts[0].check if verdicts else "model", began, "found" if found else "clean")
         for verdict in verdicts:
             self._hear(verdict)
         return verdicts
@@ -127,7 +127,7 @@ class Inspection:
             "direction": self._direction,
             "action": "block" if refused else config.action if self._acted else "pass",
             "labels": dict(self._labels),
-            "tier": self._tier,
+            "check": self._check,
             "score": round(self._score, 3),
             "scans": self._scans,
             "seconds": round(self._seconds, 6),
@@ -136,20 +136,20 @@ class Inspection:
 
     def _hear(self, verdict: Verdict) -> None:
         self._score = max(self._score, verdict.score, *(finding.score for finding in verdict.findings), 0.0)
-        if verdict.tier not in _TIERS or _TIERS.index(verdict.tier) > _TIERS.index(self._tier):
-            self._tier = verdict.tier if verdict.tier in _TIERS else "model"
+        if verdict.check not in _CHECKS or _CHECKS.index(verdict.check) > _CHECKS.index(self._check):
+            self._check = verdict.check if verdict.check in _CHECKS else "model"
 
-    def _timed(self, tier: str, began: float, outcome: str) -> None:
-        self._count(tier, time.perf_counter() - began, outcome)
+    def _timed(self, check: str, began: float, outcome: str) -> None:
+        self._count(check, time.perf_counter() - began, outcome)
 
-    def _count(self, tier: str, seconds: float, outcome: str) -> None:
+    def _count(self, check: str, seconds: float, outcome: str) -> None:
         self._scans += 1
         self._seconds += seconds
-        self._metrics.guard_scans.labels(self.guard.name, tier, outcome).inc()
-        self._metrics.guard_seconds.labels(self.guard.name, tier).observe(seconds)
+        self._metrics.guard_scans.labels(self.guard.name, check, outcome).inc()
+        self._metrics.guard_seconds.labels(self.guard.name, check).observe(seconds)
 
-    def _failed(self, tier: str, began: float, error: Exception) -> Unscanned:
-        self._timed(tier, began, "unscanned")
+    def _failed(self, check: str, began: float, error: Exception) -> Unscanned:
+        self._timed(check, began, "unscanned")
         if isinstance(error, TimeoutError):
             return Unscanned(f"no verdict within {self.guard.config.timeout:g} s")
         if isinstance(error, Unscanned):

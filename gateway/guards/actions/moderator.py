@@ -13,8 +13,8 @@ from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.errors import GuardUnavailable
 from gateway.guards.actions.offload import AT_ONCE_WEIGHED
 from gateway.guards.scanners import toxicity
+from gateway.guards.scanners.layered import Fast, Judge, Model
 from gateway.guards.scanners.scanner import Unscanned
-from gateway.guards.scanners.tiers import Fast, Judge, Model
 from gateway.policy.schema import AnyGuard, ToxicityGuard
 from gateway.sidecar.api import Sidecar, SidecarError
 from gateway.types import Call, Chunk, Chunks, Json, Usage
@@ -67,11 +67,11 @@ class _Opinion:
     scores: Scores
     unsafe: frozenset[str]
     """Labels that are flagged."""
-    tier: str
+    check: str
 
 
 class Moderator:
-    """One policy's. ``guards`` and ``judges`` are by name; ``fast`` and ``model`` are the toxicity guard's own tiers.
+    """One policy's. ``guards`` and ``judges`` are by name; ``fast`` and ``model`` are the toxicity guard's own checks.
 
     A tenant's texts are judged by the first toxicity guard that looks after the tenant, in either direction, and its
     thresholds; where there is none, by one with the schema's defaults. Its model, where it has one, judges every
@@ -120,8 +120,8 @@ class Moderator:
         texts: Sequence[str] = call.request.params["input"]
         opinions = await self._judged(texts, guard, self._judges.get(name or ""), call)
         flagged = sum(1 for one in opinions if one.unsafe)
-        tiers = sorted({one.tier for one in opinions})
-        call.receipt.note("moderation", guard=name, texts=len(texts), flagged=flagged, tiers=tiers)
+        checks = sorted({one.check for one in opinions})
+        call.receipt.note("moderation", guard=name, texts=len(texts), flagged=flagged, checks=checks)
         for index, opinion in enumerate(opinions):
             last = index == len(opinions) - 1
             yield Chunk(
@@ -142,8 +142,8 @@ class Moderator:
         self, texts: Sequence[str], guard: ToxicityGuard, judge: Judge | None, call: Call
     ) -> list[_Opinion]:
         try:
-            scores, tier = await self._scored(texts, guard, call)
-            opinions = [_opinion(one, guard, tier) for one in scores]
+            scores, check = await self._scored(texts, guard, call)
+            opinions = [_opinion(one, guard, check) for one in scores]
             if judge is not None:
                 await self._ask(judge, texts, guard, opinions, call)
         except (SidecarError, Unscanned, TimeoutError) as error:
@@ -207,7 +207,7 @@ class Moderator:
             unsafe = frozenset(finding.label for finding in verdict.findings)
             scores = {**opinions[i].scores}
             _raise(scores, dict.fromkeys(unsafe, verdict.score))
-            opinions[i] = _Opinion(scores, unsafe, verdict.tier)
+            opinions[i] = _Opinion(scores, unsafe, verdict.check)
 
 
 def _looks_after(tenant: str, guard: AnyGuard) -> bool:
@@ -249,9 +249,9 @@ def _threshold(label: str, guard: ToxicityGuard) -> float:
     return dict[str, float](guard.categories).get(label, guard.threshold)  # type: ignore[arg-type]
 
 
-def _opinion(scores: Scores, guard: ToxicityGuard, tier: str) -> _Opinion:
+def _opinion(scores: Scores, guard: ToxicityGuard, check: str) -> _Opinion:
     unsafe = frozenset(label for label, score in scores.items() if score >= _threshold(label, guard))
-    return _Opinion(scores, unsafe, tier)
+    return _Opinion(scores, unsafe, check)
 
 
 def _margin(scores: Scores, guard: ToxicityGuard) -> float:

@@ -1,4 +1,4 @@
-"""A guard's fast tier in a process beside this one: for what is long, and for patterns that may take long.
+"""A guard's fast check in a process beside this one: for what is long, and for patterns that may take long.
 
 ``timeout`` acts there, in the middle of a regular expression too: the process is ended, and another takes its place.
 """
@@ -39,10 +39,10 @@ def build_offloads(policy: Policy, pool: ProcessPool | None, judged: Container[s
 
 
 class Offload:
-    """The fast tier of one guard. ``pool`` has the processes, one at a time for a tenant."""
+    """The fast check of one guard. ``pool`` has the processes, one at a time for a tenant."""
 
     def __init__(self, config: AnyGuard, pool: ProcessPool, *, is_judged: bool = False) -> None:
-        """``is_judged``: there is a judge for what the fast tier leaves open."""
+        """``is_judged``: there is a judge for what the fast check leaves open."""
         weighs = isinstance(config, InjectionGuard | ToxicityGuard)
         unproven = isinstance(config, TopicsGuard) and not are_linear(config.patterns)
         self._at_once = 0 if unproven else AT_ONCE_WEIGHED if weighs else AT_ONCE

@@ -13,9 +13,9 @@ PIECE = 4000
 ONGOING = 16_000
 """Characters of one thing, longer than any window, that is seen as one."""
 SHARE = PIECE
-"""Characters that are given to the slower tier at once: each such share of a request has the guard's ``timeout``."""
+"""Characters that are given to the slower check at once: each such share of a request has the guard's ``timeout``."""
 MOST = 256
-"""Pieces that are given to a tier at once."""
+"""Pieces that are given to a check at once."""
 
 
 class Piece(NamedTuple):
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Cut:
-    """A text on its way through the fast tier, piece by piece."""
+    """A text on its way through the fast check, piece by piece."""
 
     __slots__ = ("_end", "_number", "_overlap", "_step", "_text", "origin", "piece")
 
@@ -63,7 +63,7 @@ class Cut:
 
 
 def shares(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """As they are given to the slower tier: a longer one alone."""
+    """As they are given to the slower check: a longer one alone."""
     share: list[Piece] = []
     characters = 0
     for piece in pieces:

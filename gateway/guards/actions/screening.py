@@ -53,7 +53,7 @@ class Screening:
             for inspection in self._inspections:
                 if inspection.guard.limit is None:
                     await self._look(inspection)
-            self._refuse()  # what the fast tier refuses needs no slower opinion
+            self._refuse()  # what the fast check refuses needs no slower opinion
             await self._settle()
             self._refuse()
             return await self._change()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.guards.scanners.injection import injection
+from gateway.guards.scanners.layered import Judge
 from gateway.guards.scanners.length import Length
 from gateway.guards.scanners.pii import Pii
 from gateway.guards.scanners.scanner import Scanner
 from gateway.guards.scanners.secrets import Secrets
-from gateway.guards.scanners.tiers import Judge
 from gateway.guards.scanners.topics import Topics
 from gateway.guards.scanners.toxicity import toxicity
 from gateway.policy import schema

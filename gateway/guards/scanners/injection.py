@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.guards.scanners.disguise import plain
+from gateway.guards.scanners.layered import Judge, LayeredScanner, unsafe
 from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
-from gateway.guards.scanners.tiers import Judge, Tiered, unsafe
 from gateway.guards.scanners.wording import Wording
 from gateway.policy.schema.guards import Classifier, InjectionGuard
 from gateway.sidecar.api import Scored, Sidecar
@@ -19,7 +19,7 @@ ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
 """Not ``system``: the developer's own words may instruct."""
 LABELS = ("injection", "indirect", "jailbreak")
 CLEAR = (0.02, 0.98)
-"""Probabilities below and above which the fast tier alone decides."""
+"""Probabilities below and above which the fast check alone decides."""
 
 _LEAST = 6
 """ASCII characters that it takes to give an order: ids and numbers, as lists of inputs hold them, do not."""
@@ -37,14 +37,14 @@ def injection(config: InjectionGuard, sidecar: Sidecar, judge: Judge | None) -> 
     wording = Wording.load()
     return _ByOrigin(
         {
-            origin: _tiered(config, _Detector(wording, sidecar, config.classifier, origin), judge)
+            origin: _layered(config, _Detector(wording, sidecar, config.classifier, origin), judge)
             for origin in ORIGINS
         }
     )
 
 
-def _tiered(config: InjectionGuard, detector: _Detector, judge: Judge | None) -> Tiered:
-    return Tiered(
+def _layered(config: InjectionGuard, detector: _Detector, judge: Judge | None) -> LayeredScanner:
+    return LayeredScanner(
         origins=ORIGINS,
         thresholds=dict.fromkeys(LABELS, config.threshold),
         fast=detector.fast if "fast" in config.checks else None,
@@ -60,7 +60,7 @@ class _ByOrigin:
     longest = 0
     origins = ORIGINS
 
-    def __init__(self, scanners: Mapping[Origin, Tiered]) -> None:
+    def __init__(self, scanners: Mapping[Origin, LayeredScanner]) -> None:
         self._scanners = scanners
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
@@ -82,7 +82,7 @@ class _Reading(NamedTuple):
 
 
 class _Detector:
-    """The two tiers for one origin."""
+    """The two checks for one origin."""
 
     def __init__(
         self, wording: Wording, sidecar: Sidecar, classifier: Classifier | None, origin: Origin

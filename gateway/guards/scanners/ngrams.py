@@ -1,4 +1,4 @@
-"""A linear model over words and letters, in plain Python: the fast tier of a scanner that weighs the wording."""
+"""A linear model over words and letters, in plain Python: the fast check of a scanner that weighs the wording."""
 
 from __future__ import annotations
 

@@ -73,13 +73,13 @@ class Pii:
         for pattern in self._patterns:
             yield from through(text, pattern.find)
 
-    def _verdict(self, findings: Iterable[Finding], tier: str) -> Verdict:
+    def _verdict(self, findings: Iterable[Finding], check: str) -> Verdict:
         candidates = list(findings)
         if not candidates:
-            return Verdict(tier=tier)
+            return Verdict(check=check)
         certain = [finding for finding in candidates if finding.score >= self._threshold]
         best = max(finding.score for finding in candidates)
-        return Verdict(tuple(apart(certain, self._order)), best, tier)
+        return Verdict(tuple(apart(certain, self._order)), best, check)
 
 
 def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding]:

@@ -21,7 +21,7 @@ class Verdict:
     """In order, without overlaps; only what reaches the guard's threshold."""
     score: float = 0.0
     """Of the most certain candidate, whether or not it reached the threshold."""
-    tier: str = "fast"
+    check: str = "fast"
     """Who decided: ``fast``, ``model`` or ``judge``."""
 
 
@@ -38,7 +38,7 @@ class Scanner(Protocol):
     """Characters of the longest thing it is sure to find; a window must be at least as wide. 0: any window will do."""
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
-        """The fast tier, in this very process: at most 2 ms for 1,000 characters. None where it cannot decide."""
+        """The fast check, in this very process: at most 2 ms for 1,000 characters. None where it cannot decide."""
         ...
 
     async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:

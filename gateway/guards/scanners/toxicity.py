@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from gateway.guards.scanners.layered import Judge, LayeredScanner, Model, sentences, unsafe
 from gateway.guards.scanners.ngrams import Ngrams
 from gateway.guards.scanners.scanner import Origin, Scanner
-from gateway.guards.scanners.tiers import Judge, Model, Tiered, sentences, unsafe
 from gateway.policy.schema.guards import Classifier, ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar
 from gateway.text.linear import log_odds, probability
@@ -29,7 +29,7 @@ _WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
 
 
 class Weights(NamedTuple):
-    """What training gave: the fast tier, and how the head's log-odds and the fast tier's become one score."""
+    """What training gave: the fast check, and how the head's log-odds and the fast check's become one score."""
 
     fast: Ngrams
     head: float
@@ -38,7 +38,7 @@ class Weights(NamedTuple):
     offset: Mapping[str, float]
     """What is added to the log-odds of each category."""
     clear: tuple[float, float]
-    """Between these probabilities the fast tier leaves the decision to the head."""
+    """Between these probabilities the fast check leaves the decision to the head."""
 
     def combine(self, scores: Mapping[str, float], text: str) -> dict[str, float]:
         """Probabilities by category, from the head's for a window and the window's text."""
@@ -67,7 +67,7 @@ def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Sc
     if "model" in config.checks:
         model = scorer(sidecar) if config.classifier is None else classifier(sidecar, config.classifier)
     tuned = weights()
-    return Tiered(
+    return LayeredScanner(
         origins=ORIGINS,
         thresholds=thresholds,
         fast=_wording if "fast" in config.checks else None,
@@ -84,7 +84,7 @@ def _wording(text: str) -> Mapping[str, float]:
 
 
 def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]:
-    """Probabilities of all categories for each window of each text: the head's and the fast tier's made one.
+    """Probabilities of all categories for each window of each text: the head's and the fast check's made one.
 
     A sentence of a long window that the wording alone would condemn is scored by itself too, lest it drown in what
     stands around it. Raises ``SidecarError``.

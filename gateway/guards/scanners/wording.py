@@ -63,7 +63,7 @@ class Weights(NamedTuple):
     kinds: Mapping[str, Mapping[str, float]]
     """For ``indirect`` and ``jailbreak``, what speaks for them once a text is an attack; ``""`` is the bias."""
     stack: tuple[float, float, float]
-    """How the model tier's verdict is made: of the head's log-odds, of these, and a constant."""
+    """How the model check's verdict is made: of the head's log-odds, of these, and a constant."""
 
 
 def words(text: str) -> list[str]:

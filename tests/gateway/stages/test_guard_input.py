@@ -494,7 +494,7 @@ async def test_figures() -> None:
         assert len([chunk async for chunk in chunks]) == 1
     page = metrics.render().decode()
     assert 'tollgate_guard_hits_total{action="mask",direction="input",guard="mail"} 2.0' in page
-    assert 'tollgate_guard_scans_total{guard="mail",outcome="found",tier="fast"} 2.0' in page
+    assert 'tollgate_guard_scans_total{check="fast",guard="mail",outcome="found"} 2.0' in page
 
 
 @pytest.mark.deadlines

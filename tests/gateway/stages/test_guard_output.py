@@ -839,7 +839,7 @@ async def test_figures() -> None:
     assert 'tollgate_guard_answers_total{guard="words"} 1.0' in page
     assert 'tollgate_guard_hits_total{action="block",direction="output",guard="words"} 1.0' in page
     assert 'tollgate_guard_time_to_cut_seconds_count{guard="words"} 1.0' in page
-    assert 'tollgate_guard_scans_total{guard="words",outcome="found",tier="fast"} 1.0' in page
+    assert 'tollgate_guard_scans_total{check="fast",guard="words",outcome="found"} 1.0' in page
 
 
 @pytest.mark.parametrize("calls", [[None], ["x"], {"a": 1}, "x"], ids=["null", "text", "object", "no list"])

@@ -124,7 +124,7 @@ async def test_it_leaves_a_receipt_and_is_counted(served: Served) -> None:
     got = await served.http.post("/v1/moderations", json={"input": ["vermin", "hello"]})
     receipt = await served.receipts.find("acme", got.headers["x-request-id"])
     assert receipt is not None
-    assert receipt["stages"]["moderation"] == {"guard": None, "texts": 2, "flagged": 1, "tiers": ["fast"]}
+    assert receipt["stages"]["moderation"] == {"guard": None, "texts": 2, "flagged": 1, "checks": ["fast"]}
     assert receipt["stages"]["quota"]["used_tokens"] == receipt["stages"]["quota"]["cost_usd"] == 0
     assert "vermin" not in str(receipt)
     line = b'tollgate_requests_total{backend="",model="tollgate-toxicity",status="200"} 1.0'

@@ -102,7 +102,7 @@ async def test_nothing_waits_and_the_verdict_is_told_when_it_comes(
 
 
 async def test_nothing_is_scanned_before_the_caller_has_the_last_of_it() -> None:
-    """The fast tier takes the event loop's own time."""
+    """The fast check takes the event loop's own time."""
     scanner = Words(CAT)
     seen: list[int] = []
 

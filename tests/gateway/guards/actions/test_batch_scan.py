@@ -77,7 +77,7 @@ def all_guards() -> dict[str, Guard]:
 
 
 async def seconds(guard: Guard, text: str) -> float:
-    """Of this thread's processor time, in both tiers."""
+    """Of this thread's processor time, in both checks."""
     batch = BatchScan(Inspection(guard, "input", Metrics(), a_call()), [(text, "user")])
     began = time.thread_time()
     await batch.look()

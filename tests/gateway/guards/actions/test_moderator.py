@@ -16,9 +16,9 @@ from gateway.children.process_pool import ProcessPool
 from gateway.errors import GuardUnavailable
 from gateway.findings import Finding
 from gateway.guards.actions.moderator import CATEGORIES, OVERLAP, PIECE, SLICE, Moderator, _pieces
-from gateway.guards.scanners import tiers, toxicity
+from gateway.guards.scanners import layered, toxicity
+from gateway.guards.scanners.layered import Judge
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
-from gateway.guards.scanners.tiers import Judge
 from gateway.policy.schema import Policy, ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar, SidecarDown, SidecarError
 from gateway.types import Call, Principal, Usage
@@ -93,7 +93,7 @@ def guarded(**guards: Any) -> Policy:
 def moderator(policy_: Policy, sidecar: Model | None = None, **judges: Judge) -> Moderator:
     model = sidecar or Model()
 
-    def of(guard: ToxicityGuard) -> tiers.Model:
+    def of(guard: ToxicityGuard) -> layered.Model:
         if guard.classifier is None:
             return model.score
         return toxicity.classifier(cast("Sidecar", model), guard.classifier)
@@ -253,7 +253,7 @@ async def test_the_receipt_holds_no_text() -> None:
     async for _ in moderator(guarded(g={})).handle(call):
         pass
     assert call.receipt.notes == {
-        "moderation": {"guard": "g", "texts": 2, "flagged": 1, "tiers": ["model"]},
+        "moderation": {"guard": "g", "texts": 2, "flagged": 1, "checks": ["model"]},
     }
 
 

@@ -1,4 +1,4 @@
-"""Guards' fast tiers in other processes: the same verdicts, an end to what takes too long, and room for others."""
+"""Guards' fast check in other processes: the same verdicts, an end to what takes too long, and room for others."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def scanner(sidecar: Any = None, judge: Any = None, **keys: Any) -> Any:
 
 def fast(text: str, origin: Origin = "user") -> Verdict:
     verdict = FAST.quick(text, origin)
-    assert verdict is not None, "without a model the fast tier always decides"
+    assert verdict is not None, "without a model the fast check always decides"
     return verdict
 
 
@@ -184,7 +184,7 @@ async def test_the_judge_is_asked_where_the_others_are_not_sure() -> None:
 
     named = Classifier(model="a/classifier", unsafe=("INJECTION", "JAILBREAK"))
     mine = scanner(Head(), Judge(), classifier=named, checks=("model",))
-    assert [each.tier for each in await mine.thorough(["Do it."], "user")] == ["judge"]
+    assert [each.check for each in await mine.thorough(["Do it."], "user")] == ["judge"]
 
 
 async def test_verdicts_come_in_the_order_of_the_texts() -> None:

@@ -63,7 +63,7 @@ TEXT = "Ann, ann@example.org, 10.1.2.3"
 
 def test_patterns_alone_decide_at_once() -> None:
     verdict = pii(guard("IP_ADDRESS", "EMAIL_ADDRESS")).quick(TEXT, "user")
-    assert verdict is not None and verdict.tier == "fast"
+    assert verdict is not None and verdict.check == "fast"
     assert [(it.label, TEXT[it.start : it.end]) for it in verdict.findings] == [
         ("EMAIL_ADDRESS", "ann@example.org"),
         ("IP_ADDRESS", "10.1.2.3"),
@@ -89,7 +89,7 @@ async def test_names_are_asked_of_the_sidecar_and_both_are_joined() -> None:
     assert scanner.quick(TEXT, "user") is None
     verdicts = await scanner.thorough([TEXT, "nobody"], "user")
     assert [it.label for it in verdicts[0].findings] == ["PERSON", "EMAIL_ADDRESS"]
-    assert verdicts[0].tier == "model" and verdicts[1].findings == ()
+    assert verdicts[0].check == "model" and verdicts[1].findings == ()
     assert sidecar.asked == [("en", ("PERSON",))]
 
 

@@ -1,4 +1,4 @@
-"""A scanner in tiers: a fast check decides the clear cases, a model the ambiguous ones, a judge what is then open."""
+"""A scanner in layers: a fast check decides the clear cases, a model the ambiguous ones, a judge what is then open."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Judge(Protocol):
         ...
 
 
-class Tiered:
+class LayeredScanner:
     """A ``Scanner`` out of a fast check, a model and a judge, each of which may be missing.
 
     ``thresholds`` are the operator's, by label; labels without one are ignored. ``clear`` and ``unclear`` are
