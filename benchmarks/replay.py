@@ -253,7 +253,7 @@ class Replay:
 
     def _step(self) -> None:
         scheduler = self.scheduler
-        scheduler.prefill_chunk = self._prefill_chunk.chunk(scheduler.prompts)
+        scheduler.prefill_chunk = self._prefill_chunk.chunk(scheduler.num_prefills)
         began = time.thread_time()
         plan = scheduler.schedule()
         planned = time.thread_time() - began

@@ -143,7 +143,7 @@ def cases(running: int, steps: int) -> dict[str, list[float]]:
     blocked.fill()
     blocked.step()
     blocked.running += 1
-    blocked.scheduler.max_num_seqs += 1
+    blocked.scheduler.queues.max_num_seqs += 1
     blocked.submit(prompts(90_000)(0), 100)
     found["blocked"] = blocked.measure(steps)
     return found

@@ -228,7 +228,7 @@ class EngineCore:
 
     def _step(self) -> None:
         began = time.monotonic()
-        self._scheduler.prefill_chunk = self._prefill_chunk.chunk(self._scheduler.prompts)
+        self._scheduler.prefill_chunk = self._prefill_chunk.chunk(self._scheduler.num_prefills)
         plan = self._scheduler.schedule()
         for request_id, needed in plan.expired:
             self._submitted.pop(request_id, None)
@@ -332,7 +332,7 @@ class EngineCore:
             decode_tokens=decoded,
             preempted=len(plan.preempted),
             running=len(scheduler.running),
-            waiting=scheduler.places,
+            waiting=scheduler.num_waiting,
             parked=len(scheduler.parked),
             waiting_by_priority=dict(scheduler.waiting_by_priority),
             blocks_free=scheduler.pool.free,

@@ -140,7 +140,7 @@ class BatchBuilder:
             scored=[
                 (scheduled, int(end) - len(scheduled.tokens))
                 for scheduled, end in zip(order, ends, strict=True)
-                if scheduled.scores is not None
+                if scheduled.prompt_logprobs is not None
             ],
         )
 

@@ -199,7 +199,7 @@ class Runner:
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
         sampled = SamplerOutput()
         if batch.scored:
-            sampled.scores = score(self.model.logits, hidden, batch.scored)
+            sampled.prompt_logprobs = score(self.model.logits, hidden, batch.scored)
         if batch.sampling_rows:
             logits = self.model.logits(hidden[batch.logits_indices])
             # Guesses follow from what is drawn: where there are any, all is waited for.
@@ -212,7 +212,7 @@ class Runner:
             sampled.logprobs = sampled_logprobs(logits, batch.sampling_rows, tokens, valid)
             if masks:
                 sampled.failed = self.grammars.take_failed()
-                sampled.late = masks.late
+                sampled.deferred = masks.late
                 for request_id in masks.late:
                     # Without its mask it could be anything.
                     del sampled.tokens[request_id]
@@ -267,7 +267,7 @@ class Runner:
         if speculation and isinstance(speculation.proposer, DraftModelProposer):
             draft = speculation.proposer
             length = min(bounds.length, draft.model.max_positions)
-            draft.warm_up(plans(replace(bounds, length=length, adapters=False, scores=False)))
+            draft.warm_up(plans(replace(bounds, length=length, adapters=False, prompt_logprobs=False)))
 
     def _bounds(self) -> Bounds:
         space = self.max_model_len

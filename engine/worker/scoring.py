@@ -33,7 +33,7 @@ def score(
         for begin in range(0, len(following), _ROWS):
             tokens = following[begin : begin + _ROWS]
             rows = hidden[first + begin : first + begin + len(tokens)]
-            found += _likely(logits(rows), tokens, scheduled.scores or 0)
+            found += _likely(logits(rows), tokens, scheduled.prompt_logprobs or 0)
     return told
 
 

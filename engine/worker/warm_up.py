@@ -38,7 +38,7 @@ class Bounds:
     blocks: list[int]
     """As many as such a sequence has. All of a warm-up are in the same ones: what they hold, nobody reads."""
     adapters: bool = False
-    scores: bool = True
+    prompt_logprobs: bool = True
 
 
 def plans(bounds: Bounds) -> Iterator[Plan]:
@@ -56,10 +56,12 @@ def plans(bounds: Bounds) -> Iterator[Plan]:
                 yield _decodes(bounds, count, new)
     for tokens in sorted(_chunks(min(bounds.tokens, bounds.length - 1))):
         yield Plan([_work(bounds, 0, 0, tokens)])
-    if bounds.scores:
-        yield Plan([replace(_work(bounds, 0, 0, min(65, bounds.tokens, bounds.length - 1)), scores=1)])
+    if bounds.prompt_logprobs:
+        yield Plan(
+            [replace(_work(bounds, 0, 0, min(65, bounds.tokens, bounds.length - 1)), prompt_logprobs=1)]
+        )
     if bounds.adapters:
-        for plan in list(plans(replace(bounds, adapters=False, scores=False))):
+        for plan in list(plans(replace(bounds, adapters=False, prompt_logprobs=False))):
             yield Plan([replace(scheduled, adapter="warm-up") for scheduled in plan.requests])
 
 

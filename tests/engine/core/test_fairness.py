@@ -168,16 +168,16 @@ def test_as_many_choices_wait_as_there_are_places_unless_one_group_is_alone(
     number = 0
     for choices, steps in groups:
         siblings = [Sibling(number + i, params) for i in range(1, choices)]
-        alone, before = scheduler.idle, scheduler.places
+        alone, before = scheduler.idle, scheduler.num_waiting
         free = seats - len(scheduler.running)
         try:
             scheduler.submit(Request(number, [1, 2, 3], params, siblings=siblings))
         except QueueFull:
             assert not alone
             assert before + choices > free + waiting
-            assert scheduler.places == before
+            assert scheduler.num_waiting == before
         else:
-            assert alone or scheduler.places == before + choices <= free + waiting
+            assert alone or scheduler.num_waiting == before + choices <= free + waiting
         number += choices
         if steps:
             plan = scheduler.schedule()

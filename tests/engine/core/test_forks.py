@@ -40,7 +40,7 @@ def test_siblings_begin_when_the_prompt_is_computed_and_share_its_blocks() -> No
     assert [(output.request_id, output.tokens) for output in outputs] == [(1, [1]), (2, [2]), (3, [3])]
     assert scheduler.pool.used == 3
     assert [one.blocks for one in scheduler.running] == [scheduler.running[0].blocks] * 3
-    assert scheduler.places == 0
+    assert scheduler.num_waiting == 0
 
 
 def test_whoever_writes_into_a_shared_block_first_gets_a_copy_and_the_last_needs_none() -> None:
@@ -162,7 +162,7 @@ def test_a_group_counts_as_many_in_the_queue_and_expires_as_one() -> None:
     clock = Clock()
     scheduler = make(sequences=1, waiting=3, clock=clock)
     scheduler.submit(group(1, 4, choices=3, deadline=1.0))
-    assert scheduler.places == 3
+    assert scheduler.num_waiting == 3
     with pytest.raises(QueueFull, match="3 requests"):
         scheduler.submit(group(11, 4, choices=2))
     scheduler.submit(group(21, 4, choices=1))

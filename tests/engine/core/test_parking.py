@@ -12,7 +12,7 @@ def test_a_parked_request_holds_nothing_and_goes_on_where_it_was() -> None:
         step(scheduler)
     assert scheduler.park(1) and not scheduler.park(1)
     scheduler.check_integrity()
-    assert (scheduler.pool.used, scheduler.idle, scheduler.places) == (0, True, 0)
+    assert (scheduler.pool.used, scheduler.idle, scheduler.num_waiting) == (0, True, 0)
     scheduler.submit(request(2, 4, generate=2))
     while not scheduler.idle:
         plan, _ = step(scheduler)

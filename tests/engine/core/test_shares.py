@@ -55,10 +55,10 @@ def test_tokens_are_divided_as_equally_as_wishes_allow(tokens: int, wanted: dict
 def test_a_use_is_the_larger_of_seats_and_blocks() -> None:
     wide, long = ask(1, "wide"), ask(2, "long")
     wide.blocks, long.blocks = [1], [2, 3, 4, 5, 6, 7]
-    shares = Shares([wide, long], [], seats=4, blocks=10)
+    shares = Shares([wide, long], [], max_num_seqs=4, blocks=10)
     assert shares.excess("wide") == pytest.approx(-0.5)
     assert shares.excess("long") == pytest.approx(0.2)
-    assert shares.owed(wide) and not shares.owed(long)
+    assert shares.within_share(wide) and not shares.within_share(long)
 
 
 def test_n_takes_all_seats_only_until_another_tenant_comes() -> None:
@@ -67,7 +67,7 @@ def test_n_takes_all_seats_only_until_another_tenant_comes() -> None:
     scheduler.submit(ask(1, "a", generate=300, choices=128))
     for _ in range(5):
         step(scheduler)
-    assert seats(scheduler) == {"a": 64} and scheduler.places == 64
+    assert seats(scheduler) == {"a": 64} and scheduler.num_waiting == 64
     scheduler.submit(ask(1000, "b", generate=10))
     for _ in range(10):
         _, outputs = step(scheduler)

@@ -57,7 +57,7 @@ def test_without_chunks_every_prompt_is_computed_in_one_step() -> None:
     plans = serve(scheduler(budget=68, chunked_prefill=False), 40)
     assert all(scheduled.sampling is not None for plan in plans for scheduled in plan.requests)
     assert all(plan.tokens <= 68 for plan in plans)
-    with pytest.raises(ValueError, match="room for the longest prompt"):
+    with pytest.raises(ValueError, match="hold the longest prompt"):
         scheduler(budget=67, chunked_prefill=False)
 
 

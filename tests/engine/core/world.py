@@ -179,8 +179,8 @@ class World:
         seats = scheduler.max_num_seqs - len(scheduler.running)
         here = any(one.tenant == tenant and one.id not in scheduler.parked for one in self.alive.values())
         room = seats + scheduler.max_waiting - (scheduler.max_waiting // 8 if here else 0)
-        full = bool(self.alive) and scheduler.places + len(group) > room
-        before = (scheduler.places, scheduler.idle)
+        full = bool(self.alive) and scheduler.num_waiting + len(group) > room
+        before = (scheduler.num_waiting, scheduler.idle)
         try:
             scheduler.submit(request)
         except ContextLengthExceeded:
@@ -203,7 +203,7 @@ class World:
                 )[:CONTEXT]
             return
         self.tally["refused"] += 1
-        assert before == (scheduler.places, scheduler.idle)
+        assert before == (scheduler.num_waiting, scheduler.idle)
 
     def abort(self) -> None:
         """Mostly of one that is alive, else of one that is not (any more)."""
@@ -363,7 +363,7 @@ class World:
                 self.answer(scheduled, own, scheduled.sampling, sampled)
                 if self.late and rng.random() < 0.1:
                     number = rng.choice([scheduled.request_id, *(one.id for one in scheduled.siblings)])
-                    sampled.late.add(number)
+                    sampled.deferred.add(number)
                     del sampled.tokens[number]
                     self.tally["late"] += 1
         return sampled
@@ -453,7 +453,7 @@ class World:
             self.check()
         assert not self.alive, "requests hang"
         assert scheduler.idle and scheduler.pool.used == 0
-        assert scheduler.places == 0 and not scheduler.waiting_by_priority
+        assert scheduler.num_waiting == 0 and not scheduler.waiting_by_priority
         last = self.choice([0], SamplingParams(1), None)
         self.alive[last.id] = last
         scheduler.submit(Request(last.id, [0], last.params, submitted=self.now, tenant="a"))

@@ -1,4 +1,4 @@
-"""Requests that wait, in the order in which they will be served."""
+"""Waiting requests, in the order in which they will be served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.core.request import Request
 RANK = attrgetter("rank")
 
 
-class Queue:
+class WaitingQueue:
     """Sorted by rank."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Queue:
         return self._requests[position]
 
     def ahead(self, request: Request) -> int:
-        """How many go before it."""
+        """How many are served before it."""
         return bisect_left(self._requests, request.rank, key=RANK)
 
     def add(self, request: Request) -> None:
@@ -39,7 +39,7 @@ class Queue:
     def remove(self, request: Request) -> None:
         position = self.ahead(request)
         if position == len(self._requests) or self._requests[position] is not request:
-            raise ValueError(f"request {request.id} does not wait")
+            raise ValueError(f"request {request.id} is not waiting")
         del self._requests[position]
         self.by_priority[request.priority] -= 1
         if not self.by_priority[request.priority]:

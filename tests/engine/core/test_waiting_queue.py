@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.queue import Queue
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
+from engine.core.waiting_queue import WaitingQueue
 
 
 def waiting(number: int, rank: float, priority: int = 0) -> Request:
@@ -14,7 +14,7 @@ def waiting(number: int, rank: float, priority: int = 0) -> Request:
 
 
 def test_stands_in_order_and_counts_by_priority() -> None:
-    queue = Queue()
+    queue = WaitingQueue()
     last, first, middle = waiting(1, 3.0, 1), waiting(2, -1.0), waiting(3, 0.5, 1)
     for request in (last, first, middle):
         queue.add(request)
@@ -27,8 +27,8 @@ def test_stands_in_order_and_counts_by_priority() -> None:
 
 
 def test_one_that_does_not_wait_is_not_removed() -> None:
-    queue = Queue()
+    queue = WaitingQueue()
     queue.add(waiting(1, 1.0))
     for stranger in (waiting(1, 1.0), waiting(2, 0.0), waiting(3, 9.0)):
-        with pytest.raises(ValueError, match="does not wait"):
+        with pytest.raises(ValueError, match="is not waiting"):
             queue.remove(stranger)

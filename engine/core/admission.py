@@ -1,0 +1,72 @@
+"""Which waiting request runs next, and whether there is a batch slot and enough blocks for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from engine.core.block_tables import BlockTables
+from engine.core.plan import Plan
+from engine.core.request import Request
+from engine.core.request_queues import RequestQueues
+from engine.core.shares import divide
+
+
+class Admission:
+    def __init__(self, queues: RequestQueues, tables: BlockTables, *, drafting: bool) -> None:
+        """``drafting``: running requests may hold blocks for draft tokens, which are taken back where need be."""
+        self._queues = queues
+        self._tables = tables
+        self._drafting = drafting
+
+    def next(self) -> Request:
+        """The first that waits, or the first of a tenant that has less of its share and is of no lower priority.
+
+        Raises ``IndexError`` if none waits.
+        """
+        head = self._queues.waiting[0]
+        if len(self._queues.tenants) < 2:
+            return head
+        shares, firsts = self._queues.shares(), dict[str, Request]()
+        for request in self._queues.waiting:
+            if request.priority >= head.priority:
+                firsts.setdefault(request.tenant, request)
+        poorest = min(firsts.values(), key=lambda request: shares.excess(request.tenant))
+        return poorest if shares.within_share(poorest) else head
+
+    def can_admit(self, request: Request) -> bool:
+        if len(self._queues.running) >= self._queues.max_num_seqs:
+            return False
+        return self._fits(request) or (
+            self._drafting and self._tables.trim(self._queues.running) and self._fits(request)
+        )
+
+    def admit(self, request: Request, plan: Plan) -> None:
+        """From waiting to running, with blocks for all its tokens."""
+        self._queues.waiting.remove(request)
+        self._tables.open(request)
+        plan.hit_tokens += request.computed
+        self._queues.run(request)
+        if not request.started:
+            request.started = True
+            request.cached = request.computed
+            plan.admitted.append(request.id)
+
+    def divide_prompts(self, tokens: int) -> dict[str, int] | None:
+        """Each tenant's part of the step's ``tokens`` of prompts; ``None`` with a single tenant."""
+        queues = self._queues
+        if len(queues.tenants) < 2:
+            return None
+        wanted: Counter[str] = Counter()
+        for request in queues.running:
+            if request.missing > 1:
+                wanted[request.tenant] += request.missing
+        if queues.waiting and queues.free_slots > 0:
+            head = self.next()
+            wanted[head.tenant] += head.missing
+        return Counter(divide(tokens, wanted))
+
+    def _fits(self, request: Request) -> bool:
+        # One block is left for each running request: otherwise chunks of a newcomer would preempt them, and be
+        # preempted by them in turn.
+        available = self._tables.pool.available - len(self._queues.running)
+        return self._tables.fits(request, available)

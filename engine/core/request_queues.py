@@ -1,0 +1,94 @@
+"""Every open request, in exactly one of running, waiting and parked."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, insort
+from collections import Counter
+
+from engine.core.block_tables import BlockTables
+from engine.core.request import Request
+from engine.core.shares import Shares
+from engine.core.waiting_queue import RANK, WaitingQueue
+
+
+class RequestQueues:
+    """A running request has one of the batch's ``max_num_seqs`` slots, and blocks; the others hold nothing."""
+
+    def __init__(self, tables: BlockTables, max_num_seqs: int) -> None:
+        self.max_num_seqs = max_num_seqs
+        self.running: list[Request] = []
+        """By rank."""
+        self.waiting = WaitingQueue()
+        self.parked: dict[int, Request] = {}
+        """By id: those whose client does not read its tokens. They go on when they are unparked."""
+        self.by_id: dict[int, Request] = {}
+        self.tenants: Counter[str] = Counter()
+        """Open requests of each tenant, parked ones not counted."""
+        self._tables = tables
+
+    @property
+    def free_slots(self) -> int:
+        return self.max_num_seqs - len(self.running)
+
+    def open(self, request: Request) -> None:
+        """Registers it. The caller puts it into a queue."""
+        self.by_id[request.id] = request
+        self.tenants[request.tenant] += 1
+
+    def forget(self, request: Request) -> None:
+        """Unregisters it. Called before it leaves its queue or gets another id."""
+        del self.by_id[request.id]
+        if request.id not in self.parked:
+            self.tenants -= Counter((request.tenant,))
+
+    def run(self, request: Request) -> None:
+        insort(self.running, request, key=RANK)
+
+    def remove(self, request: Request) -> None:
+        """Out of running, with its blocks given back, or out of waiting."""
+        position = bisect_left(self.running, request.rank, key=RANK)
+        if position < len(self.running) and self.running[position] is request:
+            del self.running[position]
+            self._tables.close(request)
+        else:
+            self.waiting.remove(request)
+
+    def requeue(self, request: Request) -> None:
+        """From running to waiting: its blocks are given back, its tokens kept."""
+        self.remove(request)
+        request.draft_tokens = []
+        self.waiting.add(request)
+
+    def park(self, request: Request) -> None:
+        self.remove(request)
+        request.draft_tokens = []
+        self.parked[request.id] = request
+        self.tenants -= Counter((request.tenant,))
+
+    def unpark(self, request: Request) -> None:
+        del self.parked[request.id]
+        self.tenants[request.tenant] += 1
+        self.waiting.add(request)
+
+    def shares(self) -> Shares:
+        return Shares(
+            self.running, self.waiting, max_num_seqs=self.max_num_seqs, blocks=self._tables.pool.total
+        )
+
+    def check_integrity(self) -> None:
+        """Raises ``AssertionError`` unless the queues agree about who holds and wants what."""
+        if any(request.blocks or request.computed for request in (*self.waiting, *self.parked.values())):
+            raise AssertionError("a request that is not running holds blocks")
+        active = [*self.running, *self.waiting]
+        if sorted([*(request.id for request in active), *self.parked]) != sorted(self.by_id):
+            raise AssertionError("a request is not in exactly one of running, waiting and parked")
+        if +self.tenants != Counter(request.tenant for request in active):
+            raise AssertionError("the count of tenants' requests is wrong")
+        if len(self.running) > self.max_num_seqs:
+            raise AssertionError("more requests are running than the batch has slots")
+        for queue in (self.running, self.waiting):
+            if any(one.rank >= following.rank for one, following in itertools.pairwise(queue)):
+                raise AssertionError("a queue is out of order")
+        if +self.waiting.by_priority != Counter(request.priority for request in self.waiting):
+            raise AssertionError("the count of waiting requests by priority is wrong")
