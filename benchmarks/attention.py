@@ -74,7 +74,7 @@ class Bench:
             ScheduledRequest(i, [0] * case.new, length - case.new, table, None, True)
             for i, (length, table) in enumerate(zip(lengths, tables, strict=True))
         ]
-        self.builder = BatchBuilder(BLOCK, self.cache.padding_block, device, alike=deterministic)
+        self.builder = BatchBuilder(self.cache, device, invariant=deterministic)
         self.plan = Plan(scheduled_requests)
         rows = case.count * case.new
         self.q, self.k, self.v = (
@@ -89,7 +89,7 @@ class Bench:
 
     def store(self, batch: Batch) -> None:
         for layer in self.cache.layers:
-            layer.backend.store(layer, self.k, self.v, batch.attention.slots)
+            layer.backend.store(layer, self.k, self.v, batch.attention)
 
     def attend(self, batch: Batch) -> None:
         for layer in self.cache.layers:

@@ -82,7 +82,7 @@ def predict(model: Model, samples: Sequence[Sample], way: Way) -> Iterator[tuple
     blocks = -(-longest // _BLOCK)
     cpu = torch.device("cpu")
     cache = KVCache(model.kv_shape, blocks, _BLOCK, cpu, way.dtype, way.kv_cache_dtype)
-    builder = BatchBuilder(_BLOCK, cache.padding_block, cpu)
+    builder = BatchBuilder(cache, cpu)
     for tokens, first in samples:
         scheduled = ScheduledRequest(0, tokens[:-1], 0, list(range(blocks)), None, False)
         batch = builder.build(Plan([scheduled]))

@@ -1,1 +1,1 @@
-"""Attention over the paged cache: one backend for each way of laying it out, chosen once."""
+"""Attention over the paged KV cache: a backend for each layout, chosen once at load."""

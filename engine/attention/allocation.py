@@ -1,4 +1,4 @@
-"""Zeros for a cache."""
+"""Zeroed tensors for a cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 def zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
-    # torch writes its zeros; these come from the operating system, and take memory only once a block is used.
+    # numpy's zeros are untouched pages, which take no memory until a block is written; torch would write them all.
     count = math.prod(size) * dtype.itemsize
     return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(size)
 
@@ -20,7 +20,7 @@ def zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Te
 def plain_layer(
     size: tuple[int, int, int, int], device: torch.device, dtype: torch.dtype, *, quantized: bool
 ) -> tuple[Tensor, ...]:
-    """Keys and values of ``size`` [blocks, kv_heads, block_size, head_dim] and, of a quantized cache, their scales."""
+    """Keys and values of ``size`` [blocks, kv_heads, block_size, head_dim], and the scales of a quantized cache."""
     tensors = [zeros(size, device, dtype) for _ in range(2)]
     if quantized:
         tensors += [zeros(size[:3], device, torch.float32) for _ in range(2)]

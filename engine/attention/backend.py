@@ -1,4 +1,4 @@
-"""What a backend does: it lays out the cache, writes to it, and attends over it."""
+"""What an attention backend does: it owns the KV cache's layout, writes to the cache, and attends over it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.attention.metadata import AttentionMetadata, DecodeGroup, PrefillGroup
+from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata, DecodeGroup, PrefillGroup
 from kernels.paged_kv import PagedKV
 
 
 @dataclass(frozen=True, slots=True)
 class KVLayer:
-    """One layer's part of the cache, and the backend that has laid it out."""
+    """One layer's part of the cache, and the backend that allocated it."""
 
     backend: AttentionBackend
     keys: Tensor
-    """Blocks first, one more than are handed out; what else is the backend's affair."""
+    """The first dimension is blocks, one more than the block pool has; the rest of the layout is the backend's."""
     values: Tensor
     key_scales: Tensor | None = None
-    """Of a quantized cache: float32 [blocks + 1, kv_heads, block_size]."""
+    """float32 [blocks + 1, kv_heads, block_size], of a quantized cache."""
     value_scales: Tensor | None = None
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All of them, blocks first."""
+        """All tensors of the layer; the first dimension of each is blocks."""
         found = (self.keys, self.values, self.key_scales, self.value_scales)
         return [tensor for tensor in found if tensor is not None]
 
     def of(self, group: DecodeGroup | PrefillGroup, *, keys_by_dimension: bool = False) -> PagedKV:
-        """What the sequences of ``group`` read."""
+        """The cache as the sequences of ``group`` read it."""
         return PagedKV(
             self.keys,
             self.values,
@@ -43,22 +43,23 @@ class KVLayer:
 
 
 class AttentionBackend(Protocol):
-    """One way to keep keys and values in blocks and to attend over them. It fits one kind of cache on one device."""
+    """One layout of the paged cache on one device, and attention over it. Chosen once, in ``select.py``."""
 
     def allocate(self, blocks: int, kv_heads: int, block_size: int, head_dim: int) -> KVLayer:
-        """Zeros, for one layer."""
+        """A layer's cache, zeroed."""
         ...
 
-    def store(
-        self,
-        cache: KVLayer,
-        keys: Tensor,
-        values: Tensor,
-        slots: Tensor,
-        places: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        """``keys``, ``values`` [tokens, kv_heads, head_dim]; ``slots`` int64 [tokens]: where they go, or as blocks and
-        offsets, ``places``, for those who store in many layers."""
+    def padded_length(self, length: int) -> int:
+        """The length that decode pads a sequence of ``length`` tokens to: the runner makes sequences of equal padded
+        length consecutive. 0 where attention stops at each sequence's own end."""
+        ...
+
+    def metadata(self, batch: CommonAttentionMetadata) -> AttentionMetadata:
+        """Built once a step, for all layers."""
+        ...
+
+    def store(self, cache: KVLayer, keys: Tensor, values: Tensor, batch: AttentionMetadata) -> None:
+        """Writes ``keys`` and ``values`` [tokens, kv_heads, head_dim] to the batch's slots."""
         ...
 
     def forward(

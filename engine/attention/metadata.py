@@ -1,4 +1,8 @@
-"""What attention is told of a batch: where its tokens go, and which rows attend over which blocks."""
+"""A step's batch as attention needs it: which slots tokens are written to, and which rows attend over which blocks.
+
+The runner describes a batch once, as ``CommonAttentionMetadata``; the backend turns that into ``AttentionMetadata``,
+which all layers of the step share.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,67 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kernels.native.attention import Sequences
+from kernels.native.attention import PagedSequences
 from kernels.paged_bags import Bags
 from kernels.paged_decode import GatherIndex
 from kernels.paged_prefill import TILE
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeShape:
+    """Consecutive sequences that have the same number of new tokens, and are padded to the same length."""
+
+    sequences: int
+    new: int
+    """New tokens of each: one or a few."""
+    blocks: int
+    """That each is padded to; 0: as many as ``block_tables`` has columns."""
+
+
+@dataclass(slots=True)
+class CommonAttentionMetadata:
+    """The batch of a step, for every backend. Rows are consecutive by sequence: decodes first, then prefills."""
+
+    tokens: int
+    slots: Tensor
+    """int64 [tokens]: where each token's keys and values are written; negative: nowhere."""
+    block_tables: Tensor
+    """int64 [sequences, max_blocks]"""
+    query_starts: Tensor
+    """int64 [sequences + 1]: each sequence's first row, and the end."""
+    seq_lens: Tensor
+    """int64 [sequences], the new tokens included."""
+    block_size: int
+    decodes: list[DecodeShape]
+    prefill_starts: Tensor | None = None
+    """int64 [prefills + 1]: ``query_starts`` of the prefills, counted from their first row; ``None``: no prefills."""
+    tile: int = TILE
+    """Query positions of a prefill's tile."""
+    block_offsets: tuple[Tensor, Tensor] | None = None
+    """The slots' blocks and offsets within these, if they were computed on the host."""
+
+    @property
+    def only_single_tokens(self) -> bool:
+        """Whether every sequence has one new token, as in a plain decode step."""
+        return self.prefill_starts is None and all(shape.new == 1 for shape in self.decodes)
+
+    def groups(self, max_gathered: int | None = None) -> tuple[list[DecodeGroup], list[PrefillGroup]]:
+        """Decodes by shape, and the prefills as one group. ``max_gathered``: padded tokens of a decode group."""
+        decodes, row, token = [], 0, 0
+        for shape in self.decodes:
+            table = self.block_tables[:, : shape.blocks or self.block_tables.shape[1]]
+            end, step = row + shape.sequences, shape.sequences
+            if max_gathered is not None:
+                step = max(1, max_gathered // (table.shape[1] * self.block_size))
+            while row < end:
+                rows = slice(row, min(row + step, end))
+                stop = token + (rows.stop - row) * shape.new
+                decodes.append(DecodeGroup(token, stop, table[rows], self.seq_lens[rows], shape.new))
+                row, token = rows.stop, stop
+        if self.prefill_starts is None:
+            return decodes, []
+        tables, lens = self.block_tables[row:], self.seq_lens[row:]
+        return decodes, [PrefillGroup(token, self.tokens, tables, self.prefill_starts, lens, self.tile)]
 
 
 @dataclass(slots=True)
@@ -33,7 +94,7 @@ class DecodeGroup:
         return self._indices[key]
 
     def bags(self, heads: int, cache_shape: torch.Size, window: int | None) -> Bags:
-        """As ``gather_index``."""
+        """Computed once a step, not once a layer."""
         key = heads, cache_shape, window
         if key not in self._bags:
             self._bags[key] = Bags.of(self.block_tables, self.seq_lens, self.new, *key)
@@ -54,13 +115,13 @@ class PrefillGroup:
 
 @dataclass(slots=True)
 class AttentionMetadata:
-    """What all layers share in one step."""
+    """What all layers share in one step; a backend fills in what it reads."""
 
     slots: Tensor
-    """int64 [tokens]: where each token's keys and values go."""
-    decodes: list[DecodeGroup]
-    prefills: list[PrefillGroup]
-    sequences: Sequences | None = None
-    """Those of all groups together, for attention in C."""
-    places: tuple[Tensor, Tensor] | None = None
-    """The slots' blocks and offsets."""
+    """int64 [tokens]: where each token's keys and values are written."""
+    decodes: list[DecodeGroup] = field(default_factory=list)
+    prefills: list[PrefillGroup] = field(default_factory=list)
+    block_offsets: tuple[Tensor, Tensor] | None = None
+    """The slots' blocks, and offsets within these."""
+    sequences: PagedSequences | None = None
+    """All sequences of the batch, for attention in C."""

@@ -1,4 +1,4 @@
-"""Attention in C, on a CPU: keys and values lie in panels, and all sequences of a batch are one call."""
+"""Attention in C, on a CPU: keys and values are stored in panels, and one call computes all sequences of a batch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 from engine.attention.allocation import zeros
 from engine.attention.backend import KVLayer
-from engine.attention.metadata import AttentionMetadata
-from kernels.native.attention import packed_attention, packed_shapes, packed_store
+from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata
+from kernels.native.attention import PagedSequences, packed_attention, packed_shapes, packed_store
 
 
 class NativeBackend:
-    """Only where ``kernels.native.attention.packs``, which has the layout too."""
+    """Available where ``kernels.native.attention.packs``; the layout is described there."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._device = device
@@ -22,15 +22,15 @@ class NativeBackend:
         sizes = packed_shapes(blocks, kv_heads, block_size, head_dim, self._dtype)
         return KVLayer(self, *(zeros(size, self._device, self._dtype) for size in sizes))
 
-    def store(
-        self,
-        cache: KVLayer,
-        keys: Tensor,
-        values: Tensor,
-        slots: Tensor,
-        places: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        packed_store(keys, values, cache.keys, cache.values, slots)
+    def padded_length(self, length: int) -> int:
+        return 0
+
+    def metadata(self, batch: CommonAttentionMetadata) -> AttentionMetadata:
+        sequences = PagedSequences(batch.block_tables, batch.query_starts, batch.seq_lens)
+        return AttentionMetadata(batch.slots, sequences=sequences)
+
+    def store(self, cache: KVLayer, keys: Tensor, values: Tensor, batch: AttentionMetadata) -> None:
+        packed_store(keys, values, cache.keys, cache.values, batch.slots)
 
     def forward(
         self,
@@ -43,5 +43,5 @@ class NativeBackend:
         softcap: float | None = None,
     ) -> Tensor:
         if batch.sequences is None:
-            raise ValueError("attention in C goes by the batch's sequences, and there are none")
+            raise ValueError("the metadata was built by another backend: attention in C needs its sequences")
         return packed_attention(query, cache.keys, cache.values, batch.sequences, scale, window, softcap)

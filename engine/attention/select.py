@@ -1,4 +1,4 @@
-"""Which backend a cache is laid out for."""
+"""The choice of an attention backend."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kernels.native.attention import packs
 def select_backend(
     device: torch.device, dtype: torch.dtype, stored: torch.dtype | None, head_dim: int, block_size: int
 ) -> AttentionBackend:
-    """``dtype``: of queries; ``stored``: of a quantized cache, which on a CPU torch alone reads."""
+    """``dtype``: the queries'; ``stored``: a quantized cache's, which on a CPU only torch reads."""
     quantized = stored is not None
-    # Where Triton is forced, the cache is as on a GPU.
+    # TOLLGATE_KERNELS=triton on a CPU: the layout is the GPU's.
     if on_triton(torch.empty(0, device=device)):
         return TritonBackend(device, stored or dtype, quantized=quantized)
     if not quantized and packs(device, dtype, head_dim, block_size):

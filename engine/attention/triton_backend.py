@@ -1,4 +1,4 @@
-"""Attention in Triton's kernels: a block's part of one head is contiguous, whatever the cache's dtype."""
+"""Attention in Triton kernels: [blocks, kv_heads, block_size, head_dim], contiguous, whatever the cache's dtype."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from engine.attention.allocation import plain_layer
 from engine.attention.backend import KVLayer
-from engine.attention.metadata import AttentionMetadata
+from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata
 from kernels.flash_decoding import paged_decode_triton
 from kernels.flash_prefill import paged_prefill_triton
 from kernels.store_kv import store_kv_triton
@@ -17,7 +17,7 @@ class TritonBackend:
     """On a GPU, or in Triton's interpreter."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, quantized: bool) -> None:
-        """``dtype``: of the cache."""
+        """``dtype``: the cache's."""
         self._device = device
         self._dtype = dtype
         self._quantized = quantized
@@ -26,15 +26,16 @@ class TritonBackend:
         size = (blocks, kv_heads, block_size, head_dim)
         return KVLayer(self, *plain_layer(size, self._device, self._dtype, quantized=self._quantized))
 
-    def store(
-        self,
-        cache: KVLayer,
-        keys: Tensor,
-        values: Tensor,
-        slots: Tensor,
-        places: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        store_kv_triton(keys, values, cache.keys, cache.values, slots, cache.key_scales, cache.value_scales)
+    def padded_length(self, length: int) -> int:
+        return 0
+
+    def metadata(self, batch: CommonAttentionMetadata) -> AttentionMetadata:
+        return AttentionMetadata(batch.slots, *batch.groups())
+
+    def store(self, cache: KVLayer, keys: Tensor, values: Tensor, batch: AttentionMetadata) -> None:
+        store_kv_triton(
+            keys, values, cache.keys, cache.values, batch.slots, cache.key_scales, cache.value_scales
+        )
 
     def forward(
         self,

@@ -36,7 +36,7 @@ class PagedAttention:
         self._kv_heads = kv_heads
         self._head_dim = head_dim
         self._scale = scale
-        self._turn = rope if norm is None else norm
+        self._rotate = rope if norm is None else norm
         self._window = window
         self._softcap = softcap
 
@@ -49,10 +49,10 @@ class PagedAttention:
     ) -> Tensor:
         tokens, heads, kv_heads = x.shape[0], self._heads, self._kv_heads
         qkv = self._qkv(x).view(tokens, heads + 2 * kv_heads, self._head_dim)
-        turned = self._turn(qkv[:, : heads + kv_heads], *rotation)
-        keys, values = turned[:, heads:], qkv[:, heads + kv_heads :]
-        cache.backend.store(cache, keys, values, batch.slots, batch.places)
-        mixed = cache.backend.forward(
-            turned[:, :heads], cache, batch, scale=self._scale, window=self._window, softcap=self._softcap
+        rotated = self._rotate(qkv[:, : heads + kv_heads], *rotation)
+        keys, values = rotated[:, heads:], qkv[:, heads + kv_heads :]
+        cache.backend.store(cache, keys, values, batch)
+        attended = cache.backend.forward(
+            rotated[:, :heads], cache, batch, scale=self._scale, window=self._window, softcap=self._softcap
         )
-        return self._out(mixed.reshape(tokens, heads * self._head_dim))
+        return self._out(attended.reshape(tokens, heads * self._head_dim))

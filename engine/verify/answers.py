@@ -147,7 +147,7 @@ def _say(asking: Asking, feature: Feature, compared: bool, folder: Path) -> Said
         replays = Replays()
         runner = engine.runner
         # As on a GPU, where decodes are a group.
-        runner._batches = BatchBuilder(runner.block_size, runner.cache.padding_block, runner.device)
+        runner._batches = BatchBuilder(runner.cache, runner.device)
         runner.record(replays)
     asked = requests(asking, engine.runner.model.vocab_size, length, feature.grammar)
     if feature.grammar and engine.runner.grammars is None:

@@ -8,25 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.attention.metadata import AttentionMetadata, DecodeGroup, PrefillGroup
+from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata, DecodeShape
 from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_row import SamplingRow
+from engine.kv_cache import KVCache
 from engine.worker.upload import upload
-from kernels.launch import on_triton
-from kernels.native.attention import Sequences
 from kernels.paged_prefill import TILE
 
 SHORT = 16
 """Tokens of the longest chunk that is attended to like a decode: guesses to be verified, and the ends of prompts."""
-_STEPS = (64, 192, 256, 320, 512)
-_STRIDE = 256
-"""Tokens that decode groups are padded to; beyond the last step, whole strides. A matter of speed alone."""
-_MOST = 2048
-"""Padded tokens of a decode group on a CPU: more of them gathered at once would no longer be in its caches when they
-are multiplied. In bfloat16, on one thread of a busy machine, eight sequences of 1,024 tokens took 26 ms a layer as one
-group, and 7 ms as four."""
-_TILE = 16
-"""Query positions of a tile where bits must not depend on company, in which most tiles hold one token."""
+_INVARIANT_TILE = 16
+"""Query positions of a tile where results must not depend on the batch: most tiles then hold a single token."""
 
 
 @dataclass(slots=True)
@@ -35,7 +27,9 @@ class Batch:
     """int64 [tokens]"""
     positions: Tensor
     """int64 [tokens]"""
+    common: CommonAttentionMetadata
     attention: AttentionMetadata
+    """What the cache's backend made of ``common``."""
     sampling_rows: list[SamplingRow]
     """A request's draws stand together and in order; those of siblings that begin follow."""
     logits_indices: Tensor
@@ -47,27 +41,21 @@ class Batch:
 
 
 class BatchBuilder:
-    """Decodes come first, then chunks of prompts.
+    """Lays out a batch: decodes come first, grouped by their number of new tokens and, where the backend pads
+    sequences, by padded length; then chunks of prompts.
 
-    On a CPU decodes are grouped by the length of their sequence, in steps: a short sequence is then not padded to
-    the longest one's length. On a GPU they are one group: the kernel stops at each sequence's own end. Guesses to be
-    verified are a group for each number of them. All this is for attention in torch and Triton; that in C has its
-    own order, and looks at ``sequences`` alone.
-
-    ``alike``: a token's attention must be the same to the last bit in whatever batch it is computed. All tokens
-    then take one path, prefill, in tiles whose shape depends on the token's position alone, as libraries choose the
-    order of their sums by shape. One new token costs what a tile costs.
+    ``invariant``: a token's attention must be the same to the last bit in any batch. All tokens are then prefills, in
+    tiles whose shape depends on the token's position alone, as libraries choose the order of their sums by shape. One
+    new token costs as much as a whole tile.
     """
 
-    def __init__(
-        self, block_size: int, padding_block: int, device: torch.device, *, alike: bool = False
-    ) -> None:
-        self._block_size = block_size
-        self._padding_block = padding_block
+    def __init__(self, cache: KVCache, device: torch.device, *, invariant: bool = False) -> None:
+        self._backend = cache.backend
+        self._block_size = cache.block_size
+        self._padding_block = cache.padding_block
         self._device = device
-        self._grouped = device.type == "cpu" and not on_triton(torch.empty(0, device=device))
-        self._longest = 0 if alike else SHORT
-        self._tile = _TILE if alike else TILE
+        self._longest = 0 if invariant else SHORT
+        self._tile = _INVARIANT_TILE if invariant else TILE
 
     def build(self, plan: Plan) -> Batch:
         groups: dict[tuple[int, int], list[ScheduledRequest]] = {}
@@ -104,32 +92,24 @@ class BatchBuilder:
         arrays += [bounds[decoded:] - bounds[decoded], np.array(logits_indices, dtype=np.int64)]
         uploaded = upload(arrays, self._device)
         token_ids, token_positions, token_slots, token_blocks, token_offsets = uploaded[:5]
-        block_tables, seq_lens, all_starts, query_starts, rows_drawn = uploaded[5:]
-        decodes, row, token = [], 0, 0
-        for new, length in sorted(groups):
-            table = block_tables[:, : length or width]
-            last = row + len(groups[new, length])
-            most = max(1, _MOST // (length * self._block_size)) if self._grouped else last - row
-            while row < last:
-                rows = slice(row, min(row + most, last))
-                stop = token + (rows.stop - row) * new
-                decodes.append(DecodeGroup(token, stop, table[rows], seq_lens[rows], new))
-                row, token = rows.stop, stop
-        prefills = []
-        if chunks:
-            prefills.append(
-                PrefillGroup(token, len(tokens), block_tables[row:], query_starts, seq_lens[row:], self._tile)
-            )
+        block_tables, seq_lens, query_starts, prefill_starts, rows_drawn = uploaded[5:]
+        common = CommonAttentionMetadata(
+            len(tokens),
+            token_slots,
+            block_tables,
+            query_starts,
+            seq_lens,
+            self._block_size,
+            [DecodeShape(len(groups[new, blocks]), new, blocks) for new, blocks in sorted(groups)],
+            prefill_starts if chunks else None,
+            self._tile,
+            (token_blocks, token_offsets),
+        )
         return Batch(
             tokens=token_ids,
             positions=token_positions,
-            attention=AttentionMetadata(
-                token_slots,
-                decodes,
-                prefills,
-                Sequences(block_tables, all_starts, seq_lens),
-                (token_blocks, token_offsets),
-            ),
+            common=common,
+            attention=self._backend.metadata(common),
             sampling_rows=sampling_rows,
             logits_indices=rows_drawn,
             adapters=[
@@ -145,11 +125,8 @@ class BatchBuilder:
         )
 
     def _width(self, length: int) -> int:
-        """Blocks that a sequence of ``length`` tokens is padded to; 0 where that is left to the batch."""
-        if not self._grouped:
-            return 0
-        padded = next((step for step in _STEPS if length <= step), -(-length // _STRIDE) * _STRIDE)
-        return -(-padded // self._block_size)
+        """Blocks that a sequence of ``length`` tokens is padded to; 0: those of the batch's longest."""
+        return -(-self._backend.padded_length(length) // self._block_size)
 
 
 def _sampling_rows(order: list[ScheduledRequest], ends: list[int]) -> tuple[list[SamplingRow], list[int]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from engine.attention.metadata import AttentionMetadata, DecodeGroup
+from engine.attention.metadata import CommonAttentionMetadata, DecodeShape
 from engine.kv_cache import KVCache
 from engine.models.registry import Model
 from engine.worker.batch import Batch
@@ -36,6 +36,7 @@ class DecodeGraphs:
             torch.zeros(most, dtype=torch.int64, device=device) for _ in range(4)
         )
         self._slots.fill_(-1)
+        self._query_starts = torch.arange(most + 1, device=device)
         self._block_tables = torch.full((most, blocks), cache.padding_block, device=device)
         self._recorded: dict[int, tuple[Callable[[], None], Tensor]] = {}
         # The largest first: the others then find their memory in what it has taken.
@@ -45,9 +46,9 @@ class DecodeGraphs:
 
     def forward(self, batch: Batch) -> Tensor | None:
         """Hidden states [tokens, hidden], good until the next call; ``None`` for a step that no recording fits."""
-        attention = batch.attention
+        common = batch.common
         rows = len(batch.tokens)
-        if attention.prefills or any(group.new > 1 for group in attention.decodes) or batch.adapters:
+        if not common.only_single_tokens or batch.adapters:
             return None
         size = next((size for size in self._sizes if size >= rows), None)
         if size is None:
@@ -55,15 +56,13 @@ class DecodeGraphs:
         for static, given in (
             (self._tokens, batch.tokens),
             (self._positions, batch.positions),
-            (self._slots, attention.slots),
+            (self._slots, common.slots),
+            (self._seq_lens, common.seq_lens),
         ):
             static[:rows].copy_(given)
-        for group in attention.decodes:
-            some = slice(group.start, group.stop)
-            self._seq_lens[some].copy_(group.seq_lens)
-            # Tables are filled up to a round number of blocks, which may be more than any sequence has.
-            width = min(group.block_tables.shape[1], self._block_tables.shape[1])
-            self._block_tables[some, :width].copy_(group.block_tables[:, :width])
+        # Tables are padded to a round number of blocks, which may be more than any sequence has.
+        width = min(common.block_tables.shape[1], self._block_tables.shape[1])
+        self._block_tables[:rows, :width].copy_(common.block_tables[:, :width])
         if rows < size:
             self._slots[rows:size].fill_(-1)
             self._seq_lens[rows:size].zero_()
@@ -73,9 +72,17 @@ class DecodeGraphs:
 
     def _forward(self, size: int) -> Callable[[], Tensor]:
         def forward() -> Tensor:
-            # A group of its own each time: what it keeps for a step's layers must be recorded too.
-            group = DecodeGroup(0, size, self._block_tables[:size], self._seq_lens[:size])
-            batch = AttentionMetadata(self._slots[:size], [group], [])
+            # Built anew each time: what metadata computes for a step's layers must be recorded too.
+            common = CommonAttentionMetadata(
+                size,
+                self._slots[:size],
+                self._block_tables[:size],
+                self._query_starts[: size + 1],
+                self._seq_lens[:size],
+                self._cache.block_size,
+                [DecodeShape(size, 1, 0)],
+            )
+            batch = self._cache.backend.metadata(common)
             return self._model.forward(self._tokens[:size], self._positions[:size], batch, self._cache)
 
         return forward

@@ -51,7 +51,7 @@ class DraftModelProposer:
 
     def allocate(self, blocks: int) -> None:
         self._cache = KVCache(self.model.kv_shape, blocks, self._block_size, self._device, self._dtype)
-        self._batches = BatchBuilder(self._block_size, self._cache.padding_block, self._device)
+        self._batches = BatchBuilder(self._cache, self._device)
         self._filled = [0] * blocks
         """Of each block, the first tokens that are here: no more than the target has computed of it."""
 

@@ -146,8 +146,8 @@ class Runner:
             self.speculation = Speculation(proposer, config.max_drafts)
         # In float32 a CPU keeps a request's bits without being asked, but where Triton's kernels are tried on it.
         plain = self.device.type == "cpu" and path() != "triton"
-        alike = config.deterministic or (plain and self.dtype == torch.float32)
-        self._batches = BatchBuilder(config.block_size, self.cache.padding_block, self.device, alike=alike)
+        invariant = config.deterministic or (plain and self.dtype == torch.float32)
+        self._batches = BatchBuilder(self.cache, self.device, invariant=invariant)
 
     def load_adapter(self, key: str, folder: Path) -> None:
         """On all ranks. Raises ``InvalidRequest`` if it cannot be read, does not fit the model, or finds no room."""

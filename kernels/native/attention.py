@@ -51,8 +51,8 @@ class _Job(ctypes.Structure):
 
 
 @dataclass(slots=True)
-class Sequences:
-    """Whose rows stand in a batch, in their order."""
+class PagedSequences:
+    """The sequences of a batch, in the order of their rows."""
 
     block_tables: Tensor
     """int64 [sequences, max_blocks]"""
@@ -137,7 +137,7 @@ def packed_attention(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    sequences: Sequences,
+    sequences: PagedSequences,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,

@@ -26,7 +26,7 @@ HEADS, KV_HEADS, DIM, BLOCK, LENGTH = 4, 2, 64, 16, 920
 class Sequences:
     """Two sequences of random queries, keys and values, whose tokens are computed in whatever pieces one likes."""
 
-    def __init__(self, dtype: torch.dtype, kv_cache_dtype: str, *, alike: bool) -> None:
+    def __init__(self, dtype: torch.dtype, kv_cache_dtype: str, *, invariant: bool) -> None:
         generator = torch.Generator().manual_seed(7)
         self._numbers = [
             [
@@ -40,8 +40,7 @@ class Sequences:
         self._blocks = [order[:per_sequence], order[per_sequence:]]
         self._cache = KVCache(KVShape(1, KV_HEADS, DIM), 2 * per_sequence, BLOCK, CPU, dtype, kv_cache_dtype)
         self.backend = self._cache.layers[0].backend
-        padding = self._cache.padding_block
-        self._builder = BatchBuilder(BLOCK, padding, CPU, alike=alike)
+        self._builder = BatchBuilder(self._cache, CPU, invariant=invariant)
 
     def step(self, pieces: Sequence[tuple[int, int, int]], window: int | None = None) -> list[Tensor]:
         """(sequence, from, to) → the outputs of each piece's tokens."""
@@ -58,7 +57,7 @@ class Sequences:
             torch.stack([self._numbers[name // LENGTH][i][name % LENGTH] for name in names]) for i in range(3)
         )
         (layer,) = self._cache.layers
-        self.backend.store(layer, k, v, batch.attention.slots)
+        self.backend.store(layer, k, v, batch.attention)
         out = self.backend.forward(q, layer, batch.attention, scale=DIM**-0.5, window=window, softcap=20.0)
         rows = {name: row for row, name in enumerate(names)}
         return [
@@ -108,7 +107,7 @@ def check(sequences: Sequences, window: int | None) -> None:
 def test_in_c_a_token_is_the_same_to_the_bit(dtype: torch.dtype, window: int | None) -> None:
     if not packs(CPU, dtype, DIM, BLOCK):
         pytest.skip("no C compiler, or for bfloat16 no AVX-512")
-    check(Sequences(dtype, "auto", alike=False), window)
+    check(Sequences(dtype, "auto", invariant=False), window)
 
 
 @pytest.mark.usefixtures("torch_alone")
@@ -127,7 +126,7 @@ def test_in_c_a_token_is_the_same_to_the_bit(dtype: torch.dtype, window: int | N
 def test_in_torch_it_is_where_all_take_one_path(
     dtype: torch.dtype, kv_cache_dtype: str, window: int | None
 ) -> None:
-    check(Sequences(dtype, kv_cache_dtype, alike=True), window)
+    check(Sequences(dtype, kv_cache_dtype, invariant=True), window)
 
 
 @pytest.mark.parametrize("window", [None, 40])
@@ -137,9 +136,9 @@ def test_torch_and_c_attend_alike(
 ) -> None:
     if not packs(CPU, dtype, DIM, BLOCK):
         pytest.skip("no C compiler, or for bfloat16 no AVX-512")
-    packed = Sequences(dtype, "auto", alike=False)
+    packed = Sequences(dtype, "auto", invariant=False)
     monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
-    others = [Sequences(dtype, "auto", alike=alike) for alike in (False, True)]
+    others = [Sequences(dtype, "auto", invariant=invariant) for invariant in (False, True)]
     assert isinstance(packed.backend, NativeBackend)
     assert all(isinstance(other.backend, TorchBackend) for other in others)
     for pieces in [[(0, 0, 150)], [(0, 150, 151), (1, 0, 30)], [(0, 151, 155), (1, 30, 31)]]:
@@ -177,9 +176,9 @@ def test_torch_has_keys_by_dimension_where_bags_read_them(
     assert layer.keys.transpose(2, 3).is_contiguous() is by_dimension
 
 
-def test_c_without_sequences_says_so() -> None:
-    metadata = AttentionMetadata(torch.zeros(1, dtype=torch.int64), [], [])
+def test_c_rejects_the_metadata_of_another_backend() -> None:
+    metadata = AttentionMetadata(torch.zeros(1, dtype=torch.int64))
     backend = NativeBackend(CPU, torch.float32)
     layer = KVLayer(backend, torch.zeros(1), torch.zeros(1))
-    with pytest.raises(ValueError, match="goes by the batch's sequences"):
+    with pytest.raises(ValueError, match="built by another backend"):
         backend.forward(torch.zeros(1, HEADS, DIM), layer, metadata, scale=1.0)

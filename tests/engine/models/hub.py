@@ -70,7 +70,7 @@ class Paged:
         self.model: Model = load_model(folder, CPU, dtype, **options)
         self._blocks = 80
         self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, dtype)
-        self._builder = BatchBuilder(BLOCK, self._cache.padding_block, CPU)
+        self._builder = BatchBuilder(self._cache, CPU)
 
     def step(self, *chunks: tuple[int, list[int], int]) -> list[Tensor]:
         """``chunks``: (request, tokens, start) → their logits. Requests 0 and 1 have blocks of their own."""

@@ -190,9 +190,7 @@ def logits(folder: Path, quantization: str | None = None, dtype: torch.dtype = t
     model = load_model(folder, CPU, dtype, quantization=quantization)
     cache = KVCache(model.kv_shape, 2, 16, CPU, dtype)
     tokens = list(range(30, 50))
-    batch = BatchBuilder(16, cache.padding_block, CPU).build(
-        Plan([ScheduledRequest(0, tokens, 0, [0, 1], None, False)])
-    )
+    batch = BatchBuilder(cache, CPU).build(Plan([ScheduledRequest(0, tokens, 0, [0, 1], None, False)]))
     with torch.inference_mode():
         return model.logits(model.forward(batch.tokens, batch.positions, batch.attention, cache)).float()
 

@@ -5,14 +5,18 @@ import torch
 from engine.core.plan import Plan, ScheduledRequest
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
+from engine.kv_cache import KVCache, KVShape
 from engine.worker.batch import BatchBuilder
 
 PARAMS = SamplingParams(max_tokens=5)
 PADDING = 99
 
 
-def builder(device: str = "cpu") -> BatchBuilder:
-    return BatchBuilder(4, PADDING, torch.device(device))
+def builder(device: str = "cpu", *, invariant: bool = False) -> BatchBuilder:
+    """Over a cache whose blocks of four are too small for C: torch's backend pads sequences."""
+    where = torch.device(device)
+    cache = KVCache(KVShape(1, 1, 16), PADDING, 4, where, torch.float32)
+    return BatchBuilder(cache, where, invariant=invariant)
 
 
 def test_decodes_come_first_grouped_by_their_own_length_then_chunks() -> None:
@@ -95,9 +99,7 @@ def test_deterministic_batches_have_one_path() -> None:
         ScheduledRequest(1, [1], 20, list(range(6)), PARAMS, True),
         ScheduledRequest(2, [2] * 30, 0, list(range(10, 18)), None, False),
     ]
-    attention = (
-        BatchBuilder(4, PADDING, torch.device("cpu"), alike=True).build(Plan(scheduled_requests)).attention
-    )
+    attention = builder(invariant=True).build(Plan(scheduled_requests)).attention
     assert attention.decodes == []
     (prefill,) = attention.prefills
     assert prefill.query_starts.tolist() == [0, 1, 31]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -58,13 +59,14 @@ CHUNK = ScheduledRequest(0, list(range(20)), 7, [0, 3], None, False)
 GUESSES = ScheduledRequest(0, [5, 6, 7], 8, [0], None, True, num_draft_tokens=2)
 
 
-def test_decodes_are_replayed_and_nothing_else() -> None:
+def test_decodes_are_replayed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
     cache = KVCache(Given.kv_shape, 6, 16, CPU, torch.float32)
     recorder = Recorder()
     graphs = DecodeGraphs(Given(), cache, 32, 32, recorder)
 
     def batch(*scheduled_requests: ScheduledRequest) -> Batch:
-        return BatchBuilder(16, cache.padding_block, CPU).build(Plan(list(scheduled_requests)))
+        return BatchBuilder(cache, CPU).build(Plan(list(scheduled_requests)))
 
     for scheduled_requests in (
         [SHORT_PROMPT],

@@ -57,7 +57,7 @@ def told(options: dict[str, Any]) -> dict[str, Any]:
     runner = Runner(EngineConfig(model=Path(tiny) if tiny else locate("demo"), **settings))
     if options["graphs"]:
         # As on a GPU, where decodes are a group: a CPU would compute float32 on the path of prompts.
-        runner._batches = BatchBuilder(runner.block_size, runner.cache.padding_block, runner.device)
+        runner._batches = BatchBuilder(runner.cache, runner.device)
         runner.record(recorder)
     prompts = NUMBERS
     if not tiny:

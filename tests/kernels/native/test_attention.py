@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.kv_cache import KVCache, KVShape
 from kernels.native import attention, library
 from kernels.native.attention import (
-    Sequences,
+    PagedSequences,
     packed_attention,
     packed_shapes,
     packed_store,
@@ -93,7 +93,7 @@ class World:
         # Nothing is read there: a block of that number would be far outside.
         tables = [self.tables[s] + [1 << 40] * (width - len(self.tables[s])) for s, _, _ in pieces]
         counts = torch.tensor([0] + [last - first for _, first, last in pieces])
-        sequences = Sequences(
+        sequences = PagedSequences(
             torch.tensor(tables), counts.cumsum(0), torch.tensor([last for _, _, last in pieces])
         )
         q = [self.numbers[s][0][first:last] for s, first, last in pieces]
