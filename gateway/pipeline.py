@@ -27,6 +27,7 @@ from gateway.stages.guard_output import guard_output
 from gateway.stages.meter import meter
 from gateway.stages.queue import queue
 from gateway.stages.quota import quota
+from gateway.stages.record import record
 from gateway.stages.route import route
 from gateway.stages.shadow import shadow
 from gateway.stages.trace import trace
@@ -64,8 +65,7 @@ class Entrance:
     quotas: Quotas
 
     def handler(self, inner: Handler) -> Handler:
-        stages = [trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting)]
-        return fold(stages, inner)
+        return record(trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting))(inner)
 
 
 class Beside:
@@ -81,7 +81,7 @@ class Beside:
         def behind(call: Call) -> Chunks:
             return following(_swapped(call))
 
-        account = quota(self._quotas, self)(behind)
+        account = record(quota(self._quotas, self))(behind)
         return lambda call: account(_swapped(call)) if call.payer is not None else following(call)
 
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:

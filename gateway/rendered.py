@@ -1,15 +1,15 @@
-"""A lane for what was asked before, word for word: its answer stands ready in bytes, and passes no stage.
+"""Answers to requests that repeat a cached one byte for byte, kept as rendered bytes: they pass no stage.
 
-It is for requests on which, but for ``cache`` and ``quota``, no stage would do more than take notes: no guard looks at
-the tenant's questions, and no header has a special wish. All else goes through the stages, and so does the first
-repetition, and whatever is refused. What they would note, count and enter is noted, counted and entered here.
+For requests on which no stage but ``cache`` and ``quota`` would do more than record: the tenant has no input guards,
+and no header asks for anything special. All else goes through the stages, and so does the first repetition, and
+whatever is refused. The stages' own recorders record what is answered here.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gateway.caching.answers import unpack
@@ -17,59 +17,59 @@ from gateway.caching.caches import Caches
 from gateway.caching.exact import MemoryAnswers
 from gateway.errors import GatewayError
 from gateway.guards.actions.guards import Guards
-from gateway.metering.bill import Bill
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
-from gateway.observe.tracing import close, place_of
-from gateway.quota.allowance import Reservation
-from gateway.quota.quotas import Quotas, tokens_of
-from gateway.types import Call, Candidate, ChatRequest, Chunk, Json, Principal, Receipt
+from gateway.quota.quotas import Quotas
+from gateway.stages.cache import CacheRecorder
+from gateway.stages.meter import MeterRecorder
+from gateway.stages.quota import QuotaRecorder
+from gateway.stages.trace import TraceRecorder
+from gateway.types import Call, Candidate, ChatRequest, Chunk, Principal, Receipt, Usage
 from gateway.wire.front import Front
 
-LONGEST = 2**16
-"""Bytes of a question, and of an answer: of longer ones little is spared, and a stream needs more than one write."""
+MAX_BYTES = 2**16
+"""Of a request, and of an answer: longer ones gain little, and a stream of them needs more than one write."""
 OVERHEAD = 2_000
-"""Bytes that an entry takes beside what it holds."""
+"""Bytes that an entry takes beside its contents."""
 
-_ASKED = 4
-"""Bytes that a question takes as it came and as it was read, for each of its own."""
-_WISHES = frozenset({b"cache-control", b"x-tollgate-deadline", b"anthropic-beta"})
-_NOTHING_USED: dict[str, Json] = {"used_tokens": 0, "cost_usd": 0.0, "source": "cache"}
+_PER_REQUEST_BYTE = 4
+"""Bytes that a request takes, raw and parsed, for each of its own."""
+_SPECIAL_HEADERS = frozenset({b"cache-control", b"x-tollgate-deadline", b"anthropic-beta"})
 
 _Headers = Iterable[tuple[bytes, bytes]]
-_Name = tuple[Front, str, bytes]
-"""A dialect, a key's id, and a question's body."""
+_Key = tuple[Front, str, bytes]
+"""A dialect, an API key's id, and a request's body."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """An answer, cut at the words that are its own each time that it is given."""
-
+class RenderedAnswer:
     principal: Principal
     model: str
     request: ChatRequest
     limited: bool
-    """Whether quotas and budgets have a say."""
+    """Whether quotas or budgets apply."""
     candidate: Candidate
     key: str
     packed: bytes
-    """What was kept under ``key``: what is ready is good for as long as just this is found there."""
+    """The exact cache's entry under ``key``: the rendered answer is valid while that is the same object."""
     stored: float
     """Unix time."""
     parts: tuple[bytes, ...]
+    """The body, split where the request id and the time go, which each answer has of its own."""
     headers: list[tuple[bytes, bytes]]
-    told: Mapping[str, Json]
-    """What the receipt says under ``meter``, times aside."""
+    gaps: int
+    """Chunks after the first."""
+    usage: Usage | None
 
     @property
     def size(self) -> int:
-        """Without the question's."""
+        """Bytes, without the request's."""
         return len(self.packed) + sum(map(len, self.parts)) + OVERHEAD
 
 
-class Repeats:
-    """Those of one policy generation: the most recently used, up to a share of the exact cache's bytes."""
+class RenderedCache:
+    """One policy generation's: the most recently used answers, up to a share of the exact cache's bytes."""
 
     def __init__(
         self,
@@ -82,13 +82,14 @@ class Repeats:
         accounting: Accounting,
     ) -> None:
         self._caches = caches
-        self._answers = caches.answers if isinstance(caches.answers, MemoryAnswers) else None
         self._guards = guards
         self._quotas = quotas
         self._metrics = metrics
         self._receipts = receipts
         self._accounting = accounting
-        self._known: OrderedDict[_Name, Ready] = OrderedDict()
+        self._recorder = CacheRecorder(metrics)
+        self._answers = caches.answers if isinstance(caches.answers, MemoryAnswers) else None
+        self._rendered: OrderedDict[_Key, RenderedAnswer] = OrderedDict()
         self.bytes = 0
 
     def answer(
@@ -101,54 +102,57 @@ class Repeats:
         *,
         started: float,
     ) -> tuple[bool, bytes, list[tuple[bytes, bytes]]] | None:
-        """Whether it is a stream, all of it, and headers to go with it. None where the stages are to see to it.
+        """Whether it is a stream, its body, and headers to go with it. None where the stages are to answer.
 
-        Everything about the request is entered then, as if it had ended.
-        ``started`` is when the request arrived (``time.perf_counter()``).
+        The request is recorded as completed. ``started`` is when it arrived (``time.perf_counter()``).
         """
-        name = (front, principal.key_id, data)
-        ready = self._known.get(name) if len(data) <= LONGEST else None
-        if ready is None or self._answers is None:
+        key = (front, principal.key_id, data)
+        rendered = self._rendered.get(key) if len(data) <= MAX_BYTES else None
+        if rendered is None or self._answers is None:
             return None
-        parent = ""
+        trace_headers: dict[str, str] = {}
         for header, value in headers:
             if header == b"traceparent":
-                parent = value.decode("latin-1")
-            elif header in _WISHES:
+                trace_headers["traceparent"] = value.decode("latin-1")
+            elif header in _SPECIAL_HEADERS:
                 return None
-        age = self._caches.age(ready.stored)
+        age = self._caches.age(rendered.stored)
         own = front.own(request_id, int(time.time()))
-        if age is None or own is None or not self._holds(ready) or ready.principal != principal:
-            self._forget(name)
+        if age is None or own is None or not self._is_valid(rendered) or rendered.principal != principal:
+            self._drop(key)
             return None
-        self._known.move_to_end(name)
+        self._rendered.move_to_end(key)
         call = Call(
             request_id,
-            ready.principal,
-            ready.request,
+            rendered.principal,
+            rendered.request,
             self._caches.policy,
             Receipt(request_id, time.time()),
             started,
-            model=ready.model,
-            cached="exact",
-            candidate=ready.candidate,
+            headers=trace_headers,
+            model=rendered.model,
         )
-        try:
-            reservation = self._quotas.reserve_now(call) if ready.limited else None
-        except GatewayError:
-            return None
-        self._enter(call, ready, reservation, age, parent)
-        headers = ready.headers
-        if call.reply_headers:
-            headers = [*headers, *((one.encode(), text.encode()) for one, text in call.reply_headers.items())]
-        return ready.request.stream, own.join(ready.parts), headers
+        quota = QuotaRecorder(self._quotas, self._accounting, call)
+        if rendered.limited:
+            try:
+                quota.begin_now()
+            except GatewayError:
+                return None
+        meter = MeterRecorder(self._metrics, call)
+        self._recorder.count("exact", "hit")
+        self._recorder.served(call, "exact", rendered.candidate, age=round(age, 1))
+        meter.rendered(rendered.gaps, rendered.usage)
+        for recorder in (quota, meter, TraceRecorder(self._receipts, call)):
+            recorder.end(None)
+        added = [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
+        return rendered.request.stream, own.join(rendered.parts), rendered.headers + added
 
     def keep(self, front: Front, call: Call, data: bytes) -> None:
-        """After ``call``, which the cache answered: have the answer ready for the next who sends ``data``."""
+        """After ``call``, which the cache answered: render the answer for the next request with the body ``data``."""
         if (
             self._answers is None
             or call.cached != "exact"
-            or len(data) > LONGEST
+            or len(data) > MAX_BYTES
             or call.request.embeds
             or self._guards.of(call.principal.tenant).reads_input
             or (own := front.own(call.request_id, created := int(time.time()))) is None
@@ -160,11 +164,11 @@ class Repeats:
         request = call.request
         again = replace(call, candidate=self._caches.answered_by(answer))
         chunks = list(answer.chunks(stream=request.stream))
-        body = _written(front, again, chunks)
+        body = _render(front, again, chunks)
         parts = tuple(body.split(own))
-        if len(body) > LONGEST or len(parts) < 2 or int(time.time()) != created:
+        if len(body) > MAX_BYTES or len(parts) < 2 or int(time.time()) != created:
             return
-        ready = Ready(
+        rendered = RenderedAnswer(
             principal=call.principal,
             model=call.model,
             request=request,
@@ -174,47 +178,27 @@ class Repeats:
             packed=packed,
             stored=answer.stored,
             parts=parts,
-            headers=[(b"x-tollgate-model", answer.model.encode()), (b"x-tollgate-cache", b"exact")],
-            told=_told(chunks),
+            headers=[(b"x-tollgate-model", answer.model.encode())],
+            gaps=sum(bool(chunk.delta) for chunk in chunks[1:]),
+            usage=next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None),
         )
-        name = (front, call.principal.key_id, data)
-        self._forget(name)
-        self._known[name] = ready
-        self.bytes += _ASKED * len(data) + ready.size
+        key = (front, call.principal.key_id, data)
+        self._drop(key)
+        self._rendered[key] = rendered
+        self.bytes += _PER_REQUEST_BYTE * len(data) + rendered.size
         while self.bytes > self._caches.ready_bytes:
-            self._forget(next(iter(self._known)))
+            self._drop(next(iter(self._rendered)))
 
-    def _holds(self, ready: Ready) -> bool:
-        return self._answers is not None and self._answers.look(ready.key) is ready.packed
+    def _is_valid(self, rendered: RenderedAnswer) -> bool:
+        return self._answers is not None and self._answers.look(rendered.key) is rendered.packed
 
-    def _forget(self, name: _Name) -> None:
-        ready = self._known.pop(name, None)
-        if ready is not None:
-            self.bytes -= _ASKED * len(name[2]) + ready.size
-
-    def _enter(
-        self, call: Call, ready: Ready, reservation: Reservation | None, age: float, parent: str
-    ) -> None:
-        """All that the stages would tell of a request like this one."""
-        metrics = self._metrics
-        seconds = time.perf_counter() - call.started
-        reserved = 0
-        if reservation is not None:
-            reserved = tokens_of(call.estimate) if call.estimate is not None else 0
-            self._quotas.settle(reservation, tokens=0, nanodollars=0)
-        call.receipt.notes.update(
-            cache={"result": "exact", "age": round(age, 1)},
-            quota={"reserved_tokens": reserved, **_NOTHING_USED},
-            meter={"first_token": round(seconds, 6), **ready.told},
-        )
-        metrics.cache.labels("exact", "hit").inc()
-        metrics.requests.labels(ready.model, "", "200").inc()
-        metrics.seconds.labels(ready.model).observe(seconds)
-        self._accounting.record(call, Bill(), 200)
-        close(self._receipts, call, place_of(parent)[0], 200)
+    def _drop(self, key: _Key) -> None:
+        rendered = self._rendered.pop(key, None)
+        if rendered is not None:
+            self.bytes -= _PER_REQUEST_BYTE * len(key[2]) + rendered.size
 
 
-def _written(front: Front, call: Call, chunks: list[Chunk]) -> bytes:
+def _render(front: Front, call: Call, chunks: list[Chunk]) -> bytes:
     if call.request.stream:
         events = front.events(call)
         return b"".join([*map(events.event, chunks), events.end()])
@@ -222,17 +206,3 @@ def _written(front: Front, call: Call, chunks: list[Chunk]) -> bytes:
     for chunk in chunks:
         whole.add(chunk)
     return whole.body()
-
-
-def _told(chunks: list[Chunk]) -> dict[str, Json]:
-    """As ``meter`` has it."""
-    told: dict[str, Json] = {"chunks_after_first": sum(bool(chunk.delta) for chunk in chunks[1:])}
-    usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
-    if usage is not None:
-        told["prompt_tokens"] = usage.prompt
-        told["completion_tokens"] = usage.completion
-        told["cached_tokens"] = usage.cached
-        if usage.cache_write:
-            told["cache_write_tokens"] = usage.cache_write
-        told["reasoning_tokens"] = usage.reasoning
-    return told

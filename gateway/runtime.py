@@ -52,7 +52,7 @@ from gateway.policy.advice import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
 from gateway.policy.revoked_keys import RevokedKeys
 from gateway.quota.quotas import Quotas
-from gateway.rendered import Repeats
+from gateway.rendered import RenderedCache
 from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
@@ -85,7 +85,7 @@ class Runtime:
     accounting: Accounting
     caches: Caches
     flags: BackgroundScans
-    repeats: Repeats
+    rendered: RenderedCache
     handler: Handler
     """Answers calls to models."""
     moderator: Handler
@@ -269,7 +269,7 @@ class Generations:
             accounting=accounting,
             caches=caches,
             flags=flags,
-            repeats=Repeats(
+            rendered=RenderedCache(
                 caches, guards, quotas, metrics=self._metrics, receipts=receipts, accounting=accounting
             ),
             handler=whole(entrance, content, answering),

@@ -3,68 +3,92 @@
 from __future__ import annotations
 
 import time
-from contextlib import aclosing
+from functools import partial
 
+from gateway.observe.counting import Count
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import is_refusal, outcome_of, reason_of
-from gateway.types import Call, Chunks, Handler, Stage, Usage
+from gateway.types import Call, Chunk, Usage
 
 
-def meter(metrics: Metrics) -> Stage:
-    def stage(following: Handler) -> Handler:
-        async def handle(call: Call) -> Chunks:
-            model = call.model
-            in_flight = metrics.in_flight.labels(model, "waiting")
-            inter_token = metrics.inter_token.labels(model)
-            in_flight.inc()
-            usage: Usage | None = None
-            first = last = 0.0
-            gaps = 0
-            status, code = 200, None
-            try:
-                async with aclosing(following(call)) as chunks:
-                    async for chunk in chunks:
-                        if not last and chunk.comment is None:
-                            first = last = time.perf_counter()
-                            in_flight.dec()
-                            in_flight = metrics.in_flight.labels(model, "running")
-                            in_flight.inc()
-                        elif chunk.delta:
-                            gaps += 1
-                            # Those that came together leave together. A cache's answers come at nobody's pace.
-                            if not chunk.more and call.cached is None:
-                                now = time.perf_counter()
-                                inter_token.observe(now - last)
-                                last = now
-                        if chunk.usage is not None:
-                            usage = chunk.usage
-                        yield chunk
-            except BaseException as error:
-                status, code = outcome_of(error)
-                if is_refusal(error, call.receipt.attempts):
-                    metrics.refused.labels(metrics.tenant(call.principal.tenant), reason_of(error)).inc()
-                raise
-            finally:
-                in_flight.dec()
-                facts: dict[str, float | str | None] = {} if status == 200 else {"error": code}
-                if first:
-                    if call.cached is None:
-                        metrics.first_token.labels(model).observe(first - call.started)
-                    facts["first_token"] = round(first - call.started, 6)
-                # A cache's answers are no backend's work.
-                backend = call.target.backend if call.target and call.cached is None else ""
-                metrics.requests.labels(model, backend, str(status)).inc()
-                metrics.seconds.labels(model).observe(time.perf_counter() - call.started)
-                if usage is not None:
-                    facts["prompt_tokens"] = usage.prompt
-                    facts["completion_tokens"] = usage.completion
-                    facts["cached_tokens"] = usage.cached
-                    if usage.cache_write:
-                        facts["cache_write_tokens"] = usage.cache_write
-                    facts["reasoning_tokens"] = usage.reasoning
-                facts["chunks_after_first"] = gaps
-                call.receipt.note("meter", **facts)
+class MeterRecorder:
+    __slots__ = (
+        "_call",
+        "_first",
+        "_gaps",
+        "_in_flight",
+        "_inter_token",
+        "_last",
+        "_metrics",
+        "_model",
+        "_usage",
+    )
 
-        return handle
+    def __init__(self, metrics: Metrics, call: Call) -> None:
+        self._metrics = metrics
+        self._call = call
+        self._model = call.model
+        self._inter_token = metrics.inter_token.labels(call.model)
+        self._in_flight: Count | None = None
+        self._usage: Usage | None = None
+        self._first = self._last = 0.0
+        self._gaps = 0
 
-    return stage
+    async def begin(self) -> None:
+        self._in_flight = self._metrics.in_flight.labels(self._model, "waiting")
+        self._in_flight.inc()
+
+    def chunk(self, chunk: Chunk) -> None:
+        if not self._last and chunk.comment is None:
+            self._first = self._last = time.perf_counter()
+            if self._in_flight is not None:
+                self._in_flight.dec()
+                self._in_flight = self._metrics.in_flight.labels(self._model, "running")
+                self._in_flight.inc()
+        elif chunk.delta:
+            self._gaps += 1
+            # Chunks that came in one read leave in one write. The pace of a cached answer means nothing.
+            if not chunk.more and self._call.cached is None:
+                now = time.perf_counter()
+                self._inter_token.observe(now - self._last)
+                self._last = now
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+
+    def rendered(self, gaps: int, usage: Usage | None) -> None:
+        """The whole answer, of ``gaps`` chunks after the first, is there at once."""
+        self._first = time.perf_counter()
+        self._gaps = gaps
+        self._usage = usage
+
+    def end(self, error: BaseException | None) -> None:
+        call, metrics, model, usage = self._call, self._metrics, self._model, self._usage
+        facts: dict[str, float | str | None] = {}
+        status = 200
+        if error is not None:
+            status, facts["error"] = outcome_of(error)
+            if is_refusal(error, call.receipt.attempts):
+                metrics.refused.labels(metrics.tenant(call.principal.tenant), reason_of(error)).inc()
+        if self._in_flight is not None:
+            self._in_flight.dec()
+        if self._first:
+            if call.cached is None:
+                metrics.first_token.labels(model).observe(self._first - call.started)
+            facts["first_token"] = round(self._first - call.started, 6)
+        # A cached answer is no backend's work.
+        backend = call.target.backend if call.target and call.cached is None else ""
+        metrics.requests.labels(model, backend, str(status)).inc()
+        metrics.seconds.labels(model).observe(time.perf_counter() - call.started)
+        if usage is not None:
+            facts["prompt_tokens"] = usage.prompt
+            facts["completion_tokens"] = usage.completion
+            facts["cached_tokens"] = usage.cached
+            if usage.cache_write:
+                facts["cache_write_tokens"] = usage.cache_write
+            facts["reasoning_tokens"] = usage.reasoning
+        facts["chunks_after_first"] = self._gaps
+        call.receipt.note("meter", **facts)
+
+
+def meter(metrics: Metrics) -> partial[MeterRecorder]:
+    return partial(MeterRecorder, metrics)

@@ -1,79 +1,92 @@
-"""Holds what a request may use against its caller's limits, and settles with all that it did use, exactly once."""
+"""Reserves what a request may use of its caller's limits, and settles with what it did use, exactly once."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing
+from functools import partial
 from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.metering.bill import Bill, Charge, bill_of
 from gateway.metering.price import NANO
 from gateway.observe.outcome import outcome_of, reason_of
+from gateway.quota.allowance import Reservation
 from gateway.quota.quotas import Quotas, tokens_of
-from gateway.types import Call, Chunks, Handler, Json, Stage
+from gateway.types import Call, Json
 
 log = logging.getLogger(__name__)
 
 
-class RequestRecorder(Protocol):
+class RequestAccounting(Protocol):
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> object: ...
 
 
-def quota(quotas: Quotas, recorder: RequestRecorder | None = None) -> Stage:
-    """``recorder`` gets every request, once it has ended or was refused."""
+class QuotaRecorder:
+    """``accounting`` gets every request once it has ended or was refused."""
 
-    def enter(call: Call, bill: Bill, ended: BaseException | None) -> None:
-        if recorder is None:
+    __slots__ = ("_accounting", "_call", "_quotas", "_reservation", "_reserved")
+
+    chunk = None
+
+    def __init__(self, quotas: Quotas, accounting: RequestAccounting | None, call: Call) -> None:
+        self._quotas = quotas
+        self._accounting = accounting
+        self._call = call
+        self._reservation: Reservation | None = None
+        self._reserved = 0
+
+    async def begin(self) -> None:
+        try:
+            self._hold(await self._quotas.reserve(self._call))
+        except GatewayError as error:
+            self._enter(Bill(), error)
+            raise
+
+    def begin_now(self) -> None:
+        """As ``begin``, without waiting and without a trace of what is refused. Raises ``GatewayError``."""
+        self._hold(self._quotas.reserve_now(self._call))
+
+    def end(self, error: BaseException | None) -> None:
+        call, quotas = self._call, self._quotas
+        bill = bill_of(call.policy, call.upstream_usage)
+        if self._reservation is not None:
+            quotas.settle(self._reservation, tokens=bill.tokens, nanodollars=bill.nanodollars)
+        if error is None and not bill.estimated and (answer := bill.answer) is not None:
+            quotas.estimator.learn(call, answer.upstream.usage)
+        facts: dict[str, Json] = {
+            "reserved_tokens": self._reserved,
+            "used_tokens": bill.tokens,
+            "cost_usd": bill.nanodollars / NANO,
+            "source": "cache" if call.cached else "estimated" if bill.estimated else "backend",
+        }
+        if bill.charges:
+            facts["spent"] = [spent(charge) for charge in bill.charges]
+        if bill.unpriced:
+            facts["unpriced"] = list(bill.unpriced)
+        call.receipt.note("quota", **facts)
+        self._enter(bill, error)
+
+    def _hold(self, reservation: Reservation | None) -> None:
+        self._reservation = reservation
+        estimate = self._call.estimate
+        self._reserved = tokens_of(estimate) if reservation is not None and estimate is not None else 0
+
+    def _enter(self, bill: Bill, ended: BaseException | None) -> None:
+        if self._accounting is None:
             return
         status, error = (200, None) if ended is None else (outcome_of(ended).status, reason_of(ended))
         try:
-            recorder.record(call, bill, status, error)
+            self._accounting.record(self._call, bill, status, error)
         except Exception:
-            log.exception("%s could not be entered in the ledger", call.request_id)
-
-    def stage(following: Handler) -> Handler:
-        async def handle(call: Call) -> Chunks:
-            try:
-                reservation = await quotas.reserve(call)
-            except GatewayError as error:
-                enter(call, Bill(), error)
-                raise
-            estimate = call.estimate
-            ended: BaseException | None = None
-            try:
-                async with aclosing(following(call)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-            except BaseException as error:
-                ended = error
-                raise
-            finally:
-                bill = bill_of(call.policy, call.upstream_usage)
-                if reservation is not None:
-                    quotas.settle(reservation, tokens=bill.tokens, nanodollars=bill.nanodollars)
-                if ended is None and not bill.estimated and (answer := bill.answer) is not None:
-                    quotas.estimator.learn(call, answer.upstream.usage)
-                facts: dict[str, Json] = {
-                    "reserved_tokens": tokens_of(estimate) if reservation and estimate else 0,
-                    "used_tokens": bill.tokens,
-                    "cost_usd": bill.nanodollars / NANO,
-                    "source": "cache" if call.cached else "estimated" if bill.estimated else "backend",
-                }
-                if bill.charges:
-                    facts["spent"] = [told(one) for one in bill.charges]
-                call.receipt.note("quota", **facts)
-                if bill.unpriced:
-                    call.receipt.note("quota", unpriced=list(bill.unpriced))
-                enter(call, bill, ended)
-
-        return handle
-
-    return stage
+            log.exception("%s could not be entered in the ledger", self._call.request_id)
 
 
-def told(charge: Charge) -> dict[str, Json]:
-    """For the receipt."""
+def quota(quotas: Quotas, accounting: RequestAccounting | None = None) -> partial[QuotaRecorder]:
+    return partial(QuotaRecorder, quotas, accounting)
+
+
+def spent(charge: Charge) -> dict[str, Json]:
+    """A charge as the receipt has it."""
     upstream = charge.upstream
     return {
         "purpose": upstream.purpose,

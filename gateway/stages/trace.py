@@ -1,38 +1,41 @@
-"""The outermost stage: the request's place in a distributed trace, its receipt, and one log line when it ends."""
+"""The request's place in a distributed trace, its receipt, and one log line when it ends."""
 
 from __future__ import annotations
 
 import random
-from contextlib import aclosing
+from functools import partial
 
 from gateway.errors import GatewayError
 from gateway.observe.outcome import outcome_of, reason_of
 from gateway.observe.receipts import Receipts
 from gateway.observe.tracing import close, place_of
-from gateway.types import Call, Chunks, Handler, Stage
+from gateway.types import Call
 
 
-def trace(receipts: Receipts) -> Stage:
-    """Continues the caller's trace, or begins one, and hands it upstream."""
+class TraceRecorder:
+    """Continues the caller's trace, or begins one, and sends it upstream."""
 
-    def stage(following: Handler) -> Handler:
-        async def handle(call: Call) -> Chunks:
-            trace_id, flags = place_of(call.headers.get("traceparent", ""))
-            span = f"{random.getrandbits(64):016x}"
-            call.headers = {**call.headers, "traceparent": f"00-{trace_id}-{span}-{flags}"}
-            status, reason = 200, None
-            try:
-                async with aclosing(following(call)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-            except BaseException as error:
-                status, reason = outcome_of(error).status, reason_of(error)
-                if isinstance(error, GatewayError):
-                    error.logged = True
-                raise
-            finally:
-                close(receipts, call, trace_id, status, reason)
+    __slots__ = ("_call", "_flags", "_receipts", "_trace_id")
 
-        return handle
+    chunk = None
 
-    return stage
+    def __init__(self, receipts: Receipts, call: Call) -> None:
+        self._receipts = receipts
+        self._call = call
+        self._trace_id, self._flags = place_of(call.headers.get("traceparent", ""))
+
+    async def begin(self) -> None:
+        parent = f"00-{self._trace_id}-{random.getrandbits(64):016x}-{self._flags}"
+        self._call.headers = {**self._call.headers, "traceparent": parent}
+
+    def end(self, error: BaseException | None) -> None:
+        status, reason = 200, None
+        if error is not None:
+            status, reason = outcome_of(error).status, reason_of(error)
+            if isinstance(error, GatewayError):
+                error.logged = True
+        close(self._receipts, self._call, self._trace_id, status, reason)
+
+
+def trace(receipts: Receipts) -> partial[TraceRecorder]:
+    return partial(TraceRecorder, receipts)

@@ -19,6 +19,7 @@ from gateway.quota.quotas import Quotas
 from gateway.stages.fallback import fallback
 from gateway.stages.queue import queue
 from gateway.stages.quota import quota
+from gateway.stages.record import record
 from gateway.types import Call, Candidate, Chunk, Chunks, Principal, Timeouts, Usage
 from tests.fakes import a_call, policy
 
@@ -61,7 +62,9 @@ async def ask(servers: Servers, budget: float, *models: str, **request: Any) -> 
     quotas, metrics = Quotas("memory"), Metrics()
     pools = Pools()
     pools.update(RULES)
-    handler = fold([quota(quotas), fallback(HealthRegistry(), metrics), queue(pools, metrics)], servers)
+    handler = fold(
+        [record(quota(quotas)), fallback(HealthRegistry(), metrics), queue(pools, metrics)], servers
+    )
     call = a_call(
         policy_=RULES, principal=Principal("k", "acme", budget=Budget(usd_per_day=budget)), **request
     )

@@ -24,7 +24,7 @@ from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
 from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Policy
-from gateway.rendered import Repeats
+from gateway.rendered import RenderedCache
 from gateway.runtime import Generations
 from gateway.web import routes
 from gateway.web.auth import AuthMiddleware
@@ -157,8 +157,8 @@ class World:
             caches.answers._clock = lambda: self.now
 
     @property
-    def repeats(self) -> Repeats:
-        return self.generations.current().repeats
+    def repeats(self) -> RenderedCache:
+        return self.generations.current().rendered
 
     async def ask(self, body: Any, path: str = CHAT, token: str = "k1", **headers: str) -> Answer:
         data = body if isinstance(body, bytes) else orjson.dumps(body)
@@ -347,7 +347,7 @@ def test_nobody_can_tell_the_lane_from_the_stages(steps: list[Any]) -> None:
             async with a_world(Path(folder, "with")) as fast, a_world(Path(folder, "without")) as slow:
                 with pytest.MonkeyPatch.context() as patch:
                     await live(fast, steps)
-                    patch.setattr(Repeats, "answer", lambda *args, **kwargs: None)
+                    patch.setattr(RenderedCache, "answer", lambda *args, **kwargs: None)
                     await live(slow, steps)
                 assert [one.plain() for one in fast.given] == [one.plain() for one in slow.given]
                 assert await fast.receipts() == await slow.receipts()
@@ -385,10 +385,10 @@ async def test_what_stands_ready_is_bounded_and_counted(world: World) -> None:
     for i in range(40):
         for _ in range(3):
             await world.ask(chat(f"question {i}"))
-        repeats = world.repeats
+        repeats = world.rendered
         assert repeats.bytes <= 10 * 1024
         assert repeats.bytes == sum(4 * len(name[2]) + one.size for name, one in repeats._known.items())
-    assert len(world.repeats._known) > 1
+    assert len(world.rendered._known) > 1
 
 
 async def test_long_answers_and_questions_take_the_stages(world: World) -> None:
@@ -397,17 +397,17 @@ async def test_long_answers_and_questions_take_the_stages(world: World) -> None:
     await world.take_up(long)
     for _ in range(3):
         assert (await world.ask(chat())).status == 200
-    assert not world.repeats._known
+    assert not world.rendered._known
 
 
 async def test_what_is_asked_afresh_is_answered_afresh(world: World) -> None:
     for _ in range(3):
         await world.ask(chat())
-    before = world.repeats._known.copy()
+    before = world.rendered._known.copy()
     world.now += 2
     await world.ask(chat(), cache_control="no-cache")
     await world.ask(chat())
-    after = world.repeats._known
+    after = world.rendered._known
     assert before.keys() == after.keys()
     assert [one.stored for one in after.values()] == [NOW + 2]
 
@@ -416,7 +416,7 @@ async def test_a_key_whose_rights_have_changed_is_looked_at_anew(world: World) -
     """As those of a token may, from one request to the next."""
     for _ in range(2):
         await world.ask(chat())
-    repeats = world.repeats
+    repeats = world.rendered
     [(front, key_id, data)] = repeats._known
     held = repeats._known[(front, key_id, data)].principal
     for other in (replace(held, models=("secret",)), replace(held, tenant="other")):

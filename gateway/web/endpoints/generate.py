@@ -57,7 +57,7 @@ class Generate:
             if context.deployment is not None:
                 naming = partial(with_model, model=context.deployment)
                 data = await self._reader.read(naming, data, limits, owner)
-            if await self._repeat(context, scope, data, send):
+            if await self._rendered(context, scope, data, send):
                 return
             request = await self._reader.read(self._front.read_request, data, limits, owner)
             call = make_call(context, request, scope)
@@ -75,11 +75,11 @@ class Generate:
                 raise
         except ClientLeft:
             return
-        context.runtime.repeats.keep(self._front, call, data)
+        context.runtime.rendered.keep(self._front, call, data)
 
-    async def _repeat(self, context: RequestContext, scope: Scope, data: bytes, send: Send) -> bool:
+    async def _rendered(self, context: RequestContext, scope: Scope, data: bytes, send: Send) -> bool:
         """Whether an answer stood ready. It waits for nothing, so nobody watches for its client to leave."""
-        found = context.runtime.repeats.answer(
+        found = context.runtime.rendered.answer(
             self._front,
             context.caller(),
             context.request_id,

@@ -19,6 +19,7 @@ from gateway.quota.quotas import Quotas
 from gateway.sidecar.api import Hit, LookupResult, SidecarDown
 from gateway.stages.cache import cache
 from gateway.stages.quota import quota
+from gateway.stages.record import record
 from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, UpstreamUsage, Usage
 from tests.conftest import RedisServer
 from tests.fakes import CANDIDATE, TARGET, a_call, policy
@@ -123,7 +124,7 @@ class Fixture:
         )
 
     def built(self) -> Handler:
-        return quota(self.quotas, self.ledger)(cache(self.caches, self.metrics)(self.model))
+        return record(quota(self.quotas, self.ledger))(cache(self.caches, self.metrics)(self.model))
 
     def call(self, request_id: str = "r", tenant: str = "acme", key: str = "k", **more: Any) -> Call:
         control = more.pop("cache_control", "")

@@ -14,6 +14,7 @@ from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.limits import Amounts
 from gateway.quota.quotas import Quotas
 from gateway.stages.quota import quota
+from gateway.stages.record import record
 from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Timeouts, UpstreamUsage, Usage
 from tests.fakes import TARGET, a_call, policy
 
@@ -51,7 +52,7 @@ class Fixture:
         return made
 
     def run(self, call: Call, *steps: Chunk | BaseException | UpstreamUsage | None) -> Chunks:
-        return quota(self.quotas, self.ledger)(answers(*steps))(call)
+        return record(quota(self.quotas, self.ledger))(answers(*steps))(call)
 
     async def counts(self) -> dict[str, int]:
         """What a request that takes nothing finds."""
@@ -212,7 +213,7 @@ async def test_an_answer_from_a_cache_costs_nothing(stage: Fixture) -> None:
     async def cached(call: Call) -> Chunks:
         yield word(usage=Usage(7, 9))
 
-    await read(quota(stage.quotas, stage.ledger)(cached)(call))
+    await read(record(quota(stage.quotas, stage.ledger))(cached)(call))
     await stage.check(call, tokens=0, nanodollars=0, status=200, estimated=False)
 
 
@@ -240,7 +241,9 @@ async def test_refused_requests_go_no_further(stage: Fixture) -> None:
 
 async def test_without_limits_it_is_counted_all_the_same() -> None:
     ledger, call = Ledger(), a_call(policy_=policy(prices=PRICES))
-    await read(quota(Quotas("memory"), ledger)(answers(word(), UpstreamUsage(TARGET, Usage(7, 2))))(call))
+    await read(
+        record(quota(Quotas("memory"), ledger))(answers(word(), UpstreamUsage(TARGET, Usage(7, 2))))(call)
+    )
     assert ledger.entries == [(9, 11_000, 200, False)]
     assert call.receipt.notes["quota"]["cost_usd"] == 0.000011
     assert call.reply_headers == {}
@@ -251,5 +254,5 @@ async def test_a_ledger_that_fails_spoils_nothing(caplog: pytest.LogCaptureFixtu
         def record(self, *_: object) -> None:
             raise OSError("disk full")
 
-    await read(quota(Quotas("memory"), Broken())(answers(word(usage=Usage(7, 2))))(a_call()))
+    await read(record(quota(Quotas("memory"), Broken()))(answers(word(usage=Usage(7, 2))))(a_call()))
     assert "could not be entered in the ledger" in caplog.text

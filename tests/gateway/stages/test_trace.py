@@ -10,6 +10,7 @@ import pytest
 from gateway import errors
 from gateway.observe.events import FACTS, KEYS
 from gateway.observe.receipts import Receipts
+from gateway.stages.record import record
 from gateway.stages.trace import trace
 from gateway.stores.memory import MemoryStore
 from gateway.types import Call, Chunk, Chunks
@@ -43,7 +44,7 @@ async def passed(call: Call, answer: Answer | None = None) -> str:
     """The traceparent that the next handler got."""
     answer = answer or Answer()
     receipts = Receipts(MemoryStore())
-    async with aclosing(trace(receipts)(answer)(call)) as chunks:
+    async with aclosing(record(trace(receipts))(answer)(call)) as chunks:
         async for _ in chunks:
             pass
     await receipts.aclose()
@@ -100,7 +101,7 @@ async def test_the_receipt_and_the_log_tell_the_outcome(
     call = a_call(headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
     with caplog.at_level(logging.INFO, "gateway.requests"):
         try:
-            async for _ in trace(receipts)(Answer(error))(call):
+            async for _ in record(trace(receipts))(Answer(error))(call):
                 pass
         except BaseException as caught:
             assert caught is error
@@ -110,16 +111,16 @@ async def test_the_receipt_and_the_log_tell_the_outcome(
     told = kept["stages"]["trace"]
     assert (told["trace_id"], told["status"]) == (TRACE, status)
     assert 0 <= told["seconds"] < 1
-    [record] = [record for record in caplog.records if record.name == "gateway.requests"]
+    [line] = [one for one in caplog.records if one.name == "gateway.requests"]
     words = {
         200: "",
         502: " upstream_error tenant=acme backend=-",
         500: " internal_error tenant=acme backend=-",
     }
     suffix = words.get(status, " client_left tenant=acme backend=-")
-    assert re.fullmatch(rf"req_test m {status} \d+\.\d ms{suffix}", record.getMessage())
-    assert record.levelno == {502: logging.WARNING, 500: logging.ERROR}.get(status, logging.INFO)
-    facts = getattr(record, FACTS)
+    assert re.fullmatch(rf"req_test m {status} \d+\.\d ms{suffix}", line.getMessage())
+    assert line.levelno == {502: logging.WARNING, 500: logging.ERROR}.get(status, logging.INFO)
+    facts = getattr(line, FACTS)
     assert tuple(facts) == ("event", *KEYS["request"])
     assert (facts["tenant"], facts["key_id"], facts["trace_id"]) == ("acme", "k", TRACE)
     assert (facts["status"], facts["error"]) == (status, suffix.partition(" tenant")[0].strip() or None)
@@ -129,7 +130,7 @@ async def test_the_receipt_and_the_log_tell_the_outcome(
 
 async def test_a_reader_that_leaves_closes_what_is_behind() -> None:
     receipts, answer, call = Receipts(MemoryStore()), Answer(), a_call()
-    chunks = trace(receipts)(answer)(call)
+    chunks = record(trace(receipts))(answer)(call)
     await anext(chunks)
     await chunks.aclose()
     assert answer.closed

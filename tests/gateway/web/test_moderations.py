@@ -23,6 +23,7 @@ from gateway.runtime import Runtime
 from gateway.sidecar.api import Scored, SidecarDown
 from gateway.stages.meter import meter
 from gateway.stages.quota import quota
+from gateway.stages.record import record
 from gateway.stages.trace import trace
 from gateway.stores.memory import MemoryStore
 from gateway.types import Handler, Principal
@@ -46,7 +47,7 @@ class Served:
         rules_ = policy(**rules)
         moderator = Moderator(rules_.guards, self._fast, lambda guard: self._gone)
         handler: Handler = moderator.handle
-        for stage in (quota(self.quotas), meter(self.metrics), trace(self.receipts)):
+        for stage in map(record, (quota(self.quotas), meter(self.metrics), trace(self.receipts))):
             handler = stage(handler)
         accounting = Accounting(Metrics(), None)
         runtime = SimpleNamespace(policy=rules_, moderator=handler, in_use=nullcontext, accounting=accounting)
