@@ -157,7 +157,7 @@ class World:
             caches.answers._clock = lambda: self.now
 
     @property
-    def repeats(self) -> RenderedCache:
+    def rendered(self) -> RenderedCache:
         return self.generations.current().rendered
 
     async def ask(self, body: Any, path: str = CHAT, token: str = "k1", **headers: str) -> Answer:
@@ -385,10 +385,10 @@ async def test_what_stands_ready_is_bounded_and_counted(world: World) -> None:
     for i in range(40):
         for _ in range(3):
             await world.ask(chat(f"question {i}"))
-        repeats = world.rendered
-        assert repeats.bytes <= 10 * 1024
-        assert repeats.bytes == sum(4 * len(name[2]) + one.size for name, one in repeats._known.items())
-    assert len(world.rendered._known) > 1
+        rendered = world.rendered
+        assert rendered.bytes <= 10 * 1024
+        assert rendered.bytes == sum(4 * len(name[2]) + one.size for name, one in rendered._rendered.items())
+    assert len(world.rendered._rendered) > 1
 
 
 async def test_long_answers_and_questions_take_the_stages(world: World) -> None:
@@ -397,17 +397,17 @@ async def test_long_answers_and_questions_take_the_stages(world: World) -> None:
     await world.take_up(long)
     for _ in range(3):
         assert (await world.ask(chat())).status == 200
-    assert not world.rendered._known
+    assert not world.rendered._rendered
 
 
 async def test_what_is_asked_afresh_is_answered_afresh(world: World) -> None:
     for _ in range(3):
         await world.ask(chat())
-    before = world.rendered._known.copy()
+    before = world.rendered._rendered.copy()
     world.now += 2
     await world.ask(chat(), cache_control="no-cache")
     await world.ask(chat())
-    after = world.rendered._known
+    after = world.rendered._rendered
     assert before.keys() == after.keys()
     assert [one.stored for one in after.values()] == [NOW + 2]
 
@@ -416,12 +416,12 @@ async def test_a_key_whose_rights_have_changed_is_looked_at_anew(world: World) -
     """As those of a token may, from one request to the next."""
     for _ in range(2):
         await world.ask(chat())
-    repeats = world.rendered
-    [(front, key_id, data)] = repeats._known
-    held = repeats._known[(front, key_id, data)].principal
+    rendered = world.rendered
+    [(front, key_id, data)] = rendered._rendered
+    held = rendered._rendered[(front, key_id, data)].principal
     for other in (replace(held, models=("secret",)), replace(held, tenant="other")):
-        found = repeats.answer(front, other, "req_x", [], data, started=0.0)
+        found = rendered.answer(front, other, "req_x", [], data, started=0.0)
         assert found is None
         await world.ask(chat())
         await world.ask(chat())
-        assert repeats.answer(front, replace(held), "req_x", [], data, started=0.0) is not None
+        assert rendered.answer(front, replace(held), "req_x", [], data, started=0.0) is not None
