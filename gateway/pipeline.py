@@ -1,8 +1,9 @@
-"""The order in which a request passes the stages, outermost first. The lists here are the only place that says it."""
+"""The order in which a request passes the stages, outermost first: ``Pipeline``'s, then ``UpstreamPipeline``'s."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gateway.admission.pool import Pools
@@ -35,8 +36,8 @@ from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, J
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
-    """What it takes to get an answer from a model."""
+class UpstreamPipeline:
+    """From the choice of a backend on. The judges of guards enter here, past quotas, guards and caches."""
 
     backends: Mapping[str, Backend]
     """Those that are enabled, by name."""
@@ -46,7 +47,6 @@ class Answering:
     metrics: Metrics
 
     def handler(self) -> Handler:
-        """From the choice of a backend on; the judges of guards ask here, past quotas, guards and caches."""
         stages = [
             route(self.router),
             fallback(self.health, self.metrics),
@@ -54,23 +54,21 @@ class Answering:
         ]
         return fold(stages, dispatch(self.backends))
 
-
-@dataclass(frozen=True, slots=True)
-class Entrance:
-    """What every request passes, whatever it asks for."""
-
-    metrics: Metrics
-    receipts: Receipts
-    accounting: Accounting
-    quotas: Quotas
-
-    def handler(self, inner: Handler) -> Handler:
-        return record(trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting))(inner)
+    async def count_tokens(self, call: Call) -> Chunks:
+        """One chunk with the provider's count as its envelope, which is empty where no provider counts."""
+        counted: dict[str, Json] = {}
+        with suppress(ContextTooLong, Forbidden, UnknownModel, Upstream, RateLimited):
+            first = self.router.plan(call)[0]
+            backend = self.backends[first.target.backend]
+            if isinstance(backend, CountsTokens):
+                call.candidate = first
+                counted = await backend.count_tokens(call, first.target)
+        yield Chunk(envelope=counted)
 
 
-class Beside:
-    """What is sent to models beside a request, as copies for shadow models and questions to judges are: it is held
-    against its payer's limits on tokens and dollars, and not recorded as a request.
+class SideCalls:
+    """Calls beside a request, to shadow models and judges: they count against their payer's limits on tokens and
+    dollars, and are not recorded as requests.
     """
 
     def __init__(self, quotas: Quotas, accounting: Accounting) -> None:
@@ -78,11 +76,11 @@ class Beside:
         self._accounting = accounting
 
     def stage(self, following: Handler) -> Handler:
-        def behind(call: Call) -> Chunks:
+        def as_caller(call: Call) -> Chunks:
             return following(_swapped(call))
 
-        account = record(quota(self._quotas, self))(behind)
-        return lambda call: account(_swapped(call)) if call.payer is not None else following(call)
+        paid = record(quota(self._quotas, self))(as_caller)
+        return lambda call: paid(_swapped(call)) if call.payer is not None else following(call)
 
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
         self._accounting.record_charges(call, bill.charges)
@@ -94,66 +92,44 @@ def _swapped(call: Call) -> Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What looks at questions and answers. Caches see masked questions, and keep only what the guards let through."""
+class Pipeline:
+    """The stages before ``UpstreamPipeline``'s. Caches see masked requests, and keep only answers that the guards let
+    through.
+    """
 
+    metrics: Metrics
+    receipts: Receipts
+    accounting: Accounting
+    quotas: Quotas
     guards: Guards
     flags: BackgroundScans
     caches: Caches
     judge: Judge
     shadows: Shadows
-    beside: Beside
-    metrics: Metrics
+    side_calls: SideCalls
 
-    def handler(self, inner: Handler) -> Handler:
-        steps = cascade(self.judge)
-
-        def copies(following: Handler) -> Handler:
+    def handler(self, upstream: Handler) -> Handler:
+        def for_shadows(following: Handler) -> Handler:
             # A shadow model may be a cascade, as the model that a caller asks may be.
-            return self.beside.stage(steps(following))
+            return self.side_calls.stage(cascade(self.judge)(following))
 
         stages = [
+            record(trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting)),
             guard_input(self.guards, self.flags, self.metrics),
             cache(self.caches, self.metrics),
             guard_output(self.guards, self.flags, self.metrics),
-            steps,
-            shadow(self.shadows, self.metrics, copies),
+            cascade(self.judge),
+            shadow(self.shadows, self.metrics, for_shadows),
         ]
-        return fold(stages, inner)
+        return fold(stages, upstream)
 
+    def recorded(self, handler: Handler) -> Handler:
+        """For requests that are answered here, as moderations are."""
+        return record(trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting))(handler)
 
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """What it takes to count a prompt's tokens: input guards, as the provider sees what it counts, and a route."""
-
-    guards: Guards
-    flags: BackgroundScans
-    router: Router
-    backends: Mapping[str, Backend]
-    metrics: Metrics
-
-    def handler(self) -> Handler:
-        return fold([guard_input(self.guards, self.flags, self.metrics)], self._count)
-
-    async def _count(self, call: Call) -> Chunks:
-        """One chunk, with the provider's answer as its envelope; without one, nobody counts but the gateway."""
-        yield Chunk(envelope=await self._told(call) or {})
-
-    async def _told(self, call: Call) -> dict[str, Json] | None:
-        try:
-            first = self.router.plan(call)[0]
-            backend = self.backends[first.target.backend]
-            if not isinstance(backend, CountsTokens):
-                return None
-            call.candidate = first
-            return await backend.count_tokens(call, first.target)
-        except (ContextTooLong, Forbidden, UnknownModel, Upstream, RateLimited):
-            return None
-
-
-def whole(entrance: Entrance, content: Content, answering: Handler) -> Handler:
-    """What a request for an answer passes, from its arrival to a model and back."""
-    return entrance.handler(content.handler(answering))
+    def counter(self, upstream: UpstreamPipeline) -> Handler:
+        """Counts a prompt's tokens as its provider sees it, past the input guards."""
+        return guard_input(self.guards, self.flags, self.metrics)(upstream.count_tokens)
 
 
 def fold(stages: list[Stage], handler: Handler) -> Handler:

@@ -46,7 +46,7 @@ from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.window_usage import read_window_usage
-from gateway.pipeline import Answering, Beside, Content, Counting, Entrance, whole
+from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import schema
 from gateway.policy.advice import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
@@ -208,34 +208,39 @@ class Generations:
             before=before.caches if before else None,
         )
         router = Router(policy, backends.keys(), self._pools, self._affinity)
-        answering = Answering(
+        upstream = UpstreamPipeline(
             backends=backends,
             router=router,
             health=self._health,
             pools=self._pools,
             metrics=self._metrics,
-        ).handler()
+        )
+        answering = upstream.handler()
         accounting = Accounting(self._metrics, ledger)
-        beside = Beside(quotas, accounting)
+        side_calls = SideCalls(quotas, accounting)
         judges = {
-            name: LlamaGuard(guard.judge, policy, beside.stage(answering), local_only=guard.action == "local")
+            name: LlamaGuard(
+                guard.judge, policy, side_calls.stage(answering), local_only=guard.action == "local"
+            )
             for name, guard in policy.guards.items()
             if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
         }
         scanners = build_scanners(policy, self._sidecar, judges)
         guards = Guards(policy, scanners, build_offloads(policy, self._scanning, judges))
         flags = BackgroundScans(self._metrics, receipts.keep)
-        content = Content(
+        pipeline = Pipeline(
+            metrics=self._metrics,
+            receipts=receipts,
+            accounting=accounting,
+            quotas=quotas,
             guards=guards,
             flags=flags,
             caches=caches,
             # The embedding is free where something else wants it, too; for a route alone it is not worth a process.
             judge=self._embedded if has_heads(policy) else self._words,
             shadows=self._shadows,
-            beside=beside,
-            metrics=self._metrics,
+            side_calls=side_calls,
         )
-        entrance = Entrance(metrics=self._metrics, receipts=receipts, accounting=accounting, quotas=quotas)
         moderator = Moderator.of(policy.guards, self._sidecar, judges, self._scanning)
         engines = {name: poller for name, poller in pollers.items() if poller is not None}
         readiness = Readiness(
@@ -272,9 +277,9 @@ class Generations:
             rendered=RenderedCache(
                 caches, guards, quotas, metrics=self._metrics, receipts=receipts, accounting=accounting
             ),
-            handler=whole(entrance, content, answering),
-            moderator=entrance.handler(moderator.handle),
-            counter=Counting(guards, flags, router, backends, self._metrics).handler(),
+            handler=pipeline.handler(answering),
+            moderator=pipeline.recorded(moderator.handle),
+            counter=pipeline.counter(upstream),
             readiness=readiness,
             resources=frozenset(resource for resource in owned if resource is not None),
         )

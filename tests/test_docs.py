@@ -64,24 +64,22 @@ def test_the_drawing_has_the_stages_in_their_order() -> None:
 
 
 def stages_in_order(pipeline: Path) -> list[str]:
-    """What the handlers of ``Entrance``, ``Content`` and ``Answering`` list."""
+    """What the handlers of ``Pipeline`` and ``UpstreamPipeline`` list, and what ``record`` is given."""
     parts = {
         node.name: node for node in ast.parse(pipeline.read_text()).body if isinstance(node, ast.ClassDef)
     }
     found = []
-    for name in ("Entrance", "Content", "Answering"):
-        nodes = list(ast.walk(parts[name]))
-        made = {
-            node.targets[0].id: node.value
-            for node in nodes
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        }
-        stages = made["stages"]
+    for name in ("Pipeline", "UpstreamPipeline"):
+        [stages] = [
+            node.value
+            for node in ast.walk(parts[name])
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "stages"
+        ]
         assert isinstance(stages, ast.List)
-        for element in stages.elts:
-            call = made[element.id] if isinstance(element, ast.Name) else element
-            assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-            found.append(call.func.id)
+        calls = [ast.unparse(call.func) for call in stages.elts if isinstance(call, ast.Call)]
+        [recorders] = [call.args for call in stages.elts if ast.unparse(call).startswith("record(")] or [[]]
+        recorded = [ast.unparse(call.func) for call in recorders if isinstance(call, ast.Call)]
+        found += [one for call in calls for one in (recorded if call == "record" else [call])]
     return found
 
 

@@ -30,24 +30,26 @@ async def test_a_call_passes_all_stages_in_order() -> None:
     )
     metrics, receipts, quotas, pools = Metrics(), Receipts(MemoryStore()), Quotas("memory"), Pools()
     accounting, call = Accounting(metrics, None), a_call()
-    answering = pipeline.Answering(
+    upstream = pipeline.UpstreamPipeline(
         backends={"up": backend},
         router=Router(call.policy, {"up"}, pools),
         health=HealthRegistry(),
         pools=pools,
         metrics=metrics,
     )
-    content = pipeline.Content(
+    stages = pipeline.Pipeline(
+        metrics=metrics,
+        receipts=receipts,
+        accounting=accounting,
+        quotas=quotas,
         guards=Guards(call.policy, {}),
         flags=BackgroundScans(metrics, receipts.keep),
         caches=Caches.open(call.policy, is_time_sensitive=lambda question: False),
         judge=Classifier.load(),
         shadows=Shadows(),
-        beside=pipeline.Beside(quotas, accounting),
-        metrics=metrics,
+        side_calls=pipeline.SideCalls(quotas, accounting),
     )
-    entrance = pipeline.Entrance(metrics=metrics, receipts=receipts, accounting=accounting, quotas=quotas)
-    handler = entrance.handler(content.handler(answering.handler()))
+    handler = stages.handler(upstream.handler())
     chunks = [chunk async for chunk in handler(call)]
     assert [chunk.delta for chunk in chunks] == [{"role": "assistant", "content": "Hi"}, {}]
     assert {"route", "queue", "fallback", "meter", "quota", "trace"} <= set(call.receipt.notes)

@@ -19,7 +19,7 @@ from gateway.guards.scanners.judge import LlamaGuard
 from gateway.guards.scanners.scanner import Unscanned, Verdict
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
-from gateway.pipeline import Beside, dispatch
+from gateway.pipeline import SideCalls, dispatch
 from gateway.policy.schema import Policy, Tenant
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
@@ -67,7 +67,7 @@ async def bench(upstream: FakeUpstream) -> AsyncIterator[Bench]:
         handler = stage(handler)
     accounting = Accounting(metrics, None)
     yield Bench(
-        LlamaGuard("watch", rules, Beside(Quotas("memory"), accounting).stage(handler)),
+        LlamaGuard("watch", rules, SideCalls(Quotas("memory"), accounting).stage(handler)),
         upstream,
         metrics,
         rules,
