@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -29,6 +30,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 register_profiles()
 settings.load_profile(SAMPLE)
+
+# Collection makes millions of objects that stay: looking through them for garbage takes seconds, in each worker.
+gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

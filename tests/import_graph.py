@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("gateway", "engine", "kernels")
-BY_NAME = ("importlib.import_module", "__import__")
+BY_NAME = ("import_module", "__import__")
 
 Kind = Literal["eager", "lazy", "typing"]
 """Runs when the file is imported; runs in a function; stands under `TYPE_CHECKING`."""
@@ -66,11 +67,11 @@ def imports_of(module: str, path: Path, modules: dict[str, Path]) -> list[Import
             for name in node.names:
                 inner = f"{base}.{name.name}"
                 note(inner if inner in modules else base, node, kind)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME and node.args:
+        elif isinstance(node, ast.Call) and _last_name(node.func) in BY_NAME and node.args:
             note(ast.unparse(node.args[0]).strip("'"), node, kind)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and kind == "eager":
             kind = "lazy"
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+        if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING":
             for statement in node.body:
                 visit(statement, "typing")
             for statement in node.orelse:
@@ -83,9 +84,16 @@ def imports_of(module: str, path: Path, modules: dict[str, Path]) -> list[Import
     return found
 
 
-def all_imports(root: Path) -> list[Import]:
+def _last_name(node: ast.expr) -> str | None:
+    """``c`` of ``a.b.c``."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+
+
+@cache
+def all_imports(root: Path) -> tuple[Import, ...]:
+    """Read once: a tree must not be changed after this."""
     modules = modules_under(root)
-    return [found for module, path in modules.items() for found in imports_of(module, path, modules)]
+    return tuple(found for module, path in modules.items() for found in imports_of(module, path, modules))
 
 
 def file_graph(root: Path, kinds: Collection[Kind] = KINDS) -> Graph:

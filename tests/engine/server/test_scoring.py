@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
 
 from tests.engine.live import EngineServer
 
@@ -26,6 +25,8 @@ def score(server: EngineServer, **more: Any) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def expected(long_model: Path) -> list[torch.Tensor]:
     """[tokens, vocabulary]: log-probabilities at each token of each prompt, by transformers."""
+    from transformers import LlamaForCausalLM
+
     model = LlamaForCausalLM.from_pretrained(long_model, dtype=torch.float32).eval()
     with torch.inference_mode():
         return [model(torch.tensor([prompt])).logits[0].log_softmax(-1) for prompt in PROMPTS]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.models.classifier import TextClassifier
@@ -24,6 +23,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny(folder: Path, **config: object) -> Path:
+    from transformers import BertConfig, BertForSequenceClassification
+
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     model = BertForSequenceClassification(BertConfig(max_position_embeddings=64, **sizes, **config))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 
 from gateway.sidecar.models import minilm
 from gateway.sidecar.models.embedder import BuiltInEmbedder, SentenceTransformerEmbedder, builtin_folder
@@ -37,6 +36,8 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def library() -> np.ndarray[Any, np.dtype[np.float32]]:
     """Poolings by way of sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+
     model = SentenceTransformer(str(builtin_folder()), device="cpu")
     rows = []
     with torch.inference_mode():
