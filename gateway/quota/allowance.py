@@ -1,4 +1,4 @@
-"""What a request holds of its caller's limits while it is under way, and what may be sent upstream for it."""
+"""What a request has reserved of its caller's limits, and what may be sent upstream on its account."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from gateway.metering.estimate import Estimator, LearnedEstimate
 from gateway.metering.price import cost
 from gateway.policy.schema import Policy
-from gateway.quota.ask import Ask, ask
-from gateway.quota.counters import Counters, Elastic, Verdict
+from gateway.quota.counters import Counters, Elastic, QuotaDecision
 from gateway.quota.limits import Amounts, Limits
-from gateway.quota.reach import Reach, ReachBook
+from gateway.quota.quota_request import QuotaRequest, quota_request
+from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
 from gateway.types import Call, UpstreamUsage
 
 NOTHING = Amounts(0, 0, 0)
 
-Refuse = Callable[[Call, Limits, Verdict, Elastic], Exception]
-"""Makes the error for a verdict that did not admit even the least of these amounts."""
+Refuse = Callable[[Call, Limits, QuotaDecision, Elastic], Exception]
+"""Makes the error for a decision that did not grant even the least of these amounts."""
 
 
 @dataclass(slots=True)
@@ -33,48 +33,49 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class AllowanceContext:
     """What all allowances share."""
 
     counters: Counters
     estimator: Estimator
-    reaches: ReachBook
+    target_bounds: TargetBoundsCache
     refuse: Refuse
 
 
 class Allowance:
-    """See ``gateway.types.Allowance``. ``first`` is what was asked for at admission, at any place of ``reach``."""
+    """See ``gateway.types.Allowance``. ``first`` is what was asked for at admission, for any target within
+    ``bounds``."""
 
     __slots__ = (
-        *("_books", "_cap", "_estimate", "_first", "_lock", "_reach", "_request", "_reservation"),
-        *("_fresh", "_spent", "_under_way", "_used"),
+        *("_context", "_cap", "_estimate", "_first", "_lock", "_bounds", "_request", "_reservation"),
+        *("_fresh", "_unpriced", "_in_flight", "_used"),
     )
 
     def __init__(
         self,
-        books: Books,
+        context: AllowanceContext,
         reservation: Reservation,
         call: Call,
         estimate: LearnedEstimate,
-        reach: Reach,
-        first: Ask,
+        bounds: TargetBounds,
+        first: QuotaRequest,
     ) -> None:
-        self._books = books
+        self._context = context
         self._reservation = reservation
         self._request = call.request
         self._estimate = estimate
-        self._reach = reach
+        self._bounds = bounds
         self._first = first
         self._cap = first.affords(reservation.held, reservation.limits)
-        """The cap that what is held was enough for, when it was asked for last."""
+        """The cap that the reservation covered, when last asked."""
         self._fresh = True
-        """Nobody else has ever held any of it."""
-        self._spent: list[tuple[Policy, UpstreamUsage]] = []
-        """Not yet in ``_used``: mostly nobody asks again. A call here would hold itself, and be left to the garbage
-        collector with all that hangs on it."""
+        """No attempt has held any of it yet."""
+        self._unpriced: list[tuple[Policy, UpstreamUsage]] = []
+        """Not yet in ``_used``, as there is mostly one attempt only. A ``Call`` here would be a reference cycle, left
+        to the garbage collector with all that it refers to."""
         self._used = NOTHING
-        self._under_way: dict[int, tuple[Call, Ask, int]] = {}
-        """By the identity of the call, which is kept so that nobody else gets it."""
+        self._in_flight: dict[int, tuple[Call, QuotaRequest, int]] = {}
+        """By the identity of the call, which is kept so that it is not reused."""
         self._lock: asyncio.Lock | None = None
 
     async def hold(self, call: Call) -> int | None:
@@ -89,42 +90,42 @@ class Allowance:
                 async with self._lock:
                     cap = await self._extend(call, wanted)
         self._fresh = False
-        self._under_way[id(call)] = call, wanted, cap
+        self._in_flight[id(call)] = call, wanted, cap
         needless = wanted.longest if wanted.declared is None else wanted.declared
         return None if needless is not None and cap >= needless else cap
 
     def most(self, call: Call) -> int | None:
-        held = self._under_way.get(id(call))
+        held = self._in_flight.get(id(call))
         return None if held is None or self._reservation.limits.dollars is None else held[2] * held[1].answers
 
-    def release(self, call: Call, spent: UpstreamUsage | None = None) -> None:
-        self._under_way.pop(id(call), None)
-        if spent is not None:
+    def release(self, call: Call, used: UpstreamUsage | None = None) -> None:
+        self._in_flight.pop(id(call), None)
+        if used is not None:
             self._fresh = False
-            self._spent.append((call.policy, spent))
+            self._unpriced.append((call.policy, used))
 
-    def _ask(self, call: Call) -> Ask:
-        books, candidate = self._books, call.candidate
+    def _ask(self, call: Call) -> QuotaRequest:
+        context, candidate = self._context, call.candidate
         if candidate is None:
-            reach = books.reaches.first(call)
+            bounds = context.target_bounds.first(call)
         else:
-            reach = books.reaches.target(call.policy, candidate.model, candidate.target)
+            bounds = context.target_bounds.target(call.policy, candidate.model, candidate.target)
         own = call.request is self._request
-        if own and (reach is self._reach or reach == self._reach):
+        if own and (bounds is self._bounds or bounds == self._bounds):
             return self._first
-        # A continuation, or a judge's question, is another one than was asked for at first.
-        estimate = self._estimate if own else books.estimator.estimate(call)
-        return ask(call, estimate, reach, self._reservation.limits)
+        # A continuation, or a judge's question, is a different request.
+        estimate = self._estimate if own else context.estimator.estimate(call)
+        return quota_request(call, estimate, bounds, self._reservation.limits)
 
     def _taken(self, call: Call) -> Amounts:
-        """What is spent, and what others hold that are under way."""
-        for policy, spent in self._spent:
-            usage = spent.usage
-            nanodollars = cost(policy, spent.target, usage)
+        """What is used, and what other attempts in flight hold."""
+        for policy, used in self._unpriced:
+            usage = used.usage
+            nanodollars = cost(policy, used.target, usage)
             self._used = _sum(self._used, Amounts(0, usage.prompt + usage.completion, nanodollars))
-        self._spent.clear()
+        self._unpriced.clear()
         taken = self._used
-        for name, (_, wanted, cap) in self._under_way.items():
+        for name, (_, wanted, cap) in self._in_flight.items():
             if name != id(call):
                 taken = _sum(taken, wanted.at(cap))
         return taken
@@ -133,20 +134,20 @@ class Allowance:
         held, taken = self._reservation.held, self._taken(call)
         return Amounts(0, held.tokens - taken.tokens, held.nanodollars - taken.nanodollars)
 
-    async def _extend(self, call: Call, wanted: Ask) -> int:
-        """The cap that there is room for. Raises what ``refuse`` makes."""
+    async def _extend(self, call: Call, wanted: QuotaRequest) -> int:
+        """The cap that there is capacity for. Raises what ``refuse`` makes."""
         reservation = self._reservation
         limits, held, taken = reservation.limits, reservation.held, self._taken(call)
         least, usual, share = wanted.elastic
         amounts = _larger(held, _sum(taken, wanted.amounts))
         elastic = Elastic(_larger(held, _sum(taken, least)), _larger(held, _sum(taken, usual)), share)
-        verdict = await self._books.counters.extend(reservation.request_id, limits, amounts, elastic)
-        if verdict.admitted:
-            # Where nobody counts, nothing is short.
-            reservation.held = amounts if verdict.granted is None else verdict.granted
+        decision = await self._context.counters.extend(reservation.request_id, limits, amounts, elastic)
+        if decision.admitted:
+            # Where nothing is counted, nothing is short.
+            reservation.held = amounts if decision.granted is None else decision.granted
         cap = wanted.affords(self._free(call), limits)
         if cap < min(wanted.least, wanted.enough):
-            raise self._books.refuse(call, limits, verdict, elastic)
+            raise self._context.refuse(call, limits, decision, elastic)
         self._cap = cap
         return cap
 

@@ -1,4 +1,4 @@
-"""A clock for limits: Unix time that goes on whatever becomes of the machine's."""
+"""A clock for limits: Unix time that never goes back, even if the machine's clock is set back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 class SteadyClock:
     """Unix time in seconds that never goes back and never stands still.
 
-    Where the machine's clock is set back, it goes on by the monotonic one: else what was counted in the hour that comes
-    again would count for that hour more, and a day that begins again would bring a budget again. Where the machine's
-    clock is ahead (set forward, or after a sleep, in which the monotonic one stands still), it follows.
+    Where the machine's clock is set back, this one continues by the monotonic clock: otherwise usage of the repeated
+    hour would count an hour longer, and a day that starts twice would refill a budget twice. Where the machine's clock is
+    ahead (set forward, or after a suspend, during which the monotonic clock stops), this one follows it.
     """
 
     def __init__(

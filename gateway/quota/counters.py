@@ -1,4 +1,4 @@
-"""What counts usage against limits. Implementations are beside this file: ``memory``, ``redis``, ``guarded``."""
+"""What counts usage against limits. Implementations are beside this file: ``memory``, ``redis``, ``failover``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gateway.quota.limits import Amounts, Limits
 
 SLOT_MS = 1_000
 SLOTS = 60
-"""A minute is this many slots, and the one that has begun: in no 60 s more than the limit is let in, and what was let
-in counts for 61 s at most."""
+"""A minute is this many slots and the current one: no 60 s admit more than the limit, and what is admitted counts for
+61 s at most."""
 DAY_MS = 86_400_000
 DEBT_MINUTES = 60
-"""Minutes over which a debt is spread at most; what is more falls into the last."""
+"""A debt is spread over at most this many minutes; the rest falls into the last."""
 
 
 class Elastic(NamedTuple):
@@ -20,58 +20,58 @@ class Elastic(NamedTuple):
 
     least: Amounts
     usual: Amounts
-    """What most such requests need. Less is taken only where no more will come free as requests under way end."""
-    share: int = 1
-    """Beyond ``usual``, only one part in so many of the room there is."""
+    """What most such requests need. Less is granted only where requests in flight will not release enough."""
+    divisor: int = 1
+    """Beyond ``usual``, at most the remaining capacity divided by this is granted."""
 
 
-class Verdict(NamedTuple):
+class QuotaDecision(NamedTuple):
     admitted: bool
     used: tuple[int, ...] = ()
-    """Of each limit, in their order: what counts now, an admitted request's own reservation included."""
+    """For each limit, in order: what counts now, including an admitted request's own reservation."""
     reset: tuple[float, ...] = ()
-    """Seconds until nothing of that counts any more, if nothing is added; 0 where only requests under way count."""
+    """Seconds until none of that counts any more, if nothing is added; 0 where only requests in flight count."""
     refused: int = -1
-    """Which limit stands in the way; of several, the one that does so longest."""
+    """The index of the limit that refuses; of several, the one with the longest wait."""
     wait: float | None = None
-    """Seconds until there is room; None when requests under way hold what is missing."""
+    """Seconds until there is capacity; None where requests in flight hold what is missing."""
     granted: Amounts | None = None
-    """What an admitted request holds; None where nobody counts."""
+    """What an admitted request holds; None where nothing is counted."""
 
 
 class Counters(Protocol):
-    """Reservations are all or nothing, and known by their request's id: a repetition changes nothing.
+    """Reservations are all or nothing, and keyed by request id: a repetition changes nothing.
 
-    With ``elastic`` "all" is as much of ``amounts`` as there is room for, of each quantity by itself.
+    With ``elastic``, as much of each quantity is granted as there is capacity for, down to ``elastic.least``.
     """
 
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
+    ) -> QuotaDecision:
         """Count ``amounts`` against every limit, or against none.
 
         Raises ``gateway.stores.store.StoreDown``. When this raises anything, a cancellation included, what may have
-        been reserved is given back without the caller's doing.
+        been reserved is released automatically.
         """
         ...
 
     async def extend(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
-        """Hold ``amounts`` from now on in place of what the request held. A refusal leaves it as it was.
+    ) -> QuotaDecision:
+        """Reserve ``amounts`` in place of what the request holds. A refusal changes nothing.
 
-        Of a request that holds nothing, or is settled, the verdict is a refusal by no limit (-1). Raises as
+        Of a request that holds nothing, or is settled, the decision is a refusal by no limit (-1). Raises as
         ``reserve`` does; the request then holds the one or the other.
         """
         ...
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
-        """Put what was used in the place of what is reserved. Does not wait. What was never reserved is ignored.
+        """Replace what is reserved by what was used. Does not wait. What was never reserved is ignored.
 
-        Tokens used beyond a minute's limit are a debt: they count in the minutes that follow, as many as it takes.
+        Tokens used beyond a minute's limit are a debt: they count in the minutes that follow, for as long as it takes.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let every settlement through that can be within 3 s."""
+        """Send pending settlements, within 3 s."""
         ...

@@ -1,4 +1,4 @@
-"""Which limits a caller is under: those of its key, its tenant and its tier, all at once."""
+"""The limits of a caller: those of its key, its tenant and its tier, all at once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gateway.types import Principal
 Scope = Literal["key", "tenant", "tier"]
 Quantity = Literal["requests", "tokens", "dollars", "concurrent"]
 Window = Literal["minute", "day", "month", "now"]
-"""``minute`` slides; ``day`` and ``month`` are UTC's; ``now`` is what is under way."""
+"""``minute`` slides; ``day`` and ``month`` are UTC's; ``now`` counts requests in flight."""
 
 MOST_CALLERS = 10_000
-"""Whose limits are remembered; tokens of a JWT issuer can name any number of callers."""
+"""Whose limits are cached; tokens of a JWT issuer can name any number of callers."""
 
 
 class Amounts(NamedTuple):
-    """What one request takes, or took."""
+    """What one request reserves, or used."""
 
     requests: int
     tokens: int
     nanodollars: int
     answers: int = 0
-    """Under way at once: a request for several is as many. Nothing remains of them once it has ended."""
+    """Slots of the limit on concurrent answers. They are free once the request has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class Limit:
 
     @property
     def key(self) -> str:
-        """Its name in a store; unambiguous, as only the owner's name can hold a colon."""
+        """Its key in a store; unambiguous, as only the owner's name can contain a colon."""
         # Of a minute, "minute" had slots of 5 s: a gateway of that time may share the store while it is replaced.
         return (
             f"{self.scope}:{self.owner}:{self.quantity}:{'60s' if self.window == 'minute' else self.window}"
         )
 
     @property
-    def place(self) -> int:
-        """Of its quantity in ``Amounts``."""
+    def column(self) -> int:
+        """The index of its quantity in ``Amounts``."""
         return {"tokens": 1, "dollars": 2, "concurrent": 3}.get(self.quantity, 0)
 
     def amount(self, amounts: Amounts) -> int:
-        return amounts[self.place]
+        return amounts[self.column]
 
     def __str__(self) -> str:
         if self.quantity == "dollars":
@@ -72,19 +72,19 @@ class Limit:
 
 @dataclass(frozen=True)
 class Limits:
-    """All the limits that one caller is under, and what follows from them. Falsy when there are none."""
+    """All limits of one caller, and what follows from them. Falsy when there are none."""
 
     each: tuple[Limit, ...]
     on_store_failure: Literal["open", "closed", "local"] = "local"
     strict: bool = False
-    """Tokens are not to go beyond their limits by anything."""
+    """Token limits must not be exceeded at all."""
 
     def __bool__(self) -> bool:
         return bool(self.each)
 
     @cached_property
     def tokens(self) -> Limit | None:
-        """The smallest bucket of tokens."""
+        """The smallest token limit."""
         return self._smallest("tokens")
 
     @cached_property
@@ -94,34 +94,34 @@ class Limits:
 
     @cached_property
     def concurrent(self) -> Limit | None:
-        """The fewest answers that may be under way at once."""
+        """The smallest limit on concurrent answers."""
         return self._smallest("concurrent")
 
     @cached_property
     def settles(self) -> bool:
-        """Whether anything is left to correct once a request has ended; a count of requests is final."""
+        """Whether anything must be corrected once a request has ended; a count of requests is final."""
         return any(limit.quantity != "requests" for limit in self.each)
 
     @cached_property
-    def told(self) -> tuple[tuple[tuple[str, str, str], tuple[tuple[int, int, str], ...]], ...]:
-        """What the x-ratelimit headers tell of: their names, and the place, maximum and its text of each limit."""
+    def ratelimit_headers(self) -> tuple[tuple[tuple[str, str, str], tuple[tuple[int, int, str], ...]], ...]:
+        """Of the x-ratelimit headers: their names, and each limit's index, maximum and the maximum's text."""
         found = []
         for quantity in ("requests", "tokens"):
-            places = tuple(
+            limits = tuple(
                 (i, limit.maximum, str(limit.maximum))
                 for i, limit in enumerate(self.each)
                 if limit.window == "minute" and limit.quantity == quantity
             )
-            if places:
+            if limits:
                 limit, remaining, reset = (
                     f"x-ratelimit-{what}-{quantity}" for what in ("limit", "remaining", "reset")
                 )
-                found.append(((limit, remaining, reset), places))
+                found.append(((limit, remaining, reset), limits))
         return tuple(found)
 
     @cached_property
     def of_spending(self) -> Limits:
-        """Those on tokens and dollars: what is sent beside a request is no request of its caller's."""
+        """Those on tokens and dollars, for what is sent on account of a request (a shadow copy, a judge's question)."""
         each = tuple(limit for limit in self.each if limit.quantity in ("tokens", "dollars"))
         return replace(self, each=each)
 
@@ -131,16 +131,16 @@ class Limits:
 
     @cached_property
     def rules(self) -> tuple[tuple[Window, str, int, int], ...]:
-        """Of each: its window, its key, the place of its quantity in ``Amounts``, and its maximum."""
-        return tuple((limit.window, limit.key, limit.place, limit.maximum) for limit in self.each)
+        """For each limit: window, key, column in ``Amounts``, maximum."""
+        return tuple((limit.window, limit.key, limit.column, limit.maximum) for limit in self.each)
 
     @cached_property
     def windows(self) -> str:
         return " ".join(limit.window for limit in self.each)
 
     @cached_property
-    def places(self) -> str:
-        return " ".join(str(limit.place) for limit in self.each)
+    def columns(self) -> str:
+        return " ".join(str(limit.column) for limit in self.each)
 
     @cached_property
     def maxima(self) -> str:
@@ -152,7 +152,7 @@ class Limits:
 
 
 def counted(spent: Iterable[WindowUsage]) -> Mapping[tuple[str, Window], int]:
-    """What that comes to for each limit there can be, by its key and window; a tenant's is that of all its keys."""
+    """The usage of each possible limit, by its key and window; a tenant's is that of all its keys."""
     sums: dict[tuple[str, Window], int] = {}
     for one in spent:
         owners: tuple[tuple[Scope, str], ...] = (
@@ -201,8 +201,8 @@ def _nanodollars(dollars: float | None) -> int | None:
 _Page = dict[tuple[str, str, str], tuple[Principal, Limits]]
 
 
-class LimitBook:
-    """Remembers the limits of each caller for the two policies used last, so that a request looks them up only."""
+class LimitsCache:
+    """The limits of each caller under the two policies used last, so that a request only looks them up."""
 
     def __init__(self) -> None:
         self._pages: list[tuple[Policy, _Page]] = []

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from gateway.quota.clock import SteadyClock
-from gateway.quota.counters import DAY_MS, DEBT_MINUTES, SLOT_MS, SLOTS, Elastic, Verdict
+from gateway.quota.counters import DAY_MS, DEBT_MINUTES, SLOT_MS, SLOTS, Elastic, QuotaDecision
 from gateway.quota.limits import Amounts, Limits, Window
 
 _SWEEP_AT = 4096
@@ -17,7 +17,7 @@ NOTHING = Amounts(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """A day and its month, which are worked out once a day: when they begin and end, in milliseconds of Unix time."""
+    """A day and its month, computed once a day: when they begin and end, in milliseconds of Unix time."""
 
     day: int
     """Since 1970."""
@@ -42,27 +42,27 @@ class _Counter:
 
     def __init__(self) -> None:
         self.period = -1
-        """The slot, day or month that it was last looked at in."""
+        """The slot, day or month of its last update."""
         self.count = 0
-        """All that counts: what was used, and what is held by requests under way."""
+        """All that counts: usage, and reservations of requests in flight."""
         self.pending = 0
-        """The latter; a count of requests is final, and none of it is."""
+        """The latter; a count of requests is final, and never pending."""
         self.slots: dict[int, int] = {}
         self.newest = -1
-        """Of the slots that count something."""
+        """The newest slot with a count."""
 
     def move_to(self, window: Window, slot: int, today: _Moment) -> None:
-        """Drop what no longer counts in this slot, on this day."""
+        """Drop what no longer counts at this slot and day."""
         if window == "minute":
             if self.period != slot:
                 self.period = slot
                 self._slide(slot - SLOTS)
         elif window != "now" and self.period != (period := today.day if window == "day" else today.month):
-            # A new day or month begins with nothing.
+            # A new day or month starts from zero.
             self.period, self.count, self.pending = period, 0, 0
 
     def resets(self, window: Window, today: _Moment, at: int) -> int:
-        """Milliseconds until nothing of it counts any more, if nothing is added."""
+        """Milliseconds until none of it counts any more, if nothing is added."""
         if window == "minute":
             return 0 if self.newest < 0 else _leaves(self.newest) - at
         if window == "now":
@@ -89,7 +89,7 @@ class _Counter:
             self.newest = max(self.slots, default=-1)
 
     def charge(self, slot: int, amount: int, maximum: int) -> None:
-        """Add what was used beyond the reservation: what goes over ``maximum`` is left to the minutes that follow."""
+        """Add what was used beyond the reservation; what exceeds ``maximum`` is a debt of the minutes that follow."""
         owed = min(amount, max(0, self.count + amount - maximum))
         if amount > owed:
             self.add(slot, amount - owed)
@@ -104,61 +104,61 @@ class _Counter:
 
 
 class _Held(NamedTuple):
-    """What a request under way holds, and since when (milliseconds)."""
+    """What a request in flight has reserved, and when (milliseconds)."""
 
     at: int
     amounts: Amounts
 
 
 class MemoryCounters:
-    """``clock`` tells Unix time in seconds; the default is steady."""
+    """``clock`` gives Unix time in seconds; the default is a ``SteadyClock``."""
 
     def __init__(self, *, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or SteadyClock()
         self._counters: dict[str, _Counter] = {}
         self._held: dict[str, _Held] = {}
-        """By request id; of those that are not settled."""
+        """By request id, until settled."""
         self._sweep_at = _SWEEP_AT
         self._today = _moment(0)
 
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
+    ) -> QuotaDecision:
         return self.reserve_now(request_id, limits, amounts, elastic)
 
     async def extend(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
+    ) -> QuotaDecision:
         held = self._held.pop(request_id, None)
         if held is None:
-            return Verdict(False)
-        # The request itself has been counted, and has its places.
+            return QuotaDecision(False)
+        # The request itself is counted already, and has its slots.
         before = _Held(held.at, held.amounts._replace(requests=0, answers=0))
         now = int(self._clock() * 1000)
-        self._give_back(before, limits, NOTHING, now)
+        self._replace(before, limits, NOTHING, now)
         more = amounts._replace(requests=0, answers=0)
-        verdict = self.reserve_now(request_id, limits, more, elastic)
-        if verdict.granted is None:
+        decision = self.reserve_now(request_id, limits, more, elastic)
+        if decision.granted is None:
             self._held[request_id] = held
-            self._take_back(before, limits, now)
-            return verdict
-        granted = verdict.granted._replace(requests=held.amounts.requests, answers=held.amounts.answers)
+            self._restore(before, limits, now)
+            return decision
+        granted = decision.granted._replace(requests=held.amounts.requests, answers=held.amounts.answers)
         self._held[request_id] = _Held(now, granted)
-        return verdict._replace(granted=granted)
+        return decision._replace(granted=granted)
 
     def reserve_now(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
+    ) -> QuotaDecision:
         at = int(self._clock() * 1000)
         slot, today = at // SLOT_MS, self._on(at)
         again = self._held.get(request_id)
-        share = 1 if elastic is None else elastic.share
+        divisor = 1 if elastic is None else elastic.divisor
         counters: list[_Counter] = []
         used: list[int] = []
         granted = amounts
         refused, longest = -1, -2
         known, rules = self._counters, limits.rules
-        for i, (window, key, place, maximum) in enumerate(rules):
+        for i, (window, key, column, maximum) in enumerate(rules):
             counter = known.get(key)
             if counter is None:
                 counter = known[key] = _Counter()
@@ -167,35 +167,35 @@ class MemoryCounters:
             count = counter.count
             counters.append(counter)
             used.append(count)
-            most = amounts[place]
+            most = amounts[column]
             free = maximum - count
-            if again is not None or not most or most * share <= free:
+            if again is not None or not most or most * divisor <= free:
                 continue
             if elastic is None:
                 take, need = min(most, free), most
             else:
-                take, need = self._stretch(elastic, place, most, free)
-                coming = min(counter.pending, count)
-                if window != "now" and free < (usual := elastic.usual[place]) <= free + coming:
+                take, need = self._take_and_need(elastic, column, most, free)
+                releasable = min(counter.pending, count)
+                if window != "now" and free < (usual := elastic.usual[column]) <= free + releasable:
                     need = min(usual, most)
             if take < need:
                 wait = self._wait(counter, window, maximum, need, at)
                 if wait > longest:
                     refused, longest = i, wait
-            if take < granted[place]:
-                granted = Amounts(*(*granted[:place], take, *granted[place + 1 :]))
+            if take < granted[column]:
+                granted = Amounts(*(*granted[:column], take, *granted[column + 1 :]))
         if again is not None:
             granted = again.amounts
         elif refused < 0:
-            for i, (window, _, place, _) in enumerate(rules):
-                if amount := granted[place]:
+            for i, (window, _, column, _) in enumerate(rules):
+                if amount := granted[column]:
                     used[i] += amount
                     counter = counters[i]
                     if window == "minute":
                         counter.add(slot, amount)
                     else:
                         counter.count += amount
-                    if place or window == "now":
+                    if column or window == "now":
                         counter.pending += amount
             if limits.settles:
                 self._held[request_id] = _Held(at, granted)
@@ -203,25 +203,25 @@ class MemoryCounters:
                 self._sweep(at)
         reset = tuple([counters[i].resets(rule[0], today, at) / 1000 for i, rule in enumerate(rules)])
         if refused >= 0:
-            return Verdict(False, tuple(used), reset, refused, longest / 1000 if longest >= 0 else None)
-        return Verdict(True, tuple(used), reset, -1, None, granted)
+            return QuotaDecision(False, tuple(used), reset, refused, longest / 1000 if longest >= 0 else None)
+        return QuotaDecision(True, tuple(used), reset, -1, None, granted)
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
         held = self._held.pop(request_id, None)
         if held is not None:
-            self._give_back(held, limits, used, int(self._clock() * 1000))
+            self._replace(held, limits, used, int(self._clock() * 1000))
 
-    def _give_back(self, held: _Held, limits: Limits, used: Amounts, now: int) -> None:
-        """Put ``used`` in the place of ``held``."""
+    def _replace(self, held: _Held, limits: Limits, used: Amounts, now: int) -> None:
+        """Replace ``held`` by ``used``."""
         at, amounts = held
         slot, today, known = now // SLOT_MS, self._on(now), self._counters
-        for window, key, place, maximum in limits.rules:
-            if window == "minute" and not place:
+        for window, key, column, maximum in limits.rules:
+            if window == "minute" and not column:
                 continue
             counter = known.get(key)
             if counter is None:
                 continue
-            amount, taken = amounts[place], used[place]
+            amount, taken = amounts[column], used[column]
             if window != "minute" or counter.period != slot:
                 counter.move_to(window, slot, today)
             if window == "minute":
@@ -238,10 +238,10 @@ class MemoryCounters:
             counter.pending -= amount
             counter.count += (0 if window == "now" else taken) - amount
 
-    def _take_back(self, held: _Held, limits: Limits, now: int) -> None:
+    def _restore(self, held: _Held, limits: Limits, now: int) -> None:
         today = self._on(now)
-        for window, key, place, _ in limits.rules:
-            amount, counter = held.amounts[place], self._counters[key]
+        for window, key, column, _ in limits.rules:
+            amount, counter = held.amounts[column], self._counters[key]
             if window == "minute":
                 counter.pending += amount
                 if amount and self._is_live(held.at, now):
@@ -254,15 +254,15 @@ class MemoryCounters:
         """Whether what was reserved at ``at`` counts in a minute's window."""
         return at // SLOT_MS >= now // SLOT_MS - SLOTS
 
-    def _stretch(self, elastic: Elastic, place: int, most: int, free: int) -> tuple[int, int]:
-        """What is taken of ``free``, and what it must be at least."""
+    def _take_and_need(self, elastic: Elastic, column: int, most: int, free: int) -> tuple[int, int]:
+        """What to take of ``free``, and the least that is enough."""
         take = min(most, free)
-        if elastic.share > 1:
-            take = min(take, max(elastic.usual[place], free // elastic.share))
-        return take, min(elastic.least[place], most)
+        if elastic.divisor > 1:
+            take = min(take, max(elastic.usual[column], free // elastic.divisor))
+        return take, min(elastic.least[column], most)
 
     def begin(self, key: str, window: Window, count: int, at: float) -> None:
-        """A limit starts with ``count``, which was true at ``at`` (Unix time), as far as that counts now."""
+        """Start a limit with ``count``, as known at ``at`` (Unix time), as far as that still counts."""
         counter = self._counters.setdefault(key, _Counter())
         now, then = int(self._clock() * 1000), int(at * 1000)
         today = self._on(now)
@@ -274,7 +274,7 @@ class MemoryCounters:
             counter.count += count
 
     def remember(self, key: str, window: Window, used: int) -> None:
-        """At least ``used`` was used of a limit by the day or month, requests under way aside."""
+        """Count at least ``used`` for a limit by the day or month, in addition to requests in flight."""
         counter = self._counters.setdefault(key, _Counter())
         now = int(self._clock() * 1000)
         counter.move_to(window, now // SLOT_MS, self._on(now))
@@ -289,7 +289,7 @@ class MemoryCounters:
         return self._today
 
     def _wait(self, counter: _Counter, window: Window, maximum: int, amount: int, at: int) -> int:
-        """Milliseconds until ``amount`` has room, -1 for when requests under way are settled."""
+        """Milliseconds until there is capacity for ``amount``; -1: as soon as requests in flight are settled."""
         if window == "now" or counter.count - min(counter.pending, counter.count) + amount <= maximum:
             return -1
         if window == "minute":
@@ -303,7 +303,7 @@ class MemoryCounters:
         return counter.resets(window, self._on(at), at)
 
     def _sweep(self, at: int) -> None:
-        """Forget counters that count nothing."""
+        """Drop counters that are zero."""
         oldest = at // SLOT_MS - SLOTS
         self._counters = {
             key: counter

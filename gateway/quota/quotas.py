@@ -14,26 +14,26 @@ from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
 from gateway.policy.advice import has_limits
 from gateway.policy.schema import Policy
-from gateway.quota.allowance import Allowance, Books, Reservation
-from gateway.quota.ask import Ask, ask
-from gateway.quota.counters import Counters, Elastic, Verdict
-from gateway.quota.guarded import GuardedCounters
-from gateway.quota.limits import Amounts, Limit, LimitBook, Limits, counted
+from gateway.quota.allowance import Allowance, AllowanceContext, Reservation
+from gateway.quota.counters import Counters, Elastic, QuotaDecision
+from gateway.quota.failover import FailoverCounters
+from gateway.quota.limits import Amounts, Limit, Limits, LimitsCache, counted
 from gateway.quota.memory import MemoryCounters
-from gateway.quota.reach import Reach, ReachBook
+from gateway.quota.quota_request import QuotaRequest, quota_request
 from gateway.quota.redis import RedisCounters
+from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
 from gateway.types import Call, Principal, TokenEstimate
 
 NO_RETRY = {"x-should-retry": "false"}
-"""Known to OpenAI's and Anthropic's clients, which otherwise try every 429 again at once."""
+"""Understood by OpenAI's and Anthropic's clients, which otherwise try every 429 again at once."""
 FIRST_DURATION = 1.0
 LONGEST_WAIT = 59.0
-"""Seconds told to those who meet a limit per minute, which slides in steps and may take a little longer: OpenAI's SDKs
-heed no retry-after of a minute or more, and would try again at once."""
+"""Seconds, the longest retry-after of a limit per minute, although it slides in steps and may take slightly longer:
+OpenAI's SDKs ignore a retry-after of a minute or more, and would retry at once."""
 
 
 class Quotas:
-    """One for the process and store. ``clock`` tells Unix time to counters that are kept in memory."""
+    """One for the process and store. ``clock`` gives Unix time to counters in memory."""
 
     def __init__(
         self, store: str, *, estimator: Estimator | None = None, clock: Callable[[], float] | None = None
@@ -41,12 +41,12 @@ class Quotas:
         self.estimator = estimator or Estimator()
         self._memory = memory = MemoryCounters(clock=clock)
         self._counters: Counters = (
-            memory if store == "memory" else GuardedCounters(RedisCounters(store), clock=clock)
+            memory if store == "memory" else FailoverCounters(RedisCounters(store), clock=clock)
         )
-        self._book = LimitBook()
-        self._books = Books(self._counters, self.estimator, ReachBook(), self._refuse)
+        self._limits = LimitsCache()
+        self._context = AllowanceContext(self._counters, self.estimator, TargetBoundsCache(), self._refuse)
         self._duration = FIRST_DURATION
-        """Seconds that requests under limits take, on average."""
+        """Seconds, the mean duration of limited requests."""
 
     @classmethod
     def open(cls, policy: Policy, *, estimator: Estimator | None = None) -> Self:
@@ -58,99 +58,102 @@ class Quotas:
 
         Sets ``call.allowance`` where tokens or dollars are limited, and the ``x-ratelimit`` reply headers. Raises
         ``RateLimited``, ``BudgetSpent`` for dollars that are spent, ``BadRequest`` for what can never fit
-        (``TooManyAnswers`` where it asks for more at once than may be under way),
-        ``Forbidden`` for a model without a price under a budget, ``Overloaded`` where the policy closes while
-        the store is away.
+        (``TooManyAnswers`` where it asks for more answers than may run at once),
+        ``Forbidden`` for a model without a price under a budget, ``Overloaded`` where the policy says
+        ``closed`` and the store is down.
         """
         asked = self._asked(call)
         if asked is None:
             return None
         limits, _, _, wanted, amounts = asked
         elastic = wanted.elastic
-        verdict = await self._counters.reserve(call.request_id, limits, amounts, elastic)
-        return self._admitted(call, asked, verdict, elastic)
+        decision = await self._counters.reserve(call.request_id, limits, amounts, elastic)
+        return self._admitted(call, asked, decision, elastic)
 
     def reserve_now(self, call: Call) -> Reservation | None:
-        """``reserve`` where the counters are kept in memory: without waiting. A refusal changes nothing."""
+        """``reserve`` with counters in memory, without waiting. A refusal changes nothing."""
         asked = self._asked(call)
         if asked is None:
             return None
         limits, _, _, wanted, amounts = asked
         elastic = wanted.elastic
-        verdict = self._memory.reserve_now(call.request_id, limits, amounts, elastic)
-        return self._admitted(call, asked, verdict, elastic)
+        decision = self._memory.reserve_now(call.request_id, limits, amounts, elastic)
+        return self._admitted(call, asked, decision, elastic)
 
     def _asked(self, call: Call) -> _Asked | None:
         estimate = self.estimator.estimate(call)
         call.estimate = estimate
-        limits = self._book.limits(call.policy, call.principal)
+        limits = self._limits.limits(call.policy, call.principal)
         if call.payer is not None:
             limits = limits.of_spending
         if not limits:
             return None
         if limits.dollars is not None:
             self._check_priced(call, limits.dollars)
-        reach = self._books.reaches.first(call)
-        wanted = ask(call, estimate, reach, limits)
+        bounds = self._context.target_bounds.first(call)
+        wanted = quota_request(call, estimate, bounds, limits)
         amounts = wanted.amounts
-        self._refuse_for_ever(call, limits, wanted, amounts)
-        return limits, estimate, reach, wanted, amounts
+        self._refuse_impossible(call, limits, wanted, amounts)
+        return limits, estimate, bounds, wanted, amounts
 
-    def _admitted(self, call: Call, asked: _Asked, verdict: Verdict, elastic: Elastic) -> Reservation:
-        limits, estimate, reach, wanted, amounts = asked
-        if not verdict.used:
+    def _admitted(self, call: Call, asked: _Asked, decision: QuotaDecision, elastic: Elastic) -> Reservation:
+        limits, estimate, bounds, wanted, amounts = asked
+        if not decision.used:
             call.receipt.note("quota", unmetered="the store is away")
-        headers = headers_of(limits, verdict)
+        headers = ratelimit_headers(limits, decision)
         call.reply_headers.update(headers)
-        if not verdict.admitted:
-            raise self._refuse(call, limits, verdict, elastic)
-        held = amounts if verdict.granted is None else verdict.granted
+        if not decision.admitted:
+            raise self._refuse(call, limits, decision, elastic)
+        held = amounts if decision.granted is None else decision.granted
         reservation = Reservation(call.request_id, limits, held, time.monotonic())
         if limits.tokens is not None or limits.dollars is not None:
             reserved = held.tokens - wanted.prompt if limits.tokens is not None else estimate.reserved
             expected = min(estimate.expected, max(1, reserved))
             call.estimate = estimate.holding(wanted.prompt, expected, reserved)
-            call.allowance = Allowance(self._books, reservation, call, estimate, reach, wanted)
+            call.allowance = Allowance(self._context, reservation, call, estimate, bounds, wanted)
         return reservation
 
     def limited(self, policy: Policy, principal: Principal) -> bool:
         """Whether there is any limit on what ``principal`` sends."""
-        return bool(self._book.limits(policy, principal))
+        return bool(self._limits.limits(policy, principal))
 
     def settle(self, reservation: Reservation, *, tokens: int, nanodollars: int) -> None:
-        """Once the request has ended, however it did. Does not wait; a second time changes nothing."""
+        """Once the request has ended, however it did. Does not wait; repeating it changes nothing."""
         self._duration += 0.1 * (time.monotonic() - reservation.since - self._duration)
         held = reservation.held
         used = Amounts(held.requests, tokens, nanodollars, held.answers)
         self._counters.settle(reservation.request_id, reservation.limits, used)
 
     def closed(self, policy: Policy) -> str | None:
-        """Why every request under limits is refused now, or None: the store is away, and ``policy`` closes then."""
-        away = isinstance(self._counters, GuardedCounters) and self._counters.away
+        """Why every limited request is refused now, or None."""
+        away = isinstance(self._counters, FailoverCounters) and self._counters.away
         if not away or policy.on_store_failure != "closed" or not has_limits(policy):
             return None
         return "Redis does not answer, and 'on_store_failure: closed' refuses all that is under limits"
 
     def watch(self) -> None:
-        """Begin to hear of what is spent elsewhere. Does not wait, nor fail."""
-        if isinstance(self._counters, GuardedCounters):
+        """Start to learn what other processes use. Does not wait, nor fail."""
+        if isinstance(self._counters, FailoverCounters):
             self._counters.watch()
 
-    def remember(self, spent: Iterable[WindowUsage]) -> None:
-        """Count at least what the ledger says was spent: counters in memory know of nothing before their process."""
-        used = counted(spent)
-        if isinstance(self._counters, GuardedCounters):
+    def remember(self, usage: Iterable[WindowUsage]) -> None:
+        """Count at least what the ledger has recorded: counters in memory start with their process."""
+        used = counted(usage)
+        if isinstance(self._counters, FailoverCounters):
             self._counters.remember(used)
         for (key, window), amount in used.items():
             self._memory.remember(key, window, amount)
 
     async def aclose(self) -> None:
-        """Settlements that are on their way have 3 s to get through."""
+        """Pending settlements have 3 s to be sent."""
         await self._counters.aclose()
 
     def _check_priced(self, call: Call, budget: Limit) -> None:
-        """A budget is a promise only about what has a price."""
-        if call.policy.on_unpriced == "refuse" and (target := self._books.reaches.unpriced(call)) is not None:
+        """A budget can only be enforced for what has a price."""
+        if (
+            call.policy.on_unpriced == "refuse"
+            and (target := self._context.target_bounds.unpriced(call)) is not None
+        ):
             raise Forbidden(
                 f"The model `{call.request.model}` may be answered by {target}, which has no price, and the budget "
                 f"({budget}) cannot hold what nobody can count. Ask whoever runs the gateway to add a price for it, "
@@ -158,12 +161,12 @@ class Quotas:
                 code="model_has_no_price",
             )
 
-    def _refuse_for_ever(self, call: Call, limits: Limits, wanted: Ask, amounts: Amounts) -> None:
-        """Raises for what has no room where nothing else is."""
-        if (places := limits.concurrent) is not None and amounts.answers > places.maximum:
+    def _refuse_impossible(self, call: Call, limits: Limits, wanted: QuotaRequest, amounts: Amounts) -> None:
+        """Raise for what would not fit even if nothing else were counted."""
+        if (concurrent := limits.concurrent) is not None and amounts.answers > concurrent.maximum:
             raise TooManyAnswers(
                 f"This request asks for {amounts.answers:,} answers at once (prompts times n or best_of), and the "
-                f"limit is {places}. Ask for fewer, in several requests.",
+                f"limit is {concurrent}. Ask for fewer, in several requests.",
                 param="n" if call.request.messages is not None else "prompt",
                 headers=NO_RETRY,
             )
@@ -189,26 +192,26 @@ class Quotas:
                 headers=NO_RETRY,
             )
 
-    def _refuse(self, call: Call, limits: Limits, verdict: Verdict, elastic: Elastic) -> RateLimited:
-        headers = headers_of(limits, verdict)
-        if verdict.refused < 0:
+    def _refuse(self, call: Call, limits: Limits, decision: QuotaDecision, elastic: Elastic) -> RateLimited:
+        headers = ratelimit_headers(limits, decision)
+        if decision.refused < 0:
             error = RateLimited("This request is over, and nothing more is sent for it.", headers=headers)
             error.limit = "over"
             return error
-        limit = limits.each[verdict.refused]
-        wait = verdict.wait
+        limit = limits.each[decision.refused]
+        wait = decision.wait
         needed = limit.amount(elastic.usual if wait is None else elastic.least)
         if wait is None:
-            # So long does it take until as many places become free.
+            # The time in which so many slots become free.
             wait = max(0.1, self._duration * (needed / limit.maximum if limit.window == "now" else 1))
         elif limit.window == "minute":
             wait = min(wait, LONGEST_WAIT)
-        spent = limit.quantity == "dollars" and verdict.wait is not None
+        spent = limit.quantity == "dollars" and decision.wait is not None
         call.receipt.note("quota", refused=str(limit), retry_after=round(wait, 3))
-        held = " by it and by requests under way" if verdict.wait is None and limit.window != "now" else ""
+        held = " by it and by requests in flight" if decision.wait is None and limit.window != "now" else ""
         message = (
             f"{'You exceeded your current quota, the budget' if spent else 'Rate limit reached'} for {limit}. "
-            f"{_figure(limit, verdict.used[verdict.refused])} used{held}, this request needs "
+            f"{_figure(limit, decision.used[decision.refused])} used{held}, this request needs "
             f"{_figure(limit, needed)}. Try again in {duration(wait)}."
         )
         kind = BudgetSpent if spent else RateLimited
@@ -217,37 +220,37 @@ class Quotas:
         return error
 
 
-_Asked = tuple[Limits, LearnedEstimate, Reach, Ask, Amounts]
-"""What is asked of a caller's limits for one request: a tuple, as a class of one's own costs each a microsecond."""
+_Asked = tuple[Limits, LearnedEstimate, TargetBounds, QuotaRequest, Amounts]
+"""What one request asks of its caller's limits: a tuple, as an instance of a class costs a microsecond more."""
 
 
 def tokens_of(estimate: TokenEstimate) -> int:
     return estimate.prompt + estimate.reserved
 
 
-def headers_of(limits: Limits, verdict: Verdict) -> dict[str, str]:
+def ratelimit_headers(limits: Limits, decision: QuotaDecision) -> dict[str, str]:
     """OpenAI's: of the limits per minute, the one with the least remaining, for requests and for tokens.
 
     ``reset`` is when all of it remains again (https://platform.openai.com/docs/guides/rate-limits).
     """
     headers: dict[str, str] = {}
-    if not verdict.used:
+    if not decision.used:
         return headers
-    used = verdict.used
-    for names, places in limits.told:
-        place = places[0]
-        if len(places) > 1:
-            place = min(places, key=lambda one: one[1] - used[one[0]])
-        i, maximum, text = place
+    used = decision.used
+    for names, candidates in limits.ratelimit_headers:
+        tightest = candidates[0]
+        if len(candidates) > 1:
+            tightest = min(candidates, key=lambda one: one[1] - used[one[0]])
+        i, maximum, text = tightest
         headers[names[0]] = text
         headers[names[1]] = str(max(0, maximum - used[i]))
-        headers[names[2]] = _rounded(math.ceil(verdict.reset[i] * 10))
+        headers[names[2]] = _rounded(math.ceil(decision.reset[i] * 10))
     return headers
 
 
 @lru_cache(maxsize=1024)
 def _rounded(tenths: int) -> str:
-    """A wait as the headers tell it: up to the next tenth of a second."""
+    """A wait as the headers have it: rounded up to a tenth of a second."""
     return duration(tenths / 10)
 
 

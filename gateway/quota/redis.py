@@ -15,8 +15,8 @@ from typing import Any
 from redis import asyncio as redis
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.quota.counters import DEBT_MINUTES, Elastic, Verdict
-from gateway.quota.known import Known
+from gateway.quota.counters import DEBT_MINUTES, Elastic, QuotaDecision
+from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits
 from gateway.quota.script import Command, Script
 from gateway.stores.redis_link import RedisLink
@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 TIMEOUT = 0.25
 """Seconds after which the server counts as down: the gateway keeps its own latency."""
 RENEW_EVERY = 1.0
-MOST_TOLD = 1_000
-"""Counters of which one renewal tells that they have changed."""
+MOST_CHANGES = 1_000
+"""Changed counters that one renewal reports."""
 SECONDS_TO_FLUSH = 3.0
 AT_ONCE = 128
 """Commands in one round trip."""
 ATTEMPTS = 5
-"""At a settlement that the server answers with an error."""
+"""To send a settlement that the server answers with an error."""
 MOST_UNSETTLED = 50_000
-"""Settlements that wait for a store that is down."""
+"""Settlements that may wait while the server is down."""
 
 
 @dataclass(slots=True)
@@ -43,16 +43,16 @@ class _Reservation:
     request_id: str
     limits: Limits
     command: Command
-    verdict: asyncio.Future[Verdict]
+    decision: asyncio.Future[QuotaDecision]
     extends: bool
-    """What comes of it is settled with the reservation that it extends."""
+    """It is settled with the reservation that it extends."""
 
 
 class RedisCounters:
     """``url`` is ``redis://[user:password@]host[:port]/[db]``, or ``rediss://`` for TLS.
 
-    Commands that are given at the same time travel together. Once the server has failed, ``reserve`` raises without
-    asking it, until it is found to answer again. ``now`` replaces the server's clock, in milliseconds of Unix time.
+    Commands that are issued together share a round trip. While the server is down, ``reserve`` raises at once. ``now``
+    replaces the server's clock, in milliseconds of Unix time.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class RedisCounters:
         self._sending: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._loaded = False
-        """Whether the server was given the scripts, since it was last seen to fail."""
-        self._told = "-inf"
-        """Until when, by the server's clock, changes are known."""
+        """Whether the scripts were loaded since the server was last down."""
+        self._changes_until = "-inf"
+        """Changes up to this time, by the server's clock, are known."""
         self._registered = False
         self._lost = False
-        """The server has lost what it held, and was not told again."""
-        self.known = Known()
+        """The server has lost its data, and was not given it again."""
+        self.known = LastKnown()
         self.on_return: Callable[[bool], Awaitable[object]] | None = None
-        """Tells (by ``tell``) what the server must hear before it is asked again: it was away, or (True) lost its data.
-        Raises ``StoreDown`` if it could not."""
+        """Called before the server is used again after an outage, or (True) after it lost its data, to ``replay`` what
+        it missed. Raises ``StoreDown`` if it could not."""
 
     @property
     def down(self) -> bool:
@@ -91,39 +91,39 @@ class RedisCounters:
 
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
-        return await self._ask(request_id, limits, amounts, elastic, extends=False)
+    ) -> QuotaDecision:
+        return await self._request(request_id, limits, amounts, elastic, extends=False)
 
     async def extend(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
-        return await self._ask(request_id, limits, amounts, elastic, extends=True)
+    ) -> QuotaDecision:
+        return await self._request(request_id, limits, amounts, elastic, extends=True)
 
-    async def _ask(
+    async def _request(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None, *, extends: bool
-    ) -> Verdict:
+    ) -> QuotaDecision:
         if self._link.down:
             raise StoreDown("Redis did not answer when it was last asked.")
         args: list[str | int] = [request_id, self._instance, self._time()]
         args.append("extend" if extends else "keep" if limits.settles else "")
-        args += (limits.windows, limits.places, limits.maxima, " ".join(map(str, amounts)))
+        args += (limits.windows, limits.columns, limits.maxima, " ".join(map(str, amounts)))
         if elastic is not None:
             least, usual, share = elastic
             args += (" ".join(map(str, least)), " ".join(map(str, usual)), share)
         keys = [self._prefix + "instances", self._reserved, *self._keys_of(limits)]
-        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        reservation = _Reservation(request_id, limits, Command(self._reserve, keys, args), verdict, extends)
+        decision: asyncio.Future[QuotaDecision] = asyncio.get_running_loop().create_future()
+        reservation = _Reservation(request_id, limits, Command(self._reserve, keys, args), decision, extends)
         self._reservations.append(reservation)
         self._send_soon()
         try:
-            answer = await verdict
+            answer = await decision
             if answer.used:
-                self.known.verdict(limits, answer.used, time.time())
+                self.known.update(limits, answer.used, time.time())
             return answer
         except asyncio.CancelledError:
-            # It may have come in the very moment in which the caller left.
-            if verdict.done() and not verdict.cancelled() and verdict.exception() is None:
-                self._give_back(reservation)
+            # The decision may have arrived just as the caller left.
+            if decision.done() and not decision.cancelled() and decision.exception() is None:
+                self._release(reservation)
             raise
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
@@ -131,19 +131,19 @@ class RedisCounters:
             self._put(request_id, limits, used)
 
     def adopt(self, request_id: str, limits: Limits, held: Amounts, *, extends: bool = False) -> Command:
-        """Holds what another has let in, whether or not there is room. A repetition changes nothing."""
+        """Reserve what was admitted elsewhere, whether or not there is capacity. A repetition changes nothing."""
         unlimited = " ".join([str(_UNLIMITED)] * len(limits.each))
         args: list[str | int] = [request_id, self._instance, self._time()]
         args.append("extend" if extends else "keep")
-        args += (limits.windows, limits.places, unlimited, " ".join(map(str, held)))
+        args += (limits.windows, limits.columns, unlimited, " ".join(map(str, held)))
         return Command(
             self._reserve, [self._prefix + "instances", self._reserved, *self._keys_of(limits)], args
         )
 
     def charge(self, limits: Limits, used: Amounts, age: float) -> Command:
-        """Adds what was used ``age`` seconds ago without a reservation. A repetition of the command changes nothing."""
+        """Charge what was used ``age`` seconds ago without a reservation. Repeating the command changes nothing."""
         mark = f"{self._prefix}charged:{self._instance}:{secrets.token_hex(6)}"
-        args: list[str | int] = [self._time(), round(age * 1000), limits.windows, limits.places]
+        args: list[str | int] = [self._time(), round(age * 1000), limits.windows, limits.columns]
         return Command(self._charge, [mark, *self._keys_of(limits)], [*args, " ".join(map(str, used))])
 
     async def aclose(self) -> None:
@@ -154,7 +154,7 @@ class RedisCounters:
                     await asyncio.sleep(0.005)
         if self._settlements:
             log.warning(
-                "Redis was away to the end: %d requests were not settled there", len(self._settlements)
+                "Redis was down to the end: %d requests were not settled there", len(self._settlements)
             )
         tasks = [task for task in (self._sending, self._renewing) if task is not None]
         for task in tasks:
@@ -179,20 +179,20 @@ class RedisCounters:
         return "" if self._now is None else self._now()
 
     def _put(self, request_id: str, limits: Limits, used: Amounts, *, void: bool = False) -> None:
-        """``void``: the reservation itself may still be on its way."""
+        """``void``: the reservation itself may still arrive."""
         args = [request_id, self._instance, self._time(), int(void), DEBT_MINUTES]
-        args += (limits.windows, limits.places, limits.maxima, " ".join(map(str, used)))
+        args += (limits.windows, limits.columns, limits.maxima, " ".join(map(str, used)))
         if len(self._settlements) >= MOST_UNSETTLED:
-            # What is forgotten here would be held in reserve for as long as this instance lives: become another.
+            # What is dropped here would stay reserved for as long as this instance lives: continue as another.
             self._settlements.clear()
             self._instance = secrets.token_hex(6)
             self._registered = False
-            log.warning("Redis has been away for too long: %d requests are not settled there", MOST_UNSETTLED)
+            log.warning("Redis has been down for too long: %d requests are not settled there", MOST_UNSETTLED)
         self._settlements.append(Command(self._settle, [self._reserved, *self._keys_of(limits)], args))
         self._send_soon()
 
     def watch(self) -> None:
-        """Hear of what others reserve from now on, and not only once something is to be reserved here."""
+        """Learn what other processes reserve from now on, even before anything is reserved here."""
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._keep_alive())
 
@@ -202,20 +202,20 @@ class RedisCounters:
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
     async def _send(self) -> None:
-        """Settlements go first: a request that has ended makes room for the one that follows it."""
+        """Settlements go first: they free capacity for the reservations that follow."""
         while self._reservations or (self._settlements and not self._link.down):
             settlements = [self._settlements.popleft() for _ in range(min(AT_ONCE, len(self._settlements)))]
             reservations = [
                 self._reservations.popleft() for _ in range(min(AT_ONCE, len(self._reservations)))
             ]
-            reservations = [one for one in reservations if not one.verdict.done()]
+            reservations = [one for one in reservations if not one.decision.done()]
             try:
                 answers = await self._run([*settlements, *(one.command for one in reservations)])
             except BaseException as error:
                 self._settlements.extendleft(reversed(settlements))
                 down = StoreDown(str(error))
                 for one in reservations:
-                    self._give_back(one, void=True)
+                    self._release(one, void=True)
                     _refuse(one, down)
                 if not isinstance(error, Exception):
                     raise
@@ -225,7 +225,7 @@ class RedisCounters:
                 return
             self._take_settlements(settlements, answers)
             for one, answer in zip(reservations, answers[len(settlements) :], strict=True):
-                self._take_verdict(one, answer)
+                self._take_decision(one, answer)
 
     def _take_settlements(self, settlements: Sequence[Command], answers: Sequence[Any]) -> None:
         for command, answer in zip(settlements, answers, strict=False):
@@ -238,16 +238,16 @@ class RedisCounters:
                 log.error("Redis refused the settlement of %s: %s", command.args[0], answer)
             self._link.fail(StoreDown(f"Redis refused a settlement: {answer}"))
 
-    def _take_verdict(self, one: _Reservation, answer: Any) -> None:
+    def _take_decision(self, one: _Reservation, answer: Any) -> None:
         figures = [] if isinstance(answer, Exception) else [int(figure) for figure in answer.split()]
         if len(figures) < _FIRST_COUNT:
             down = StoreDown(f"Redis refused a reservation: {answer}")
             _refuse(one, down)
             self._link.fail(down)
-        elif one.verdict.done():  # the caller has left meanwhile
-            self._give_back(one)
+        elif one.decision.done():  # the caller has left meanwhile
+            self._release(one)
         else:
-            one.verdict.set_result(_verdict(figures))
+            one.decision.set_result(_decision(figures))
 
     def _refuse_queued(self, error: Exception) -> None:
         self._loaded = False
@@ -258,7 +258,7 @@ class RedisCounters:
         if self._settlements:
             self._send_soon()
 
-    def _give_back(self, one: _Reservation, *, void: bool = False) -> None:
+    def _release(self, one: _Reservation, *, void: bool = False) -> None:
         if one.limits.settles and not one.extends:
             self._put(one.request_id, one.limits, Amounts(0, 0, 0), void=void)
 
@@ -285,7 +285,9 @@ class RedisCounters:
     def _renewal(self) -> Command:
         instances = self._prefix + "instances"
         keys = [instances, self._reserved, f"{instances}:changed", f"{instances}:{self._instance}"]
-        return Command(self._renew_script, keys, [self._instance, self._time(), self._told, MOST_TOLD])
+        return Command(
+            self._renew_script, keys, [self._instance, self._time(), self._changes_until, MOST_CHANGES]
+        )
 
     async def _keep_alive(self) -> None:
         """While the server is down, the link's probe renews."""
@@ -298,35 +300,35 @@ class RedisCounters:
             await asyncio.sleep(RENEW_EVERY)
 
     async def _renew(self) -> None:
-        """Say that this instance is alive, and hear what others reserve. Where the server was away or has lost what it
-        held, it is told first what it missed. Raises ``StoreDown``."""
+        """Refresh this instance's entry, and read what others reserve. A server that was down or lost its data first
+        gets what it missed. Raises ``StoreDown``."""
         (answer,) = await self._run([self._renewal()], probing=True)
         if isinstance(answer, Exception):
             raise StoreDown(f"Redis refused a renewal: {answer}") from answer
-        was_known, gateways, self._told, *changes = (_text(field) for field in answer)
+        was_known, gateways, self._changes_until, *changes = (_text(field) for field in answer)
         self._lost = self._lost or (self._registered and was_known == "0")
         self._registered = True
         if not self._link.down and self._lost:
-            raise StoreDown("Redis has lost what it held; it is told again what this process knows.")
+            raise StoreDown("Redis has lost its data; this process restores what it knows")
         if self._lost:
             if self._sending is not None:
                 await asyncio.wait([self._sending])
             queued = [one for one in self._settlements if one.script is self._settle and not int(one.args[3])]
-            await self.tell([*self._raises(), *map(self._adopted, queued)])
+            await self.replay([*self._raises(), *map(self._adopted, queued)])
         now = time.time()
         self.known.gateways = int(gateways)
         for key, used, count in zip(changes[::3], changes[1::3], changes[2::3], strict=True):
-            self.known.look(key.removeprefix(self._prefix), int(used), int(count), now)
+            self.known.put(key.removeprefix(self._prefix), int(used), int(count), now)
         if self._link.down and self.on_return is not None:
             await self.on_return(self._lost)
         self._lost = False
 
-    async def tell(self, commands: Sequence[Command]) -> None:
-        """Run ``commands`` on a server that still counts as down. Raises ``StoreDown``; all may be told again then."""
+    async def replay(self, commands: Sequence[Command]) -> None:
+        """Run ``commands`` on a server that still counts as down. Raises ``StoreDown``; all may be repeated then."""
         for start in range(0, len(commands), AT_ONCE):
             for answer in await self._run(commands[start : start + AT_ONCE], probing=True):
                 if isinstance(answer, Exception):
-                    raise StoreDown(f"Redis refused what it was told: {answer}") from answer
+                    raise StoreDown(f"Redis refused what it had missed: {answer}") from answer
 
     def _raises(self) -> list[Command]:
         now = time.time()
@@ -334,24 +336,24 @@ class RedisCounters:
             Command(
                 self._raise,
                 [self._prefix + key],
-                [self._time(), key.rpartition(":")[2], heard.used, round((now - heard.at) * 1000)],
+                [self._time(), key.rpartition(":")[2], snapshot.used, round((now - snapshot.at) * 1000)],
             )
-            for key, heard in self.known.used()
+            for key, snapshot in self.known.used()
         ]
 
     def _adopted(self, settlement: Command) -> Command:
-        """The reservation that is to be settled: what it used, as nobody remembers what it held."""
-        request_id, instance, at, _, _, windows, places, maxima, used = settlement.args
+        """The reservation of a queued settlement; for what it used, as what it held is not known any more."""
+        request_id, instance, at, _, _, windows, columns, maxima, used = settlement.args
         unlimited = " ".join([str(_UNLIMITED)] * len(str(maxima).split()))
         keys = [self._prefix + "instances", *settlement.keys]
         return Command(
-            self._reserve, keys, [request_id, instance, at, "keep", windows, places, unlimited, used]
+            self._reserve, keys, [request_id, instance, at, "keep", windows, columns, unlimited, used]
         )
 
 
 _UNLIMITED = 2**53
 _FIRST_COUNT = 3 + len(Amounts._fields)
-"""In the answer to a reservation: before it are its verdict and what is held."""
+"""In the answer to a reservation: before it are its decision and what is held."""
 
 
 def _text(field: Any) -> str:
@@ -359,13 +361,13 @@ def _text(field: Any) -> str:
 
 
 def _refuse(one: _Reservation, error: Exception) -> None:
-    if not one.verdict.done():
-        one.verdict.set_exception(error)
+    if not one.decision.done():
+        one.decision.set_exception(error)
 
 
-def _verdict(figures: list[int]) -> Verdict:
+def _decision(figures: list[int]) -> QuotaDecision:
     admitted, refused, wait = figures[:3]
-    return Verdict(
+    return QuotaDecision(
         admitted=admitted == 1,
         used=tuple(figures[_FIRST_COUNT::2]),
         reset=tuple([reset / 1000 for reset in figures[_FIRST_COUNT + 1 :: 2]]),

@@ -1,4 +1,4 @@
-"""The Lua scripts of quotas, and what is sent to a server to run one."""
+"""The Lua scripts of quotas, and the command that runs one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script, and how it is called by its SHA-1."""
+    """A Lua script, and the SHA-1 by which it is called."""
 
     text: str
     sha: str
@@ -17,7 +17,9 @@ class Script:
     @classmethod
     def load(cls, name: str) -> Script:
         folder = resources.files("gateway.stores") / "scripts"
-        text = "".join((folder / file).read_text("utf-8") for file in ("quota_time.lua", f"quota_{name}.lua"))
+        text = "".join(
+            (folder / file).read_text("utf-8") for file in ("quota_common.lua", f"quota_{name}.lua")
+        )
         return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

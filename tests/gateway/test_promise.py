@@ -14,7 +14,7 @@ from gateway.metering.price import NANO, cost
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import fold
 from gateway.policy.schema import Budget, Target
-from gateway.quota.bounds import most_tokens
+from gateway.quota.prompt_bound import most_tokens
 from gateway.quota.quotas import Quotas
 from gateway.stages.fallback import fallback
 from gateway.stages.queue import queue

@@ -1,37 +1,32 @@
 -- Counts a request against all of its limits, or against none.
 --
--- KEYS  1 instances, a sorted set by when they were last heard of; 2 this instance's reservations, id -> when and how
---       much; 3 … the counters, one hash a limit.
--- ARGV  1 request id; 2 instance; 3 time or ''; 4 'keep' to remember the reservation for its settlement, 'extend' to put
---       another in its place; then, for each counter one after the other, 5 windows, 6 places of their quantity in 8,
---       7 maxima; 8 amounts: requests, tokens, nano-dollars, answers at once. Where less will do: 9 the least; 10 what is
---       usual, below which nothing is taken that reservations are in the way of; 11 of the room that there is, beyond
---       what is usual, only one part in so many.
--- Gives, as words: 1 admitted, 0 refused, -1 given back already; which limit refuses, from 0; milliseconds until there
---       is room, -1 when only reservations are in the way; what is held, as in 8; for each counter: what counts,
---       milliseconds until reset.
+-- KEYS  1 instances, a sorted set by when they were last seen; 2 this instance's reservations, id -> when and how
+--       much; 3 … the counters, one hash for each limit.
+-- ARGV  1 request id; 2 instance; 3 time or ''; 4 'keep' to store the reservation for its settlement, 'extend' to replace
+--       the stored one; then, for each limit in order, 5 windows, 6 columns of their quantity, 7 maxima; 8 the amounts
+--       wanted. Where less will do: 9 the least; 10 the usual amounts, below which nothing is granted that reservations
+--       are in the way of; 11 beyond the usual, at most the free capacity divided by this is granted.
+-- Returns, separated by spaces: 1 admitted, 0 refused, -1 already released; which limit refuses, from 0; milliseconds
+--       until there is capacity, -1 when only reservations are in the way; the amounts held; for each limit: what
+--       counts, milliseconds until reset.
 --
--- A counter's fields: minute: slot -> amount; of tokens also 'p:'..instance -> how much of that is only reserved. day,
--- month: 'period', 'used', and 'p:'..instance -> what it has reserved. now: 'p:'..instance. Of an instance that is silent
--- the places are free; what it has reserved of a day or month counts on, and as used once it is forgotten: what was sent
--- upstream may have been billed.
+-- A counter's fields: minute: slot -> amount; for tokens also 'p:'..instance -> how much of that is only reserved. day,
+-- month: 'period', 'used', and 'p:'..instance -> what it has reserved. now: 'p:'..instance. The slots of a silent
+-- instance are free; what it has reserved of a day or month still counts, and counts as used once the instance is
+-- removed: what was sent upstream may have been billed.
 local id, instance, at, mode = ARGV[1], ARGV[2], clock(ARGV[3]), ARGV[4]
-local windows, places, maxima = words(ARGV[5]), words(ARGV[6]), words(ARGV[7])
-local function figures(text)
-  local found = words(text)
-  return {tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), tonumber(found[4])}
-end
-local amounts = figures(ARGV[8])
-local least = ARGV[9] and figures(ARGV[9]) or amounts
-local usual = ARGV[10] and figures(ARGV[10]) or least
-local share = tonumber(ARGV[11] or '1')
-local slot = slot_of(at)
-local seen = redis.call('HGET', KEYS[2], id)
-if seen == 'void' and mode ~= 'extend' then
+local limits = limits_of(3, ARGV[5], ARGV[6], ARGV[7])
+local wanted = amounts_of(ARGV[8])
+local least = ARGV[9] and amounts_of(ARGV[9]) or wanted
+local usual = ARGV[10] and amounts_of(ARGV[10]) or least
+local divisor = tonumber(ARGV[11] or '1')
+local slot, mine = slot_of(at), 'p:' .. instance
+local stored = redis.call('HGET', KEYS[2], id)
+if stored == 'void' and mode ~= 'extend' then
   redis.call('HDEL', KEYS[2], id)
   return '-1'
 end
-if mode == 'extend' and (not seen or seen == 'void') then return '0 -1 -1 0 0 0 0' end
+if mode == 'extend' and (not stored or stored == 'void') then return '0 -1 -1 0 0 0 0' end
 
 local alive
 local function is_alive(name)
@@ -42,13 +37,13 @@ local function is_alive(name)
   return alive[name]
 end
 
--- What is reserved: by the instances that are alive, and by those that are forgotten, whose fields are taken out.
-local function pending(key, held, all)
+-- What is reserved by live instances (by all with `all`), and by removed ones, whose fields are deleted.
+local function pending(key, fields, all)
   local sum, lost = 0, 0
-  for i = 1, #held, 2 do
-    local field = held[i]
+  for i = 1, #fields, 2 do
+    local field = fields[i]
     if string.sub(field, 1, 2) == 'p:' then
-      local name, amount = string.sub(field, 3), tonumber(held[i + 1])
+      local name, amount = string.sub(field, 3), tonumber(fields[i + 1])
       if name ~= instance and not redis.call('ZSCORE', KEYS[1], name) then
         redis.call('HDEL', key, field)
         lost = lost + amount
@@ -60,162 +55,154 @@ local function pending(key, held, all)
   return sum, lost
 end
 
--- What counts, milliseconds until it no longer does, what of it will come free as requests end, and a function that
--- tells in how many milliseconds there will be room for an amount.
-local function minute(key, held, maximum)
-  local count, newest, slots, waiting = 0, nil, {}, false
-  for i = 1, #held, 2 do
-    local number, value = tonumber(held[i]), tonumber(held[i + 1])
+-- Each of the three sets, on its limit: what counts, milliseconds until it no longer does, what of it will be released
+-- as requests end, and a function that returns in how many milliseconds there will be capacity for an amount.
+local function read_minute(limit, fields)
+  local count, newest, slots, reserved = 0, nil, {}, false
+  for i = 1, #fields, 2 do
+    local number, value = tonumber(fields[i]), tonumber(fields[i + 1])
     if not number then
-      waiting = true
+      reserved = true
     elseif number < slot - SLOTS then
-      redis.call('HDEL', key, held[i])
+      redis.call('HDEL', limit.key, fields[i])
     elseif value > 0 then
       count = count + value
       newest = math.max(newest or number, number)
       slots[#slots + 1] = {number, value}
     end
   end
-  local coming = waiting and math.min(pending(key, held), count) or 0
-  local function wait(amount)
-    if count - coming + amount <= maximum then return -1 end
+  limit.count, limit.reset = count, newest and leaves(newest) - at or 0
+  limit.releasable = reserved and math.min(pending(limit.key, fields), count) or 0
+  function limit.wait(amount)
+    if count - limit.releasable + amount <= limit.maximum then return -1 end
     table.sort(slots, function(a, b) return a[1] < b[1] end)
     local left, found = count, 0
     for _, one in ipairs(slots) do
       left = left - one[2]
       found = leaves(one[1]) - at
-      if left + amount <= maximum then break end
+      if left + amount <= limit.maximum then break end
     end
     return found
   end
-  return count, newest and leaves(newest) - at or 0, coming, wait
 end
 
-local function calendar(key, held, maximum, window)
-  local period = period_of(window, at)
-  local fields = {}
-  for i = 1, #held, 2 do fields[held[i]] = held[i + 1] end
-  if fields['period'] and tonumber(fields['period']) ~= period then
-    redis.call('DEL', key)
-    held, fields = {}, {}
+local function read_calendar(limit, fields)
+  local period = period_of(limit.window, at)
+  local by_name = {}
+  for i = 1, #fields, 2 do by_name[fields[i]] = fields[i + 1] end
+  if by_name['period'] and tonumber(by_name['period']) ~= period then
+    redis.call('DEL', limit.key)
+    fields, by_name = {}, {}
   end
-  local used = tonumber(fields['used'] or '0')
-  local waiting, lost = pending(key, held, true)
+  local used = tonumber(by_name['used'] or '0')
+  local reserved, lost = pending(limit.key, fields, true)
   if lost > 0 then
     used = used + lost
-    add(key, 'used', lost)
+    add(limit.key, 'used', lost)
   end
-  local reset = period_ends(window, period) - at
-  local function wait(amount) return used + amount <= maximum and -1 or reset end
-  return used + waiting, reset, waiting, wait
+  limit.count, limit.reset, limit.releasable = used + reserved, period_ends(limit.window, period) - at, reserved
+  function limit.wait(amount) return used + amount <= limit.maximum and -1 or limit.reset end
 end
 
-local function under_way(key, held)
-  return (pending(key, held, false)), 0, 0, function() return -1 end
+local function read_now(limit, fields)
+  limit.count, limit.reset, limit.releasable = pending(limit.key, fields, false), 0, 0
+  function limit.wait() return -1 end
 end
 
--- What is held, taken out of the counters and put back.
-local function place_of(i) return tonumber(places[i - 2]) + 1 end
+local READ = {minute = read_minute, now = read_now, day = read_calendar, month = read_calendar}
+
+-- Takes what is held out of the counters (`by` is take), or puts it back (add).
 local function change(held, by)
-  for i = 3, #KEYS do
-    local key, window, amount = KEYS[i], windows[i - 2], held[place_of(i)]
-    local field = 'p:' .. instance
+  for _, limit in ipairs(limits) do
+    local key, window, amount = limit.key, limit.window, held[limit.column]
+    local field, live = mine, window == 'now'
     if window == 'minute' then
-      if amount > 0 then by(key, field, amount) end
+      if amount > 0 then by(key, mine, amount) end
       field = slot_of(held.at)
-    end
-    local live = window == 'now' or window == 'minute' and field >= slot - SLOTS
-    if window == 'day' or window == 'month' then
+      live = field >= slot - SLOTS
+    elseif window == 'day' or window == 'month' then
       live = tonumber(redis.call('HGET', key, 'period') or '-1') == period_of(window, held.at)
     end
     if live and amount > 0 then by(key, field, amount) end
   end
 end
+
+-- An extension takes out what the request holds, and reserves anew; the request itself and its slots stay counted.
 local before
 if mode == 'extend' then
-  before = read_held(seen)
-  before.requests, before.answers = before[1], before[4]
-  before[1], before[4], amounts[1], amounts[4] = 0, 0, 0, 0
+  before = read_held(stored)
+  before.requests, before.answers = before[REQUESTS], before[ANSWERS]
+  before[REQUESTS], before[ANSWERS], wanted[REQUESTS], wanted[ANSWERS] = 0, 0, 0, 0
   change(before, take)
 end
 
-local reply = {1, -1, -1, 0, 0, 0, 0}
-local granted = {amounts[1], amounts[2], amounts[3], amounts[4]}
-local refused, longest = -1, -2
-for i = 3, #KEYS do
-  local window, place, maximum = windows[i - 2], place_of(i), tonumber(maxima[i - 2])
-  local held, most = redis.call('HGETALL', KEYS[i]), amounts[place]
-  local count, reset, coming, wait
-  if window == 'minute' then
-    count, reset, coming, wait = minute(KEYS[i], held, maximum)
-  elseif window == 'now' then
-    count, reset, coming, wait = under_way(KEYS[i], held)
-  else
-    count, reset, coming, wait = calendar(KEYS[i], held, maximum, window)
-  end
+-- What can be granted of each column, and the refusing limit with the longest wait.
+local granted = {wanted[1], wanted[2], wanted[3], wanted[4]}
+local refusing, longest = -1, -2
+for i, limit in ipairs(limits) do
+  READ[limit.window](limit, redis.call('HGETALL', limit.key))
+  local column = limit.column
+  local most, normal = wanted[column], usual[column]
   if most > 0 then
-    local free = maximum - count
-    local most_here, need = math.min(most, free), math.min(least[place], most)
-    if share > 1 then most_here = math.min(most_here, math.max(usual[place], math.floor(free / share))) end
-    if free < usual[place] and usual[place] <= free + coming and window ~= 'now' then
-      need = math.min(usual[place], most)
+    local free = limit.maximum - limit.count
+    local grant, need = math.min(most, free), math.min(least[column], most)
+    if divisor > 1 then grant = math.min(grant, math.max(normal, math.floor(free / divisor))) end
+    if free < normal and normal <= free + limit.releasable and limit.window ~= 'now' then
+      need = math.min(normal, most)
     end
-    if most_here < need then
-      local seconds = wait(need)
-      if seconds > longest then refused, longest = i - 3, seconds end
+    if grant < need then
+      local milliseconds = limit.wait(need)
+      if milliseconds > longest then refusing, longest = i - 1, milliseconds end
     end
-    granted[place] = math.min(granted[place], most_here)
+    granted[column] = math.min(granted[column], grant)
   end
-  reply[#reply + 1] = count
-  reply[#reply + 1] = reset
 end
 
-local function told()
-  for i, figure in ipairs(reply) do reply[i] = string.format('%.0f', figure) end
-  return table.concat(reply, ' ')
+local function reply(admitted, held)
+  local figures = {admitted, admitted == 1 and -1 or refusing, admitted == 1 and -1 or longest}
+  for column = 1, 4 do figures[#figures + 1] = held[column] end
+  for _, limit in ipairs(limits) do
+    figures[#figures + 1] = limit.count
+    figures[#figures + 1] = limit.reset
+  end
+  for i, figure in ipairs(figures) do figures[i] = text_of(figure) end
+  return table.concat(figures, ' ')
 end
 
-if seen and mode ~= 'extend' then
-  local held = read_held(seen)
-  for j = 1, 4 do reply[3 + j] = held[j] end
-  return told()
-end
-if refused >= 0 then
+if stored and mode ~= 'extend' then return reply(1, read_held(stored)) end
+if refusing >= 0 then
   if before then change(before, add) end
-  reply[1], reply[2], reply[3] = 0, refused, longest
-  return told()
+  return reply(0, {0, 0, 0, 0})
 end
 
-for i = 3, #KEYS do
-  local key, window, amount = KEYS[i], windows[i - 2], granted[place_of(i)]
+for _, limit in ipairs(limits) do
+  local key, window, column = limit.key, limit.window, limit.column
+  local amount = granted[column]
   if amount > 0 then
-    reply[2 * i + 2] = reply[2 * i + 2] + amount
+    limit.count = limit.count + amount
     if window == 'minute' then
       add(key, slot, amount)
-      if place_of(i) > 1 then add(key, 'p:' .. instance, amount) end
+      if column ~= REQUESTS then add(key, mine, amount) end
       redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), (SLOTS + 2) * SLOT))
       -- A debt, or a clock that was set back, may have left slots ahead of this one.
-      reply[2 * i + 3] = math.max(reply[2 * i + 3], leaves(slot) - at)
+      limit.reset = math.max(limit.reset, leaves(slot) - at)
     else
-      add(key, 'p:' .. instance, amount)
+      add(key, mine, amount)
       local ttl = DAY
       if window ~= 'now' then
         local period = period_of(window, at)
         redis.call('HSET', key, 'period', period)
         ttl = ttl + period_ends(window, period) - at
-        redis.call('ZADD', KEYS[1] .. ':changed', string.format('%.0f', at), key)
+        redis.call('ZADD', KEYS[1] .. ':changed', text_of(at), key)
       end
-      redis.call('PEXPIRE', key, string.format('%.0f', ttl))
+      redis.call('PEXPIRE', key, text_of(ttl))
     end
   end
 end
-if before then granted[1], granted[4] = before.requests, before.answers end
-for j = 1, 4 do reply[3 + j] = granted[j] end
+if before then granted[REQUESTS], granted[ANSWERS] = before.requests, before.answers end
 if mode ~= '' then
-  local held = {at, granted[1], granted[2], granted[3], granted[4]}
-  for i, figure in ipairs(held) do held[i] = string.format('%.0f', figure) end
-  redis.call('HSET', KEYS[2], id, table.concat(held, ' '))
+  redis.call('HSET', KEYS[2], id, write_held(at, granted))
   redis.call('PEXPIRE', KEYS[2], KEEP)
-  redis.call('ZADD', KEYS[1], string.format('%.0f', at), instance)
+  redis.call('ZADD', KEYS[1], text_of(at), instance)
 end
-return told()
+return reply(1, granted)

@@ -1,13 +1,14 @@
--- Puts what a request has used in the place of what it holds. Does nothing the second time.
+-- Replaces what a request holds by what it used. Does nothing the second time.
 --
 -- KEYS  1 the instance's reservations; 2 … the counters.
 -- ARGV  1 request id; 2 instance; 3 time or ''; 4 '1' if the reservation may yet arrive, and is then to be ignored;
---       5 minutes over which a debt is spread; then, for each counter one after the other, 6 windows, 7 places of their
---       quantity in 9, 8 maxima; 9 used: requests, tokens, nano-dollars, answers.
-local id, instance, at, minutes = ARGV[1], ARGV[2], clock(ARGV[3]), tonumber(ARGV[5])
-local seen = redis.call('HGET', KEYS[1], id)
-if seen == 'void' then return 0 end
-if not seen then
+--       5 minutes over which a debt is spread; then, for each limit in order, 6 windows, 7 columns of their quantity,
+--       8 maxima; 9 the amounts used.
+local id, mine, at, minutes = ARGV[1], 'p:' .. ARGV[2], clock(ARGV[3]), tonumber(ARGV[5])
+local used = amounts_of(ARGV[9])
+local stored = redis.call('HGET', KEYS[1], id)
+if stored == 'void' then return 0 end
+if not stored then
   if ARGV[4] == '1' then
     redis.call('HSET', KEYS[1], id, 'void')
     redis.call('PEXPIRE', KEYS[1], KEEP)
@@ -15,10 +16,9 @@ if not seen then
   return 0
 end
 redis.call('HDEL', KEYS[1], id)
-local held = read_held(seen)
-local since = held.at
+local held = read_held(stored)
 
--- Adds what was used beyond the reservation: what goes over the maximum is left to the minutes that follow.
+-- Adds what was used beyond the reservation: what exceeds the maximum is a debt of the minutes that follow.
 local function charge(key, slot, amount, maximum)
   local count, slots = 0, redis.call('HGETALL', key)
   for i = 1, #slots, 2 do
@@ -39,33 +39,33 @@ local function charge(key, slot, amount, maximum)
     end
     last = following
   end
-  redis.call('PEXPIRE', key, string.format('%.0f', math.max(redis.call('PTTL', key), leaves(last) + SLOT - at)))
+  redis.call('PEXPIRE', key, text_of(math.max(redis.call('PTTL', key), leaves(last) + SLOT - at)))
 end
 
--- A count of requests is final.
-local windows, places, maxima, taken = words(ARGV[6]), words(ARGV[7]), words(ARGV[8]), words(ARGV[9])
-for i = 2, #KEYS do
-  local key, window, place = KEYS[i], windows[i - 1], tonumber(places[i - 1]) + 1
-  local reserved, used = held[place], tonumber(taken[place])
+for _, limit in ipairs(limits_of(2, ARGV[6], ARGV[7], ARGV[8])) do
+  local key, window, column = limit.key, limit.window, limit.column
+  local reserved, amount = held[column], used[column]
   if window == 'now' then
-    take(key, 'p:' .. instance, reserved)
-  elseif window == 'minute' and place > 1 then
-    take(key, 'p:' .. instance, reserved)
-    local slot = slot_of(since)
-    local live = slot >= slot_of(at) - SLOTS
-    if used > reserved then
-      charge(key, live and slot or slot_of(at), used - reserved, tonumber(maxima[i - 1]))
-    elseif live then
-      take(key, slot, reserved - used)
+    take(key, mine, reserved)
+  elseif window == 'minute' then
+    if column ~= REQUESTS then -- a count of requests is final
+      take(key, mine, reserved)
+      local slot = slot_of(held.at)
+      local live = slot >= slot_of(at) - SLOTS
+      if amount > reserved then
+        charge(key, live and slot or slot_of(at), amount - reserved, limit.maximum)
+      elseif live then
+        take(key, slot, reserved - amount)
+      end
     end
-  elseif window ~= 'minute' then
-    local period = period_of(window, since)
+  else
+    local period = period_of(window, held.at)
     if period == period_of(window, at) then
-      take(key, 'p:' .. instance, reserved)
-      if used > 0 then
-        add(key, 'used', used)
+      take(key, mine, reserved)
+      if amount > 0 then
+        add(key, 'used', amount)
         redis.call('HSET', key, 'period', period)
-        redis.call('PEXPIRE', key, string.format('%.0f', DAY + period_ends(window, period) - at))
+        redis.call('PEXPIRE', key, text_of(DAY + period_ends(window, period) - at))
       end
     end
   end

@@ -19,8 +19,8 @@ from gateway.metering.price import NANO, cost
 from gateway.policy.schema import Budget
 from gateway.policy.schema import Quotas as Allowed
 from gateway.quota.allowance import Reservation
-from gateway.quota.ask import COMPLETION, FEWEST, LARGEST, OVERSHOOT
-from gateway.quota.bounds import most_tokens
+from gateway.quota.prompt_bound import most_tokens
+from gateway.quota.quota_request import COMPLETION, FEWEST, LARGEST, OVERSHOOT
 from gateway.quota.quotas import Quotas
 from gateway.types import Call, Candidate, Principal, Timeouts, TokenEstimate, UpstreamUsage, Usage
 from tests.conftest import RedisServer
@@ -289,12 +289,12 @@ class Customer:
     key: str = field(default_factory=lambda: secrets.token_hex(8))
     nanodollars: int = 0
     used: int = 0
-    under_way: dict[int, tuple[Call, Reservation]] = field(default_factory=dict)
+    in_flight: dict[int, tuple[Call, Reservation]] = field(default_factory=dict)
     trying: dict[int, tuple[Call, int]] = field(default_factory=dict)
     number: int = 0
 
     async def ask(self, who: int, words: int, cap: int | None, n: int) -> None:
-        if who in self.under_way:
+        if who in self.in_flight:
             return
         self.number += 1
         made = call(
@@ -311,12 +311,12 @@ class Customer:
         except GatewayError:
             return
         assert reservation is not None
-        self.under_way[who] = made, reservation
+        self.in_flight[who] = made, reservation
 
     async def attempt(self, who: int, dear: bool) -> None:
-        if who not in self.under_way or who in self.trying:
+        if who not in self.in_flight or who in self.trying:
             return
-        made, _ = self.under_way[who]
+        made, _ = self.in_flight[who]
         tried = attempt(made, "dear" if dear else "m")
         assert made.allowance is not None
         try:
@@ -330,7 +330,7 @@ class Customer:
         if who not in self.trying:
             return
         tried, cap = self.trying.pop(who)
-        made, _ = self.under_way[who]
+        made, _ = self.in_flight[who]
         assert tried.target is not None
         assert made.allowance is not None
         if not share:
@@ -350,10 +350,10 @@ class Customer:
         self.used += usage.prompt + usage.completion
 
     def leave(self, who: int) -> None:
-        if who not in self.under_way:
+        if who not in self.in_flight:
             return
         self.answered(who, 1, 1)
-        made, reservation = self.under_way.pop(who)
+        made, reservation = self.in_flight.pop(who)
         self.quotas.settle(
             reservation,
             tokens=sum(one.usage.prompt + one.usage.completion for one in made.upstream_usage),

@@ -1,4 +1,4 @@
-"""Counters in memory and in Redis: the same verdicts for the same story, and never more than the limit."""
+"""Counters in memory and in Redis: the same decisions for the same story, and never more than the limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from gateway.quota.counters import Counters, Elastic, Verdict
+from gateway.quota.counters import Counters, Elastic, QuotaDecision
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.redis import RedisCounters
@@ -70,7 +70,7 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
 
 async def take(
     counters: Counters, id: str, on: Limits, tokens: int = 0, nanodollars: int = 0, answers: int = 1
-) -> Verdict:
+) -> QuotaDecision:
     return await counters.reserve(id, on, Amounts(1, tokens, nanodollars, answers))
 
 
@@ -205,8 +205,8 @@ async def test_settling_twice_or_for_nothing_changes_nothing(make: Make) -> None
 async def test_reserving_twice_counts_once(make: Make) -> None:
     counters, on = make(Clock()), limits(limit("tokens", "minute", 100))
     for _ in range(3):
-        verdict = await take(counters, "a", on, 60)
-        assert (verdict.admitted, verdict.used) == (True, (60,))
+        decision = await take(counters, "a", on, 60)
+        assert (decision.admitted, decision.used) == (True, (60,))
 
 
 @pytest.mark.parametrize(
@@ -256,11 +256,11 @@ async def test_as_much_as_there_is_room_for(make: Make) -> None:
     counters = make(Clock())
     on = limits(limit("tokens", "minute", 100), limit("dollars", "day", 1000), limit("tokens", "day", 70))
     elastic = Elastic(Amounts(1, 10, 100), Amounts(1, 10, 100))
-    verdict = await counters.reserve("a", on, Amounts(1, 60, 5000), elastic)
-    assert (verdict.granted, verdict.used) == (Amounts(1, 60, 1000), (60, 1000, 60))
+    decision = await counters.reserve("a", on, Amounts(1, 60, 5000), elastic)
+    assert (decision.granted, decision.used) == (Amounts(1, 60, 1000), (60, 1000, 60))
     counters.settle("a", on, Amounts(1, 55, 800))
-    verdict = await counters.reserve("b", on, Amounts(1, 60, 5000), elastic)
-    assert verdict.granted == Amounts(1, 15, 200)
+    decision = await counters.reserve("b", on, Amounts(1, 60, 5000), elastic)
+    assert decision.granted == Amounts(1, 15, 200)
     refused = await counters.reserve("c", on, Amounts(1, 60, 5000), elastic)
     assert (refused.admitted, refused.refused, refused.wait, refused.granted) == (False, 0, None, None) or (
         refused.refused in (1, 2)
@@ -284,11 +284,11 @@ async def test_nobody_is_cut_short_for_what_will_come_free(make: Make) -> None:
 
 async def test_who_asks_for_more_than_he_needs_leaves_most_of_the_room(make: Make) -> None:
     counters, on = make(Clock()), limits(limit("dollars", "day", 1000))
-    elastic = Elastic(Amounts(1, 0, 10), Amounts(1, 0, 100), share=4)
+    elastic = Elastic(Amounts(1, 0, 10), Amounts(1, 0, 100), divisor=4)
     got = []
     for i in range(12):
-        verdict = await counters.reserve(str(i), on, Amounts(1, 0, 10_000), elastic)
-        got.append(verdict.granted.nanodollars if verdict.granted else 0)
+        decision = await counters.reserve(str(i), on, Amounts(1, 0, 10_000), elastic)
+        got.append(decision.granted.nanodollars if decision.granted else 0)
     assert got == [250, 187, 140, 105, 100, 100, 100, 0, 0, 0, 0, 0]
 
 
@@ -299,11 +299,11 @@ async def test_an_extension_holds_more_or_leaves_all_as_it_was(make: Make) -> No
         *(limit("requests", "minute", 1), limit("tokens", "minute", 100)),
         *(limit("dollars", "day", 1000), limit("concurrent", "now", 3)),
     )
-    assert (await counters.extend("a", on, Amounts(1, 1, 1))) == Verdict(False)
+    assert (await counters.extend("a", on, Amounts(1, 1, 1))) == QuotaDecision(False)
     await counters.reserve("a", on, Amounts(1, 40, 400, 2))
     for _ in range(2):  # a repetition changes nothing
-        verdict = await counters.extend("a", on, Amounts(1, 70, 600, 2))
-        assert (verdict.granted, verdict.used) == (Amounts(1, 70, 600, 2), (1, 70, 600, 2))
+        decision = await counters.extend("a", on, Amounts(1, 70, 600, 2))
+        assert (decision.granted, decision.used) == (Amounts(1, 70, 600, 2), (1, 70, 600, 2))
     refused = await counters.extend("a", on, Amounts(1, 70, 1001, 2))
     assert (refused.admitted, refused.refused) == (False, 2)
     elastic = Elastic(Amounts(1, 70, 600), Amounts(1, 70, 600))
@@ -312,7 +312,7 @@ async def test_an_extension_holds_more_or_leaves_all_as_it_was(make: Make) -> No
     clock.ms += 30_000
     assert (await counters.extend("a", on, Amounts(1, 80, 700, 2))).used == (1, 80, 700, 2)
     counters.settle("a", on, Amounts(1, 75, 650))
-    assert (await counters.extend("a", on, Amounts(1, 1, 1))) == Verdict(False), "it is over"
+    assert (await counters.extend("a", on, Amounts(1, 1, 1))) == QuotaDecision(False), "it is over"
     probe = limits(*on.each[1:])
     assert (await counters.reserve("b", probe, Amounts(0, 0, 0))).used == (75, 650, 0)
 
@@ -339,8 +339,8 @@ async def test_what_is_used_beyond_the_limit_is_a_debt(make: Make) -> None:
         assert not (await take(counters, "c", on, 90)).admitted
         clock.ms += 5_000
     # Three minutes and a fifth of one have been used.
-    verdict = await take(counters, "c", on, 90)
-    assert not verdict.admitted
+    decision = await take(counters, "c", on, 90)
+    assert not decision.admitted
     clock.ms += 65_000
     assert (await take(counters, "c", on, 80)).used == (100, 400)
 
@@ -430,10 +430,10 @@ def test_redis_and_memory_agree(
                 if what == "extend" and not on.settles:
                     continue  # there is nothing to extend
                 elastic = elastic_of(amounts, rest[4])
-                verdicts = [
+                decisions = [
                     await getattr(counters, what)(name, on, amounts, elastic) for counters in (memory, redis)
                 ]
-                assert verdicts[0] == verdicts[1]
+                assert decisions[0] == decisions[1]
         finally:
             await redis.aclose()
             assert not redis._settlements
@@ -492,8 +492,8 @@ def test_what_is_spent_and_what_is_held_never_pass_the_limit(
     for begins, number, amount, used, answers in story:
         name = str(number)
         if begins and name not in held:
-            under_way = sum(several for _, several in held.values())
-            room = spent + _sum(held) + amount <= 200 and under_way + answers <= 5
+            in_flight = sum(several for _, several in held.values())
+            room = spent + _sum(held) + amount <= 200 and in_flight + answers <= 5
             assert counters.reserve_now(name, on, Amounts(1, 0, amount, answers)).admitted == room
             if room:
                 held[name] = amount, answers
@@ -523,10 +523,10 @@ async def _hammer(url: str, prefix: str, calls: int, ready: object, results: obj
     amounts = [Amounts(1, rng.randrange(1, 400), rng.randrange(1, 200)) for _ in range(calls)]
     ready.wait()  # type: ignore[attr-defined]
     name = secrets.token_hex(4)
-    verdicts = await asyncio.gather(*(counters.reserve(f"{name}-{i}", on, a) for i, a in enumerate(amounts)))
-    got = [a for a, verdict in zip(amounts, verdicts, strict=True) if verdict.admitted]
-    for i, (a, verdict) in enumerate(zip(amounts, verdicts, strict=True)):
-        if verdict.admitted:
+    decisions = await asyncio.gather(*(counters.reserve(f"{name}-{i}", on, a) for i, a in enumerate(amounts)))
+    got = [a for a, decision in zip(amounts, decisions, strict=True) if decision.admitted]
+    for i, (a, decision) in enumerate(zip(amounts, decisions, strict=True)):
+        if decision.admitted:
             counters.settle(f"{name}-{i}", on, a)
     await counters.aclose()
     results.put((len(got), sum(a.tokens for a in got), sum(a.nanodollars for a in got)))  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from gateway.policy.schema import Budget, Quotas
 from gateway.quota import limits
-from gateway.quota.limits import LimitBook, limits_of
+from gateway.quota.limits import LimitsCache, limits_of
 from gateway.types import Principal
 from tests.fakes import policy
 
@@ -51,7 +51,7 @@ def test_no_limits() -> None:
 
 
 def test_remembered_by_policy_and_caller() -> None:
-    book, first, second = LimitBook(), policy(), policy(tenants={"acme": {"quotas": EVERYTHING}})
+    book, first, second = LimitsCache(), policy(), policy(tenants={"acme": {"quotas": EVERYTHING}})
     caller = Principal("k", "acme")
     assert not book.limits(first, caller)
     found = book.limits(second, caller)
@@ -65,7 +65,7 @@ def test_remembered_by_policy_and_caller() -> None:
 
 def test_memory_is_bounded(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(limits, "MOST_CALLERS", 10)
-    book, made = LimitBook(), policy()
+    book, made = LimitsCache(), policy()
     for i in range(100):
         book.limits(made, Principal(f"k{i}", "t"))
     assert len(book._pages[0][1]) <= 10

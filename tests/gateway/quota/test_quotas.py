@@ -126,7 +126,7 @@ async def test_no_wait_for_a_minutes_window_is_as_long_as_a_minute(quotas: Quota
 async def test_the_budget_is_spent_until_the_day_ends(quotas: Quotas) -> None:
     budget = {"usd_per_day": 0.001}
     first = await reserve(quotas, call("a", budget=budget, params={"max_tokens": 900}))
-    with pytest.raises(RateLimited, match="under way") as held:
+    with pytest.raises(RateLimited, match="in flight") as held:
         await quotas.reserve(call("b", budget=budget, params={"max_tokens": 900}))
     assert not isinstance(held.value, BudgetSpent)
     assert held.value.retry_after is not None
@@ -196,7 +196,7 @@ async def test_what_costs_nothing_passes_a_spent_budget(quotas: Quotas) -> None:
 
 @pytest.mark.parametrize("named", ["m", "fallback", "step", "larger"])
 async def test_what_has_no_price_is_refused_under_a_budget(quotas: Quotas, named: str) -> None:
-    """Wherever in its reach that is: a budget cannot hold what nobody can count."""
+    """Wherever within its bounds that is: a budget cannot hold what nobody can count."""
     priced, unpriced = {"backend": "up", "model": "upstream-model"}, {"backend": "up", "model": "new"}
     models: dict[str, Any] = {
         "m": {"targets": [priced, unpriced]},
@@ -258,7 +258,7 @@ async def test_places_are_answers(quotas: Quotas) -> None:
         ({"prompt": "a", "params": {"best_of": 5}}, "prompt"),
     ],
 )
-async def test_more_answers_than_may_ever_be_under_way(
+async def test_more_answers_than_may_ever_be_in_flight(
     quotas: Quotas, asked: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(TooManyAnswers, match=r"5 answers at once .* 4 answers at once\. Ask for") as refused:

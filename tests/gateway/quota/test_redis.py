@@ -12,7 +12,7 @@ import pytest
 
 from gateway.errors import Overloaded
 from gateway.quota import redis as module
-from gateway.quota.guarded import UNMETERED, GuardedCounters
+from gateway.quota.failover import UNMETERED, FailoverCounters
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.redis import TIMEOUT, RedisCounters
 from gateway.stores.store import StoreDown
@@ -63,68 +63,68 @@ async def store(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Asyn
 
 
 @pytest.fixture
-def guarded(store: RedisCounters) -> GuardedCounters:
-    return GuardedCounters(store)
+def failover(store: RedisCounters) -> FailoverCounters:
+    return FailoverCounters(store)
 
 
-async def test_open_lets_everything_in(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+async def test_open_lets_everything_in(own_redis: RedisServer, failover: FailoverCounters) -> None:
     on = limits(1, "open")
-    assert (await guarded.reserve("a", on, ONE)).used == (1, 1)
+    assert (await failover.reserve("a", on, ONE)).used == (1, 1)
     own_redis.kill()
     async with within(TIMEOUT + 0.1):
         for i in range(20):
-            assert await guarded.reserve(str(i), on, ONE) is UNMETERED
+            assert await failover.reserve(str(i), on, ONE) is UNMETERED
 
 
 async def test_closed_refuses_with_the_time_to_try_again(
-    own_redis: RedisServer, guarded: GuardedCounters
+    own_redis: RedisServer, failover: FailoverCounters
 ) -> None:
     own_redis.kill()
     with pytest.raises(Overloaded) as refused:
-        await guarded.reserve("a", limits(1, "closed"), ONE)
+        await failover.reserve("a", limits(1, "closed"), ONE)
     assert (refused.value.status, refused.value.code) == (503, "store_unavailable")
     assert refused.value.retry_after is not None
     assert 0 < refused.value.retry_after < 5
 
 
-async def test_local_enforces_the_same_limits(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+async def test_local_enforces_the_same_limits(own_redis: RedisServer, failover: FailoverCounters) -> None:
     own_redis.kill()
     on = limits(2, "local")
-    verdicts = await asyncio.gather(*(guarded.reserve(str(i), on, ONE) for i in range(9)))
-    assert [verdict.admitted for verdict in verdicts] == [True] * 2 + [False] * 7
-    guarded.settle("0", on, ONE)
-    assert (await guarded.reserve("x", limits(3, "local"), ONE)).used == (3, 2)
+    decisions = await asyncio.gather(*(failover.reserve(str(i), on, ONE) for i in range(9)))
+    assert [decision.admitted for decision in decisions] == [True] * 2 + [False] * 7
+    failover.settle("0", on, ONE)
+    assert (await failover.reserve("x", limits(3, "local"), ONE)).used == (3, 2)
 
 
 async def test_back_again_with_what_it_held(
-    own_redis: RedisServer, guarded: GuardedCounters, patience: Give
+    own_redis: RedisServer, failover: FailoverCounters, patience: Give
 ) -> None:
     on = limits(50)
     assert own_redis.process is not None
-    assert (await guarded.reserve("before", on, ONE)).used == (1, 1)
+    assert (await failover.reserve("before", on, ONE)).used == (1, 1)
     patience(TIMEOUT)
     own_redis.process.send_signal(signal.SIGSTOP)
     try:
         async with within(TIMEOUT + 0.15):
-            verdicts = await asyncio.gather(*(guarded.reserve(f"hung-{i}", on, ONE) for i in range(5)))
-        assert {verdict.admitted for verdict in verdicts} == {True}
+            decisions = await asyncio.gather(*(failover.reserve(f"hung-{i}", on, ONE) for i in range(5)))
+        assert {decision.admitted for decision in decisions} == {True}
         async with within(0.05):
-            assert (await guarded.reserve("later", on, ONE)).used == (7, 7), "only the first pay"
-        guarded.settle("before", on, ONE)
+            assert (await failover.reserve("later", on, ONE)).used == (7, 7), "only the first pay"
+        failover.settle("before", on, ONE)
     finally:
         patience(60.0)
         own_redis.process.send_signal(signal.SIGCONT)
 
     async def back() -> bool:
-        return not guarded._store.down
+        return not failover._store.down
 
     await eventually(back)
     # The reservations that hung came through in the end, and were given back; 'before' was settled.
-    verdict = await guarded.reserve("after", on, ONE)
-    assert verdict.used[1] == 7, "what was let in meanwhile is under way"
+    decision = await failover.reserve("after", on, ONE)
+    assert decision.used[1] == 7, "what was let in meanwhile is under way"
     for i in range(5):
-        guarded.settle(f"hung-{i}", on, ONE)
-    assert (await guarded.reserve("last", on, ONE)).used[1] == 3
+        failover.settle(f"hung-{i}", on, ONE)
+    assert (await failover.reserve("last", on, ONE)).used[1] == 3
 
 
 async def test_a_server_that_was_long_away_is_found_soon(
@@ -155,7 +155,7 @@ async def test_a_server_that_hangs_is_said_to_be_slow(
 
 @pytest.mark.parametrize("on_failure", ["open", "closed", "local"])
 async def test_under_load_nobody_waits_for_a_dead_server(
-    own_redis: RedisServer, guarded: GuardedCounters, on_failure: str
+    own_redis: RedisServer, failover: FailoverCounters, on_failure: str
 ) -> None:
     on = limits(10**6, on_failure)
     closed, stop = 0, False
@@ -167,8 +167,8 @@ async def test_under_load_nobody_waits_for_a_dead_server(
             turn += 1
             try:
                 async with within(TIMEOUT + 0.15):
-                    await guarded.reserve(f"{name}-{turn}", on, ONE)
-                guarded.settle(f"{name}-{turn}", on, ONE)
+                    await failover.reserve(f"{name}-{turn}", on, ONE)
+                failover.settle(f"{name}-{turn}", on, ONE)
             except Overloaded:
                 closed += 1
             await asyncio.sleep(0.001)
@@ -177,21 +177,21 @@ async def test_under_load_nobody_waits_for_a_dead_server(
     await asyncio.sleep(0.05)
     own_redis.kill()
     await asyncio.sleep(0.1)
-    assert guarded._store.down
+    assert failover._store.down
     await asyncio.to_thread(own_redis.start)
 
     async def back() -> bool:
-        return not guarded._store.down
+        return not failover._store.down
 
     await eventually(back)
     await asyncio.sleep(0.05)
     stop = True
     await asyncio.gather(*tasks)
     assert bool(closed) == (on_failure == "closed")
-    assert not guarded._held
-    verdict = await guarded.reserve("after", on, ONE)
-    assert verdict.used[0] > 4, "counted in Redis again"
-    assert verdict.used[1] == 1, "and all is settled"
+    assert not failover._held
+    decision = await failover.reserve("after", on, ONE)
+    assert decision.used[0] > 4, "counted in Redis again"
+    assert decision.used[1] == 1, "and all is settled"
 
 
 async def test_a_reservation_that_arrives_after_it_was_given_up_is_void(store: RedisCounters) -> None:
@@ -207,37 +207,41 @@ async def test_a_reservation_that_arrives_after_it_was_given_up_is_void(store: R
     assert (await store.reserve("next", on, ONE)).used == (1, 1)
 
 
-async def test_restarted_with_nothing(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+async def test_restarted_with_nothing(own_redis: RedisServer, failover: FailoverCounters) -> None:
     on = limits(50)
-    await guarded.reserve("a", on, ONE)
+    await failover.reserve("a", on, ONE)
     own_redis.kill()
-    await guarded.reserve("b", on, ONE)
+    await failover.reserve("b", on, ONE)
     own_redis.start()
 
     async def back() -> bool:
-        return (await guarded.reserve(secrets.token_hex(4), on, ONE)).used[0] > 0 and not guarded._store.down
+        return (await failover.reserve(secrets.token_hex(4), on, ONE)).used[
+            0
+        ] > 0 and not failover._store.down
 
     await eventually(back)
-    guarded.settle("a", on, ONE)
-    assert (await guarded.reserve("c", on, ONE)).admitted
+    failover.settle("a", on, ONE)
+    assert (await failover.reserve("c", on, ONE)).admitted
 
 
-async def test_a_quick_restart_is_no_new_beginning(own_redis: RedisServer, guarded: GuardedCounters) -> None:
+async def test_a_quick_restart_is_no_new_beginning(
+    own_redis: RedisServer, failover: FailoverCounters
+) -> None:
     async def registered() -> bool:
-        return guarded._store._registered
+        return failover._store._registered
 
-    assert (await guarded.reserve("a", limits(), ONE)).admitted
+    assert (await failover.reserve("a", limits(), ONE)).admitted
     await eventually(registered)
     own_redis.kill()
     own_redis.start()
     async with within(0.3):
-        assert (await guarded.reserve("b", limits(), ONE)).used == (2, 2)
+        assert (await failover.reserve("b", limits(), ONE)).used == (2, 2)
 
     async def back() -> bool:
-        return not guarded._store.down
+        return not failover._store.down
 
     await eventually(back)
-    assert not (await guarded.reserve("c", limits(), ONE)).admitted
+    assert not (await failover.reserve("c", limits(), ONE)).admitted
 
 
 async def test_a_server_that_only_reads_is_down(

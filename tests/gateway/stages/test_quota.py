@@ -56,11 +56,11 @@ class Fixture:
 
     async def counts(self) -> dict[str, int]:
         """What a request that takes nothing finds."""
-        limits = self.quotas._book.limits(policy(), Principal("k", "acme", **LIMITS))
-        verdict = await self.quotas._counters.reserve("probe", limits, Amounts(0, 0, 0))
+        limits = self.quotas._limits.limits(policy(), Principal("k", "acme", **LIMITS))
+        decision = await self.quotas._counters.reserve("probe", limits, Amounts(0, 0, 0))
         return {
             f"{limit.quantity}/{limit.window}": used
-            for limit, used in zip(limits.each, verdict.used, strict=True)
+            for limit, used in zip(limits.each, decision.used, strict=True)
         }
 
     async def check(

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.metering.price import Rates
 from gateway.policy.schema import Target
-from gateway.quota.reach import Reach, ReachBook
+from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
 from gateway.types import Principal
 from tests.fakes import a_call, policy
 
@@ -35,14 +35,14 @@ def model(*names: str, **more: Any) -> dict[str, Any]:
 def test_the_dearest_place_that_may_be_asked_first(models: dict[str, Any], dearest: int) -> None:
     """What stands in for it is paid for when it does."""
     call = a_call(policy_=policy(models=models, prices=PRICES, default_price={"input": 0.0, "output": 0.0}))
-    rates = ReachBook().first(call).rates
+    rates = TargetBoundsCache().first(call).rates
     assert (rates.prompt, rates.answer) == (dearest * 10**6, dearest * 10**6)
 
 
 def test_a_tier_that_may_be_downgraded() -> None:
     tiers = {"free": {"on_saturation": {"action": "downgrade", "to": "d"}}}
     made = policy(models={"m": model("p1"), "d": model("p2")}, prices=PRICES, tiers=tiers)
-    book = ReachBook()
+    book = TargetBoundsCache()
     assert (
         book.first(a_call(policy_=made, principal=Principal("k", "t", tier="free"))).rates.prompt == 2 * 10**6
     )
@@ -60,17 +60,17 @@ def test_how_long_answers_get() -> None:
         },
         prices=PRICES,
     )
-    book = ReachBook()
+    book = TargetBoundsCache()
 
     def first(name: str) -> tuple[int | None, int | None]:
         found = book.first(a_call(policy_=made, model=name))
-        return found.most, found.longest
+        return found.max_output, found.max_answer
 
     assert first("m") == (500, 400)
     assert first("c") == (500, 400)
     assert first("d") == (None, None)
     place = book.target(made, "n", Target(backend="up", model="p1"))
-    assert place == Reach(Rates(10**6, 10**6, 2 * 10**6), "openai", 300, 300, None)
+    assert place == TargetBounds(Rates(10**6, 10**6, 2 * 10**6), "openai", 300, 300, None)
 
 
 def test_what_a_backend_sends_unasked() -> None:
@@ -79,14 +79,14 @@ def test_what_a_backend_sends_unasked() -> None:
         models={"m": {"targets": [{"backend": "claude", "model": "c"}]}},
         default_price={"input": 0.0, "output": 0.0},
     )
-    assert ReachBook().first(a_call(policy_=made)).unasked == 77
+    assert TargetBoundsCache().first(a_call(policy_=made)).default_cap == 77
 
 
 def test_one_book_reads_each_policy_anew() -> None:
     """A reloaded policy has other prices, and calls of both are under way."""
     unpriced = policy(models={"m": model("other")})
     cheap, dear = (policy(models={"m": model(name)}, prices=PRICES) for name in ("p1", "p8"))
-    book = ReachBook()
+    book = TargetBoundsCache()
     for _ in range(2):
         for made, price in ((cheap, 1), (dear, 8)):
             call = a_call(policy_=made)

@@ -1,8 +1,8 @@
-"""The most tokens that a prompt can come to, whatever its model's tokenizer: what a promise of dollars is built on.
+"""The most tokens that a prompt can have, whatever its model's tokenizer: dollar budgets are enforced with it.
 
-A byte-level BPE tokenizer, or SentencePiece with byte fallback, makes no more tokens of a text than it has bytes in
-UTF-8, as each token stands for one byte at least. What chat templates, tools and media add is bounded by the figures
-below. Where a provider counts more than that, the difference is billed all the same, and owed.
+A byte-level BPE tokenizer, or SentencePiece with byte fallback, makes at most as many tokens of a text as it has bytes
+in UTF-8, as each token stands for at least one byte. What chat templates, tools and media add is bounded by the figures
+below. Where a provider counts more, the difference is still charged, and becomes a debt.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import orjson
 from gateway.types import ChatRequest, Json
 
 TEMPLATE = 32
-"""Tokens that a template may put around a conversation: its beginning, a default system prompt's frame, the cue."""
+"""Tokens that a template may add around a conversation: its start, the frame of a default system prompt, the cue."""
 MESSAGE = 12
-"""The same of one message: role, separators, and the mark of each part."""
+"""The same for one message: role, separators, and the marker of each part."""
 TOOLS = 1024
-"""Instructions that a provider adds where there are tools: Anthropic's come to 313 to 735
+"""Instructions that a provider adds with tools: Anthropic's have 313 to 735
 (https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview#pricing)."""
 IMAGE = 48_200
 """Eight tiles of gpt-4o-mini, 2,833 + 8 × 5,667 (https://platform.openai.com/docs/guides/images-vision)."""
 IMAGES: Mapping[str, int] = {"anthropic": 5_000}
-"""Where a kind of backend has a bound of its own: Claude's largest image comes to 4,784."""
+"""Bounds of single kinds of backend: Claude's largest image has 4,784."""
 AUDIO_CHARACTERS_PER_TOKEN = 32
 """Of base64: ten tokens a second, of which the thinnest MP3 has 1,333 characters."""
 FILE = 200_000
-"""A file that is only named, or packed as a PDF is, whose bytes say nothing of its pages: no more than the contexts of
-most models hold."""
+"""A file given by reference, or a packed one such as a PDF, whose bytes say nothing about its pages: about the largest
+context of most models."""
 
 _MEDIA = frozenset({"image_url", "input_image", "image"})
 _AUDIO = frozenset({"input_audio", "audio"})
 _FILES = frozenset({"file", "input_file", "document"})
-_SAID = frozenset({"role", "content"})
+_TEXT_FIELDS = frozenset({"role", "content"})
 _PAYLOAD = frozenset({"data", "file_data", "image_url", "url"})
 """Fields of a medium that hold the medium itself."""
 _SETTINGS = frozenset(
@@ -59,7 +59,7 @@ _SETTINGS = frozenset(
         *("structured_outputs", "bad_words", "stop_token_ids", "allowed_token_ids"),
     }
 )
-"""Parameters that no model reads. All others may be written into the prompt, as ``suffix`` is, and ``documents``."""
+"""Parameters that no model sees. All others may become part of the prompt, as ``suffix`` and ``documents`` do."""
 _INSTRUCTED = frozenset({"tools", "functions", "response_format"})
 _FIGURES = (int, float)
 
@@ -73,10 +73,12 @@ def most_tokens(request: ChatRequest, kind: str = "") -> int:
     for message in request.messages:
         content = message.get("content")
         tokens += MESSAGE + (_bytes(content) if isinstance(content, str) else _value(content, image))
-        if len(message) > 2 or not message.keys() <= _SAID:
-            tokens += sum(_written(value) for name, value in message.items() if name not in _SAID and value)
+        if len(message) > 2 or not message.keys() <= _TEXT_FIELDS:
+            tokens += sum(
+                _written(value) for name, value in message.items() if name not in _TEXT_FIELDS and value
+            )
     if request.native is not None:
-        # The canonical form may say less than the caller's own words, which are what a server of his dialect gets.
+        # The canonical form may have less than the caller's own body, which is what a server of that dialect gets.
         own = {name: value for name, value in request.native.body.items() if name != "tools"}
         tools = request.native.body.get("tools") or ()
         tokens = max(tokens, TEMPLATE + TOOLS + _value(own, image) + (_written(tools) if tools else 0))
@@ -137,7 +139,7 @@ def _value(value: Json, image: int) -> int:
 
 
 def _beside(part: Mapping[str, Json], image: int) -> int:
-    """What stands beside the medium itself, as a document's title and context do."""
+    """Text beside the medium itself, such as a document's title and context."""
     return sum(
         _beside(value, image) if isinstance(value, Mapping) else _value(value, image)
         for name, value in part.items()
@@ -151,7 +153,7 @@ def _is_plain(source: Json) -> bool:
 
 
 def _data(part: Mapping[str, Json]) -> int | None:
-    """The characters of a part's data or text; None where it only names some."""
+    """The characters of a part's data or text; None where it has only a reference."""
     given = [
         value[name]
         for value in part.values()
@@ -164,7 +166,7 @@ def _data(part: Mapping[str, Json]) -> int | None:
 
 
 def _written(value: Json) -> int:
-    """Of what a template writes out as JSON: perhaps indented, a token for each break, and in escapes of ASCII."""
+    """Of what a template writes as JSON: perhaps indented, with a token for each break, and with ASCII escapes."""
     if isinstance(value, str):
         return _bytes(value) + MESSAGE
     written = orjson.dumps(value, default=dict)

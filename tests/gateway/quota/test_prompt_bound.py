@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.quota.bounds import AUDIO_CHARACTERS_PER_TOKEN, FILE, IMAGE, IMAGES, TOOLS, most_tokens
+from gateway.quota.prompt_bound import AUDIO_CHARACTERS_PER_TOKEN, FILE, IMAGE, IMAGES, TOOLS, most_tokens
 from gateway.types import ChatRequest, Native
 
 

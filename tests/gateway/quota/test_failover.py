@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.quota.guarded import GuardedCounters
+from gateway.quota.failover import FailoverCounters
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.redis import TIMEOUT, RedisCounters
 from gateway.stores.patience import patience
@@ -27,9 +27,9 @@ def cost(amount: int) -> Amounts:
 
 
 @pytest.fixture
-async def gateways(own_redis: RedisServer) -> AsyncIterator[list[GuardedCounters]]:
+async def gateways(own_redis: RedisServer) -> AsyncIterator[list[FailoverCounters]]:
     """Each of which has heard of the others, as one does within a second."""
-    gateways = [GuardedCounters(RedisCounters(own_redis.url)) for _ in range(GATEWAYS)]
+    gateways = [FailoverCounters(RedisCounters(own_redis.url)) for _ in range(GATEWAYS)]
     for number, gateway in enumerate(gateways):
         assert (await gateway.reserve(f"first-{number}", BUDGET, cost(100))).admitted
         gateway.settle(f"first-{number}", BUDGET, cost(100))
@@ -41,25 +41,25 @@ async def gateways(own_redis: RedisServer) -> AsyncIterator[list[GuardedCounters
     await asyncio.gather(*(gateway.aclose() for gateway in gateways))
 
 
-async def until(gateways: list[GuardedCounters], true: object) -> None:
+async def until(gateways: list[FailoverCounters], true: object) -> None:
     assert callable(true)
     async with asyncio.timeout(120):
         while not all(true(gateway) for gateway in gateways):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def back(gateways: list[GuardedCounters]) -> None:
+async def back(gateways: list[FailoverCounters]) -> None:
     await until(gateways, lambda one: not one._store.down)
 
 
-async def knows(gateways: list[GuardedCounters], amount: int) -> None:
+async def knows(gateways: list[FailoverCounters], amount: int) -> None:
     key = BUDGET.keys[0]
     await until(
-        gateways, lambda one: (heard := one._store.known.get(key)) is not None and heard.used == amount
+        gateways, lambda one: (snapshot := one._store.known.get(key)) is not None and snapshot.used == amount
     )
 
 
-async def spend(gateway: GuardedCounters, name: str, amount: int, times: int) -> int:
+async def spend(gateway: FailoverCounters, name: str, amount: int, times: int) -> int:
     """How much of it is let in, settled at once."""
     spent = 0
     for i in range(times):
@@ -93,7 +93,7 @@ async def test_patience_ends_with_who_does_not_answer() -> None:
 
 
 async def test_each_goes_on_with_its_share_of_what_was_left(
-    own_redis: RedisServer, gateways: list[GuardedCounters]
+    own_redis: RedisServer, gateways: list[FailoverCounters]
 ) -> None:
     await knows(gateways, 300)
     own_redis.kill()
@@ -102,10 +102,10 @@ async def test_each_goes_on_with_its_share_of_what_was_left(
 
 
 async def test_a_spent_budget_stays_spent_for_those_who_never_asked(
-    own_redis: RedisServer, gateways: list[GuardedCounters]
+    own_redis: RedisServer, gateways: list[FailoverCounters]
 ) -> None:
     assert await spend(gateways[0], "all", 100, 9) == 600
-    newcomer = GuardedCounters(RedisCounters(own_redis.url))
+    newcomer = FailoverCounters(RedisCounters(own_redis.url))
     newcomer.watch()
     await knows([newcomer, *gateways], 900)
     own_redis.kill()
@@ -115,7 +115,7 @@ async def test_a_spent_budget_stays_spent_for_those_who_never_asked(
 
 
 async def test_what_was_spent_and_held_meanwhile_counts_afterwards(
-    own_redis: RedisServer, gateways: list[GuardedCounters]
+    own_redis: RedisServer, gateways: list[FailoverCounters]
 ) -> None:
     await knows(gateways, 300)
     assert own_redis.process is not None
@@ -134,7 +134,7 @@ async def test_what_was_spent_and_held_meanwhile_counts_afterwards(
 
 
 async def test_a_server_that_lost_everything_is_told_again(
-    own_redis: RedisServer, gateways: list[GuardedCounters]
+    own_redis: RedisServer, gateways: list[FailoverCounters]
 ) -> None:
     """Here, it keeps nothing."""
     await knows(gateways, 300)
@@ -146,15 +146,15 @@ async def test_a_server_that_lost_everything_is_told_again(
     await knows(gateways, 350)
 
 
-async def test_extensions_while_it_is_away(own_redis: RedisServer, gateways: list[GuardedCounters]) -> None:
+async def test_extensions_while_it_is_away(own_redis: RedisServer, gateways: list[FailoverCounters]) -> None:
     await knows(gateways, 300)
     assert own_redis.process is not None
     one = gateways[0]
     assert (await one.reserve("a", BUDGET, cost(50))).admitted
     await until(gateways, lambda each: each._store.known.get(BUDGET.keys[0]).counts == 350)
     own_redis.process.send_signal(signal.SIGSTOP)
-    verdict = await one.extend("a", BUDGET, cost(150))
-    assert verdict.granted == cost(150)
+    decision = await one.extend("a", BUDGET, cost(150))
+    assert decision.granted == cost(150)
     assert not (await one.extend("a", BUDGET, cost(50 + 184))).admitted, "of 550 left a third is its own"
     own_redis.process.send_signal(signal.SIGCONT)
     await back(gateways[:1])
@@ -164,7 +164,7 @@ async def test_extensions_while_it_is_away(own_redis: RedisServer, gateways: lis
     await knows(gateways, 300 + 121)
 
 
-async def test_closed_lets_nothing_in(own_redis: RedisServer, gateways: list[GuardedCounters]) -> None:
+async def test_closed_lets_nothing_in(own_redis: RedisServer, gateways: list[FailoverCounters]) -> None:
     own_redis.kill()
     with pytest.raises(Overloaded):
         await gateways[0].reserve("x", Limits(BUDGET.each, "closed"), cost(1))
@@ -189,7 +189,7 @@ async def test_what_a_dead_gateway_held_of_a_budget_is_spent(own_redis: RedisSer
 
 
 async def test_places_of_several_answers_while_the_store_is_away(
-    own_redis: RedisServer, gateways: list[GuardedCounters]
+    own_redis: RedisServer, gateways: list[FailoverCounters]
 ) -> None:
     """What the store let in keeps all of its places in the share, and has them there again afterwards."""
     one, other, _ = gateways
@@ -197,16 +197,16 @@ async def test_places_of_several_answers_while_the_store_is_away(
     assert (await one.reserve("several", BUDGET, several)).used[1] == 6
     own_redis.kill()
     # Its share of nine places is three, and none of them is free.
-    verdict = await one.reserve("alone", BUDGET, Amounts(1, 0, 0, 1))
-    assert (verdict.admitted, verdict.refused) == (False, 1)
+    decision = await one.reserve("alone", BUDGET, Amounts(1, 0, 0, 1))
+    assert (decision.admitted, decision.refused) == (False, 1)
     # Nor have the others heard of it for certain; theirs are three each at most.
     assert not (await other.reserve("four", BUDGET, Amounts(1, 0, 0, 4))).admitted
     assert (await other.reserve("three", BUDGET, Amounts(1, 0, 0, 3))).admitted
     own_redis.start()
     await back(gateways)
     one.settle("several", BUDGET, several)
-    verdict = await one.reserve("seven", BUDGET, Amounts(1, 0, 0, 7))
-    assert (verdict.admitted, verdict.used[1]) == (False, 3), "the other's three are held in the store now"
+    decision = await one.reserve("seven", BUDGET, Amounts(1, 0, 0, 7))
+    assert (decision.admitted, decision.used[1]) == (False, 3), "the other's three are held in the store now"
     other.settle("three", BUDGET, Amounts(1, 0, 0, 3))
     await until([other], lambda gateway: not gateway._store._settlements)
     assert (await one.reserve("nine", BUDGET, Amounts(1, 0, 0, 9))).admitted

@@ -1,4 +1,4 @@
-"""What a call can meet at the places where it may be sent: prices, and how long answers get."""
+"""What a call can meet at the targets it may be sent to: prices, and lengths of answers."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from gateway.types import Call
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """A bound on one place or several."""
+class TargetBounds:
+    """Bounds on one target, or on several."""
 
     rates: Rates
     kind: str = ""
     """Of the backend, where they are all of one."""
-    most: int | None = None
-    """Tokens that an answer has at most, as the model's policy says; None where it does not."""
-    longest: int | None = None
-    """The same, or what its context holds, whichever is less."""
-    unasked: int | None = None
+    max_output: int | None = None
+    """The longest answer, in tokens, by the model's policy; None where it has no limit."""
+    max_answer: int | None = None
+    """The same, or the model's context, whichever is less."""
+    default_cap: int | None = None
     """The cap that the backend itself sends where the caller declares none."""
 
 
-class ReachBook:
-    """Remembers them for the policy used last; equal ones are one object."""
+class TargetBoundsCache:
+    """Those of the policy used last; equal ones are one object."""
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
-        self._first: dict[tuple[str, str], Reach] = {}
-        self._targets: dict[tuple[str, str, str], Reach] = {}
+        self._first: dict[tuple[str, str], TargetBounds] = {}
+        self._targets: dict[tuple[str, str, str], TargetBounds] = {}
         self._unpriced: dict[tuple[str, str], str | None] = {}
-        self._same: dict[Reach, Reach] = {}
+        self._same: dict[TargetBounds, TargetBounds] = {}
 
-    def first(self, call: Call) -> Reach:
-        """Of all places where ``call`` may be sent first, or as a step of a cascade."""
-        self._turn_to(call.policy)
+    def first(self, call: Call) -> TargetBounds:
+        """Of all targets that ``call`` may be sent to first, or as a step of a cascade."""
+        self._use(call.policy)
         name = (call.model, call.principal.tier)
         found = self._first.get(name)
         if found is None:
@@ -46,33 +46,33 @@ class ReachBook:
             found = self._first[name] = self._same.setdefault(found, found)
         return found
 
-    def target(self, policy: Policy, model: str, target: Target) -> Reach:
-        """Of one place."""
-        self._turn_to(policy)
+    def target(self, policy: Policy, model: str, target: Target) -> TargetBounds:
+        """Of one target."""
+        self._use(policy)
         name = (model, target.backend, target.model)
         found = self._targets.get(name)
         if found is None:
-            found = _place(policy, model, target)
+            found = _of_target(policy, model, target)
             found = self._targets[name] = self._same.setdefault(found, found)
         return found
 
     def unpriced(self, call: Call) -> str | None:
-        """A target in ``call``'s reach that costs nobody knows how much, as ``backend/model``."""
-        self._turn_to(call.policy)
+        """A target that ``call`` may be sent to and that has no price, as ``backend/model``."""
+        self._use(call.policy)
         name = (call.model, call.principal.tier)
         if name not in self._unpriced:
             self._unpriced[name] = _unpriced(call.policy, *name)
         return self._unpriced[name]
 
-    def _turn_to(self, policy: Policy) -> None:
+    def _use(self, policy: Policy) -> None:
         if self._policy is not policy:
             self._policy, self._first, self._targets, self._unpriced, self._same = policy, {}, {}, {}, {}
 
 
-def _place(policy: Policy, name: str, target: Target) -> Reach:
+def _of_target(policy: Policy, name: str, target: Target) -> TargetBounds:
     model, backend = policy.models.get(name), policy.backends.get(target.backend)
     known = [] if model is None else [most for most in (model.max_output, model.context) if most is not None]
-    return Reach(
+    return TargetBounds(
         at_most(price_of(policy, target)),
         "" if backend is None else backend.kind,
         None if model is None else model.max_output,
@@ -99,32 +99,32 @@ def _unpriced(policy: Policy, model: str, tier: str) -> str | None:
     return None
 
 
-def _first(policy: Policy, name: str, tier: str) -> Reach:
+def _first(policy: Policy, name: str, tier: str) -> TargetBounds:
     on_saturation = policy.tier(tier).on_saturation
     downgraded = on_saturation.to if on_saturation is not None else None
-    places = [place for one in (name, downgraded) if one for place in _places(policy, one, frozenset())]
-    kinds = {place.kind for place in places}
-    return Reach(
-        dearest(place.rates for place in places),
+    targets = [target for one in (name, downgraded) if one for target in _of_model(policy, one, frozenset())]
+    kinds = {target.kind for target in targets}
+    return TargetBounds(
+        dearest(target.rates for target in targets),
         kinds.pop() if len(kinds) == 1 else "",
-        _largest(place.most for place in places),
-        _largest(place.longest for place in places),
-        _largest(place.unasked for place in places),
+        _largest(target.max_output for target in targets),
+        _largest(target.max_answer for target in targets),
+        _largest(target.default_cap for target in targets),
     )
 
 
-def _places(policy: Policy, name: str, above: frozenset[str]) -> list[Reach]:
+def _of_model(policy: Policy, name: str, above: frozenset[str]) -> list[TargetBounds]:
     name = policy.resolve(name) or name
     model = policy.models.get(name)
     if model is None or name in above:
         return []
-    found = [_place(policy, name, target) for target in model.targets]
+    found = [_of_target(policy, name, target) for target in model.targets]
     for step in model.cascade:
-        found += _places(policy, step.model, above | {name})
+        found += _of_model(policy, step.model, above | {name})
     return found
 
 
 def _largest(each: Iterable[int | None]) -> int | None:
-    """None where any is not known."""
+    """None where any is unknown."""
     known = [*each]
     return None if None in known else max((one for one in known if one is not None), default=None)

@@ -1,4 +1,4 @@
-"""What becomes of quotas while the store is away: as the policy's ``on_store_failure`` says."""
+"""Quotas while the store is down, as the policy's ``on_store_failure`` says."""
 
 from __future__ import annotations
 
@@ -8,104 +8,103 @@ from typing import Literal
 
 from gateway.errors import Overloaded
 from gateway.quota.clock import SteadyClock
-from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Elastic, Verdict
+from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Elastic, QuotaDecision
 from gateway.quota.limits import Amounts, Limits, Window
+from gateway.quota.local_share import LocalShare
 from gateway.quota.redis import RedisCounters
 from gateway.quota.script import Command
-from gateway.quota.share import Share
 from gateway.stores.redis_link import PROBE_EVERY
 from gateway.stores.store import StoreDown
 
-UNMETERED = Verdict(admitted=True)
+UNMETERED = QuotaDecision(admitted=True)
 NOTHING = Amounts(0, 0, 0)
 MOST_DEBTS = 10_000
-"""Sums of what was used while the store was away, before those of a day are put together."""
+"""Sums of what was used during an outage, before those of a day are merged."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A request under way, and who knows of it."""
+    """A request in flight, and which counters hold its reservation."""
 
     limits: Limits
     amounts: Amounts
     where: Literal["store", "share", "nowhere"]
     name: str
-    """By which the store knows it: what it was first asked about may still be on its way there, to be void."""
+    """Its id in the store: the first reservation may still arrive there, to be void."""
     more: Amounts = NOTHING
-    """Beyond ``amounts``: held by the share of a request that the store let in before it went away."""
+    """Beyond ``amounts``: reserved in the local share, for a request that the store admitted before the outage."""
 
 
-class GuardedCounters:
-    """Counters in Redis, with a way on when it fails.
+class FailoverCounters:
+    """Counters in Redis, with a fallback for outages.
 
-    With ``local`` each process goes on with its share of what was left (``share.Share``). When the store is back,
-    and before anybody asks it again, it hears of all that was let in meanwhile: what is used is charged, what is under
-    way is held.
+    With ``local`` each process enforces its share of what was left (``LocalShare``). When the store is back, and before
+    it is asked again, it is told what was admitted meanwhile: usage is charged, requests in flight are reserved.
     """
 
     def __init__(self, store: RedisCounters, *, clock: Callable[[], float] | None = None) -> None:
         self._store = store
         self._clock = clock or SteadyClock()
         self._held: dict[str, _Held] = {}
-        self._share: Share | None = None
-        """While the store is away, from the first request that meets with it."""
+        self._share: LocalShare | None = None
+        """During an outage, from its first request on."""
         self._debts: dict[tuple[Limits, int], Amounts] = {}
-        """Used while it was away: by the limits and the slot of time; what no minute counts any more, by the day."""
-        self._untold: list[Command] = []
-        """What the store has yet to hear, and may have heard in part."""
-        store.on_return = self._tell_store
+        """Used during the outage, by limits and time slot; what no minute counts any more, by day."""
+        self._unsent: list[Command] = []
+        """Commands that the store has not run, or only in part."""
+        store.on_return = self._catch_up
 
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
+    ) -> QuotaDecision:
         """Raises ``Overloaded`` with ``closed``, and nothing else."""
         try:
-            verdict = await self._store.reserve(request_id, limits, amounts, elastic)
+            decision = await self._store.reserve(request_id, limits, amounts, elastic)
             where: Literal["store", "share", "nowhere"] = "store"
         except StoreDown as error:
             _refuse_closed(limits, error)
-            verdict, where = UNMETERED, "nowhere"
+            decision, where = UNMETERED, "nowhere"
             if limits.on_store_failure == "local":
-                verdict, where = await self._locally().reserve(request_id, limits, amounts, elastic), "share"
-        if verdict.admitted:
+                decision, where = await self._locally().reserve(request_id, limits, amounts, elastic), "share"
+        if decision.admitted:
             if limits.settles:
                 self._held.setdefault(
-                    request_id, _Held(limits, verdict.granted or NOTHING, where, request_id)
+                    request_id, _Held(limits, decision.granted or NOTHING, where, request_id)
                 )
             elif where != "store":
-                self._owe(limits, amounts)
-        return verdict
+                self._charge_later(limits, amounts)
+        return decision
 
     async def extend(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
-    ) -> Verdict:
+    ) -> QuotaDecision:
         held = self._held.get(request_id)
         if held is None:
-            return Verdict(False)
+            return QuotaDecision(False)
         if held.where == "nowhere":
             return UNMETERED
         if held.where == "share" and self._share is not None:
-            verdict = await self._share.extend(request_id, limits, amounts, elastic)
+            decision = await self._share.extend(request_id, limits, amounts, elastic)
         else:
             try:
-                verdict = await self._store.extend(held.name, limits, amounts, elastic)
+                decision = await self._store.extend(held.name, limits, amounts, elastic)
             except StoreDown as error:
                 _refuse_closed(limits, error)
                 if limits.on_store_failure == "open":
                     return UNMETERED
                 return await self._add(request_id, held, amounts, elastic)
-        if verdict.granted is not None:
-            held.amounts = verdict.granted
-        return verdict
+        if decision.granted is not None:
+            held.amounts = decision.granted
+        return decision
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
         held = self._held.pop(request_id, None)
         if held is None or held.where == "store":
             self._store.settle(held.name if held is not None else request_id, limits, used)
         elif limits.settles:
-            self._owe(limits, used)
+            self._charge_later(limits, used)
         if held is not None and self._share is not None:
-            self._share.leave(request_id, limits)
+            self._share.release(request_id, limits)
             known = held.amounts if held.more != NOTHING else NOTHING
             self._share.settle(request_id, limits, _beyond(used, known))
 
@@ -115,42 +114,44 @@ class GuardedCounters:
         return self._store.down
 
     def watch(self) -> None:
-        """Know what others spend, should the store be away before anybody asks here."""
+        """Learn what other processes use, in case the store goes down before the first request here."""
         self._store.watch()
 
     def remember(self, used: Mapping[tuple[str, Window], int]) -> None:
-        """What the ledger says was used at least, in case that the store is away before it says anything itself."""
+        """Usage from the ledger, in case the store is down from the start."""
         self._store.known.remember(used, self._clock())
 
     async def aclose(self) -> None:
         await self._store.aclose()
 
-    def _locally(self) -> Share:
+    def _locally(self) -> LocalShare:
         if self._share is None:
-            self._share = Share(self._store.known, self._clock)
+            self._share = LocalShare(self._store.known, self._clock)
             for request_id, held in self._held.items():
                 if held.where == "store":
                     self._share.occupy(request_id, held.limits, held.amounts.answers)
         return self._share
 
-    async def _add(self, request_id: str, held: _Held, amounts: Amounts, elastic: Elastic | None) -> Verdict:
-        """What the store let in before it went away keeps that, and has what is beyond it from this process's share."""
-
+    async def _add(
+        self, request_id: str, held: _Held, amounts: Amounts, elastic: Elastic | None
+    ) -> QuotaDecision:
+        """For a request that the store admitted before the outage: what it needs beyond that comes from the local
+        share."""
         share, known = self._locally(), held.amounts
         if elastic is not None:
             least, usual = _beyond(elastic.least, known), _beyond(elastic.usual, known)
             elastic = elastic._replace(least=least, usual=usual)
         asked = _beyond(amounts, known)._replace(requests=0, answers=0)
         if held.more == NOTHING:
-            verdict = await share.reserve(request_id, held.limits, asked, elastic)
+            decision = await share.reserve(request_id, held.limits, asked, elastic)
         else:
-            verdict = await share.extend(request_id, held.limits, asked, elastic)
-        if verdict.granted is None:
-            return verdict
-        held.more = verdict.granted
-        return verdict._replace(granted=_sum(known, held.more))
+            decision = await share.extend(request_id, held.limits, asked, elastic)
+        if decision.granted is None:
+            return decision
+        held.more = decision.granted
+        return decision._replace(granted=_sum(known, held.more))
 
-    def _owe(self, limits: Limits, used: Amounts) -> None:
+    def _charge_later(self, limits: Limits, used: Amounts) -> None:
         slot = int(self._clock() * 1000) // SLOT_MS
         known = self._debts.get((limits, slot))
         if known is None and len(self._debts) > MOST_DEBTS:
@@ -158,39 +159,39 @@ class GuardedCounters:
         self._debts[limits, slot] = _sum(known, used)
 
     def _fold(self, slot: int) -> None:
-        """Put together what no minute counts any more."""
+        """Merge what no minute counts any more."""
         debts: dict[tuple[Limits, int], Amounts] = {}
         for (limits, then), used in self._debts.items():
             since = then if then >= slot - SLOTS else then - then % (DAY_MS // SLOT_MS)
             debts[limits, since] = _sum(debts.get((limits, since)), used)
         self._debts = debts
 
-    async def _tell_store(self, lost: bool) -> None:
-        """Before the store is asked again it hears what it missed. Raises ``StoreDown``."""
+    async def _catch_up(self, lost: bool) -> None:
+        """Before the store is asked again, send it what it missed. Raises ``StoreDown``."""
         while True:
             self._gather(lost)
             lost = False
-            told = len(self._untold)
-            if not told:
+            count = len(self._unsent)
+            if not count:
                 # No task runs between this and the first request that asks the store again.
                 self._share = None
                 return
-            await self._store.tell(self._untold)
-            del self._untold[:told]
+            await self._store.replay(self._unsent)
+            del self._unsent[:count]
 
     def _gather(self, lost: bool) -> None:
         now, store = self._clock(), self._store
         for (limits, slot), used in self._debts.items():
-            self._untold.append(store.charge(limits, used, max(0.0, now - slot * SLOT_MS / 1000)))
+            self._unsent.append(store.charge(limits, used, max(0.0, now - slot * SLOT_MS / 1000)))
         self._debts.clear()
         for request_id, held in self._held.items():
             if held.where == "share" or (lost and held.where == "store"):
                 if held.where == "share":
                     held.where, held.name = "store", f"{request_id}+"
-                self._untold.append(store.adopt(held.name, held.limits, held.amounts))
+                self._unsent.append(store.adopt(held.name, held.limits, held.amounts))
             if held.more != NOTHING:
                 held.amounts, held.more = _sum(held.amounts, held.more), NOTHING
-                self._untold.append(store.adopt(held.name, held.limits, held.amounts, extends=True))
+                self._unsent.append(store.adopt(held.name, held.limits, held.amounts, extends=True))
 
 
 def _refuse_closed(limits: Limits, error: StoreDown) -> None:
