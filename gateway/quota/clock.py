@@ -10,8 +10,8 @@ class SteadyClock:
     """Unix time in seconds that never goes back and never stands still.
 
     Where the machine's clock is set back, this one continues by the monotonic clock: otherwise usage of the repeated
-    hour would count an hour longer, and a day that starts twice would refill a budget twice. Where the machine's clock is
-    ahead (set forward, or after a suspend, during which the monotonic clock stops), this one follows it.
+    hour would count an hour longer, and a day that starts twice would refill a budget twice. Where the machine's clock
+    is ahead (set forward, or after a suspend, during which the monotonic clock stops), this one follows it.
     """
 
     def __init__(
