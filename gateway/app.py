@@ -18,7 +18,8 @@ from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.key_store import ISSUED
 from gateway.policy.reload import PolicyWatcher
-from gateway.runtime import Generations
+from gateway.runtime.generations import Generations
+from gateway.runtime.worker_state import WorkerState
 from gateway.settings import Settings
 from gateway.web import routes
 from gateway.web.auth import AuthMiddleware
@@ -38,7 +39,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     scanning = ProcessPool(
         queue_timeout=LINE
     )  # guards wait for each other, and not for bodies that take long to be read
-    generations = Generations(
+    state = WorkerState(
         metrics,
         folder=settings.policies,
         state_dir=settings.state_dir,
@@ -48,12 +49,13 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         sidecar=settings.sidecar,
         scanning=scanning,
     )
+    generations = Generations(state)
 
     @asynccontextmanager
     async def lifespan(router: object) -> AsyncIterator[None]:
         watcher = PolicyWatcher(
             settings.policies,
-            generations.take_up,
+            generations.apply_policy,
             on_error=metrics.policy_errors.inc,
             on_withdrawn=generations.withdraw,
             on_keys=partial(tell, settings.taken_up, settings.worker) if settings.taken_up else None,

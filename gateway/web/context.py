@@ -15,7 +15,7 @@ from gateway.wire.front import ErrorWriter
 from gateway.wire.openai_errors import error_body as openai_error
 
 if TYPE_CHECKING:
-    from gateway.runtime import Runtime
+    from gateway.runtime.runtime import Runtime
 
 _KEY = "tollgate.context"
 

@@ -15,7 +15,7 @@ from gateway.observe.events import tell
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
 from gateway.observe.tracing import level_of, sent_trace_id
-from gateway.runtime import Runtime
+from gateway.runtime.runtime import Runtime
 from gateway.web.canonical import canonical
 from gateway.web.context import RequestContext
 from gateway.web.dialect import is_anthropics

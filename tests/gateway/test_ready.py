@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 async def test_it_stays_ready_when_its_only_provider_is_down(
     tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.runtime.Readiness", partial(Readiness, fresh=0.0, seldom=0.0))
+    monkeypatch.setattr("gateway.runtime.build.Readiness", partial(Readiness, fresh=0.0, seldom=0.0))
     policy = a_policy(upstream.base_url)
     policy["backends"] = {"up": policy["backends"]["up"]}
     policy["models"] = {"up": policy["models"]["up"]}
@@ -73,7 +73,7 @@ async def test_it_is_not_ready_while_no_engine_can_be_reached(
     tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script that answers changes nothing: the model that people ask for cannot be served."""
-    monkeypatch.setattr("gateway.runtime.Readiness", partial(Readiness, fresh=0.0, seldom=0.0))
+    monkeypatch.setattr("gateway.runtime.build.Readiness", partial(Readiness, fresh=0.0, seldom=0.0))
     policy = a_policy(upstream.base_url)
     policy["backends"]["far"] = {"kind": "engine", "base_url": upstream.base_url.removesuffix("/v1")}
     policy["models"] = {

@@ -25,7 +25,8 @@ from gateway.policy.loader import Loaded
 from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Policy
 from gateway.rendered import RenderedCache
-from gateway.runtime import Generations
+from gateway.runtime.generations import Generations
+from gateway.runtime.worker_state import WorkerState
 from gateway.web import routes
 from gateway.web.auth import AuthMiddleware
 from gateway.web.error_middleware import ErrorMiddleware
@@ -150,7 +151,7 @@ class World:
     given: list[Answer] = field(default_factory=list)
 
     async def take_up(self, policy: dict[str, Any]) -> None:
-        await self.generations.take_up(Loaded(Policy.model_validate(policy), {}, "", ()))
+        await self.generations.apply_policy(Loaded(Policy.model_validate(policy), {}, "", ()))
         caches = self.generations.current().caches
         caches._clock = lambda: self.now
         if isinstance(caches.answers, MemoryAnswers):
@@ -237,7 +238,7 @@ def _timeless(stages: Mapping[str, Any]) -> Any:
 @asynccontextmanager
 async def a_world(state: Path) -> AsyncIterator[World]:
     metrics = Metrics()
-    generations = Generations(metrics, state_dir=state)
+    generations = Generations(WorkerState(metrics, state_dir=state))
 
     @asynccontextmanager
     async def lifespan(app: object) -> AsyncIterator[None]:

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.errors import UnknownModel
 from gateway.policy.schema import Model
-from gateway.runtime import Runtime
+from gateway.runtime.runtime import Runtime
 from gateway.web.context import RequestContext
 from gateway.web.dialect import is_anthropics
 from gateway.wire.openai_models import Catalogue, Listed

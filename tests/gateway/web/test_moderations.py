@@ -19,7 +19,7 @@ from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
-from gateway.runtime import Runtime
+from gateway.runtime.runtime import Runtime
 from gateway.sidecar.api import Scored, SidecarDown
 from gateway.stages.meter import meter
 from gateway.stages.quota import quota

@@ -1,0 +1,110 @@
+"""The backends of a policy, and the pollers of its engines. Those configured as before are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import SecretStr
+
+from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.embedder import EmbedderBackend
+from gateway.backends.engine_state import EngineState
+from gateway.backends.fake import FakeBackend
+from gateway.backends.openai import OpenAIBackend
+from gateway.backends.transport import AiohttpTransport
+from gateway.policy import schema
+from gateway.policy.loader import Loaded
+from gateway.runtime.runtime import Runtime
+from gateway.runtime.worker_state import WorkerState
+from gateway.types import Backend
+
+
+def build_backends(loaded: Loaded, state: WorkerState, before: Runtime | None) -> dict[str, Backend]:
+    """Those that are enabled, by name."""
+    backends: dict[str, Backend] = {}
+    for name, config in loaded.policy.backends.items():
+        if name in loaded.disabled:
+            continue
+        kept = before.backends.get(name) if before and before.policy.backends.get(name) == config else None
+        backends[name] = kept or build_backend(name, config, state)
+        if before is not None and kept is None:
+            state.health.credentials_accepted(name)  # its key may have changed
+    return backends
+
+
+def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Backend:
+    transport = state.transport() if state.transport is not None else None
+    match config:
+        case schema.FakeBackend():
+            return FakeBackend(name, config)
+        case schema.EngineBackend():
+            root = config.base_url.rstrip("/")
+            return OpenAIBackend(
+                name,
+                base_url=root + "/v1",
+                probe_url=root + "/health",
+                transport=transport,
+                hints=True,
+                streams=config.streams,
+            )
+        case schema.AnthropicBackend():
+            return AnthropicBackend(
+                name,
+                base_url=config.base_url,
+                transport=transport,
+                api_key=_secret(config.api_key),
+                max_tokens=config.max_tokens,
+                streams=config.streams,
+            )
+        case schema.SidecarBackend():
+            return EmbedderBackend(name, state.sidecar, matryoshka=config.matryoshka)
+        case schema.OpenAIBackend():
+            root = config.base_url.rstrip("/")
+            return OpenAIBackend(
+                name,
+                base_url=root,
+                probe_url=root + "/models",
+                transport=transport,
+                api_key=_secret(config.api_key),
+                continues=config.continues,
+                streams=config.streams,
+            )
+
+
+def build_engines(
+    policy: schema.Policy, backends: Mapping[str, Backend], state: WorkerState, before: Runtime | None
+) -> dict[str, EngineState]:
+    """A poller for each engine, by the backend's name."""
+    engines: dict[str, EngineState] = {}
+    for name, backend in backends.items():
+        config = policy.backends[name]
+        if not isinstance(config, schema.EngineBackend):
+            continue
+        if before is not None and before.backends.get(name) is backend:
+            engines[name] = before.engines[name]
+        else:
+            engines[name] = _poller(name, config, state)
+    return engines
+
+
+def _poller(name: str, config: schema.EngineBackend, state: WorkerState) -> EngineState:
+    return EngineState(
+        config.base_url,
+        (state.transport or AiohttpTransport)(),
+        lambda figures: state.pools.update_engine(name, figures),
+        on_return=lambda: state.health.recovered(name),
+    ).start()
+
+
+def runs_here(config: schema.Backend) -> bool:
+    """Whether ``tollgate serve`` runs it as a child process."""
+    match config:
+        case schema.EngineBackend():
+            return config.launch
+        case schema.SidecarBackend():
+            return True
+    return False
+
+
+def _secret(key: SecretStr | None) -> str | None:
+    return key.get_secret_value() if key is not None else None

@@ -1,0 +1,175 @@
+"""A runtime from a policy: what is configured as in the one before is shared with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from functools import partial
+from pathlib import Path
+
+from gateway.admission.shedding import update_terms
+from gateway.backends.readiness import Readiness
+from gateway.backends.standing import Standing
+from gateway.caching.caches import Caches
+from gateway.caching.freshness import is_time_sensitive
+from gateway.guards.actions.background import BackgroundScans
+from gateway.guards.actions.guards import Guards
+from gateway.guards.actions.moderator import Moderator
+from gateway.guards.actions.offload import build_offloads
+from gateway.guards.scanners.factory import build_scanners
+from gateway.guards.scanners.judge import LlamaGuard
+from gateway.identity.authenticator import Authenticator
+from gateway.metering.window_usage import WindowUsage
+from gateway.observe.accounting import Accounting
+from gateway.observe.ledger import Ledger
+from gateway.observe.receipts import Receipts
+from gateway.observe.window_usage import read_window_usage
+from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
+from gateway.policy import schema
+from gateway.policy.advice import has_calendar_limits, has_limits
+from gateway.policy.loader import Loaded
+from gateway.quota.quotas import Quotas
+from gateway.rendered import RenderedCache
+from gateway.routing.router import Router
+from gateway.runtime.backends import build_backends, build_engines, runs_here
+from gateway.runtime.runtime import Runtime
+from gateway.runtime.worker_state import WorkerState
+from gateway.sidecar.readiness import unready
+from gateway.sidecar.requirements import has_heads
+from gateway.stores.memory import MemoryStore
+from gateway.stores.redis import RedisStore
+from gateway.stores.store import Store
+from gateway.types import Handler
+
+log = logging.getLogger(__name__)
+
+Judges = dict[str, LlamaGuard]
+
+
+async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | None) -> Runtime:
+    """``before`` is the runtime in force, whose backends, stores and caches live on where they stay the same."""
+    policy, metrics = loaded.policy, state.metrics
+    ledger = _ledger(policy.ledger, state, before)
+    receipts = _receipts(policy, before)
+    quotas = await _quotas(policy, state, before, ledger)
+    accounting = Accounting(metrics, ledger)
+    side_calls = SideCalls(quotas, accounting)
+    backends = build_backends(loaded, state, before)
+    state.pools.update(policy)
+    update_terms(policy, state.pools)
+    upstream = UpstreamPipeline(
+        backends=backends,
+        router=Router(policy, backends.keys(), state.pools, state.affinity),
+        health=state.health,
+        pools=state.pools,
+        metrics=metrics,
+    )
+    upstream_handler = upstream.handler()
+    judges = _judges(policy, side_calls.stage(upstream_handler))
+    scanners = build_scanners(policy, state.sidecar, judges)
+    pipeline = Pipeline(
+        metrics=metrics,
+        receipts=receipts,
+        accounting=accounting,
+        quotas=quotas,
+        guards=Guards(policy, scanners, build_offloads(policy, state.scanning, judges)),
+        flags=BackgroundScans(metrics, receipts.keep),
+        caches=Caches.open(
+            policy,
+            is_time_sensitive=is_time_sensitive,
+            sidecar=state.sidecar,
+            before=before.caches if before else None,
+        ),
+        # An embedding costs nothing where a guard or a cache needs it, too; for routing alone no sidecar is started.
+        judge=state.embedded if has_heads(policy) else state.classifier,
+        shadows=state.shadows,
+        side_calls=side_calls,
+    )
+    engines = build_engines(policy, backends, state, before)
+    moderator = Moderator.of(policy.guards, state.sidecar, judges, state.scanning)
+    return Runtime(
+        policy=policy,
+        authenticator=Authenticator(
+            policy,
+            state.folder,
+            state.outgoing,
+            dev_key_sha256=state.dev_key_sha256,
+            before=before.authenticator if before else None,
+        ),
+        backends=backends,
+        engines=engines,
+        receipts=receipts,
+        quotas=quotas,
+        ledger=ledger,
+        accounting=accounting,
+        caches=pipeline.caches,
+        flags=pipeline.flags,
+        rendered=RenderedCache(
+            pipeline.caches,
+            pipeline.guards,
+            quotas,
+            metrics=metrics,
+            receipts=receipts,
+            accounting=accounting,
+        ),
+        handler=pipeline.handler(upstream_handler),
+        moderator=pipeline.recorded(moderator.handle),
+        counter=pipeline.counter(upstream),
+        readiness=Readiness(
+            backends,
+            needed=[name for name in backends if runs_here(policy.backends[name])],
+            # An engine is proven by a token that it decoded; other backends only show that they can be reached.
+            proven=lambda name: state.health.recovered(name) if name in engines else None,
+            trouble=state.health.problem,
+            guards=unready(policy, state.sidecar),
+            standing=Standing(policy, backends.keys()),
+            store=partial(quotas.closed, policy),
+        ),
+    )
+
+
+async def _quotas(
+    policy: schema.Policy, state: WorkerState, before: Runtime | None, ledger: Ledger | None
+) -> Quotas:
+    same = before is not None and before.policy.store == policy.store
+    quotas = before.quotas if before and same else Quotas.open(policy, estimator=state.estimator)
+    if has_limits(policy):
+        quotas.watch()
+    if ledger is not None and has_calendar_limits(policy):
+        quotas.remember(await asyncio.to_thread(_window_usage, ledger.path))
+    return quotas
+
+
+def _window_usage(path: Path) -> list[WindowUsage]:
+    try:
+        return read_window_usage(path, time.time())
+    except sqlite3.Error as error:
+        log.warning("earlier usage is unknown: the ledger '%s' cannot be read (%s)", path, error)
+        return []
+
+
+def _receipts(policy: schema.Policy, before: Runtime | None) -> Receipts:
+    url = policy.where_caches_are
+    if before is not None and before.policy.where_caches_are == url:
+        return before.receipts
+    # A Redis server is first connected to when it is first needed: its absence must not keep the gateway down.
+    store: Store = MemoryStore() if url == "memory" else RedisStore(url)
+    return Receipts(store)
+
+
+def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> Ledger | None:
+    if not config.enabled:
+        return None
+    if before is not None and before.policy.ledger == config:
+        return before.ledger
+    return Ledger(state.state_dir / config.path)
+
+
+def _judges(policy: schema.Policy, handler: Handler) -> Judges:
+    return {
+        name: LlamaGuard(guard.judge, policy, handler, local_only=guard.action == "local")
+        for name, guard in policy.guards.items()
+        if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
+    }

@@ -1,0 +1,68 @@
+"""The runtime in force and its replacement by the next policy's, while requests are in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.policy.loader import Loaded
+from gateway.policy.revoked_keys import RevokedKeys
+from gateway.runtime.build import build_runtime
+from gateway.runtime.runtime import Runtime
+from gateway.runtime.worker_state import WorkerState
+
+log = logging.getLogger(__name__)
+
+
+class Generations:
+    """All runtimes that requests may still use. What ``state`` holds outlives them."""
+
+    def __init__(self, state: WorkerState) -> None:
+        self._state = state
+        self._current: Runtime | None = None
+        self._live: list[Runtime] = []
+        """Those that a request may still be using, the current one among them."""
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    def current(self) -> Runtime:
+        if self._current is None:
+            raise RuntimeError("no policy has been applied yet")
+        return self._current
+
+    async def apply_policy(self, loaded: Loaded) -> None:
+        """Make ``loaded`` the policy for every request from now on."""
+        before = self._current
+        self._current = await build_runtime(loaded, self._state, before)
+        self._live.append(self._current)
+        self._state.metrics.policy_generation.inc()
+        for name, reason in loaded.disabled.items():
+            log.warning("backend '%s' is disabled: %s", name, reason)
+        if before is not None:
+            task = asyncio.create_task(self._retire(before))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    def withdraw(self, withdrawn: RevokedKeys) -> None:
+        """Refuse these keys of the current policy, whatever it says itself."""
+        self.current().authenticator.withdraw(withdrawn)
+
+    async def aclose(self) -> None:
+        """Close everything, whether it is still in use or not."""
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        await self._state.shadows.aclose()
+        await asyncio.gather(*(runtime.flags.aclose() for runtime in self._live))
+        live, self._live = self._live, []
+        resources = {resource for runtime in live for resource in runtime.resources}
+        await asyncio.gather(*(resource.aclose() for resource in resources))
+        await self._state.aclose()
+
+    async def _retire(self, old: Runtime) -> None:
+        await old.unused()
+        await old.flags.aclose()
+        self._live.remove(old)
+        # An older generation can outlive a newer one: what any of them holds stays open.
+        held = {resource for runtime in self._live for resource in runtime.resources}
+        for resource in old.resources - held:
+            await resource.aclose()

@@ -1,0 +1,81 @@
+"""A policy with all that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from gateway.backends.engine_state import EngineState
+from gateway.backends.readiness import Readiness
+from gateway.caching.caches import Caches
+from gateway.guards.actions.background import BackgroundScans
+from gateway.identity.authenticator import Authenticator
+from gateway.observe.accounting import Accounting
+from gateway.observe.ledger import Ledger
+from gateway.observe.receipts import Receipts
+from gateway.policy import schema
+from gateway.quota.quotas import Quotas
+from gateway.rendered import RenderedCache
+from gateway.types import Backend, Handler
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+@dataclass(eq=False)
+class Runtime:
+    """One policy generation. Requests keep the one they started with."""
+
+    policy: schema.Policy
+    authenticator: Authenticator
+    backends: Mapping[str, Backend]
+    engines: Mapping[str, EngineState]
+    receipts: Receipts
+    quotas: Quotas
+    ledger: Ledger | None
+    accounting: Accounting
+    caches: Caches
+    flags: BackgroundScans
+    rendered: RenderedCache
+    handler: Handler
+    """Answers calls to models."""
+    moderator: Handler
+    """Answers ``/v1/moderations``."""
+    counter: Handler
+    """Answers ``/v1/messages/count_tokens``."""
+    readiness: Readiness
+    created: int = field(default_factory=lambda: int(time.time()))
+    _users: int = 0
+    _unused: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def resources(self) -> frozenset[Closable]:
+        """What is to be closed once no policy in use shares it."""
+        owned: list[Closable | None] = [
+            *(self.readiness, self.receipts, self.quotas, self.ledger, self.authenticator),
+            *self.backends.values(),
+            *self.engines.values(),
+            *self.caches.resources,
+        ]
+        return frozenset(resource for resource in owned if resource is not None)
+
+    def in_use(self) -> Self:
+        """``with`` it for the length of a request: nothing that it may need is closed meanwhile."""
+        return self
+
+    def __enter__(self) -> None:
+        self._users += 1
+        self._unused.clear()
+
+    def __exit__(self, *error: object) -> None:
+        self._users -= 1
+        if not self._users:
+            self._unused.set()
+
+    async def unused(self) -> None:
+        if self._users:
+            await self._unused.wait()

@@ -1,0 +1,67 @@
+"""What a worker keeps for its lifetime, whatever the policy: connections of its own, and what it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from gateway.admission.pool import Pools
+from gateway.backends.transport import AiohttpTransport
+from gateway.cascade.complexity import Classifier
+from gateway.cascade.embedded import Embedded
+from gateway.children.process_pool import ProcessPool
+from gateway.fallback.health import HealthRegistry
+from gateway.metering.estimate import Estimator
+from gateway.observe.backend_watch import BackendWatch
+from gateway.observe.metrics import Metrics
+from gateway.routing.affinity import Affinity
+from gateway.routing.shadow import Shadows
+from gateway.sidecar.client import NoSidecar, SidecarClient
+
+
+class WorkerState:
+    """Which backends are healthy, how fast and how full they are, who has which prefix, survives a policy edit."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        folder: Path = Path("policies"),
+        state_dir: Path = Path(".tollgate"),
+        workers: int = 1,
+        worker: int = 1,
+        dev_key_sha256: str | None = None,
+        sidecar: Path | None = None,
+        transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
+        scanning: ProcessPool | None = None,
+    ) -> None:
+        """``sidecar`` is the socket of the process that runs the small models.
+
+        ``scanning`` is where guards scan long texts; without it they scan all texts on the event loop.
+
+        ``transport`` replaces the network, for tests.
+        """
+        self.metrics = metrics
+        self.folder = folder
+        self.state_dir = state_dir
+        self.dev_key_sha256 = dev_key_sha256
+        self.transport = transport
+        self.scanning = scanning
+        self.outgoing = (transport or AiohttpTransport)()
+        """For requests of the gateway's own, such as those for JWT keys."""
+        self.sidecar: SidecarClient | NoSidecar = (
+            SidecarClient(sidecar) if sidecar is not None else NoSidecar()
+        )
+        self.estimator = Estimator()
+        self.classifier = Classifier.load()
+        self.embedded = Embedded.load(self.classifier, self.sidecar)
+        self.pools = Pools(workers, worker)
+        self.health = HealthRegistry(listener=BackendWatch(metrics))
+        self.affinity = Affinity()
+        self.shadows = Shadows()
+
+    async def aclose(self) -> None:
+        await self.outgoing.aclose()
+        await self.sidecar.aclose()
