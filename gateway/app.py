@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
-from gateway.guards.actions.offload import LINE
+from gateway.guards.actions.offload import MAX_WAIT
 from gateway.identity.control import tell
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
@@ -37,7 +37,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     metrics = Metrics(tenants=settings.metrics_tenants)
     pool = ProcessPool()
     scanning = ProcessPool(
-        queue_timeout=LINE
+        queue_timeout=MAX_WAIT
     )  # guards wait for each other, and not for bodies that take long to be read
     state = WorkerState(
         metrics,

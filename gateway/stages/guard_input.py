@@ -1,4 +1,4 @@
-"""What callers write, before anyone else sees it; and their own words back in the answer."""
+"""Input guards: requests are scanned before any other stage reads them; masked originals return in the answer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guard, Guards
-from gateway.guards.actions.mask import Unmasking
-from gateway.guards.actions.screening import Screening, asked
+from gateway.guards.actions.mask import Unmasker
+from gateway.guards.actions.screening import Screening, scan_input
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 
@@ -24,13 +24,13 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> Sta
 
         async def flagged(call: Call, flagging: Sequence[Guard], following: Chunks) -> Chunks:
             request = call.request  # as the caller wrote it
-            beside = flags.of(call, flagging, "input")
+            background = flags.of(call, flagging, "input")
             try:
                 async with aclosing(following) as chunks:
                     async for chunk in chunks:
                         yield chunk
             finally:
-                beside.judge(lambda: asked(request))
+                background.start(lambda: scan_input(request))
 
         async def guarded(call: Call, acting: Sequence[Guard]) -> Chunks:
             originals = await Screening(call, acting, metrics).run()
@@ -39,11 +39,11 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> Sta
                     async for chunk in chunks:
                         yield chunk
                     return
-                unmasking = Unmasking(originals, call.request)
+                unmasker = Unmasker(originals, call.request)
                 async for chunk in chunks:
-                    for ready in unmasking.feed(chunk):
+                    for ready in unmasker.feed(chunk):
                         yield ready
-                for ready in unmasking.end():
+                for ready in unmasker.end():
                     yield ready
 
         return handle

@@ -1,4 +1,4 @@
-"""What models answer, before the caller or a cache has it."""
+"""Output guards: answers are scanned before the caller or a cache has them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
         def flagged(flagging: Sequence[Guard]) -> Handler:
             async def handle(call: Call) -> Chunks:
                 transcript = Transcript()
-                beside = flags.of(call, flagging, "output")
+                background = flags.of(call, flagging, "output")
                 for guard in flagging:
                     metrics.guard_streams.labels(guard.name).inc()
                 try:
@@ -36,7 +36,7 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
                             transcript.add(chunk)
                             yield chunk
                 finally:
-                    beside.judge(transcript.scan_input)
+                    background.start(transcript.scan_input)
 
             return handle
 

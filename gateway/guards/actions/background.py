@@ -1,7 +1,7 @@
-"""Guards that only flag: they judge beside requests and answers, and what they find is told when it is known.
+"""Guards that only flag: they scan requests and answers in the background.
 
-Nothing waits for them. They are given request and answer when the caller has the last of it, so that they take no time
-that either needs; a verdict comes when the request is over, and is put into its receipt all the same.
+Nothing waits for them. They start when the caller has the whole answer, so that they delay neither; the verdict comes
+after the request has ended, and is added to its receipt.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from gateway.types import Call, Json, Receipt
 
 log = logging.getLogger(__name__)
 
-MOST = 256
-"""Requests and answers that may wait for a verdict; what comes beyond that is not judged, and said not to be."""
-MOST_CHARACTERS = 8_000_000
+MAX_PENDING = 256
+"""Requests and answers that may wait for a verdict; those beyond are recorded as unscanned."""
+MAX_CHARACTERS = 8_000_000
 """Of all that wait."""
 AT_ONCE = 4
-"""That are before a model: its queue is for those that callers wait for."""
+"""Slow checks at once: the model's queue is for requests that callers wait for."""
 REST = 0.01
-"""Seconds between two pieces of a text in the fast check, which each take about as long."""
+"""Seconds between two pieces of a text in the fast check, each of which takes about as long."""
 SECONDS_TO_CLOSE = 3.0
 CROWDED, STOPPING = "too many wait for a verdict", "the gateway is stopping"
 
 Keep = Callable[[str, Receipt], None]
-"""Takes a tenant and a receipt that is to be written once more."""
+"""Takes a tenant and a receipt that is to be written again."""
 
 
 @dataclass(slots=True)
 class ScanInput:
-    """What is to be judged."""
+    """What is to be scanned."""
 
     texts: Sequence[tuple[str, Origin]] = ()
     lengths: Sequence[int] = ()
     """Characters that count together for a limit: a request's, or those of each choice of an answer."""
     unread: Sequence[str] = field(default=())
-    """Why some of it cannot be judged: ``token_ids``."""
+    """Why some of it cannot be scanned: ``token_ids``."""
 
 
 class BackgroundScans:
-    """One policy generation's scans under way. ``aclose`` it before the backends, which a judge asks."""
+    """One policy generation's background scans. ``aclose`` it before the backends, which a judge calls."""
 
-    def __init__(self, metrics: Metrics, keep: Keep, *, most: int = MOST) -> None:
+    def __init__(self, metrics: Metrics, keep: Keep, *, most: int = MAX_PENDING) -> None:
         self._metrics = metrics
         self._keep = keep
         self._most = most
         self._turn = asyncio.Semaphore(1)
-        """The fast check's: it takes the event loop's own time, and one text at a time leaves the most of that."""
+        """For the fast check, which runs on the event loop: one text at a time."""
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._characters = 0
@@ -71,13 +71,13 @@ class BackgroundScans:
             self, call, [Inspection(guard, direction, self._metrics, call) for guard in guards], direction
         )
 
-    async def settled(self) -> None:
-        """Wait until nothing is under way."""
+    async def idle(self) -> None:
+        """Wait until nothing is in flight."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def aclose(self) -> None:
-        """Wait a few seconds for what is under way, then end it; nothing more is taken."""
+        """Wait a few seconds for what is in flight, then cancel it; nothing more is accepted."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=SECONDS_TO_CLOSE)
@@ -87,7 +87,7 @@ class BackgroundScans:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def begin(self, scan: BackgroundScan, read: Callable[[], ScanInput]) -> str:
-        """Why it cannot; empty if it does."""
+        """Start a scan. Returns why it cannot; empty if it has."""
         if self._closed:
             return STOPPING
         if len(self._tasks) >= self._most:
@@ -102,7 +102,7 @@ class BackgroundScans:
         try:
             given = read()
             characters = sum(len(text) for text, _ in given.texts)
-            crowded = self._characters > 0 and self._characters + characters > MOST_CHARACTERS
+            crowded = self._characters > 0 and self._characters + characters > MAX_CHARACTERS
             self._characters += characters
             if crowded:
                 scan.miss(CROWDED)
@@ -111,19 +111,19 @@ class BackgroundScans:
         except asyncio.CancelledError:
             scan.miss(STOPPING)
             raise
-        except Exception as error:  # what a bug says of itself may hold the text that it fell over
+        except Exception as error:  # the error's message may hold the text
             log.error("guards that flag failed with %s", type(error).__name__)
             scan.miss("failed")
         finally:
             self._characters -= characters
-            scan.settle()
-            # One without a trace is kept later, or is that of an answer whose callers have receipts of their own.
+            scan.finish()
+            # A receipt without a trace is kept later, or belongs to an answer whose callers have their own.
             if "trace" in scan.call.receipt.notes:
                 self._keep(scan.call.principal.tenant, scan.call.receipt)
 
 
 class BackgroundScan:
-    """What the guards that only flag make of one request, or of one answer. Its receipt says so from the start."""
+    """Guards that only flag on one request, or one answer. They are in its receipt, as pending, from the start."""
 
     def __init__(
         self,
@@ -140,17 +140,17 @@ class BackgroundScan:
         self._given = False
         self._note()
 
-    def judge(self, read: Callable[[], ScanInput]) -> None:
-        """Beside whatever goes on, once; never raises, never waits."""
+    def start(self, read: Callable[[], ScanInput]) -> None:
+        """In the background, once; never raises, never waits."""
         if self._given:
             return
         self._given = True
         if why := self._flags.begin(self, read):
             self.miss(why)
-            self.settle()
+            self.finish()
 
     async def run(self, given: ScanInput, turn: asyncio.Semaphore, slots: asyncio.Semaphore) -> None:
-        """``turn`` is for the fast check, ``slots`` for the slower ones."""
+        """``turn`` is held during fast checks, one of ``slots`` during slower ones."""
         scans: list[BatchScan] = []
         for inspection in self._inspections:
             for reason in given.unread:
@@ -175,12 +175,12 @@ class BackgroundScan:
             self._note()
 
     def miss(self, why: str) -> None:
-        """Those that have no verdict yet will not have one."""
+        """Those that have no verdict yet will have none."""
         for inspection in self._pending:
             inspection.missed(why)
 
-    def settle(self) -> None:
-        """No more will come."""
+    def finish(self) -> None:
+        """Nothing is pending any more."""
         self._pending.clear()
         self._note()
 
@@ -199,5 +199,5 @@ class BackgroundScan:
             }
             for inspection in self._inspections
         }
-        # In place: callers who share an answer have this very object in their receipts.
+        # In place: callers that share an answer share this object in their receipts.
         self.call.receipt.notes.setdefault(self._stage, {}).setdefault("guards", {}).update(facts)

@@ -11,19 +11,19 @@ from typing import Any
 
 from gateway.findings import Finding
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.pieces import MOST, PIECE, Cut, Piece, shares
+from gateway.guards.actions.pieces import BATCH_PIECES, PIECE, Piece, PieceCursor, batches
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 
-MOST_FINDINGS = 100_000
-"""Of one guard in all texts: to keep and to change more would take the event loop's time."""
+MAX_FINDINGS = 100_000
+"""Of one guard in all texts: more would block the event loop for too long."""
 
 
 class TooMuchFound(Unscanned):
-    """Texts were judged, and there is more in them than can be dealt with."""
+    """Texts were scanned, and there are more findings than can be handled."""
 
 
 class BatchScan:
-    """Several texts before one guard: first the fast check for all of them, then the rest in one call an origin."""
+    """Several texts before one guard: the fast check for all of them, then the slower one for the rest, by origin."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class BatchScan:
         rest: float = 0.0,
         one_is_enough: bool = False,
     ) -> None:
-        """``rest``: seconds between two pieces in which the event loop is left to others.
+        """``rest``: seconds to yield the event loop between two pieces.
 
-        ``one_is_enough``: what comes after a piece in which something was found need not be looked at.
+        ``one_is_enough``: pieces after one in which something was found need not be scanned.
         """
         self.inspection = inspection
         self._rest = rest
@@ -53,27 +53,27 @@ class BatchScan:
 
     async def look(self) -> bool:
         """Whether the fast check found something. Raises ``Unscanned``."""
-        if self._characters <= PIECE and not self.is_offloaded:  # as most are: nothing to cut
+        if self._characters <= PIECE and not self.is_offloaded:  # as most are
             await self._turn()
             for number, (text, origin) in enumerate(self._texts):
                 if text:
                     piece = Piece(number, 0, 0, len(text) + 1, text)
-                    self._hear(piece, origin, self.inspection.quick(text, origin))
+                    self._collect(piece, origin, self.inspection.quick(text, origin))
             return self._hits > 0
-        fresh = self._cuts()
-        begun: deque[Cut] = deque()
+        fresh = self._cursors()
+        begun: deque[PieceCursor] = deque()
         while batch := self._batch(begun, fresh):
-            given = [(cut.piece.words, cut.origin) for cut in batch]
+            given = [(cursor.piece.text, cursor.origin) for cursor in batch]
             if self.is_offloaded:
-                verdicts = await self.inspection.quick_aside(given)
+                verdicts = await self.inspection.quick_offloaded(given)
             else:
                 await self._turn()
-                verdicts = [self.inspection.quick(words, origin) for words, origin in given]
+                verdicts = [self.inspection.quick(text, origin) for text, origin in given]
             longer = []
-            for cut, verdict in zip(batch, verdicts, strict=True):
-                self._hear(cut.piece, cut.origin, verdict)
-                if cut.goes_on(verdict.findings if verdict and self._is_exact else ()):
-                    longer.append(cut)
+            for cursor, verdict in zip(batch, verdicts, strict=True):
+                self._collect(cursor.piece, cursor.origin, verdict)
+                if cursor.goes_on(verdict.findings if verdict and self._is_exact else ()):
+                    longer.append(cursor)
             begun.extendleft(reversed(longer))
             if self._hits and self._one_is_enough:
                 self._open = {}
@@ -91,7 +91,7 @@ class BatchScan:
 
     @property
     def is_open(self) -> bool:
-        """Whether the fast check left something to decide."""
+        """Whether the fast check left something undecided."""
         return bool(self._open)
 
     def give_up(self) -> None:
@@ -107,37 +107,37 @@ class BatchScan:
             await asyncio.sleep(self._rest)
         await self.inspection.turn()
 
-    def _cuts(self) -> Iterator[Cut]:
+    def _cursors(self) -> Iterator[PieceCursor]:
         overlap = self.inspection.guard.window
         for number, (text, origin) in enumerate(self._texts):
             if text:
-                yield Cut(number, text, origin, self._piece, overlap)
+                yield PieceCursor(number, text, origin, self._piece, overlap)
 
-    def _batch(self, begun: deque[Cut], fresh: Iterator[Cut]) -> list[Cut]:
+    def _batch(self, begun: deque[PieceCursor], fresh: Iterator[PieceCursor]) -> list[PieceCursor]:
         """The next pieces, each of another text: of one text, what is found says where its next piece begins."""
-        batch: list[Cut] = []
+        batch: list[PieceCursor] = []
         characters = 0
-        while len(batch) < MOST:
-            cut = begun.popleft() if begun else next(fresh, None)
-            if cut is None:
+        while len(batch) < BATCH_PIECES:
+            cursor = begun.popleft() if begun else next(fresh, None)
+            if cursor is None:
                 break
-            characters += len(cut.piece.words)
+            characters += len(cursor.piece.text)
             if batch and characters > self._piece:
-                begun.appendleft(cut)
+                begun.appendleft(cursor)
                 break
-            batch.append(cut)
+            batch.append(cursor)
         return batch
 
     async def _ask(self, origin: Origin, pieces: list[Piece]) -> None:
-        for share in shares(pieces):
-            await self.inspection.turn()  # much is computed before a model is asked
-            verdicts = await self.inspection.thorough([piece.words for piece in share], origin)
-            for piece, verdict in zip(share, verdicts, strict=True):
+        for batch in batches(pieces):
+            await self.inspection.turn()  # scanners compute before they ask a model
+            verdicts = await self.inspection.thorough([piece.text for piece in batch], origin)
+            for piece, verdict in zip(batch, verdicts, strict=True):
                 self._take(piece, verdict)
             if self._hits and self.inspection.guard.config.action == "block":
-                return  # one finding is enough, and what follows might not be judged at all
+                return  # one finding is enough, and the rest might time out
 
-    def _hear(self, piece: Piece, origin: Origin, verdict: Verdict | None) -> None:
+    def _collect(self, piece: Piece, origin: Origin, verdict: Verdict | None) -> None:
         if verdict is None:
             self._open.setdefault(origin, []).append(piece)
         elif verdict.findings:
@@ -146,17 +146,17 @@ class BatchScan:
     def _take(self, piece: Piece, verdict: Verdict) -> None:
         for finding in verdict.findings:
             start, end = piece.start + finding.start, piece.start + finding.end
-            # Past its borders a piece lacks the surroundings; its neighbour has them. Not so where spans are
-            # those of a model's own windows: they are taken as they come.
+            # Past its borders a piece lacks context that its neighbour has. Spans of a model's own windows
+            # are taken as they come.
             if not self._is_exact or (end > piece.behind and start < piece.border):
-                _put(self._found[piece.text], Finding(finding.label, start, end, finding.score))
+                _insert(self._found[piece.number], Finding(finding.label, start, end, finding.score))
                 self._hits += 1
-        if self._hits > MOST_FINDINGS:
-            raise TooMuchFound(f"more than {MOST_FINDINGS} findings")
+        if self._hits > MAX_FINDINGS:
+            raise TooMuchFound(f"more than {MAX_FINDINGS} findings")
 
 
 async def at_once(*work: Coroutine[Any, Any, None]) -> None:
-    """Side by side; the first that fails ends the others, and its own error is raised."""
+    """Concurrently; the first failure cancels the others and is raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         await asyncio.gather(*tasks)
@@ -166,9 +166,9 @@ async def at_once(*work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _put(whole: list[Finding], finding: Finding) -> None:
+def _insert(whole: list[Finding], finding: Finding) -> None:
     """Keep findings in order and without overlaps: those that overlap become one, named as the longest."""
-    if not whole or whole[-1].end <= finding.start:  # as they nearly always come
+    if not whole or whole[-1].end <= finding.start:  # nearly always
         whole.append(finding)
         return
     first = bisect_right(whole, finding.start, key=attrgetter("end"))

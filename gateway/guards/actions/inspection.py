@@ -17,7 +17,7 @@ from gateway.types import Call, Json
 log = logging.getLogger(__name__)
 
 PATIENCE = 3
-"""Verdicts that fail to come for one answer or request before no more are waited for."""
+"""Failed scans of one answer or request after which the rest are not attempted."""
 _CHECKS = ("none", "fast", "model", "judge")
 
 
@@ -36,7 +36,7 @@ class Inspection:
         self._call = call
         self._owner = call.principal.tenant if call is not None else ""
         self.unscanned = ""
-        """Why a text could not be judged; empty where all were."""
+        """Why a text could not be scanned; empty if all were."""
         self._direction = direction
         self._metrics = metrics
         self._labels: dict[str, int] = {}
@@ -62,11 +62,11 @@ class Inspection:
             self._timed("fast", began, "open")
         else:
             self._timed(verdict.check, began, "found" if verdict.findings else "clean")
-            self._hear(verdict)
+            self._record(verdict)
         return verdict
 
-    async def quick_aside(self, pieces: Sequence[tuple[str, Origin]]) -> list[Verdict | None]:
-        """The same of several pieces, in another process, which is ended with the guard's ``timeout``."""
+    async def quick_offloaded(self, pieces: Sequence[tuple[str, Origin]]) -> list[Verdict | None]:
+        """The same for several pieces in another process, which is killed after the guard's ``timeout``."""
         offload = self.guard.offload
         if offload is None:
             return [self.quick(text, origin) for text, origin in pieces]
@@ -83,7 +83,7 @@ class Inspection:
                 self._count("fast", each, "open")
             else:
                 self._count(verdict.check, each, "found" if verdict.findings else "clean")
-                self._hear(verdict)
+                self._record(verdict)
         return verdicts
 
     async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
@@ -101,11 +101,11 @@ class Inspection:
         found = any(verdict.findings for verdict in verdicts)
         self._timed(verdicts[0].check if verdicts else "model", began, "found" if found else "clean")
         for verdict in verdicts:
-            self._hear(verdict)
+            self._record(verdict)
         return verdicts
 
     def found(self, findings: Sequence[Finding]) -> None:
-        """Count what is acted on."""
+        """Count findings that are acted on."""
         self._acted = self._acted or bool(findings)
         for finding in findings:
             self._labels[finding.label] = self._labels.get(finding.label, 0) + 1
@@ -114,13 +114,13 @@ class Inspection:
             self._metrics.guard_hits.labels(*labels).inc(len(findings))
 
     def missed(self, reason: str) -> None:
-        """A text was not judged."""
+        """A text was not scanned."""
         self.unscanned = self.unscanned or reason
         self._misses += 1
         self._metrics.guard_unscanned.labels(self.guard.name, self._direction).inc()
 
     def facts(self) -> dict[str, Json]:
-        """For the receipt: never a text."""
+        """For the receipt; never holds any text."""
         config = self.guard.config
         refused = bool(self.unscanned) and config.refuses_unjudged
         facts: dict[str, Json] = {
@@ -134,7 +134,7 @@ class Inspection:
         }
         return {**facts, "unscanned": self.unscanned} if self.unscanned else facts
 
-    def _hear(self, verdict: Verdict) -> None:
+    def _record(self, verdict: Verdict) -> None:
         self._score = max(self._score, verdict.score, *(finding.score for finding in verdict.findings), 0.0)
         if verdict.check not in _CHECKS or _CHECKS.index(verdict.check) > _CHECKS.index(self._check):
             self._check = verdict.check if verdict.check in _CHECKS else "model"
@@ -155,6 +155,6 @@ class Inspection:
         if isinstance(error, Unscanned):
             log.warning("guard '%s' could not judge a text: %s", self.guard.name, error)
             return Unscanned("unavailable")
-        # What a bug says of itself may hold the text that it fell over.
+        # The error's message may hold the text.
         log.error("guard '%s' failed with %s", self.guard.name, type(error).__name__)
         return Unscanned("failed")

@@ -12,7 +12,7 @@ import orjson
 
 from gateway.guards.actions.deltas import CONTENT, Channel, delta_of, delta_texts, is_json, is_whole, readable
 from gateway.guards.actions.edits import Edit, Offsets, applied, shown
-from gateway.guards.actions.texts import Text, leaf_spans, put, rewritten
+from gateway.guards.actions.request_texts import RequestText, leaf_spans, put, rewritten
 from gateway.guards.scanners.escapes import Unescaping
 from gateway.types import ChatRequest, Chunk
 
@@ -21,10 +21,10 @@ _AT_ONCE = 500
 _PLACEHOLDER = re.compile(r"<[A-Z0-9_]+_\d+>")
 
 
-class Masks:
+class Placeholders:
     """The placeholders of one request: ``<EMAIL_ADDRESS_1>`` for the first address in it, wherever it stands."""
 
-    def __init__(self, texts: Iterable[Text]) -> None:
+    def __init__(self, texts: Iterable[RequestText]) -> None:
         self._taken = {match for text in texts for match in _PLACEHOLDER.findall(text.text)}
         self._by_original: dict[tuple[str, str], str] = {}
         self._count: dict[str, int] = {}
@@ -34,7 +34,7 @@ class Masks:
         """By placeholder."""
         return {placeholder: original for (_, original), placeholder in self._by_original.items()}
 
-    async def edited(self, text: Text, edits: list[Edit]) -> str:
+    async def edited(self, text: RequestText, edits: list[Edit]) -> str:
         """What takes the place of ``text``; ``edits`` are in order and without overlaps. Others run in between."""
         if text.kind != "json":
             return await self._edited(text.text, edits, is_name=text.kind == "name")
@@ -92,7 +92,7 @@ class Originals:
         self.longest = max(map(len, originals), default=0)
 
 
-class Filling:
+class PlaceholderFiller:
     """Puts the originals into one text of an answer, as it comes."""
 
     __slots__ = ("_labels", "_longest", "_originals", "_place", "_unescaping", "held", "offsets")
@@ -149,34 +149,34 @@ class Filling:
         return held
 
 
-class Unmasking:
+class Unmasker:
     """Puts a request's originals back into its answer. Only its own placeholders are filled."""
 
     def __init__(self, originals: Mapping[str, str], request: ChatRequest) -> None:
         self._originals = Originals(originals)
         self._request = request
-        self._fillings: dict[int, dict[Channel, Filling]] = {}
+        self._fillers: dict[int, dict[Channel, PlaceholderFiller]] = {}
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         """What can be passed on now."""
         if chunk.delta is None:
             return [chunk]
-        fillings = self._fillings.setdefault(chunk.index, {})
+        fillers = self._fillers.setdefault(chunk.index, {})
         delta: Any = chunk.delta
         if isinstance(delta.get("content"), list):
             delta, _ = readable(delta)
         for channel, path, text in delta_texts(delta):
-            filling = fillings.get(channel) or self._open(fillings, channel)
-            fresh = filling.feed(text)
+            filler = fillers.get(channel) or self._open(fillers, channel)
+            fresh = filler.feed(text)
             if chunk.finish_reason is not None or is_whole(channel):
-                fresh += filling.end()
+                fresh += filler.end()
             if fresh != text:
                 delta = put(delta, path, fresh)
         # A block of the provider's own follows what was said before it.
         begins = "content_block" in (delta.get("native") or ())
         before = self.end(chunk.index) if chunk.finish_reason is not None or begins else []
         if chunk.revocation is not None:
-            chunk = replace(chunk, revocation=self._moved(chunk.revocation, fillings))
+            chunk = replace(chunk, revocation=self._moved(chunk.revocation, fillers))
         if delta is not chunk.delta:
             chunk = replace(chunk, delta=delta, logprobs=None)
         return [*before, chunk]
@@ -184,21 +184,23 @@ class Unmasking:
     def end(self, index: int | None = None) -> list[Chunk]:
         """What is still held of one choice, or of all."""
         rest = []
-        for number, fillings in self._fillings.items():
+        for number, fillers in self._fillers.items():
             if index is None or number == index:
-                for channel, filling in fillings.items():
-                    if filling.held:
-                        rest.append(Chunk(number, delta_of(channel, filling.end()), more=True))
+                for channel, filler in fillers.items():
+                    if filler.held:
+                        rest.append(Chunk(number, delta_of(channel, filler.end()), more=True))
         return rest
 
-    def _open(self, fillings: dict[Channel, Filling], channel: Channel) -> Filling:
-        filling = Filling(self._originals, is_json=is_json(channel, self._request))
-        fillings[channel] = filling
-        return filling
+    def _open(self, fillers: dict[Channel, PlaceholderFiller], channel: Channel) -> PlaceholderFiller:
+        filler = PlaceholderFiller(self._originals, is_json=is_json(channel, self._request))
+        fillers[channel] = filler
+        return filler
 
-    def _moved(self, revocation: Mapping[str, Any], fillings: dict[Channel, Filling]) -> Mapping[str, Any]:
-        filling = fillings.get(revocation.get("channel", CONTENT))
+    def _moved(
+        self, revocation: Mapping[str, Any], fillers: dict[Channel, PlaceholderFiller]
+    ) -> Mapping[str, Any]:
+        filler = fillers.get(revocation.get("channel", CONTENT))
         place = revocation.get("from")
-        if filling is None or not isinstance(place, int):
+        if filler is None or not isinstance(place, int):
             return revocation
-        return {**revocation, "from": filling.offsets.of(place)}
+        return {**revocation, "from": filler.offsets.of(place)}

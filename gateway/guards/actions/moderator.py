@@ -1,4 +1,4 @@
-"""What the toxicity guard makes of a text, told in OpenAI's categories, whether or not anything is found."""
+"""The toxicity guard's scores of a text in OpenAI's moderation categories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 
 from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.errors import GuardUnavailable
-from gateway.guards.actions.offload import AT_ONCE_WEIGHED
+from gateway.guards.actions.offload import MAX_SCORED_INLINE
 from gateway.guards.scanners import toxicity
 from gateway.guards.scanners.layered import Fast, Judge, Model
 from gateway.guards.scanners.scanner import Unscanned
@@ -35,11 +35,11 @@ CATEGORIES = (
     "violence",
     "violence/graphic",
 )
-"""Those of omni-moderation-latest. What the guard cannot tell is never flagged, and has the score 0."""
+"""Those of omni-moderation-latest. Categories that the guard does not know are never flagged and score 0."""
 _CATEGORY: Mapping[str, str] = {
     **{label: label for label in ("hate", "harassment", "violence", "sexual")},
     "self_harm": "self-harm",
-    # All that a classifier of the operator's own tells.
+    # The one label of an operator's own classifier.
     toxicity.UNSAFE: "harassment",
     # A judge's hazards.
     "violent_crimes": "violence",
@@ -51,11 +51,11 @@ _CATEGORY: Mapping[str, str] = {
 _TEXT_ONLY = {category: ["text"] for category in CATEGORIES}
 
 PIECE, OVERLAP = 1000, 100
-"""Characters that are judged at once: about what the model reads at once, and a fast check does in 2 ms."""
+"""Characters that are scored at once: about a window of the model, and 2 ms of the fast check."""
 SLICE = 16
-"""Pieces that are given to the sidecar at once."""
+"""Pieces in one call to the sidecar."""
 _UNCLEAR = math.log(4)
-"""Log-odds on either side of a threshold between which the judge is asked, as the guard itself does."""
+"""The judge is asked within these log-odds of a threshold, as by the guard itself."""
 _DEFAULT = ToxicityGuard(kind="toxicity", on_error="allow")
 
 Scores = dict[str, float]
@@ -63,7 +63,7 @@ Scores = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Opinion:
+class _Moderated:
     scores: Scores
     unsafe: frozenset[str]
     """Labels that are flagged."""
@@ -73,10 +73,9 @@ class _Opinion:
 class Moderator:
     """One policy's. ``guards`` and ``judges`` are by name; ``fast`` and ``model`` are the toxicity guard's own checks.
 
-    A tenant's texts are judged by the first toxicity guard that looks after the tenant, in either direction, and its
-    thresholds; where there is none, by one with the schema's defaults. Its model, where it has one, judges every
-    text: scores are wanted for the clear cases, too. Where that cannot be had, ``on_error: allow`` leaves it to the
-    fast check.
+    A tenant's texts are scored by the first toxicity guard that applies to the tenant, in either direction, with its
+    thresholds; if there is none, by one with the schema's defaults. Its model, if it has one, scores every text,
+    clear cases included. If it fails, ``on_error: allow`` falls back to the fast check.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class Moderator:
 
     async def _judged(
         self, texts: Sequence[str], guard: ToxicityGuard, judge: Judge | None, call: Call
-    ) -> list[_Opinion]:
+    ) -> list[_Moderated]:
         try:
             scores, check = await self._scored(texts, guard, call)
             opinions = [_opinion(one, guard, check) for one in scores]
@@ -171,7 +170,7 @@ class Moderator:
     async def _quick(self, texts: Sequence[str], guard: ToxicityGuard, call: Call) -> list[Scores]:
         scores: list[Scores] = [{} for _ in texts]
         owners, pieces = _pieces(texts)
-        pool = self._pool if sum(map(len, texts)) > AT_ONCE_WEIGHED else None
+        pool = self._pool if sum(map(len, texts)) > MAX_SCORED_INLINE else None
         step = SLICE if pool is not None else 1
         for start in range(0, len(pieces), step):
             some = pieces[start : start + step]
@@ -192,7 +191,7 @@ class Moderator:
         judge: Judge,
         texts: Sequence[str],
         guard: ToxicityGuard,
-        opinions: list[_Opinion],
+        opinions: list[_Moderated],
         call: Call,
     ) -> None:
         """Put the judge's opinion in the place of those that are not clear."""
@@ -207,7 +206,7 @@ class Moderator:
             unsafe = frozenset(finding.label for finding in verdict.findings)
             scores = {**opinions[i].scores}
             _raise(scores, dict.fromkeys(unsafe, verdict.score))
-            opinions[i] = _Opinion(scores, unsafe, verdict.check)
+            opinions[i] = _Moderated(scores, unsafe, verdict.check)
 
 
 def _looks_after(tenant: str, guard: AnyGuard) -> bool:
@@ -230,7 +229,7 @@ def _all(fast: Fast, texts: Sequence[str]) -> list[Mapping[str, float]]:
 
 
 def _pieces(texts: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Texts cut so that each piece can be judged at once, and whose they are."""
+    """Pieces of texts, each short enough to be scored at once, and the index of each one's text."""
     owners: list[int] = []
     pieces: list[str] = []
     for owner, text in enumerate(texts):
@@ -249,9 +248,9 @@ def _threshold(label: str, guard: ToxicityGuard) -> float:
     return dict[str, float](guard.categories).get(label, guard.threshold)  # type: ignore[arg-type]
 
 
-def _opinion(scores: Scores, guard: ToxicityGuard, check: str) -> _Opinion:
+def _opinion(scores: Scores, guard: ToxicityGuard, check: str) -> _Moderated:
     unsafe = frozenset(label for label, score in scores.items() if score >= _threshold(label, guard))
-    return _Opinion(scores, unsafe, check)
+    return _Moderated(scores, unsafe, check)
 
 
 def _margin(scores: Scores, guard: ToxicityGuard) -> float:
@@ -265,7 +264,7 @@ def _log_odds(probability: float) -> float:
     return math.log(bounded / (1 - bounded))
 
 
-def _result(opinion: _Opinion) -> dict[str, Json]:
+def _result(opinion: _Moderated) -> dict[str, Json]:
     scores = dict.fromkeys(CATEGORIES, 0.0)
     _raise(scores, {_CATEGORY[label]: s for label, s in opinion.scores.items() if label in _CATEGORY})
     unsafe = {_CATEGORY.get(label) for label in opinion.unsafe}

@@ -1,4 +1,4 @@
-"""Texts in what is said in a provider's own dialect.
+"""Texts in requests and events in a provider's own dialect.
 
 They are read from wherever they stand, kinds of block included that nobody here has heard of; what is no text is told
 from what is by the names of fields.

@@ -16,12 +16,12 @@ from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, TopicsGuard, ToxicityGuard
 from gateway.regex.linear import are_linear
 
-LINE = 30.0
+MAX_WAIT = 30.0
 """Seconds that a piece may wait for its tenant's turn and a free process."""
 AT_ONCE = 16_000
 """Characters of all texts together that forms are looked for in at once, by a guard whose patterns are proven linear:
 that takes a millisecond; the way to another process and back takes 0.1 to 0.2 ms, half of that of this one's time."""
-AT_ONCE_WEIGHED = 2_000
+MAX_SCORED_INLINE = 2_000
 """The same for what weighs words, which takes 0.5 to 3 ms for 1,000 characters."""
 _PIECE_OF_FORMS = 64_000
 """Characters of a piece in which forms are looked for: it must be worth the way to the other process and back."""
@@ -45,12 +45,12 @@ class Offload:
         """``is_judged``: there is a judge for what the fast check leaves open."""
         weighs = isinstance(config, InjectionGuard | ToxicityGuard)
         unproven = isinstance(config, TopicsGuard) and not are_linear(config.patterns)
-        self._at_once = 0 if unproven else AT_ONCE_WEIGHED if weighs else AT_ONCE
+        self._at_once = 0 if unproven else MAX_SCORED_INLINE if weighs else AT_ONCE
         self.piece = PIECE if weighs or unproven else _PIECE_OF_FORMS
         """Characters that are scanned at once."""
         self._pool = pool
         self._timeout = config.timeout
-        self._there = _There(pickle.dumps((config, is_judged), pickle.HIGHEST_PROTOCOL))
+        self._remote = _RemoteScanner(pickle.dumps((config, is_judged), pickle.HIGHEST_PROTOCOL))
 
     def takes(self, characters: int) -> bool:
         """Whether so many are for another process. All are where nobody knows how long a pattern takes."""
@@ -59,30 +59,30 @@ class Offload:
     async def quick(self, owner: str, pieces: Sequence[_Piece]) -> list[Verdict | None]:
         """As ``Scanner.quick``, piece by piece. Raises ``TimeoutError`` for all of them, and ``Unscanned``."""
         try:
-            return await self._pool.run(owner, self._timeout, self._there.scan, pieces)
+            return await self._pool.run(owner, self._timeout, self._remote.scan, pieces)
         except PoolBusy:
-            raise Unscanned(f"no process was free within {LINE:g} s") from None
+            raise Unscanned(f"no process was free within {MAX_WAIT:g} s") from None
         except ProcessDied as error:
             raise Unscanned(str(error)) from None
 
 
-class _There:
+class _RemoteScanner:
     """A guard's scanner as another process has it. To get it ready there takes none of the guard's time."""
 
     def __init__(self, spec: bytes) -> None:
         self._spec = spec
 
-    def __reduce__(self) -> tuple[Callable[[bytes], _There], tuple[bytes]]:
-        return _arrived, (self._spec,)
+    def __reduce__(self) -> tuple[Callable[[bytes], _RemoteScanner], tuple[bytes]]:
+        return _unpickled, (self._spec,)
 
     def scan(self, pieces: Sequence[_Piece]) -> list[Verdict | None]:
         scanner = _scanner(self._spec)
         return [scanner.quick(text, origin) for text, origin in pieces]
 
 
-def _arrived(spec: bytes) -> _There:
+def _unpickled(spec: bytes) -> _RemoteScanner:
     _scanner(spec)
-    return _There(spec)
+    return _RemoteScanner(spec)
 
 
 @lru_cache(_KEPT)
@@ -92,10 +92,10 @@ def _scanner(spec: bytes) -> Scanner:
     from gateway.sidecar.client import NoSidecar
 
     config, is_judged = pickle.loads(spec)
-    return build_scanner(config, NoSidecar(), _Elsewhere() if is_judged else None)
+    return build_scanner(config, NoSidecar(), _NoJudge() if is_judged else None)
 
 
-class _Elsewhere:
+class _NoJudge:
     """Stands for the judge, who is asked in the gateway itself."""
 
     async def judge(self, texts: Sequence[str], origin: Origin, asker: object = None) -> list[Verdict]:

@@ -9,28 +9,28 @@ from gateway.findings import Finding
 from gateway.guards.scanners.scanner import Origin
 
 PIECE = 4000
-"""Characters that are scanned at once; a longer text is cut, and others may run between its pieces."""
+"""Characters that are scanned at once; a longer text is cut, and the event loop runs between its pieces."""
 ONGOING = 16_000
-"""Characters of one thing, longer than any window, that is seen as one."""
-SHARE = PIECE
-"""Characters that are given to the slower check at once: each such share of a request has the guard's ``timeout``."""
-MOST = 256
+"""Characters of one finding, longer than any window, that is still seen as one."""
+BATCH_CHARACTERS = PIECE
+"""Characters that are given to the slower check at once: each such batch of a request has the guard's ``timeout``."""
+BATCH_PIECES = 256
 """Pieces that are given to a check at once."""
 
 
 class Piece(NamedTuple):
-    text: int
-    """Which of the texts it is of."""
+    number: int
+    """Of its text."""
     start: int
     behind: int
-    """What ends before it was for the piece before to tell."""
+    """Findings that end before it belong to the piece before."""
     border: int
-    """What begins past it is for the next one."""
-    words: str
+    """Findings that begin past it belong to the next piece."""
+    text: str
 
 
-class Cut:
-    """A text on its way through the fast check, piece by piece."""
+class PieceCursor:
+    """A text that goes through the fast check piece by piece."""
 
     __slots__ = ("_end", "_number", "_overlap", "_step", "_text", "origin", "piece")
 
@@ -57,29 +57,29 @@ class Cut:
         return True
 
     def _next(self, start: int, behind: int) -> Piece:
-        # The first half of the overlap is what the piece before decides, the second what it decides it by.
+        # The piece before decides the first half of the overlap, with the second half as context.
         border = self._end - self._overlap if self._end < len(self._text) else self._end + 1
         return Piece(self._number, start, behind, border, self._text[start : self._end])
 
 
-def shares(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """As they are given to the slower check: a longer one alone."""
-    share: list[Piece] = []
+def batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Batches for the slower check; a longer piece is a batch by itself."""
+    batch: list[Piece] = []
     characters = 0
     for piece in pieces:
-        characters += len(piece.words)
-        if share and (characters > SHARE or len(share) == MOST):
-            yield share
-            share, characters = [], len(piece.words)
-        share.append(piece)
-    if share:
-        yield share
+        characters += len(piece.text)
+        if batch and (characters > BATCH_CHARACTERS or len(batch) == BATCH_PIECES):
+            yield batch
+            batch, characters = [], len(piece.text)
+        batch.append(piece)
+    if batch:
+        yield batch
 
 
 def ongoing(findings: Sequence[Finding], start: int, end: int) -> int | None:
-    """Where something began that goes on at the end of what was scanned, ``[start, end)``: a private key, perhaps.
+    """Where a finding began that touches the end of what was scanned, ``[start, end)``, such as a private key.
 
-    The next scan is to begin there, so as to see that it is still the same.
+    The next scan begins there, so that it sees the whole of it.
     """
     if not findings or start + findings[-1].end < end or end - start - findings[-1].start > ONGOING:
         return None

@@ -1,4 +1,4 @@
-"""A request before the input guards: refused, changed, kept at home, or let through."""
+"""Input guards on one request: it is refused, changed, restricted to local backends, or passed on."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from gateway.guards.actions.batch_scan import BatchScan, TooMuchFound, at_once
 from gateway.guards.actions.edits import Edit, merged
 from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.mask import Masks
+from gateway.guards.actions.mask import Placeholders
 from gateway.guards.actions.native import Path
-from gateway.guards.actions.texts import Texts, replaced
+from gateway.guards.actions.request_texts import RequestTexts, replaced
 from gateway.guards.scanners.scanner import Unscanned
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, ChatRequest
 
 TOKEN_IDS = "token_ids"
 _AT_ONCE = 5_000
-"""Findings after which others have their turn."""
+"""Findings that are handled between two turns of the event loop."""
 _TEXTS_AT_ONCE = 200
-"""Texts that are changed before others have theirs."""
+"""Texts that are changed between two turns of the event loop."""
 
 
 class Screening:
-    """All guards that act scan the request as it came; then the strictest of what they found is done."""
+    """All guards that act scan the request as it came; then the strictest action is taken."""
 
     def __init__(self, call: Call, guards: Sequence[Guard], metrics: Metrics) -> None:
         self._call = call
-        self._texts = Texts.of(call.request)
+        self._texts = RequestTexts.of(call.request)
         self._inspections = [Inspection(guard, "input", metrics, call) for guard in guards]
         self._scans: list[tuple[BatchScan, list[int]]] = []
-        """With the numbers of the texts that each is about."""
+        """With the indexes of the texts that each scans."""
         self._must_stay = call.local_only
         self._is_kept = any(_keeps(guard) for guard in guards)
-        """A guard may find that it must stay."""
+        """A guard may restrict it to local backends."""
 
     async def run(self) -> dict[str, str]:
-        """The originals of the placeholders that are in the request from now on.
+        """Run the guards; returns the originals of the placeholders that the request now has.
 
         Raises ``Blocked``, ``GuardUnavailable``, and ``BadRequest`` for a prompt that cannot be read.
         """
         if self._is_kept:
-            self._call.local_only = True  # until it is known to be free, whoever looks at it meanwhile
+            self._call.local_only = True  # until the guards have decided
         try:
             self._readable()
             self._count()
             for inspection in self._inspections:
                 if inspection.guard.limit is None:
                     await self._look(inspection)
-            self._refuse()  # what the fast check refuses needs no slower opinion
+            self._refuse()  # what the fast check refuses needs no slower check
             await self._settle()
             self._refuse()
             return await self._change()
@@ -61,7 +61,7 @@ class Screening:
             self._note()
 
     def _readable(self) -> None:
-        """Pictures and the like are for models to judge; a prompt of token ids is text that hides."""
+        """Images and audio pass unscanned; a prompt of token ids is text that cannot be read."""
         if TOKEN_IDS not in self._texts.unread:
             return
         for inspection in self._inspections:
@@ -104,7 +104,7 @@ class Screening:
         await asyncio.sleep(0)
 
     async def _settle(self) -> None:
-        """Judges, who may be elsewhere, are asked when it is known whether the request must stay here."""
+        """Judges may be remote: they are asked once it is known whether the request must stay local."""
         scans = [scan for scan, _ in self._scans]
         keeping = [one for one in scans if _keeps(one.inspection.guard)]
         asking = [one for one in scans if one.inspection.guard.asks_judge and one not in keeping]
@@ -147,7 +147,7 @@ class Screening:
 
     async def _change(self) -> dict[str, str]:
         edits: dict[int, list[list[Edit]]] = {}
-        """By the number of a text, each guard's."""
+        """By the index of a text, those of each guard."""
         done = 0
         for scan, numbers in self._scans:
             inspection = scan.inspection
@@ -169,16 +169,16 @@ class Screening:
                     edits.setdefault(number, []).append(mine)
         if not edits:
             return {}
-        masks = Masks(self._texts.texts)
+        placeholders = Placeholders(self._texts.texts)
         fresh: dict[Path, str] = {}
         for count, number in enumerate(sorted(edits), 1):
             text = self._texts.texts[number]
             one, *others = edits[number]  # each without overlaps
-            fresh[text.path] = await masks.edited(text, merged(chain(one, *others)) if others else one)
+            fresh[text.path] = await placeholders.edited(text, merged(chain(one, *others)) if others else one)
             if not count % _TEXTS_AT_ONCE:
                 await asyncio.sleep(0)
         self._call.request = replaced(self._call.request, fresh)
-        return masks.originals
+        return placeholders.originals
 
     def _note(self) -> None:
         self._call.receipt.note(
@@ -196,9 +196,9 @@ def _keeps(guard: Guard) -> bool:
     return guard.config.action == "local"
 
 
-def asked(request: ChatRequest) -> ScanInput:
-    """What those guards read of a request that only flag."""
-    texts = Texts.of(request)
+def scan_input(request: ChatRequest) -> ScanInput:
+    """What guards that only flag read of a request."""
+    texts = RequestTexts.of(request)
     return ScanInput(
         texts=[(text.text, text.origin) for text in texts.texts],
         lengths=[sum(len(text.text) for text in texts.texts)],

@@ -39,7 +39,7 @@ HAZARDS: Mapping[str, str] = {
 """Llama Guard 3's, by code; others go by their code."""
 
 CONCURRENCY = 8
-"""Texts that one judge looks at side by side."""
+"""Texts that one judge scores concurrently."""
 _PARAMS = {"temperature": 0, "max_tokens": 64}  # enough for all codes
 _MODELS_OWN = frozenset({"assistant", "answer"})
 _ANSWER = re.compile(r"\s*(?:(safe)|unsafe(?:\s+(S\d{1,2})(?:\s*,\s*S\d{1,2})*)?)\s*", re.IGNORECASE)
@@ -49,8 +49,8 @@ class LlamaGuard:
     """A ``Judge``. ``handler`` begins past guards and caches, and books what is asked on account of ``call.payer``;
     ``model`` is a public model of ``policy``.
 
-    Texts go where those of the request may go that they are of. With ``local_only`` they go to local backends whoever
-    asks: that is for a guard that has yet to find out what must stay.
+    A text may go wherever its request may. With ``local_only`` it goes to local backends only: that is for a guard
+    which has yet to decide whether the request must stay local.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ SMOOTHING = 50
 """Added to the number of features, so that two words alone do not weigh too much."""
 
 GROUP = "\N{SECTION SIGN}"
-"""Stands for whoever is spoken of, so that what is said of one group is known of all."""
+"""Stands for whoever is argument_texts of, so that what is said of one group is known of all."""
 _GROUPS = frozenset(
     re.findall(
         r"\w+",

@@ -1,4 +1,4 @@
-"""Words, phrases and patterns that are not to be spoken of."""
+"""Words, phrases and patterns that are not to be argument_texts of."""
 
 from __future__ import annotations
 

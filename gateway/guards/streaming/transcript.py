@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gateway.guards.actions.background import ScanInput
 from gateway.guards.actions.deltas import CONTENT, Channel, delta_texts, readable
-from gateway.guards.actions.texts import spoken
+from gateway.guards.actions.request_texts import argument_texts
 from gateway.types import Chunk
 
 MOST = 2_000_000
@@ -39,7 +39,7 @@ class Transcript:
         texts = ("".join(parts) for parts in self._parts.values())
         return ScanInput(
             texts=[
-                (spoken(text) if channel.endswith(".arguments") else text, "answer")
+                (argument_texts(text) if channel.endswith(".arguments") else text, "answer")
                 for (_, channel), text in zip(self._parts, texts, strict=True)
             ],
             lengths=list(self._characters.values()),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway import errors
 from gateway.findings import Finding
 from gateway.guards.actions.guards import Guards
-from gateway.guards.actions.mask import Unmasking
+from gateway.guards.actions.mask import Unmasker
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input
@@ -58,7 +58,7 @@ async def ask(guards: Guards, call: Call, *chunks: Chunk | BaseException) -> tup
     flags = flags_of()
     async with aclosing(guard_input(guards, flags, Metrics())(model)(call)) as stream:
         out = [chunk async for chunk in stream]
-    await flags.settled()
+    await flags.idle()
     assert model.open == 0
     return model, out
 
@@ -418,7 +418,7 @@ def filled(text: str, *, escaped: bool = False) -> str:
 @given(text=ANSWERS, cuts=st.lists(st.integers(0, 60), max_size=40), other=ANSWERS)
 def test_cut_anywhere_it_is_filled_as_if_it_were_whole(text: str, cuts: list[int], other: str) -> None:
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
-    unmasking = Unmasking(ORIGINALS, a_call().request)
+    unmasker = Unmasker(ORIGINALS, a_call().request)
     out: list[Chunk] = []
     for start, end in zip(places, [*places[1:], len(text)], strict=True):
         piece = text[start:end]
@@ -427,10 +427,10 @@ def test_cut_anywhere_it_is_filled_as_if_it_were_whole(text: str, cuts: list[int
             Chunk(1, {"content": other}),
             Chunk(0, {"tool_calls": [{"index": 3, "function": {"arguments": piece}}]}),
         ):
-            out += unmasking.feed(chunk)
-    out += unmasking.feed(Chunk(0, {}, "stop"))
+            out += unmasker.feed(chunk)
+    out += unmasker.feed(Chunk(0, {}, "stop"))
     finished = len(out)
-    out += unmasking.end()
+    out += unmasker.end()
     assert all(chunk.index == 1 for chunk in out[finished:])
     assert said(out) == filled(text)
     assert said(out, 1) == filled(other * len(places))

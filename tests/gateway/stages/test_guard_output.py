@@ -81,7 +81,7 @@ async def answer(guards: Guards, model: Model, call: Call | None = None) -> list
     handle = guard_output(guards, flags, Metrics())(model)
     async with aclosing(handle(call or a_call())) as chunks:
         out = [chunk async for chunk in chunks]
-    await flags.settled()
+    await flags.idle()
     assert model.open == 0
     return out
 

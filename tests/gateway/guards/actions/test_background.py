@@ -89,7 +89,7 @@ async def test_nothing_waits_and_the_verdict_is_told_when_it_comes(
     assert told(call, "input")["it"]["pending"] is told(call, "output")["it"]["pending"] is True
     call.receipt.note("trace", status=200)  # the request has ended, and its receipt was written
     slow.gate.set()
-    await desk.flags.settled()
+    await desk.flags.idle()
     for direction in ("input", "output"):
         facts = told(call, direction)["it"]
         assert (facts["action"], facts["labels"]) == ("flag", {"animal": 1})
@@ -117,7 +117,7 @@ async def test_nothing_is_scanned_before_the_caller_has_the_last_of_it() -> None
         assert [chunk async for chunk in chunks]
     assert seen == [0, 0, 0]
     assert not scanner.seen
-    await desk.flags.settled()
+    await desk.flags.idle()
     assert sorted(text for text, _ in scanner.seen) == ["a cat", "ok ok ok "]
 
 
@@ -133,7 +133,7 @@ async def test_a_judge_that_is_away_is_noted_and_that_is_all(stream: bool) -> No
         assert [(chunk.delta, chunk.finish_reason) async for chunk in chunks] == [
             ({"content": "the cat"}, "stop")
         ]
-    await desk.flags.settled()
+    await desk.flags.idle()
     for direction in ("input", "output"):
         assert told(call, direction)["it"]["unscanned"] == "unavailable"
         # A cache keeps the answer: nothing was let through that a guard would have stopped.
@@ -157,7 +157,7 @@ async def test_whoever_hangs_up_is_flagged_all_the_same(slow: Slow) -> None:
     await stream.aclose()
     assert closed.is_set()
     slow.gate.set()
-    await desk.flags.settled()
+    await desk.flags.idle()
     assert told(call, "output")["it"]["labels"] == told(call, "input")["it"]["labels"] == {"animal": 1}
 
 
@@ -174,7 +174,7 @@ async def test_a_request_that_is_refused_is_flagged_too() -> None:
     call = a_cat(stream=False)
     with pytest.raises(errors.Blocked):
         await anext(desk.around(model)(call))
-    await desk.flags.settled()
+    await desk.flags.idle()
     assert told(call, "input")["it"]["labels"] == {"letter": 2}
     assert told(call, "input")["strict"]["action"] == "block"
 
@@ -195,7 +195,7 @@ async def test_they_see_what_was_written_and_said_and_not_what_others_made_of_it
     call = a_cat(stream=True)
     async with aclosing(desk.around(model)(call)) as chunks:
         assert "cat" not in str([chunk.delta async for chunk in chunks])
-    await desk.flags.settled()
+    await desk.flags.idle()
     assert told(call, "input")["it"]["labels"] == {"animal": 1}
     assert told(call, "output")["it"]["labels"] == {"animal": 3}
     assert told(call, "output")["strict"]["labels"] == {"animal": 3}
@@ -214,7 +214,7 @@ async def test_a_length_is_flagged_in_both_directions() -> None:
     call = a_cat(stream=True)
     async with aclosing(desk.around(model)(call)) as chunks:
         assert len([chunk async for chunk in chunks]) == 2
-    await desk.flags.settled()
+    await desk.flags.idle()
     assert (
         told(call, "input")["length"]["labels"] == told(call, "output")["length"]["labels"] == {"length": 1}
     )
@@ -231,7 +231,7 @@ async def test_what_waits_is_bounded(slow: Slow) -> None:
         async with aclosing(desk.around(model)(call)) as chunks:
             assert [chunk async for chunk in chunks]
     slow.gate.set()
-    await desk.flags.settled()
+    await desk.flags.idle()
     assert [told(call, "input")["it"].get("unscanned", "") for call in calls] == [
         "", "", "", "too many wait for a verdict", "too many wait for a verdict",
     ]  # fmt: skip
@@ -270,6 +270,6 @@ async def test_a_receipt_that_is_not_closed_is_not_written_by_a_verdict() -> Non
         assert [chunk async for chunk in chunks]
     for stage, facts in shared.receipt.notes.items():
         caller.receipt.note(stage, **facts)
-    await desk.flags.settled()
+    await desk.flags.idle()
     assert not desk.kept
     assert told(caller, "output")["it"]["labels"] == {"animal": 1}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.guards.actions.edits import Edit, JsonCursor, Offsets, applied, merged
-from gateway.guards.actions.texts import Text, leaf_spans, put, rewritten
+from gateway.guards.actions.request_texts import RequestText, leaf_spans, put, rewritten
 from tests.examples import examples
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=8)
@@ -102,4 +102,4 @@ def test_put_copies_only_what_lies_on_the_path() -> None:
     assert fresh == {"a": ({"b": 1}, {"c": [9, 2]}), "d": {}}
     assert tree == {"a": ({"b": 1}, {"c": [1, 2]}), "d": {}}
     assert fresh["d"] is tree["d"]
-    assert Text(("a",), "x", "user").kind == "text"
+    assert RequestText(("a",), "x", "user").kind == "text"

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from gateway.guards.actions.edits import Edit
-from gateway.guards.actions.mask import Masks, Unmasking
-from gateway.guards.actions.texts import Texts, leaf_spans, replaced
+from gateway.guards.actions.mask import Placeholders, Unmasker
+from gateway.guards.actions.request_texts import RequestTexts, leaf_spans, replaced
 from gateway.types import ChatRequest, Chunk
 
 ORIGINALS = {"<EMAIL_ADDRESS_1>": 'ann"@example.org', "<PHONE_NUMBER_12>": "+49 30 1234567"}
 
 
 def answered(pieces: list[dict[str, Any]], **params: Any) -> list[dict[str, Any]]:
-    unmasking = Unmasking(ORIGINALS, ChatRequest("m", messages=(), params=params))
-    out = [ready for piece in pieces for ready in unmasking.feed(Chunk(0, piece))]
-    return [dict(chunk.delta or {}) for chunk in (*out, *unmasking.end())]
+    unmasker = Unmasker(ORIGINALS, ChatRequest("m", messages=(), params=params))
+    out = [ready for piece in pieces for ready in unmasker.feed(Chunk(0, piece))]
+    return [dict(chunk.delta or {}) for chunk in (*out, *unmasker.end())]
 
 
 def contents(text: str, size: int, **params: Any) -> str:
@@ -52,9 +52,9 @@ def test_what_looks_like_a_placeholder_and_is_none_stays(size: int) -> None:
 def test_many_originals_cost_no_more_a_chunk() -> None:
     originals = {f"<EMAIL_ADDRESS_{number}>": f"a{number}@example.org" for number in range(20_000)}
     began = time.process_time()
-    unmasking = Unmasking(originals, ChatRequest("m", messages=()))
+    unmasker = Unmasker(originals, ChatRequest("m", messages=()))
     for _ in range(2_000):
-        unmasking.feed(Chunk(0, {"content": "a <b> and <EMAIL_ADDRESS_19999> <"}))
+        unmasker.feed(Chunk(0, {"content": "a <b> and <EMAIL_ADDRESS_19999> <"}))
     assert time.process_time() - began < 2
 
 
@@ -62,16 +62,16 @@ def test_many_originals_cost_no_more_a_chunk() -> None:
 async def test_arguments_with_many_values_are_edited_in_time_that_grows_with_their_number() -> None:
     values = [f"a{number}@example.org" for number in range(20_000)]
     call = {"type": "function", "function": {"name": "f", "arguments": json.dumps({"to": values})}}
-    texts = Texts.of(ChatRequest("m", messages=({"role": "assistant", "tool_calls": [call]},))).texts
+    texts = RequestTexts.of(ChatRequest("m", messages=({"role": "assistant", "tool_calls": [call]},))).texts
     edits = [
         Edit(start, end, "EMAIL_ADDRESS", end - start, reversible=True)
         for start, end in leaf_spans(texts[1].document)[1:]
     ]
     began = time.process_time()
-    masks = Masks(texts)
-    fresh = json.loads(await masks.edited(texts[1], edits))
+    placeholders = Placeholders(texts)
+    fresh = json.loads(await placeholders.edited(texts[1], edits))
     assert time.process_time() - began < 2
-    originals = masks.originals
+    originals = placeholders.originals
     assert [originals[one] for one in fresh["to"]] == values
 
 
@@ -109,7 +109,7 @@ def test_tools_documents_and_metadata_are_read() -> None:
         "stop": ["seven"],
     }
     request = ChatRequest("m", messages=(), params=params)
-    texts = Texts.of(request).texts
+    texts = RequestTexts.of(request).texts
     assert [(text.text, text.origin) for text in texts] == [
         *((word, "system") for word in ("three", "one", "two", "one", "two")),
         *((word, "tool") for word in ("four", "five")),
@@ -120,4 +120,4 @@ def test_tools_documents_and_metadata_are_read() -> None:
     assert not any(f'"{text.text}"' in said for text in texts)
     assert '"seven"' in said
     assert said.count("2020-12/schema") == 2
-    assert Texts.of(request).texts == texts
+    assert RequestTexts.of(request).texts == texts

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import BadRequest
 from gateway.guards.actions.native import conversation
-from gateway.guards.actions.texts import Texts
+from gateway.guards.actions.request_texts import RequestTexts
 from gateway.types import ChatRequest
 from gateway.wire.anthropic.request_reader import read_request
 
@@ -56,7 +56,10 @@ def openai(*messages: dict[str, Any]) -> ChatRequest:
 
 
 def test_what_tools_say_is_read_and_what_they_are_set_to_is_not() -> None:
-    said = [text.text for text in Texts.of(native({"role": "user", "content": "Hi", "note": "aside"})).texts]
+    said = [
+        text.text
+        for text in RequestTexts.of(native({"role": "user", "content": "Hi", "note": "aside"})).texts
+    ]
     assert said == ["tool", "field", "example", "tomorrow", "Springfield", "rules", "Hi", "aside"]
 
 
@@ -64,6 +67,6 @@ def test_what_tools_say_is_read_and_what_they_are_set_to_is_not() -> None:
 def test_a_turn_that_follows_is_read_after_all_that_was_there_before(request_of: Any) -> None:
     first = {"role": "user", "content": "one"}
     more = [{"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}]
-    before = [text.text for text in Texts.of(request_of(first)).texts]
-    after = [text.text for text in Texts.of(request_of(first, *more)).texts]
+    before = [text.text for text in RequestTexts.of(request_of(first)).texts]
+    after = [text.text for text in RequestTexts.of(request_of(first, *more)).texts]
     assert after == [*before, "two", "three"]

@@ -17,7 +17,7 @@ from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.guards.actions.batch_scan import BatchScan
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.offload import AT_ONCE, AT_ONCE_WEIGHED, Offload
+from gateway.guards.actions.offload import AT_ONCE, MAX_SCORED_INLINE, Offload
 from gateway.guards.actions.screening import Screening
 from gateway.guards.scanners.factory import build_scanners
 from gateway.observe.metrics import Metrics
@@ -70,7 +70,7 @@ async def screened(mine: Guards, text: str, tenant: str = "acme") -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_long_texts_are_read_elsewhere_with_the_same_findings(pool: ProcessPool, kind: str) -> None:
-    long = AT_ONCE if kind in ("pii", "secrets", "topics") else AT_ONCE_WEIGHED
+    long = AT_ONCE if kind in ("pii", "secrets", "topics") else MAX_SCORED_INLINE
     telling = (
         "mail ann@example.org of case-17, the merger, password: hunter2x! and kill all of those idiots. "
     )
@@ -188,7 +188,7 @@ async def test_short_texts_and_proven_patterns_start_no_process() -> None:
 async def test_what_a_text_is_full_of_is_bounded_and_told(
     pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.guards.actions.batch_scan.MOST_FINDINGS", 5000)
+    monkeypatch.setattr("gateway.guards.actions.batch_scan.MAX_FINDINGS", 5000)
     mine = guards(pool, pii={"checks": ["fast"], "action": "mask"})
     with pytest.raises(BadRequest, match=r"'pii' has more than 5000 findings in this request. Send less"):
         await screened(mine, "a@b.io " * 5001)

@@ -37,11 +37,11 @@ _WHOLE: Mapping[str, Origin] = {
 """Parameters all of whose texts are read: what vLLM and others put into the prompt, and what servers keep."""
 _HALF = re.compile(r"\\u[dD][89a-fA-F]", re.ASCII)
 """What an escape of half a character begins with (RFC 8259, section 7)."""
-_SPOKEN = ("refusal", "reasoning_content", "reasoning")
+_ANSWER_FIELDS = ("refusal", "reasoning_content", "reasoning")
 
 
 @dataclass(slots=True)
-class Text:
+class RequestText:
     """One text of a request.
 
     Of ``json``, the arguments of a tool call, the values are read, a line each; what is put into them leaves them
@@ -57,19 +57,19 @@ class Text:
 
 
 @dataclass(slots=True)
-class Texts:
+class RequestTexts:
     """All that a request says: first what stays the same from turn to turn, then its messages in their order.
 
     A placeholder's number is the place of what it stands for among the others. With what is said last at the end, turns
     that follow change nothing of a prompt that its provider has in its cache, nor of a thought that was signed.
     """
 
-    texts: list[Text] = field(default_factory=list)
+    texts: list[RequestText] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     """What is no text: ``image_url``, ``input_audio``, ``token_ids`` …"""
 
     @classmethod
-    def of(cls, request: ChatRequest) -> Texts:
+    def of(cls, request: ChatRequest) -> RequestTexts:
         """Raises ``BadRequest`` for what is nested without end."""
         texts = cls()
         if request.native is not None:
@@ -77,14 +77,14 @@ class Texts:
             return texts
         params = request.params
         for name in ("suffix", "user", "safety_identifier", "prompt_cache_key"):
-            texts._described(("params", name), params.get(name), "user", said=True)
+            texts._described(("params", name), params.get(name), "user", prose=True)
         prediction = params.get("prediction")
         if isinstance(prediction, Mapping):
             texts._content(("params", "prediction", "content"), prediction.get("content"), "user")
         for name in ("tools", "functions", "response_format"):
             texts._described(("params", name), params.get(name), "system")
         for name, origin in _WHOLE.items():
-            texts._described(("params", name), params.get(name), origin, said=True)
+            texts._described(("params", name), params.get(name), origin, prose=True)
         if request.prompt is not None:
             texts._prompt(request.prompt)
         for i, message in enumerate(request.messages or ()):
@@ -95,10 +95,10 @@ class Texts:
         """A request in its caller's own words, which are what its model will see."""
         below: Path = ("native",)
         for path, value, is_schema in native.tools(body):
-            self._described((*below, *path), value, "system", said=not is_schema)
+            self._described((*below, *path), value, "system", prose=not is_schema)
         self._described((*below, "output_config"), body.get("output_config"), "system")
         for name in native.others(body):
-            self._described((*below, name), body[name], "user", said=True)
+            self._described((*below, name), body[name], "user", prose=True)
         for path, value, origin, kind in native.conversation(body):
             if kind == "unread":
                 self.unread.append(str(path[-1]))
@@ -113,14 +113,14 @@ class Texts:
 
     def _add(self, path: Path, text: Json, origin: Origin, kind: Kind = "text") -> None:
         if isinstance(text, str) and text:
-            self.texts.append(Text(path, text, origin, kind))
+            self.texts.append(RequestText(path, text, origin, kind))
 
     def _message(self, path: Path, message: Mapping[str, Json]) -> None:
         origin = _ORIGINS.get(str(message.get("role")), "user")
         self._add((*path, "name"), message.get("name"), origin, "name")
         self._content((*path, "thinking_blocks"), message.get("thinking_blocks"), origin)
         self._content((*path, "content"), message.get("content"), origin)
-        for name in _SPOKEN:
+        for name in _ANSWER_FIELDS:
             self._add((*path, name), message.get(name), origin)
         calls = message.get("tool_calls")
         for i, call in enumerate(calls if isinstance(calls, list) else ()):
@@ -132,7 +132,7 @@ class Texts:
 
     def _content(self, path: Path, content: Json, origin: Origin) -> None:
         if not isinstance(content, list):
-            self._described(path, content, origin, said=True)
+            self._described(path, content, origin, prose=True)
             return
         for i, part in enumerate(content):
             if not isinstance(part, Mapping):
@@ -164,33 +164,33 @@ class Texts:
         self._add((*path, "input"), function.get("input"), origin)
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
-            self._described((*path, "arguments"), arguments, origin, said=True)
+            self._described((*path, "arguments"), arguments, origin, prose=True)
         if not isinstance(arguments, str) or not arguments:
             return
         try:
             self._document((*path, "arguments"), _parsed(arguments), origin)
         except ValueError:
-            self._add((*path, "arguments"), _as_read(arguments), origin)
+            self._add((*path, "arguments"), _unescaped(arguments), origin)
 
     def _document(self, path: Path, document: Json, origin: Origin) -> None:
-        said = "\n".join(_words(value) for value in _leaves(document))
-        self.texts.append(Text(path, said, origin, "json", document))
+        said = "\n".join(_leaf_text(value) for value in _leaves(document))
+        self.texts.append(RequestText(path, said, origin, "json", document))
 
-    def _described(self, path: Path, value: Json, origin: Origin, *, said: bool = False) -> None:
-        """What is ``said`` in definitions and schemas; their names and keywords are for machines."""
+    def _described(self, path: Path, value: Json, origin: Origin, *, prose: bool = False) -> None:
+        """What is ``prose`` in definitions and schemas; their names and keywords are for machines."""
         if len(path) > DEEPEST:
             raise BadRequest(f"'{path[1]}' has more than {DEEPEST} levels.", param=str(path[1]))
         if isinstance(value, str):
-            if said:
+            if prose:
                 self._add(path, value, origin)
         elif isinstance(value, Mapping):
             named = bool(path) and path[-1] == "properties"
             for key, one in value.items():
-                here = said or (not named and key in _DESCRIBING)
-                self._described((*path, key), one, origin, said=here)
+                here = prose or (not named and key in _DESCRIBING)
+                self._described((*path, key), one, origin, prose=here)
         elif isinstance(value, list):
             for i, one in enumerate(value):
-                self._described((*path, i), one, origin, said=said)
+                self._described((*path, i), one, origin, prose=prose)
 
     def _prompt(self, prompt: Json) -> None:
         if isinstance(prompt, str):
@@ -205,12 +205,12 @@ class Texts:
 def replaced(request: ChatRequest, texts: Mapping[Path, str]) -> ChatRequest:
     """``request`` with other texts at these places; nothing of the old one is changed."""
     if request.native is not None:
-        return _in_its_own_words(request, request.native, {path[1:]: text for path, text in texts.items()})
+        return _native_replaced(request, request.native, {path[1:]: text for path, text in texts.items()})
     fresh = {name: _put_all(getattr(request, str(name)), below) for name, below in _by_step(texts).items()}
     return replace(request, **{str(name): value for name, value in fresh.items()})
 
 
-def _in_its_own_words(request: ChatRequest, own: Native, texts: Mapping[Path, str]) -> ChatRequest:
+def _native_replaced(request: ChatRequest, own: Native, texts: Mapping[Path, str]) -> ChatRequest:
     """The caller's words with other texts at these places, and the canonical form of that."""
     values = {
         # What a call was given stands there as it is, and not written out as JSON.
@@ -218,11 +218,11 @@ def _in_its_own_words(request: ChatRequest, own: Native, texts: Mapping[Path, st
         for path, text in texts.items()
     }
     fresh = own.read(_put_all(own.body, values))
-    said = {name: fresh.params[name] for name in _SAYING if name in fresh.params}
+    said = {name: fresh.params[name] for name in _TEXT_PARAMS if name in fresh.params}
     return replace(request, messages=fresh.messages, params={**request.params, **said}, native=fresh.native)
 
 
-_SAYING = ("tools", "response_format", "user")
+_TEXT_PARAMS = ("tools", "response_format", "user")
 """The parameters that hold texts."""
 
 
@@ -274,12 +274,12 @@ def _leaves(document: Json) -> Iterator[Json]:
         yield document
 
 
-def spoken(arguments: str) -> str:
+def argument_texts(arguments: str) -> str:
     """The keys and values of a tool call's arguments, a line each; what is no JSON as it is."""
     try:
-        return "\n".join(map(_words, _leaves(_parsed(arguments))))
+        return "\n".join(map(_leaf_text, _leaves(_parsed(arguments))))
     except ValueError:
-        return _as_read(arguments)
+        return _unescaped(arguments)
 
 
 def _parsed(arguments: str) -> Json:
@@ -311,7 +311,7 @@ def _finite(number: str) -> float:
     return value
 
 
-def _as_read(arguments: str) -> str:
+def _unescaped(arguments: str) -> str:
     """With the escapes undone that hide what whoever parses it would read."""
     return Unescaping().feed(arguments + "\n").removesuffix("\n")
 
@@ -328,7 +328,7 @@ def _is_deep(document: Json) -> bool:
     return bool(level)
 
 
-def _words(leaf: Json) -> str:
+def _leaf_text(leaf: Json) -> str:
     return leaf if isinstance(leaf, str) else json.dumps(leaf)
 
 
@@ -356,7 +356,7 @@ def leaf_spans(document: Json) -> list[tuple[int, int]]:
     spans = []
     place = 0
     for value in _leaves(document):
-        end = place + len(_words(value))
+        end = place + len(_leaf_text(value))
         spans.append((place, end))
         place = end + 1
     return spans
