@@ -42,7 +42,7 @@ class Decoder:
 
 
 class Channel:
-    """The loop process's end: blocking, because that process has nothing else to do."""
+    """The engine process's end: blocking, because that process has nothing else to do."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock

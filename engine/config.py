@@ -16,7 +16,7 @@ STEPS = {"cpu": (64, 512), "cuda": (256, 2048)}
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What the loop process needs to know. ``None`` leaves the choice to it."""
+    """What the engine process needs to know. ``None`` leaves the choice to it."""
 
     model: Path
     """The folder with config.json, the weights and the tokenizer."""
@@ -137,7 +137,7 @@ class ServerConfig:
     drain_timeout: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""
     step_timeout: float = 300.0
-    """Seconds without a step, though requests are open, after which the loop process is given up; 0: never."""
+    """Seconds without a step, though requests are open, after which the engine process is given up; 0: never."""
     write_timeout: float = 30.0
     """Seconds that a client may take next to nothing of its answer before it is let go; 0: for ever."""
     over_context: str = "clip"

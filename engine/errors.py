@@ -12,9 +12,9 @@
     ├── Unavailable                  503  worth another try, here or elsewhere
     │   ├── QueueFull                503  queue_full
     │   ├── DeadlineUnreachable      503  deadline_unreachable   too much to do before the caller's deadline
-    │   ├── EngineDied               503  engine_died            the loop process is gone; a restart is due
+    │   ├── EngineDied               503  engine_died            the engine process is gone; a restart is due
     │   ├── OutOfMemory              503  out_of_memory          a step needed more memory than the device has left
-    │   ├── EngineStalled            503  engine_stalled         the loop process has stopped decoding
+    │   ├── EngineStalled            503  engine_stalled         the engine process has stopped decoding
     │   └── ShuttingDown             503  shutting_down
     ├── InternalError                500  internal_error         a bug of ours
     └── StartupError                      never on the wire: the reason why the process would not start

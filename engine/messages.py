@@ -1,4 +1,4 @@
-"""What the HTTP process and the loop process say to each other. One line each; ``engine/channel.py`` carries them."""
+"""What the HTTP process and the engine process say to each other. One line each; ``engine/channel.py`` carries them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.core.plan import RequestOutput
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
 
-# HTTP process → loop process
+# HTTP process → engine process
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class UnloadAdapter:
 
 ToEngineCore = Start | Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter
 
-# Loop process → HTTP process
+# Engine process → HTTP process
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The engine's side: scheduler and runner as the loop process has them, without HTTP. Answers lines of JSON."""
+"""The engine's side: scheduler and runner as the engine process has them, without HTTP. Answers lines of JSON."""
 
 from __future__ import annotations
 

@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from itertools import repeat
 
-from engine.client import Delta, EngineClient
+from engine.client import EngineClient
 from engine.core.request import FinishReason
 from engine.core.sampling_params import SamplingParams
+from engine.generation import Delta
 from engine.server.answers import Finish, Piece, Usage
 from engine.server.detokenizer import Detokenizer, StopStrings
 from engine.server.hints import Hints

@@ -32,7 +32,7 @@ class Health:
             self._stepped.set()
 
     async def check(self) -> None:
-        """Raises ``EngineStalled`` if no step is done in time, and ``EngineDied`` if the loop process is gone."""
+        """Raises ``EngineStalled`` if no step is done in time, and ``EngineDied`` if the engine process is gone."""
         if time.monotonic() - self._last_step <= self._fresh and not self._client.died.is_set():
             return
         # However many probes come at once, the engine decodes for one.

@@ -1,4 +1,4 @@
-"""The life of the HTTP process: bind, start the loop process, serve, drain, leave."""
+"""The life of the HTTP process: bind, start the engine process, serve, drain, leave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.server.tokenizer import Tokenizer
 log = logging.getLogger("engine.server")
 
 _FAREWELL = 2.0
-"""Seconds that connections get to read their error when the loop process has died or the drain is over."""
+"""Seconds that connections get to read their error when the engine process has died or the drain is over."""
 
 _SEND_BUFFER = 2**18
 """Bytes that the kernel keeps of an answer, about (Linux doubles it): 600 tokens and more."""
@@ -38,7 +38,7 @@ closes it, and never in the face of a request."""
 
 
 def serve(config: ServerConfig, announce: Callable[[str], None]) -> int:
-    """Runs until told to stop, and returns the exit status: 0, or 1 if the loop process died.
+    """Runs until told to stop, and returns the exit status: 0, or 1 if the engine process died.
 
     ``announce`` is called with the server's URL when it is ready. Raises ``StartupError``.
     """
@@ -67,7 +67,7 @@ async def _run(
     watching: asyncio.Task[None] | None = None
     template: Renderer | None = None
     try:
-        # The loop process takes its time to import torch; meanwhile the tokenizer loads here.
+        # The engine process takes its time to import torch; meanwhile the tokenizer loads here.
         tokenizer = await asyncio.to_thread(Tokenizer, config.engine.model)
         if templates := read_templates(config.engine.model, tokenizer.settings):
             template = await Renderer.start(templates, tokenizer.roles)
@@ -119,7 +119,7 @@ async def _run(
                 log.warning("dropping %d requests", client.open_requests)
                 client.fail_all(ShuttingDown("The engine is shutting down."))
         if client.died.is_set():
-            log.error("the loop process died: leaving, so that both are started anew")
+            log.error("the engine process died: leaving, so that both are started anew")
         await asyncio.wait({serving}, timeout=_FAREWELL)
         return 1 if client.died.is_set() else 0
     finally:
@@ -131,7 +131,7 @@ async def _run(
 
 
 async def _give_up_on_stuck(client: EngineClient, timeout: float) -> None:
-    """Kills the loop process once it has done no step for ``timeout`` seconds though requests are open."""
+    """Kills the engine process once it has done no step for ``timeout`` seconds though requests are open."""
     last, since = client.last, time.monotonic()
     while timeout:
         await asyncio.sleep(min(1.0, timeout / 4))
@@ -139,7 +139,7 @@ async def _give_up_on_stuck(client: EngineClient, timeout: float) -> None:
         if client.last is not last or not client.computing:
             last, since = client.last, now
         elif now - since >= timeout:
-            log.error("no step in %.0f s: giving up the loop process (--step-timeout)", now - since)
+            log.error("no step in %.0f s: giving up the engine process (--step-timeout)", now - since)
             client.kill()
             return
 

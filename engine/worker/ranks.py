@@ -235,6 +235,6 @@ def _local_device(device: torch.device, rank: int) -> torch.device:
 
 
 def _leave(rank: int) -> None:
-    log.critical("rank %d died: half a model answers nothing, so the loop process leaves too", rank)
+    log.critical("rank %d died: half a model answers nothing, so the engine process leaves too", rank)
     # From a thread, and out of whatever collective the main one waits in.
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The client and a real loop process, without HTTP between."""
+"""The client and a real engine process, without HTTP between."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from engine import client as engine_client
-from engine.client import EngineClient, Generation
+from engine import generation as engine_generation
+from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.errors import ContextLengthExceeded, EngineDied, EngineStalled, QueueFull, StartupError
+from engine.generation import Generation
 from engine.messages import Step
 from engine.server.health import Health
 from engine.worker.runner import Runner
@@ -140,8 +141,8 @@ async def test_nothing_is_lost_or_mixed_up_when_callers_come_and_go(
 async def test_a_reader_who_is_behind_is_parked_and_loses_nothing(
     tiny_model: Path, tiny_runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_client, "_AHEAD", 60)
-    monkeypatch.setattr(engine_client, "_BITE", 8)
+    monkeypatch.setattr(engine_generation, "_MAX_UNREAD", 60)
+    monkeypatch.setattr(engine_generation, "_BATCH", 8)
     prompts = [([5, 6, 7], ENDLESS), ([90] * 40, ENDLESS)]
     expected = run(tiny_runner, prompts).tokens
     async with started(tiny_model) as client:

@@ -17,9 +17,9 @@ from engine.channel import Channel
 from engine.config import EngineConfig
 from engine.core.request import Sibling
 from engine.core.sampling_params import Grammar, SamplingParams
+from engine.engine_core import EngineCore
 from engine.errors import OutOfMemory, StartupError
 from engine.messages import Outputs, Step, Submit
-from engine.process import EngineCore
 from engine.worker.runner import Runner
 from tests.engine.steps import run
 

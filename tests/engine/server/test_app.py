@@ -1,4 +1,4 @@
-"""The API over real sockets, with a real loop process behind it."""
+"""The API over real sockets, with a real engine process behind it."""
 
 from __future__ import annotations
 

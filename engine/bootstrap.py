@@ -1,0 +1,112 @@
+"""Loads the model and builds what an ``EngineCore`` needs: runner, scheduler, prefill chunks, and what it is like."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.config import EngineConfig
+from engine.core.block_pool import BlockPool
+from engine.core.prefill_chunk import PrefillChunkController
+from engine.core.scheduler import Scheduler
+from engine.errors import StartupError
+from engine.messages import Ready
+from engine.startup import Stopwatch, describe
+
+if TYPE_CHECKING:
+    from engine.worker.runner import Runner
+
+log = logging.getLogger("engine.process")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    runner: Runner
+    scheduler: Scheduler
+    prefill_chunks: PrefillChunkController
+    ready: Ready
+
+
+def load_engine(config: EngineConfig) -> LoadedEngine:
+    """Raises ``StartupError`` if the model does not load or does not fit."""
+    watch = Stopwatch()
+    if config.kernels is not None:
+        # Inherited by the other ranks.
+        os.environ["TOLLGATE_KERNELS"] = config.kernels
+    # Imported here: nothing else in this module needs torch, and it takes a second.
+    from engine.worker.memory import check_room, predict_weights, taken
+    from engine.worker.runner import Runner, pick_device, pick_dtype
+
+    device = pick_device(config.device)
+    config = config.on(device.type)
+    dtype = pick_dtype(config.dtype, config.model, device)
+    watch.lap("imports")
+    predicted = predict_weights(config.model, dtype, config.quantization)
+    # Ranks on a CPU share its memory; on GPUs each has its own.
+    mine = predicted // config.tensor_parallel if device.type == "cuda" else predicted
+    check_room(mine, device, config.quantization)
+    before = taken(device)
+    runner = Runner(config)
+    watch.lap("model")
+    weights = taken(device) - before
+    blocks = runner.cache.blocks
+    max_num_seqs, max_batched_tokens = _limits(config, runner.max_model_len, blocks)
+    scheduler = Scheduler(
+        BlockPool(blocks),
+        block_size=config.block_size,
+        max_num_seqs=max_num_seqs,
+        max_batched_tokens=max_batched_tokens,
+        max_model_len=runner.max_model_len,
+        max_waiting=config.max_waiting,
+        priority_ageing=config.priority_ageing,
+        prefix_caching=config.prefix_caching,
+        max_drafts=config.max_drafts if config.speculation != "off" else 0,
+        context_caps=config.context_caps,
+        chunked_prefill=config.chunked_prefill,
+        preemption=config.preemption,
+    )
+    runner.warm_up()
+    watch.lap("warm-up")
+    log.info("started in %s", watch)
+    memory = {
+        "weights_predicted": predicted,
+        "weights": weights,
+        "kv_cache": blocks * runner.block_bytes,
+        "process": taken(device),
+    }
+    log.info("memory on %s: %s", runner.device, describe(memory))
+    ready = Ready(
+        max_model_len=runner.max_model_len,
+        vocab_size=runner.model.vocab_size,
+        block_size=config.block_size,
+        blocks=blocks,
+        max_num_seqs=max_num_seqs,
+        max_waiting=config.max_waiting,
+        device=str(runner.device),
+        dtype=str(runner.dtype).removeprefix("torch."),
+        context_caps=tuple(sorted(config.context_caps)),
+        startup=watch.laps,
+        memory=memory,
+    )
+    return LoadedEngine(
+        runner, scheduler, PrefillChunkController(config.max_itl_ratio, max_batched_tokens), ready
+    )
+
+
+def _limits(config: EngineConfig, max_model_len: int, blocks: int) -> tuple[int, int]:
+    """Sequences and tokens of a step, from a configuration for its device."""
+    seqs, tokens = config.max_num_seqs, config.max_batched_tokens
+    if seqs is None or tokens is None:
+        raise ValueError("the configuration is for no device yet")
+    if not config.preemption:
+        seqs = max(1, min(seqs, blocks * config.block_size // max_model_len))
+        if seqs < config.max_num_seqs:
+            log.warning("without preemption %d KV blocks are enough for %d sequences", blocks, seqs)
+    if not config.chunked_prefill and tokens < max_model_len + seqs:
+        raise StartupError(
+            f"--no-chunked-prefill needs steps that hold the longest prompt beside a token of every other request: "
+            f"give --max-batched-tokens {max_model_len + seqs} or more, or a --max-model-len below {max_model_len}."
+        )
+    return seqs, tokens

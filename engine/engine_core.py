@@ -1,0 +1,243 @@
+"""The loop of the engine process: receive messages → schedule → execute → update → send one message."""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import Future
+
+from engine.adapter_loading import AdapterLoading
+from engine.bootstrap import load_engine
+from engine.channel import Channel
+from engine.config import EngineConfig
+from engine.core.plan import Plan, RequestOutput
+from engine.core.request import Request
+from engine.errors import ContextLengthExceeded, DeadlineUnreachable, OutOfMemory, QueueFull
+from engine.messages import (
+    Abort,
+    LoadAdapter,
+    Outputs,
+    Park,
+    Refusal,
+    Step,
+    Submit,
+    UnloadAdapter,
+    Unpark,
+)
+from engine.refusals import to_refusal
+
+log = logging.getLogger("engine.process")
+
+_DIGEST_SIZE = 64
+"""Cached prefixes that the HTTP process learns of."""
+_DIGEST_INTERVAL = 1.0
+"""Seconds."""
+_COMPILE_POLL = 0.002
+"""Seconds between two checks whether a grammar is compiled, where nothing else is to be done."""
+_IDLE_CHECK = 1.0
+"""Seconds without requests after which the block pool's integrity is checked."""
+
+
+class EngineCore:
+    def __init__(self, config: EngineConfig, channel: Channel) -> None:
+        """Loads the model. Raises ``StartupError``."""
+        loaded = load_engine(config)
+        self.ready = loaded.ready
+        self._channel = channel
+        self._runner = loaded.runner
+        self._scheduler = loaded.scheduler
+        self._prefill_chunks = loaded.prefill_chunks
+        self._adapters = AdapterLoading(self._runner, self._scheduler, channel.send)
+        self._check_integrity = config.check_integrity
+        self._submitted: dict[int, float] = {}
+        """By request that has not been scheduled yet: when it was submitted."""
+        self._compiling: dict[int, tuple[Submit, Future[object]]] = {}
+        """Requests that wait for their grammars."""
+        self._refusals: list[Refusal] = []
+        """To be sent with the next message."""
+        self._out_of_memory = 0
+        """Steps that were abandoned."""
+        self._digest_due = 0.0
+        self._changed = False
+        """Whether the HTTP process has not seen the latest state yet."""
+
+    def run(self) -> None:
+        """Until the HTTP process is gone: then raises ``EOFError``."""
+        while True:
+            self._submit_compiled()
+            idle = self._scheduler.idle
+            timeout = _COMPILE_POLL if self._compiling else _IDLE_CHECK
+            for message in self._channel.receive(timeout if idle else 0.0):
+                self._handle(message)
+            if not self._scheduler.idle:
+                self._step()
+            elif self._changed:
+                self._send([], Plan(), 0.0)
+            elif idle and not self._compiling:
+                self._scheduler.check_integrity()
+                for message in self._channel.receive(None):
+                    self._handle(message)
+
+    def _handle(self, message: Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter) -> None:
+        self._changed = True
+        match message:
+            case Submit():
+                self._prepare(message)
+            case Abort(request_ids):
+                for request_id in request_ids:
+                    self._compiling.pop(request_id, None)
+                    self._scheduler.abort(request_id)
+                    self._submitted.pop(request_id, None)
+            case Park(request_ids):
+                for request_id in request_ids:
+                    self._scheduler.park(request_id)
+            case Unpark(request_ids):
+                for request_id in request_ids:
+                    self._scheduler.unpark(request_id)
+            case LoadAdapter(key, folder):
+                self._adapters.load(key, folder)
+            case UnloadAdapter(key):
+                self._adapters.unload(key)
+        self._adapters.unload_unused()
+
+    def _prepare(self, message: Submit) -> None:
+        """Submits it, after its grammar is compiled if that is new; other requests go on meanwhile."""
+        grammars, grammar = self._runner.grammars, message.params.grammar
+        compiling = grammars.prepare(grammar) if grammars and grammar else None
+        if compiling is None:
+            self._submit(message)
+        elif len(self._compiling) >= self.ready.max_waiting:
+            self._refusals.append(to_refusal(message.request_id, QueueFull(len(self._compiling))))
+        else:
+            self._compiling[message.request_id] = message, compiling
+
+    def _submit_compiled(self) -> None:
+        for request_id, (message, compiling) in list(self._compiling.items()):
+            if compiling.done():
+                del self._compiling[request_id]
+                self._changed = True
+                self._submit(message)
+
+    def _submit(self, message: Submit) -> None:
+        if message.adapter is not None and message.adapter not in self._adapters:
+            self._refusals.append(Refusal(message.request_id, "ModelNotFound"))
+            return
+        request = Request(
+            message.request_id,
+            message.prompt,
+            message.params,
+            priority=message.priority,
+            submitted=message.submitted,
+            deadline=message.deadline,
+            weight=message.weight,
+            adapter=message.adapter,
+            tenant=message.tenant,
+            salt=message.salt,
+            shared=message.shared,
+            siblings=message.siblings,
+        )
+        try:
+            self._scheduler.submit(request)
+        except (QueueFull, ContextLengthExceeded, DeadlineUnreachable) as error:
+            self._refusals.append(to_refusal(message.request_id, error))
+        else:
+            self._submitted[message.request_id] = message.submitted
+
+    def _step(self) -> None:
+        began = time.monotonic()
+        self._scheduler.prefill_chunk = self._prefill_chunks.chunk(self._scheduler.num_prefills)
+        plan = self._scheduler.schedule()
+        for request_id, needed in plan.expired:
+            self._submitted.pop(request_id, None)
+            self._refusals.append(to_refusal(request_id, DeadlineUnreachable(needed, 0.0)))
+        if plan.requests:
+            try:
+                sampled = self._runner.execute(plan)
+            except OutOfMemory as error:
+                self._abandon(plan, error, began)
+                return
+            outputs = self._scheduler.update(plan, sampled)
+            for request_id, reason in sampled.failed.items():
+                # The tokens of this step violate its grammar.
+                outputs = [output for output in outputs if output.request_id != request_id]
+                self._scheduler.abort(request_id)
+                self._refusals.append(Refusal(request_id, "GrammarFailed", reason=reason))
+            self._send(outputs, plan, began)
+            if self._check_integrity:
+                self._scheduler.check_integrity()
+            self._adapters.unload_unused()
+        elif self._scheduler.idle:
+            self._send([], plan, began)
+        else:
+            raise RuntimeError("there are requests, but none of them can run")
+
+    def _abandon(self, plan: Plan, error: OutOfMemory, began: float) -> None:
+        """The step had no effect. The next is half as large; where it cannot be, a request is refused: the one that
+        would compute most, of equals the last."""
+        scheduler = self._scheduler
+        self._out_of_memory += 1
+        smaller = max(scheduler.max_num_seqs, plan.tokens // 2)
+        if smaller < plan.tokens and smaller < scheduler.max_batched_tokens:
+            log.warning(
+                "a step of %d tokens ran out of memory: from now on steps have %d at most (--max-batched-tokens): %s",
+                plan.tokens,
+                smaller,
+                error.message,
+            )
+            scheduler.max_batched_tokens = smaller
+        else:
+            _, largest = max(enumerate(plan.requests), key=lambda one: (len(one[1].tokens), one[0]))
+            log.warning(
+                "a step ran out of memory: request %d is refused: %s", largest.request_id, error.message
+            )
+            for request_id in (*(sibling.id for sibling in largest.siblings), largest.request_id):
+                scheduler.abort(request_id)
+                self._submitted.pop(request_id, None)
+                self._refusals.append(Refusal(request_id, "OutOfMemory", reason=error.reason))
+        self._send([], Plan(admitted=plan.admitted), began)
+
+    def _send(self, outputs: list[RequestOutput], plan: Plan, began: float) -> None:
+        scheduler = self._scheduler
+        # A preempted request that comes back computes its answer so far like a prompt.
+        decoded = sum(
+            len(scheduled.tokens)
+            for scheduled in plan.requests
+            if scheduled.generating and len(scheduled.tokens) == scheduled.num_draft_tokens + 1
+        )
+        seconds = time.monotonic() - began if plan.requests else 0.0
+        prefilled = plan.tokens - decoded
+        scheduler.latency.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
+        self._prefill_chunks.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
+        speculation = self._runner.speculation
+        step = Step(
+            seconds=seconds,
+            sequences=len(plan.requests),
+            prefill_tokens=prefilled,
+            decode_tokens=decoded,
+            preempted=len(plan.preempted),
+            running=len(scheduler.running),
+            waiting=scheduler.num_waiting,
+            parked=len(scheduler.parked),
+            waiting_by_priority=dict(scheduler.waiting_by_priority),
+            blocks_free=scheduler.pool.free,
+            blocks_cached=scheduler.pool.cached,
+            queued=[
+                began - at for request_id in plan.admitted if (at := self._submitted.pop(request_id, None))
+            ],
+            hit_tokens=plan.hit_tokens,
+            proposed=speculation.proposed if speculation else 0,
+            accepted=speculation.accepted if speculation else 0,
+            compilations=self._runner.compilations.count,
+            out_of_memory=self._out_of_memory,
+            prefixes=self._digest(),
+        )
+        self._channel.send(Outputs(outputs, self._refusals, step))
+        self._refusals = []
+        self._changed = False
+
+    def _digest(self) -> list[tuple[int, int]] | None:
+        now = time.monotonic()
+        if self._scheduler.prefixes is None or now < self._digest_due:
+            return None
+        self._digest_due = now + _DIGEST_INTERVAL
+        return self._scheduler.prefixes.digest(_DIGEST_SIZE)
