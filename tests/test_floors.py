@@ -32,7 +32,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "messages grammar layers",
         "models",
         "worker",
-        "client process offline",
+        "client generation refusals process engine_core bootstrap adapter_loading offline",
         "server",
         "bench verify",
         "*",

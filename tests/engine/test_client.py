@@ -159,11 +159,11 @@ async def test_a_reader_who_is_behind_is_parked_and_loses_nothing(
         async with asyncio.timeout(300):
             await parked.wait()
             assert not client.computing and client.open_requests == 1
-            # Both seats are others'.
+            # Both slots are free for others.
             assert await collect(client.submit(prompts)) == expected
             await free.wait()
-        # The bound, and the steps that were under way until the engine had heard of it: two tokens each.
-        assert slow._behind < 2 * 60, "what had been computed before it was parked, and no more"
+        # The bound, and the steps in flight until the engine received the message: two tokens each.
+        assert slow._unread < 2 * 60, "what had been computed before it was parked, and no more"
         tokens: dict[int, list[int]] = {0: [], 1: []}
         async with asyncio.timeout(300):
             async for deltas in slow:
