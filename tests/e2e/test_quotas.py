@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 
-from tests.conftest import RedisServer
 from tests.e2e.gateways import serving
+from tests.redis_server import RedisServer
 from tests.sampling import slow
-from tests.serving import chat, key
+from tests.serving import Answer, chat, key
 
 pytestmark = pytest.mark.anyio
 
@@ -62,25 +63,25 @@ def gateways(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield [stack.enter_context(serving(folder / str(i), policy(redis.url))) for i in range(3)]
 
 
-async def at_once(urls: list[str], calls: int, *tokens: str, **body: Any) -> list[httpx.Response]:
-    limits = httpx.Limits(max_connections=calls)
-    async with httpx.AsyncClient(limits=limits, timeout=300, trust_env=False) as client:
-        return await asyncio.gather(
-            *(
-                client.post(
-                    f"{urls[i % len(urls)]}/v1/chat/completions",
-                    json=chat(**{"model": "quick", **body}),
-                    headers={"authorization": f"Bearer {tokens[i % len(tokens)]}"},
-                )
-                for i in range(calls)
-            )
-        )
+async def at_once(urls: list[str], calls: int, *tokens: str, **body: Any) -> list[Answer]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=calls)) as client:
+
+        async def call(i: int) -> Answer:
+            async with client.post(
+                f"{urls[i % len(urls)]}/v1/chat/completions",
+                json=chat(**{"model": "quick", **body}),
+                headers={"authorization": f"Bearer {tokens[i % len(tokens)]}"},
+            ) as answer:
+                headers = {name.lower(): value for name, value in answer.headers.items()}
+                return Answer(answer.status, headers, await answer.read())
+
+        return await asyncio.gather(*(call(i) for i in range(calls)))
 
 
-def split(answers: list[httpx.Response]) -> tuple[list[httpx.Response], list[httpx.Response]]:
-    good = [answer for answer in answers if answer.status_code == 200]
-    refused = [answer for answer in answers if answer.status_code == 429]
-    assert len(good) + len(refused) == len(answers), {answer.status_code for answer in answers}
+def split(answers: list[Answer]) -> tuple[list[Answer], list[Answer]]:
+    good = [answer for answer in answers if answer.status == 200]
+    refused = [answer for answer in answers if answer.status == 429]
+    assert len(good) + len(refused) == len(answers), {answer.status for answer in answers}
     for answer in refused:
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.json()["error"]["type"] in ("rate_limit_error", "insufficient_quota")

@@ -12,6 +12,7 @@ from engine.layers.linear import Linear
 from engine.layers.quantized import Int4Linear, Int8Linear
 from engine.weights.quantize import to_int4, to_int8
 from kernels.native.dense import multiplies
+from tests.sampling import diagonal
 
 SHAPES = [(64, 64), (8, 64), (72, 85), (64, 256), (704, 256), (64, 1536), (1024, 3072)]
 """Of these libraries have been seen to cut a single row's sum, or a few rows', otherwise than many rows'."""
@@ -25,10 +26,10 @@ def as_many_threads_as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("native", NATIVE)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "threads", "dtype", "native"),
+    diagonal([(shape,) for shape in SHAPES], [1, 2], [torch.float32, torch.bfloat16, torch.float16], NATIVE),
+)
 def test_a_rows_bits_do_not_depend_on_how_many_there_are(
     shape: tuple[int, int], threads: int, dtype: torch.dtype, native: bool
 ) -> None:

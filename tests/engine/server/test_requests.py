@@ -330,11 +330,11 @@ def test_completions_refuse_by_name_too(fields: dict[str, Any], param: str) -> N
 )
 def test_a_body_full_of_mistakes_is_refused_at_the_first(kind: Any, field: str, wrong: Any) -> None:
     data = orjson.dumps({"model": "m", field: [wrong] * 300_000})
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(InvalidRequest) as found:
         read(kind, data)
     # A tenth of a second by itself, half of one among other tests' objects; to list all mistakes takes three.
-    assert time.process_time() - began < 1.5
+    assert time.thread_time() - began < 1.5
     assert found.value.param is not None
     assert found.value.param.startswith(field)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from engine.worker.draft_length import DraftLengthPolicy, _CostCurve
+from tests.sampling import diagonal
 
 Cost = Callable[[int, int], float]
 """(base, guesses) → seconds, the making of the guesses included."""
@@ -79,13 +80,19 @@ def linear(start: float, guess: float) -> Cost:
     return lambda base, drafted: 10 + start * (drafted > 0) + guess * drafted
 
 
-@pytest.mark.parametrize("acceptance", [0.1, 0.3, 0.5, 0.7, 0.9, 0.97])
+COSTS = [
+    pytest.param(linear(0, 0.1), id="free"),
+    pytest.param(linear(1, 0.5), id="cheap"),
+    pytest.param(linear(0, 2), id="dear"),
+    pytest.param(linear(0, 6), id="dearer"),
+    pytest.param(linear(6, 0.1), id="dear-start"),
+    pytest.param(linear(12, 4), id="hopeless"),
+]
+
+
 @pytest.mark.parametrize(
-    "cost",
-    [linear(0, 0.1), linear(1, 0.5), linear(0, 2), linear(0, 6), linear(6, 0.1), linear(12, 4)],
-    ids=["free", "cheap", "dear", "dearer", "dear-start", "hopeless"],
+    ("acceptance", "cost", "requests"), diagonal([0.97, 0.3, 0.5, 0.7, 0.9, 0.1], COSTS, [1, 3])
 )
-@pytest.mark.parametrize("requests", [1, 3])
 def test_it_comes_near_the_best_fixed_length(acceptance: float, cost: Cost, requests: int) -> None:
     machine = Machine(DraftLengthPolicy(4), cost, dict.fromkeys(range(requests), acceptance))
     machine.run(400)
