@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from gateway.caching.answers import unpack
 from gateway.caching.caches import Caches
-from gateway.caching.exact import MemoryAnswers
+from gateway.caching.exact import MemoryAnswerStore
 from gateway.errors import GatewayError
 from gateway.guards.actions.guards import Guards
 from gateway.observe.accounting import Accounting
@@ -88,7 +88,7 @@ class RenderedCache:
         self._receipts = receipts
         self._accounting = accounting
         self._recorder = CacheRecorder(metrics)
-        self._answers = caches.answers if isinstance(caches.answers, MemoryAnswers) else None
+        self._answers = caches.answers if isinstance(caches.answers, MemoryAnswerStore) else None
         self._rendered: OrderedDict[_Key, RenderedAnswer] = OrderedDict()
         self.bytes = 0
 
@@ -157,7 +157,7 @@ class RenderedCache:
             or self._guards.of(call.principal.tenant).reads_input
             or (own := front.own(call.request_id, created := int(time.time()))) is None
             or (entry := self._caches.entry(call)) is None
-            or (packed := self._answers.look(entry.key)) is None
+            or (packed := self._answers.get_now(entry.key)) is None
             or (answer := unpack(packed)) is None
         ):
             return
@@ -186,11 +186,11 @@ class RenderedCache:
         self._drop(key)
         self._rendered[key] = rendered
         self.bytes += _PER_REQUEST_BYTE * len(data) + rendered.size
-        while self.bytes > self._caches.ready_bytes:
+        while self.bytes > self._caches.rendered_bytes:
             self._drop(next(iter(self._rendered)))
 
     def _is_valid(self, rendered: RenderedAnswer) -> bool:
-        return self._answers is not None and self._answers.look(rendered.key) is rendered.packed
+        return self._answers is not None and self._answers.get_now(rendered.key) is rendered.packed
 
     def _drop(self, key: _Key) -> None:
         rendered = self._rendered.pop(key, None)

@@ -11,23 +11,22 @@ import orjson
 from gateway.types import Candidate, ChatRequest, Chunk, Json, Usage
 
 CLIPPED = "x-tollgate-max-tokens"
-"""The header that tells of fewer tokens than were asked for: another time there may be room for all of them."""
+"""The header of an answer with fewer tokens than were asked for: another time the limits may allow all of them."""
 
 LONGEST_PIECE = 4096
 """Characters of text in one event: some clients bound an event's length."""
 
 _TEXTS = frozenset({"content", "reasoning_content", "reasoning", "refusal"})
 _OWN = frozenset({"id", "created"})
-"""What an answer that is given again has of its own."""
+"""Fields that each answer has its own of, even one from a cache."""
 
 _GOOD_ENDS = frozenset({"stop", "length", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence"})
-"""OpenAI's reasons to finish, and what some servers say for ``stop``. Others tell of trouble: vLLM's ``abort``,
-OpenRouter's ``error``, ``content_filter``; or cannot be known.
-"""
+"""OpenAI's reasons to finish, and some servers' synonyms of ``stop``. Others are failures (vLLM's ``abort``,
+OpenRouter's ``error``, ``content_filter``) or unknown."""
 
 
 class _Item:
-    """Successive deltas to one choice, joined as long as they add to the same text."""
+    """Successive deltas of one choice, joined as long as they add to the same text."""
 
     __slots__ = ("delta", "envelope", "finish_reason", "index", "kind", "logprobs", "more", "stop")
 
@@ -56,12 +55,12 @@ class _Item:
         return {**self.delta, name: "".join([self.delta[name], *self.more])}
 
     def written(self) -> list[Json]:
-        told = [self.finish_reason, _concatenated(self.logprobs), self.envelope, self.stop]
-        return [self.index, self.joined(), *told]
+        rest = [self.finish_reason, _concatenated(self.logprobs), self.envelope, self.stop]
+        return [self.index, self.joined(), *rest]
 
 
 class Recording:
-    """What has been said so far. It refers to deltas, and never changes them; what is said is never held twice."""
+    """An answer so far. It refers to the deltas, and never changes or copies them."""
 
     __slots__ = (
         "_finished",
@@ -84,7 +83,7 @@ class Recording:
         self._finished: dict[int, str | None] = {}
         self.usage: Usage | None = None
         self.size = 0
-        """Characters, about; those of markup included."""
+        """Characters, approximately, including markup."""
         self.cut = False
         self.filtered = False
         self.tools = False
@@ -101,14 +100,14 @@ class Recording:
             self._kept = {name: value for name, value in envelope.items() if name not in _OWN}
         index, delta = chunk.index, chunk.delta
         if delta is None:
-            self._hear()
+            self._join_envelope()
             return
         kind, text = _text(delta)
         item = self._last.get(index)
         if (
             item is not None
             and item.finish_reason is None
-            and (kind == item.kind and _says_the_role(delta, item.delta) if kind is not None else not delta)
+            and (kind == item.kind and _same_role(delta, item.delta) if kind is not None else not delta)
         ):
             if text:
                 item.more.append(text)
@@ -130,17 +129,17 @@ class Recording:
             self.filtered = self.filtered or chunk.finish_reason == "content_filter"
 
     def is_whole(self, request: ChatRequest) -> bool:
-        """Every choice that was asked for has come to its end, and nothing is wrong with any."""
+        """Every requested choice has finished, without a failure."""
         reasons = self._finished
         complete = len(reasons) == choices_of(request) and _GOOD_ENDS.issuperset(reasons.values())
         return complete and not self.cut and not self.filtered
 
     def stopped(self) -> bool:
-        """Every choice ended where the model meant it to."""
+        """Every choice was ended by the model."""
         return all(reason == "stop" for reason in self._finished.values())
 
     def chunks(self) -> list[Chunk]:
-        """All of it so far, for somebody who comes late."""
+        """All of it so far, for a reader that joins late."""
         found = [
             Chunk(one[0], one[1], one[2], logprobs=one[3], envelope=one[4], stop=one[5], more=True)
             for one in map(_Item.written, self._items)
@@ -152,15 +151,15 @@ class Recording:
     def pack(self, candidate: Candidate, now: float) -> bytes:
         """``now`` is Unix time. Raises ``orjson.JSONEncodeError`` where an answer is no JSON."""
         usage = self.usage
-        told = None if usage is None else astuple(usage)
+        packed_usage = None if usage is None else astuple(usage)
         target = candidate.target
         who = [candidate.model, target.backend, target.model]
-        packed = orjson.dumps([now, who, told, [item.written() for item in self._items]])
+        packed = orjson.dumps([now, who, packed_usage, [item.written() for item in self._items]])
         # What orjson returns keeps the buffer that it was written in, of up to ten times its length.
         return bytes(memoryview(packed))
 
-    def _hear(self) -> None:
-        """News about the whole answer: its fields join those of the last words, or stand alone before the first."""
+    def _join_envelope(self) -> None:
+        """A chunk without a delta: its envelope's fields join the last item's, or become the first item."""
         if not self._kept:
             return
         if not self._items:
@@ -169,8 +168,8 @@ class Recording:
             last.envelope = {**last.envelope, **self._kept}
 
 
-class Answer(NamedTuple):
-    """One that was kept."""
+class CachedAnswer(NamedTuple):
+    """One from a cache."""
 
     stored: float
     """Unix time."""
@@ -184,7 +183,7 @@ class Answer(NamedTuple):
     def chunks(self, *, stream: bool) -> Iterator[Chunk]:
         """As a stream each choice begins with its role and ends with a chunk of its own, as OpenAI's do.
 
-        All of them can leave in one write. The usage is on the last.
+        All of them can be sent in one write. The last has the usage.
         """
         last = len(self.items) - 1
         for i, (index, delta, reason, logprobs, envelope, stop) in enumerate(self.items):
@@ -208,14 +207,14 @@ class Answer(NamedTuple):
             )
 
 
-def unpack(packed: bytes) -> Answer | None:
-    """None for what was not packed here."""
+def unpack(packed: bytes) -> CachedAnswer | None:
+    """None for what ``pack`` did not write."""
     try:
-        stored, (model, backend, target), told, items = orjson.loads(packed)
-        usage = Usage(*told) if told is not None else None
+        stored, (model, backend, target), packed_usage, items = orjson.loads(packed)
+        usage = Usage(*packed_usage) if packed_usage is not None else None
         if not items or any(len(item) != 6 for item in items):
             return None
-        return Answer(float(stored), model, backend, target, usage, items)
+        return CachedAnswer(float(stored), model, backend, target, usage, items)
     except (orjson.JSONDecodeError, TypeError, ValueError):
         return None
 
@@ -230,7 +229,7 @@ def choices_of(request: ChatRequest) -> int:
 
 
 def _text(delta: Mapping[str, Json]) -> tuple[str | int | None, str]:
-    """The one text that a delta adds to, and what it adds; it may tell the role as well."""
+    """The one text that a delta adds to, and what it adds; the delta may have the role as well."""
     if len(delta) != 1:
         if len(delta) == 2 and "role" in delta and isinstance(text := delta.get("content"), str):
             return "content", text
@@ -249,8 +248,8 @@ def _text(delta: Mapping[str, Json]) -> tuple[str | int | None, str]:
     return None, ""
 
 
-def _says_the_role(delta: Mapping[str, Json], before: Mapping[str, Json] | None) -> bool:
-    """Whether ``delta`` tells no other role than was told."""
+def _same_role(delta: Mapping[str, Json], before: Mapping[str, Json] | None) -> bool:
+    """Whether ``delta`` has no role, or the same."""
     return len(delta) == 1 or (before is not None and delta["role"] == before.get("role"))
 
 
@@ -285,7 +284,7 @@ def _concatenated(logprobs: list[Mapping[str, Json]]) -> Json:
             if isinstance(value, list):
                 joined = whole.get(name)
                 if not isinstance(joined, list):
-                    joined = whole[name] = []  # one of our own: what came is not to be changed
+                    joined = whole[name] = []  # a copy, as the chunk's own list must not change
                 joined.extend(value)
             elif value is not None or name not in whole:
                 whole[name] = value
@@ -293,7 +292,7 @@ def _concatenated(logprobs: list[Mapping[str, Json]]) -> Json:
 
 
 def _length(value: Json) -> int:
-    """Characters of a value's texts, at the least."""
+    """Characters of a value's texts, at least."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):

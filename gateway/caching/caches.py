@@ -8,8 +8,8 @@ from typing import Protocol, Self
 
 import orjson
 
-from gateway.caching.answers import CLIPPED, Answer, Recording, unpack
-from gateway.caching.exact import Answers, MemoryAnswers, RedisAnswers
+from gateway.caching.answers import CLIPPED, CachedAnswer, Recording, unpack
+from gateway.caching.exact import AnswerStore, MemoryAnswerStore, RedisAnswerStore
 from gateway.caching.flight import Flights
 from gateway.caching.key import Fingerprints, Partition, cache_key, partition
 from gateway.caching.semantic import Facts, Semantic
@@ -18,24 +18,24 @@ from gateway.sidecar.api import Sidecar
 from gateway.types import Call, Candidate
 
 DEGRADED = frozenset({"fallback", "downgrade"})
-"""Why somebody else answered than the one who was asked."""
+"""Why a candidate other than the requested model's own answered."""
 
-READY_SHARE = 8
-"""One part in so many of an exact cache in memory."""
+RENDERED_DIVISOR = 8
+"""Rendered answers get the bytes of an exact cache in memory divided by this."""
 
 
 class Closable(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Entry:
-    """Where the answer to one request is kept, or would be."""
+class CacheEntry:
+    """Where the answer to a request is cached, or would be."""
 
-    __slots__ = ("asked", "key")
+    __slots__ = ("key", "partition")
 
-    def __init__(self, key: str, asked: Partition | None) -> None:
+    def __init__(self, key: str, partition: Partition | None) -> None:
         self.key = key
-        self.asked = asked
+        self.partition = partition
 
 
 class Caches:
@@ -44,7 +44,7 @@ class Caches:
     def __init__(
         self,
         policy: Policy,
-        answers: Answers | None,
+        answers: AnswerStore | None,
         semantic: Semantic | None,
         *,
         clock: Callable[[], float] = time.time,
@@ -52,8 +52,8 @@ class Caches:
         self.exact: ExactCache | None = policy.caches.exact if answers is not None else None
         self.answers = answers
         self.semantic = semantic
-        self.asks_far = isinstance(answers, RedisAnswers)
-        """Whether a look for an answer takes a network's time."""
+        self.is_remote = isinstance(answers, RedisAnswerStore)
+        """Whether a look-up is a network round trip."""
         config = self.exact or (semantic.config if semantic is not None else None)
         self._per = config.per if config is not None else "tenant"
         self.flights = Flights()
@@ -72,7 +72,7 @@ class Caches:
         before: Caches | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """``before`` is the generation in force until now: its answers live on where the store is the same.
+        """``before`` is the current generation: its answers are kept where the store is the same.
 
         Connects, and starts what runs in the background, at the first need only.
         """
@@ -88,7 +88,7 @@ class Caches:
 
     @property
     def resources(self) -> tuple[Closable, ...]:
-        """To be closed once no generation in use has them."""
+        """To be closed once no generation in use refers to them."""
         return tuple(one for one in (self.flights, self.semantic, self.answers) if one is not None)
 
     @property
@@ -99,20 +99,20 @@ class Caches:
     def store(self) -> str:
         return self._policy.where_caches_are
 
-    def entry(self, call: Call) -> Entry | None:
-        """None where ``call`` is nothing that any cache could keep the answer to."""
+    def entry(self, call: Call) -> CacheEntry | None:
+        """None where no cache could store the answer to ``call``."""
         fingerprint = self._fingerprints.of(call.model, call.principal.tenant)
         try:
-            asked = None
+            similar = None
             if self.semantic is not None:
-                asked = partition(call, fingerprint, self.semantic.config.per)
-            if self.exact is None and asked is None:
+                similar = partition(call, fingerprint, self.semantic.config.per)
+            if self.exact is None and similar is None:
                 return None
-            return Entry(cache_key(call, fingerprint, self._per), asked)
+            return CacheEntry(cache_key(call, fingerprint, self._per), similar)
         except orjson.JSONEncodeError:
             return None
 
-    async def find(self, entry: Entry, *, max_age: float | None) -> tuple[Answer, float] | None:
+    async def find(self, entry: CacheEntry, *, max_age: float | None) -> tuple[CachedAnswer, float] | None:
         """The answer to this very request, and its age in seconds."""
         if self.answers is None or self.exact is None:
             return None
@@ -123,18 +123,20 @@ class Caches:
         return (answer, age) if age is not None and (max_age is None or age <= max_age) else None
 
     def age(self, stored: float) -> float | None:
-        """Seconds since ``stored`` (Unix time); None where that is too long ago."""
+        """Seconds since ``stored`` (Unix time); None where that is longer than the time to live."""
         age = max(0.0, self._clock() - stored)
         return age if self.exact is not None and age <= self.exact.ttl else None
 
-    async def find_alike(self, asked: Partition, facts: Facts, *, max_age: float | None) -> Answer | None:
-        """The answer to a question that means the same. ``facts`` are told what was found."""
+    async def find_alike(
+        self, partition: Partition, facts: Facts, *, max_age: float | None
+    ) -> CachedAnswer | None:
+        """The answer to a question with the same meaning. ``facts`` get what was found."""
         if self.semantic is None:
             return None
-        look = await self.semantic.look_up(asked, facts, max_age=max_age)
+        look = await self.semantic.look_up(partition, facts, max_age=max_age)
         return unpack(look.hit.payload) if look is not None and look.hit is not None else None
 
-    def answered_by(self, answer: Answer) -> Candidate:
+    def answered_by(self, answer: CachedAnswer) -> Candidate:
         """The candidate that gave ``answer``."""
         who = (answer.model, answer.backend, answer.target_model)
         known = self._candidates.get(who)
@@ -145,8 +147,8 @@ class Caches:
             known = self._candidates[who] = Candidate(answer.model, target, timeouts, "cache")
         return known
 
-    def keep(self, call: Call, entry: Entry, recording: Recording) -> str:
-        """Keep a whole answer, and return ``kept``, or why it is not."""
+    def keep(self, call: Call, entry: CacheEntry, recording: Recording) -> str:
+        """Cache a whole answer, and return ``kept``, or why it is not cached."""
         candidate = call.candidate
         if is_unscanned(call, "guard_output"):
             return "unscanned"
@@ -166,54 +168,54 @@ class Caches:
             kept = True
         if (
             self.semantic is not None
-            and entry.asked is not None
+            and entry.partition is not None
             and recording.stopped()
             and not recording.tools
         ):
-            kept = self.semantic.remember(entry.asked, entry.key, packed) or kept
+            kept = self.semantic.remember(entry.partition, entry.key, packed) or kept
         return "kept" if kept else "not_kept"
 
-    def evict(self, entry: Entry) -> None:
-        """An answer to this request was found to be bad: whatever is kept must go."""
+    def evict(self, entry: CacheEntry) -> None:
+        """An answer to this request was found to be bad: remove whatever is cached."""
         if self.answers is not None:
             self.answers.evict(entry.key)
-        if self.semantic is not None and entry.asked is not None:
-            self.semantic.forget(entry.asked, entry.key)
+        if self.semantic is not None and entry.partition is not None:
+            self.semantic.forget(entry.partition, entry.key)
 
     @property
-    def ready_bytes(self) -> int:
-        """What of the exact cache's bytes is for answers that stand ready to be sent."""
-        return self.exact.max_bytes // READY_SHARE if self.exact is not None else 0
+    def rendered_bytes(self) -> int:
+        """The part of the exact cache's bytes that is for rendered answers."""
+        return self.exact.max_bytes // RENDERED_DIVISOR if self.exact is not None else 0
 
     @property
     def max_entry(self) -> int:
-        """The longest answer that any of them keeps."""
+        """The longest answer that any of them stores."""
         exact = self.exact.max_entry if self.exact is not None else 0
         return max(exact, self.semantic.config.max_entry if self.semantic is not None else 0)
 
     def _is_degraded(self, call: Call, candidate: Candidate) -> bool:
-        """Whether somebody answered who stands in for what the name means."""
+        """Whether a stand-in answered for the model that the name means."""
         if candidate.why in DEGRADED or candidate.model not in self._fingerprints.own_models(call.model):
             return True
-        # A cascade whose last step fails gives what an earlier one had said, good enough or not.
+        # A cascade whose last step fails returns an earlier step's answer, good enough or not.
         steps = call.receipt.notes.get("cascade", {}).get("steps") or [{}]
         return bool(steps[-1].get("verdict") == "failed")
 
 
 def is_unscanned(call: Call, guard: str) -> bool:
-    """Whether ``guard_input`` or ``guard_output`` let something pass that it could not judge."""
+    """Whether ``guard_input`` or ``guard_output`` let something pass that it could not scan."""
     return call.receipt.notes.get(guard, {}).get("scanned") is False
 
 
-def _answers(policy: Policy, before: Caches | None) -> Answers | None:
+def _answers(policy: Policy, before: Caches | None) -> AnswerStore | None:
     config = policy.caches.exact
     if config is None:
         return None
     kept = before.answers if before is not None and before.store == policy.where_caches_are else None
     if policy.where_caches_are != "memory":
-        return kept or RedisAnswers(policy.where_caches_are)
-    room = config.max_bytes - config.max_bytes // READY_SHARE
-    if isinstance(kept, MemoryAnswers):
-        kept.resize(room)
+        return kept or RedisAnswerStore(policy.where_caches_are)
+    max_bytes = config.max_bytes - config.max_bytes // RENDERED_DIVISOR
+    if isinstance(kept, MemoryAnswerStore):
+        kept.resize(max_bytes)
         return kept
-    return MemoryAnswers(room)
+    return MemoryAnswerStore(max_bytes)

@@ -11,9 +11,9 @@ _DIRECTIVE = re.compile(r'\s*([a-z-]+)\s*(?:=\s*"?([^",]*)"?\s*)?', re.ASCII)
 
 class Control(NamedTuple):
     no_cache: bool = False
-    """Ask afresh."""
+    """Do not use a cached answer."""
     no_store: bool = False
-    """Neither look nor keep."""
+    """Neither look up nor store."""
     only_if_cached: bool = False
     max_age: float | None = None
     """Seconds."""
@@ -23,21 +23,21 @@ _NOTHING = Control()
 
 
 def control(header: str) -> Control:
-    """What ``header`` says; directives that mean nothing here are passed over."""
+    """Parse ``header``; directives that mean nothing here are ignored."""
     return _read(header) if header else _NOTHING
 
 
 @lru_cache(maxsize=256)
 def _read(header: str) -> Control:
-    said: dict[str, str] = {}
+    directives: dict[str, str] = {}
     for part in header.lower().split(","):
         if match := _DIRECTIVE.fullmatch(part):
-            said[match[1]] = (match[2] or "").strip()
-    age = said.get("max-age")
+            directives[match[1]] = (match[2] or "").strip()
+    age = directives.get("max-age")
     return Control(
-        no_cache="no-cache" in said,
-        no_store="no-store" in said,
-        only_if_cached="only-if-cached" in said,
-        # An age that cannot be read is none at all (section 4.2.1).
+        no_cache="no-cache" in directives,
+        no_store="no-store" in directives,
+        only_if_cached="only-if-cached" in directives,
+        # An invalid age counts as 0 (section 4.2.1).
         max_age=None if age is None else float(age) if re.fullmatch(r"[0-9]{1,12}", age) else 0.0,
     )

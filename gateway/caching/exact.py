@@ -1,4 +1,4 @@
-"""Where whole answers are kept under the hash of their request: in this process, or in Redis."""
+"""Where whole answers are stored under the hash of their request: in this process, or in Redis."""
 
 from __future__ import annotations
 
@@ -25,31 +25,29 @@ BATCH = 64
 OVERHEAD = 300
 """Bytes that an entry in memory takes beside its key and value."""
 MOST_UNSENT = 16 * 2**20
-"""Bytes of answers on their way to Redis; beyond that they are not kept."""
+"""Bytes of answers on their way to Redis; beyond that they are not cached."""
 MOST_EVICTIONS = 10_000
 SECONDS_TO_FLUSH = 1.0
 
 
-class Answers(Protocol):
-    """Packed answers by key. Nothing here fails or waits for long: what cannot be read is not there."""
+class AnswerStore(Protocol):
+    """Packed answers by key. Nothing here fails or waits for long: what cannot be read is a miss."""
 
     async def get(self, key: str) -> bytes | None: ...
 
     def put(self, key: str, value: bytes, ttl: float) -> None:
-        """Keep ``value`` for ``ttl`` seconds, in place of what was there."""
+        """Store ``value`` for ``ttl`` seconds, replacing what was there."""
         ...
 
     def evict(self, key: str) -> None:
-        """From here on ``get`` does not find what was there before."""
+        """From now on ``get`` does not find what was there."""
         ...
 
     async def aclose(self) -> None: ...
 
 
-class MemoryAnswers:
-    """The most recently used answers, up to ``max_bytes``. Each worker of a host has its own, and evicts
-    from its own alone: those who want one cache for all take Redis.
-    """
+class MemoryAnswerStore:
+    """The most recently used answers, up to ``max_bytes``. Each worker has its own; Redis is one cache for all."""
 
     def __init__(self, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._entries: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
@@ -65,9 +63,9 @@ class MemoryAnswers:
         self._shrink()
 
     async def get(self, key: str) -> bytes | None:
-        return self.look(key)
+        return self.get_now(key)
 
-    def look(self, key: str) -> bytes | None:
+    def get_now(self, key: str) -> bytes | None:
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -97,11 +95,11 @@ class MemoryAnswers:
             self.evict(next(iter(self._entries)))
 
 
-class RedisAnswers:
+class RedisAnswerStore:
     """``url`` as for ``RedisLink``.
 
-    Puts and evictions are sent in the background, in their order. While the server is down nothing is found and
-    nothing is kept; evictions requested meanwhile are made before anything is found again.
+    Puts and evictions are sent in the background, in their order. While the server is down nothing is found or
+    stored; evictions requested meanwhile are made before anything is found again.
     """
 
     def __init__(self, url: str, *, prefix: str = "tollgate:answer:") -> None:

@@ -1,4 +1,4 @@
-"""Equal requests that are under way at the same time share one call upstream."""
+"""Single flight: equal requests in flight at the same time share one call upstream."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from gateway.errors import (
 )
 from gateway.types import Call, Chunk, Chunks, Json, Receipt
 
-ITS_OWN = (Overloaded, RateLimited, DeadlineExceeded, ShuttingDown, Forbidden)
-"""Errors that tell of who asked, and when, and nothing of what was asked."""
+OF_THE_LEADER = (Overloaded, RateLimited, DeadlineExceeded, ShuttingDown, Forbidden)
+"""Errors about who asked, and when, and not about what was asked: other readers may fare better on their own."""
 
 AHEAD = 256
 """Chunks that the call may be ahead of its fastest reader."""
 BEHIND = 4_096
 """Chunks that a reader may be behind the call before they are joined."""
 MOST_BEHIND = 4 * 2**20
-"""Characters, joined, that a reader may be behind the call before all wait for it."""
+"""Characters, joined, that a reader may be behind before the call waits for it."""
 
 _OWN = frozenset({"id", "created"})
 
 
-class AskYourself(Exception):
-    """The call failed for a reason of its leader's; nothing was read of it."""
+class LeaderFailed(Exception):
+    """The call failed for a reason that concerns only its first reader; nothing was read of it."""
 
 
 Source = Callable[[Call, Recording], Chunks]
@@ -42,13 +42,25 @@ Source = Callable[[Call, Recording], Chunks]
 
 
 class Flight:
-    """One call upstream and all who read its answer. It runs in a task of its own, and no longer than it has readers.
+    """One call upstream, and everyone who reads its answer. It runs in a task of its own, for as long as it has
+    readers.
 
-    ``call`` is a copy with a receipt, ``reply_headers`` and ``upstream_usage`` of its own: they go to the payer,
-    which is the first reader. Its allowance holds what the call may cost, so it pays, whoever still reads.
+    ``call`` is a copy with a receipt, ``reply_headers`` and ``upstream_usage`` of its own. They go to the payer, the
+    first reader: its allowance holds what the call may cost, until the call has ended. What happens when a reader
+    leaves:
+
+    =========  =====================  =======================================  =================================
+    who        the call has ended     others still read                        nobody else reads
+    =========  =====================  =======================================  =================================
+    the payer  is charged             waits for the end, and is charged; if    the call is cancelled, the payer
+                                      cancelled while it waits, the next       is charged for what it used
+                                      reader becomes the payer
+    another    reads for free         reads for free                           the call is cancelled; the payer,
+                                                                               who waits for that, is charged
+    =========  =====================  =======================================  =================================
     """
 
-    def __init__(self, call: Call, source: Source, *, max_entry: int, landed: Callable[[], object]) -> None:
+    def __init__(self, call: Call, source: Source, *, max_entry: int, on_end: Callable[[], object]) -> None:
         self.call = replace(
             call, receipt=Receipt(call.request_id, call.receipt.created), reply_headers={}, upstream_usage=[]
         )
@@ -59,13 +71,13 @@ class Flight:
         self._readers: list[Reader] = []
         self._payer: Reader | None = None
         self._max_entry = max_entry
-        self._room: asyncio.Future[None] | None = None
-        self._landed = landed
+        self._paused: asyncio.Future[None] | None = None
+        self._on_end = on_end
         self._task = asyncio.get_running_loop().create_task(self._run(source))
 
     @property
     def may_be_joined(self) -> bool:
-        """It must still be known from its beginning, and be on its way to a good end."""
+        """All of the answer so far must be recorded, and it must not have failed."""
         return not self.done and not self.recording.cut and self.recording.size <= self._max_entry
 
     def join(self, call: Call) -> Reader:
@@ -80,55 +92,51 @@ class Flight:
         return reader
 
     async def leave(self, reader: Reader) -> None:
-        """Who pays waits until the work behind the call has stopped, and so does the last to leave."""
+        """See the table above."""
         self._readers.remove(reader)
         if not self._readers and not self.done:
-            self._land()
+            self._end()
             self._task.cancel()
-        self.make_room()
-        if reader is not self._payer:
+        self.resume()
+        if reader is self._payer:
+            try:
+                await self._ended()
+            finally:
+                if self.done or not self._readers:
+                    self._charge(reader.call)
+                else:
+                    self._hand_over(reader, self._readers[0])
+        else:
             if not self._readers:
-                await self._end()
+                await self._ended()
             reader.call.cached = "exact"
-            self._tell(reader.call)
-            return
-        try:
-            await self._end()
-        finally:
-            if self.done or not self._readers:
-                # Who left before the first chunk has not seen where it had been sent.
-                reader.call.candidate = self.call.candidate
-                self._bill(reader.call)
-            else:
-                self._hand_over(reader, self._readers[0])
+            if facts := self.call.receipt.notes.get("guard_output"):
+                reader.call.receipt.note("guard_output", **facts)
 
-    async def _end(self) -> None:
+    async def _ended(self) -> None:
         if not self._task.done():
             await asyncio.wait([self._task])
 
+    def _charge(self, payer: Call) -> None:
+        # A payer that left before the first chunk has not seen which candidate was called.
+        payer.candidate = self.call.candidate
+        payer.upstream_usage.extend(self.call.upstream_usage)
+        for stage, facts in self.call.receipt.notes.items():
+            payer.receipt.note(stage, **facts)
+
     def _hand_over(self, payer: Reader, following: Reader) -> None:
-        """``payer`` is made to go before the end: somebody has to pay."""
         self._payer = following
         payer.call.cached, following.call.cached = "exact", None
         payer.call.receipt.note("cache", paid_by=following.call.request_id)
 
-    def make_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+    def resume(self) -> None:
+        """A reader has read, or left."""
+        if self._paused is not None and not self._paused.done():
+            self._paused.set_result(None)
 
     async def aclose(self) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])
-
-    def _bill(self, call: Call) -> None:
-        call.upstream_usage.extend(self.call.upstream_usage)
-        for stage, facts in self.call.receipt.notes.items():
-            call.receipt.note(stage, **facts)
-
-    def _tell(self, call: Call) -> None:
-        """A follower's receipt has the guards' verdict too."""
-        if verdict := self.call.receipt.notes.get("guard_output"):
-            call.receipt.note("guard_output", **verdict)
 
     async def _run(self, source: Source) -> None:
         try:
@@ -142,20 +150,22 @@ class Flight:
                         for reader in self._readers:
                             if len(reader.chunks) >= BEHIND:
                                 reader.condense()
-                        await self._wait_for_room()
+                        while self._is_ahead():
+                            self._paused = asyncio.get_running_loop().create_future()
+                            await self._paused
         except BaseException as error:
             self.error = error
             if not isinstance(error, Exception | asyncio.CancelledError):
                 raise
         finally:
-            self._land()
+            self._end()
             for reader in self._readers:
                 reader.wake()
 
-    def _land(self) -> None:
+    def _end(self) -> None:
         if not self.done:
             self.done = True
-            self._landed()
+            self._on_end()
 
     def _is_ahead(self) -> bool:
         readers = self._readers
@@ -163,11 +173,6 @@ class Flight:
             return len(readers[0].chunks) >= AHEAD
         waiting = [len(reader.chunks) for reader in readers]
         return bool(waiting) and (min(waiting) >= AHEAD or max(waiting) >= BEHIND)
-
-    async def _wait_for_room(self) -> None:
-        while self._is_ahead():
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
 
 
 class Reader:
@@ -188,10 +193,10 @@ class Reader:
             envelope: Mapping[str, Json] = chunk.envelope
             if envelope:
                 envelope = {name: value for name, value in envelope.items() if name not in _OWN}
-            told = chunk.revocation
-            if told is not None and "request_id" in told:
-                told = {**told, "request_id": self.call.request_id}
-            chunk = replace(chunk, envelope=envelope, revocation=told)
+            revocation = chunk.revocation
+            if revocation is not None and "request_id" in revocation:
+                revocation = {**revocation, "request_id": self.call.request_id}
+            chunk = replace(chunk, envelope=envelope, revocation=revocation)
         elif len(self.flight._readers) > 1:
             chunk = replace(chunk)
         self.chunks.append(chunk)
@@ -199,7 +204,7 @@ class Reader:
             self.wake()
 
     def condense(self) -> None:
-        """Make a few long chunks of all that wait: who reads slowly, or not at all, holds up nobody else."""
+        """Join the waiting chunks into a few long ones: a slow reader must not hold up the others."""
         recording = Recording()
         own: dict[str, Json] = {}
         for chunk in self.chunks:
@@ -222,61 +227,61 @@ class Reader:
             self._waiter.set_result(None)
 
     async def read(self) -> Chunks:
-        """The answer from its beginning. Raises what the call raised, or ``AskYourself``."""
+        """The answer from its beginning. Raises what the call raised, or ``LeaderFailed``."""
         flight, call, chunks = self.flight, self.call, self.chunks
-        heard = False
+        begun = False
         try:
             while True:
                 while chunks:
                     chunk = chunks.popleft()
-                    first = not heard and chunk.comment is None
+                    first = not begun and chunk.comment is None
                     if first and self._is_cut_for_another():
-                        raise AskYourself
+                        raise LeaderFailed
                     call.candidate = flight.call.candidate
                     if first:
-                        heard = True
+                        begun = True
                         call.reply_headers.update(flight.call.reply_headers)
                     yield chunk
                 if flight.error is not None or flight.done:
                     break
-                flight.make_room()
+                flight.resume()
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
                 self._waiter = None
             call.candidate = flight.call.candidate
             call.reply_headers.update(flight.call.reply_headers)
             if flight.error is not None:
-                self._fail(flight.error, heard)
+                self._fail(flight.error, begun)
         finally:
             await flight.leave(self)
 
     def _is_cut_for_another(self) -> bool:
-        """The limits of another key allowed for no longer answer, which says nothing of what this caller's do."""
+        """The payer's limits shortened the answer; this caller's may allow more."""
         call = self.flight.call
         own = call.principal.key_id == self.call.principal.key_id
         return not own and call.allowance is not None and CLIPPED in call.reply_headers
 
-    def _fail(self, error: BaseException, heard: bool) -> None:
+    def _fail(self, error: BaseException, begun: bool) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = ShuttingDown(
                 "The gateway is shutting down and could not finish this request.", retry_after=1.0
             )
         if not isinstance(error, GatewayError):
             raise error
-        if not self._leads and not heard and isinstance(error, ITS_OWN):
-            raise AskYourself
+        if not self._leads and not begun and isinstance(error, OF_THE_LEADER):
+            raise LeaderFailed
         raise _copy(error) from error
 
 
 class Flights:
-    """Those under way, by what was asked. One for each policy generation, whose backends they use."""
+    """The flights of one policy generation, by what was asked."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, Flight] = {}
         self._all: set[Flight] = set()
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         return len(self._all)
 
     def find(self, key: Hashable) -> Flight | None:
@@ -284,12 +289,12 @@ class Flights:
         return flight if flight is not None and flight.may_be_joined else None
 
     def start(self, key: Hashable, call: Call, source: Source, *, max_entry: int) -> Flight:
-        def landed() -> None:
+        def on_end() -> None:
             self._all.discard(flight)
             if self._flights.get(key) is flight:
                 del self._flights[key]
 
-        flight = Flight(call, source, max_entry=max_entry, landed=landed)
+        flight = Flight(call, source, max_entry=max_entry, on_end=on_end)
         self._flights[key] = flight
         self._all.add(flight)
         return flight
@@ -300,7 +305,7 @@ class Flights:
 
 
 def _copy(error: GatewayError) -> GatewayError:
-    """One for each reader: headers that are added for the one must not reach the others."""
+    """A copy for each reader: headers that are added for one must not reach the others."""
     copy: Any = error.__class__.__new__(error.__class__)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)

@@ -1,11 +1,11 @@
-"""Whether the right answer to a question changes with the time."""
+"""Whether the right answer to a question changes over time."""
 
 from __future__ import annotations
 
 import re
 
 MAX_CHARACTERS = 4000
-"""Of a long text its end is judged, where the question stands."""
+"""Only the end of a longer text is searched, where the question is."""
 
 _NOW = re.compile(
     r"\b(?:today|tonight|tomorrow|yesterday|right now|just now|at the moment|as of now|nowadays|these days"

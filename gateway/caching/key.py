@@ -16,10 +16,10 @@ from gateway.policy.schema import Policy
 from gateway.types import Call, ChatRequest, Json, Native
 
 VERSION = 3
-"""Of what is hashed, and of how answers are written: entries of another are never found."""
+"""Of what is hashed, and of the format of answers: entries of another version are never found."""
 
 LONGEST_QUESTION = 2000
-"""Characters; no embedding of a longer text tells what it asks."""
+"""Characters; an embedding of a longer text does not represent its question."""
 
 IGNORED = frozenset(
     {
@@ -29,7 +29,7 @@ IGNORED = frozenset(
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),
     }
 )
-"""Parameters about who asks, how fast, what the provider keeps, and how it is sent; or which have a field of their own
+"""Parameters about the caller, the speed, what the provider stores, and the transport; or with a field of their own
 here. Of OpenAI (https://platform.openai.com/docs/api-reference/chat/create) and Anthropic
 (https://platform.claude.com/docs/en/api/messages)."""
 
@@ -42,15 +42,15 @@ _DEFAULTS: Mapping[str, Json] = {
     "presence_penalty": 0,
     "response_format": {"type": "text"},
 }
-"""Spelled out, they say what is said by leaving them out, to every server. Those of ``temperature``, ``top_p`` and
-``max_tokens`` are the model's own; and every null is a default."""
+"""These values mean the same as leaving the parameter out, for every server. The defaults of ``temperature``, ``top_p``
+and ``max_tokens`` depend on the model; and every null is a default."""
 
-# What a request or a policy says counts, unless it is written down here that it does not: what is new counts.
+# Every field of a request or a policy is hashed unless it is listed here: new fields are hashed by default.
 
 _OF_ANY_BACKEND = frozenset({"max_concurrency", "max_tokens_in_flight", "region", "breaker"})
 BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.Model: frozenset(
-        # How often each target answers, and what else is asked: answers of fallbacks and the like are never kept.
+        # How often each target answers, and what else may be called: answers of fallbacks are never cached.
         {"aliases", "select", "regions", "fallbacks", "spill_over", "shadow", "timeouts", "retry"}
         | {"prefix_sharing"}
     ),
@@ -63,7 +63,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.Sidecar: frozenset({"threads", "max_queue", "max_batch"}),
     schema.Tenant: frozenset({"tier", "quotas", "budget"}),
 }
-"""Settings that shape no answer, of each part of a policy that has any such."""
+"""Settings that do not affect answers, for each part of a policy that has any."""
 
 BESIDE_POLICY = frozenset(
     {
@@ -83,16 +83,16 @@ BESIDE_POLICY = frozenset(
         *("billing", "shared_prompts"),
     }
 )
-"""Parts of a policy that shape none: who may ask, how much, what it costs, where things are kept."""
+"""Parts of a policy that do not affect answers: access, limits, prices, storage."""
 
 BESIDE_REQUEST = frozenset({"model", "stream", "include_usage"})
-"""Of a request: the model it means counts, not how it is called; and not how the answer is sent."""
+"""Of a request: the resolved model is hashed, not its alias; and not how the answer is sent."""
 
 BESIDE_CALL = frozenset(
     {
-        # Looked at in another way: who asks, what, and under which settings.
+        # Hashed in another form: who asks, what, and under which settings.
         *("principal", "request", "policy"),
-        # About one call and its way, not about what is asked.
+        # About one call and its handling, not about its content.
         *(
             "request_id",
             "receipt",
@@ -106,7 +106,7 @@ BESIDE_CALL = frozenset(
             "purpose",
             "payer",
         ),
-        # Found out on the way; an answer that had to be shorter for want of money or room is not kept.
+        # Set by stages; an answer that was shortened for lack of money or tokens is not cached.
         *(
             "wishes",
             "estimate",
@@ -126,14 +126,14 @@ _Per = Literal["tenant", "key"]
 
 
 class Partition(NamedTuple):
-    """A question, and all else that answers to it have in common."""
+    """A question, and a name for all else that answers to it depend on."""
 
     name: str
     question: str
 
 
 class Fingerprints:
-    """What of one policy shapes answers, for each model and tenant. Computed once for each of them."""
+    """The parts of one policy that affect answers, hashed once for each model and tenant."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -141,10 +141,10 @@ class Fingerprints:
         self._own: dict[str, frozenset[str]] = {}
 
     def of(self, model: str, tenant: str) -> str:
-        """Two policies with the same fingerprint give the same answers to ``tenant``'s questions to ``model``.
+        """Policies with the same fingerprint give the same answers to ``tenant``'s questions to ``model``.
 
         It covers the model's targets, its cascade's steps and larger models with theirs, those targets' backends, and
-        every guard that looks after the tenant, with all their settings but those in ``BESIDE``.
+        every guard of the tenant, with all their settings but those in ``BESIDE``.
         """
         known = self._known.get((model, tenant))
         if known is None:
@@ -195,10 +195,10 @@ class Fingerprints:
 
 
 def cache_key(call: Call, fingerprint: str, per: _Per = "tenant") -> str:
-    """Hex digits; equal for requests that differ in nothing that shapes the answer.
+    """Hex digits; equal for requests that differ in nothing that affects the answer.
 
-    The order of an object's names does not matter; ``1`` and ``1.0`` may differ. Raises ``orjson.JSONEncodeError`` on
-    what is no JSON.
+    The order of an object's keys does not matter; ``1`` and ``1.0`` may differ. Raises ``orjson.JSONEncodeError`` for
+    what is not JSON.
     """
     request = call.request
     asked = request.messages if request.native is None else _native(request.native)
@@ -206,7 +206,7 @@ def cache_key(call: Call, fingerprint: str, per: _Per = "tenant") -> str:
 
 
 def partition(call: Call, fingerprint: str, per: _Per = "tenant") -> Partition | None:
-    """Where to look for a question that means the same; None where it is no single question in plain text."""
+    """Where to look for questions with the same meaning; None where it is not a single question in plain text."""
     request = call.request
     if not request.messages or request.n != 1 or request.embeds or request.continues:
         return None
@@ -227,13 +227,13 @@ def partition(call: Call, fingerprint: str, per: _Per = "tenant") -> Partition |
 
 
 def _native(native: Native) -> list[Json]:
-    """A request in its caller's own words: they say more than the canonical form does."""
+    """A request in its own dialect, which has more than the canonical form."""
     body = {name: value for name, value in native.body.items() if name == "messages" or name not in IGNORED}
     return [native.dialect, body]
 
 
 def _is_plain_turn(turn: Mapping[str, Json]) -> bool:
-    """Whether it is text, and nothing else that an answer could depend on."""
+    """Whether it is only text, and nothing else that an answer could depend on."""
     content = turn.get("content")
     if isinstance(content, str):
         return True
@@ -252,20 +252,20 @@ def _rest(call: Call, request: ChatRequest, fingerprint: str, per: _Per) -> list
         fingerprint,
         [getattr(call, name) for name in _OF_CALL],
         [getattr(request, name) for name in _OF_REQUEST],
-        {name: value for name, value in request.params.items() if not _is_left_out(name, value)},
+        {name: value for name, value in request.params.items() if not _is_ignored(name, value)},
     ]
 
 
 _OF_CALL = tuple(one.name for one in fields(Call) if one.name not in BESIDE_CALL)
 _OF_REQUEST = tuple(
-    # The last three are looked at by themselves.
+    # The last three are hashed separately.
     one.name
     for one in fields(ChatRequest)
     if one.name not in BESIDE_REQUEST | {"messages", "native", "params"}
 )
 
 
-def _is_left_out(name: str, value: Json) -> bool:
+def _is_ignored(name: str, value: Json) -> bool:
     if value is None or name in IGNORED:
         return True
     # ``False == 0`` in Python, and of ``logprobs`` the one is a default and the other is not.
@@ -274,7 +274,7 @@ def _is_left_out(name: str, value: Json) -> bool:
 
 
 def _plain(content: Json) -> str | None:
-    """The text of a message that is text alone."""
+    """The text of a message that has only text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -296,11 +296,11 @@ def _digest(value: Json) -> str:
 def _plain_object(value: object) -> Json:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def settings_of(part: BaseModel) -> dict[str, Json]:
-    """All that ``part`` of a policy says, without what shapes no answer."""
+    """All settings of ``part`` of a policy that affect answers."""
     return part.model_dump(mode="json", exclude=set(BESIDE.get(type(part), ())))
 
 

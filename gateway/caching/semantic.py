@@ -1,4 +1,4 @@
-"""Answers to questions that mean the same. The questions, the index and the answers are in the sidecar."""
+"""Answers to questions with the same meaning. The questions, the index and the answers are in the sidecar."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gateway.types import Json
 log = logging.getLogger(__name__)
 
 SECONDS_TO_LOOK = 0.1
-"""A sidecar that is slower than this is not waited for."""
+"""The time-out of a look-up."""
 SECONDS_TO_REMEMBER = 5.0
 ATTEMPTS_TO_FORGET = 30
 SECONDS_BETWEEN = 1.0
-MOST_WAITING = 64
-"""Answers on their way to the sidecar; beyond that they are not kept."""
+MOST_UNSENT = 64
+"""Answers on their way to the sidecar; beyond that they are not cached."""
 SECONDS_TO_FLUSH = 1.0
 
 Facts = dict[str, Json]
@@ -28,7 +28,7 @@ Facts = dict[str, Json]
 
 
 class Semantic:
-    """One policy's. What it tells the sidecar is told in the background, in the order in which it came."""
+    """One policy's semantic cache. Answers are sent to the sidecar in the background, in order."""
 
     def __init__(
         self, config: SemanticCache, sidecar: Sidecar, is_time_sensitive: Callable[[str], bool]
@@ -41,20 +41,24 @@ class Semantic:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def lifetime(self, question: str) -> float:
-        """Seconds for which an answer to ``question`` is good; 0 where it is to be neither looked for nor kept."""
+        """Seconds for which an answer to ``question`` is valid; 0 where it is neither looked up nor cached."""
         ttl = self.config.ttl
         return min(ttl, self.config.time_sensitive_ttl) if self._is_time_sensitive(question) else ttl
 
-    async def look_up(self, asked: Partition, facts: Facts, *, max_age: float | None) -> LookupResult | None:
-        """What the sidecar found, and ``facts`` about it; None where it could not be asked."""
-        lifetime = self.lifetime(asked.question)
+    async def look_up(
+        self, partition: Partition, facts: Facts, *, max_age: float | None
+    ) -> LookupResult | None:
+        """What the sidecar found, and ``facts`` about it; None where it could not be partition."""
+        lifetime = self.lifetime(partition.question)
         if not lifetime:
             facts["semantic"] = "time_sensitive"
             return None
         budget, floor = self.config.error_budget, self.config.threshold
         try:
             async with asyncio.timeout(SECONDS_TO_LOOK):
-                look = await self._sidecar.look_up(asked.name, asked.question, budget=budget, floor=floor)
+                look = await self._sidecar.look_up(
+                    partition.name, partition.question, budget=budget, floor=floor
+                )
         except TimeoutError:
             facts["semantic"] = "timeout"
             return None
@@ -72,34 +76,34 @@ class Semantic:
             facts["age"] = round(look.hit.age, 1)
         return look
 
-    def remember(self, asked: Partition, key: str, payload: bytes) -> bool:
-        """``key`` is the exact cache's. False where it is not to be kept, or cannot be now."""
-        lifetime = self.lifetime(asked.question)
-        if not lifetime or len(payload) > self.config.max_entry or len(self._tasks) >= MOST_WAITING:
+    def remember(self, partition: Partition, key: str, payload: bytes) -> bool:
+        """``key`` is the exact cache's. False where the answer is not cached."""
+        lifetime = self.lifetime(partition.question)
+        if not lifetime or len(payload) > self.config.max_entry or len(self._tasks) >= MOST_UNSENT:
             return False
 
-        async def tell() -> None:
-            await self._sidecar.remember(asked.name, asked.question, payload, key=key, ttl=lifetime)
+        async def send() -> None:
+            await self._sidecar.remember(partition.name, partition.question, payload, key=key, ttl=lifetime)
 
-        self._later(asked.name, tell, SECONDS_TO_REMEMBER)
+        self._later(partition.name, send, SECONDS_TO_REMEMBER)
         return True
 
-    def forget(self, asked: Partition, key: str) -> None:
-        """A cut answer: whatever is there under ``key`` must go."""
+    def forget(self, partition: Partition, key: str) -> None:
+        """After an answer was cut: remove whatever is there under ``key``."""
 
-        async def tell() -> None:
-            # It may be restarting, and what it keeps in Redis would outlive that.
+        async def send() -> None:
+            # The sidecar may be restarting; its entries in Redis would survive that.
             for _ in range(ATTEMPTS_TO_FORGET - 1):
                 try:
-                    return await self._sidecar.forget(asked.name, key)
+                    return await self._sidecar.forget(partition.name, key)
                 except SidecarError:
                     await asyncio.sleep(SECONDS_BETWEEN)
-            await self._sidecar.forget(asked.name, key)
+            await self._sidecar.forget(partition.name, key)
 
-        self._later(asked.name, tell, ATTEMPTS_TO_FORGET * (SECONDS_BETWEEN + SECONDS_TO_REMEMBER))
+        self._later(partition.name, send, ATTEMPTS_TO_FORGET * (SECONDS_BETWEEN + SECONDS_TO_REMEMBER))
 
     async def aclose(self) -> None:
-        """What is on its way has a second to get there."""
+        """Pending answers have a second to be sent."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=SECONDS_TO_FLUSH)
         tasks = list(self._tasks)
@@ -107,8 +111,8 @@ class Semantic:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _later(self, partition: str, tell: Callable[[], Awaitable[None]], seconds: float) -> None:
-        before = self._last.get(partition)
+    def _later(self, name: str, send: Callable[[], Awaitable[None]], seconds: float) -> None:
+        before = self._last.get(name)
 
         async def run() -> None:
             if before is not None:
@@ -116,19 +120,19 @@ class Semantic:
                     await asyncio.wait([before])
             try:
                 async with asyncio.timeout(seconds):
-                    await tell()
+                    await send()
             except (SidecarError, TimeoutError) as error:
                 log.warning(
-                    "cache: the sidecar was not told of an answer: %s", str(error) or "it is too slow"
+                    "cache: an answer was not sent to the sidecar: %s", str(error) or "it is too slow"
                 )
 
         task = asyncio.get_running_loop().create_task(run())
-        self._last[partition] = task
+        self._last[name] = task
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if self._last.get(partition) is task:
-                del self._last[partition]
+            if self._last.get(name) is task:
+                del self._last[name]
 
         task.add_done_callback(ended)

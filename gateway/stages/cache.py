@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from contextlib import aclosing
 
-from gateway.caching.answers import Answer, Recording
-from gateway.caching.caches import Caches, Entry, is_unscanned
+from gateway.caching.answers import CachedAnswer, Recording
+from gateway.caching.caches import CacheEntry, Caches, is_unscanned
 from gateway.caching.control import Control, control
-from gateway.caching.flight import AskYourself, Flight
+from gateway.caching.flight import Flight, LeaderFailed
 from gateway.caching.semantic import Facts
 from gateway.errors import NotCached
 from gateway.observe.metrics import Metrics
@@ -73,7 +73,7 @@ class _Cached:
         self._recorder.count("exact", "bypass")
         return self._following(call)
 
-    async def _answer(self, call: Call, entry: Entry, wanted: Control) -> Chunks:
+    async def _answer(self, call: Call, entry: CacheEntry, wanted: Control) -> Chunks:
         found = None if wanted.no_cache else await self._find(call, entry, wanted)
         if found is not None:
             for chunk in found.chunks(stream=call.request.stream):
@@ -90,19 +90,19 @@ class _Cached:
                     async for chunk in chunks:
                         yield chunk
                 return
-            except AskYourself:
+            except LeaderFailed:
                 call.cached = None
                 self._recorder.result(call, "miss")
         async with aclosing(self._recorded(call, entry, Recording())) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _find(self, call: Call, entry: Entry, wanted: Control) -> Answer | None:
+    async def _find(self, call: Call, entry: CacheEntry, wanted: Control) -> CachedAnswer | None:
         caches, recorder = self._caches, self._recorder
         if caches.exact is not None:
             began = time.perf_counter()
             found = await caches.find(entry, max_age=wanted.max_age)
-            if caches.asks_far:
+            if caches.is_remote:
                 recorder.looked("exact", began)
             recorder.count("exact", "hit" if found is not None else "miss")
             if found is not None:
@@ -111,13 +111,13 @@ class _Cached:
                 return answer
         return await self._find_alike(call, entry, wanted)
 
-    async def _find_alike(self, call: Call, entry: Entry, wanted: Control) -> Answer | None:
+    async def _find_alike(self, call: Call, entry: CacheEntry, wanted: Control) -> CachedAnswer | None:
         caches, recorder = self._caches, self._recorder
-        if caches.semantic is None or entry.asked is None:
+        if caches.semantic is None or entry.partition is None:
             return None
         began = time.perf_counter()
         facts: Facts = {}
-        found = await caches.find_alike(entry.asked, facts, max_age=wanted.max_age)
+        found = await caches.find_alike(entry.partition, facts, max_age=wanted.max_age)
         recorder.looked("semantic", began)
         call.receipt.note("cache", **facts)
         result = "hit" if found is not None else str(facts.get("semantic"))
@@ -135,7 +135,7 @@ class _Cached:
         exact = self._caches.exact
         return exact is not None and exact.single_flight and call.deadline is None
 
-    def _flight(self, call: Call, entry: Entry) -> Flight:
+    def _flight(self, call: Call, entry: CacheEntry) -> Flight:
         """The same request in flight, or ``call`` as the first."""
         key = (entry.key, call.request.stream, call.principal.tier)
         flight = self._caches.flights.find(key)
@@ -150,7 +150,7 @@ class _Cached:
         self._recorder.count("exact", "shared")
         return flight
 
-    async def _recorded(self, call: Call, entry: Entry, recording: Recording) -> Chunks:
+    async def _recorded(self, call: Call, entry: CacheEntry, recording: Recording) -> Chunks:
         caches = self._caches
         max_entry = caches.max_entry
         cut = False

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message
 
-from gateway.caching.exact import MemoryAnswers
+from gateway.caching.exact import MemoryAnswerStore
 from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
@@ -154,7 +154,7 @@ class World:
         await self.generations.apply_policy(Loaded(Policy.model_validate(policy), {}, "", ()))
         caches = self.generations.current().caches
         caches._clock = lambda: self.now
-        if isinstance(caches.answers, MemoryAnswers):
+        if isinstance(caches.answers, MemoryAnswerStore):
             caches.answers._clock = lambda: self.now
 
     @property
@@ -315,7 +315,7 @@ async def live(world: World, steps: list[Any]) -> None:
                 world.now += step
             case "evict":
                 answers = world.generations.current().caches.answers
-                if isinstance(answers, MemoryAnswers):
+                if isinstance(answers, MemoryAnswerStore):
                     for name in list(answers._entries):
                         answers.evict(name)
             case "revoke":

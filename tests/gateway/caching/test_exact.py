@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.caching.exact import OVERHEAD, TIMEOUT, MemoryAnswers, RedisAnswers
+from gateway.caching.exact import OVERHEAD, TIMEOUT, MemoryAnswerStore, RedisAnswerStore
 from tests.conftest import RedisServer
 from tests.fakes import within
 
@@ -38,7 +38,7 @@ class Clock:
 
 async def test_memory_keeps_for_its_time() -> None:
     clock = Clock()
-    answers = MemoryAnswers(10_000, clock=clock)
+    answers = MemoryAnswerStore(10_000, clock=clock)
     answers.put("a", b"one", 10.0)
     clock.now += 9.9
     assert await answers.get("a") == b"one"
@@ -49,7 +49,7 @@ async def test_memory_keeps_for_its_time() -> None:
 
 async def test_memory_gives_up_what_was_not_used_for_longest() -> None:
     entry = OVERHEAD + 1 + 100
-    answers = MemoryAnswers(3 * entry)
+    answers = MemoryAnswerStore(3 * entry)
     for key in "abc":
         answers.put(key, bytes(100), 10.0)
     assert await answers.get("a")
@@ -62,7 +62,7 @@ async def test_memory_gives_up_what_was_not_used_for_longest() -> None:
 
 
 async def test_memory_counts_every_byte_once() -> None:
-    answers = MemoryAnswers(10_000)
+    answers = MemoryAnswerStore(10_000)
     answers.put("a", b"one", 10.0)
     answers.put("a", b"three", 10.0)
     assert answers.bytes == OVERHEAD + 1 + 5
@@ -82,7 +82,7 @@ async def test_memory_counts_every_byte_once() -> None:
 def test_memory_never_holds_more_than_it_may(steps: list[tuple[str, str, int]]) -> None:
     async def run() -> None:
         clock = Clock()
-        answers = MemoryAnswers(2000, clock=clock)
+        answers = MemoryAnswerStore(2000, clock=clock)
         for what, key, size in steps:
             if what == "put":
                 answers.put(key, bytes(size), 5.0)
@@ -99,20 +99,20 @@ def test_memory_never_holds_more_than_it_may(steps: list[tuple[str, str, int]]) 
 
 
 @pytest.fixture
-async def stored(redis_server: RedisServer) -> AsyncIterator[RedisAnswers]:
-    answers = RedisAnswers(redis_server.url, prefix=f"test:{secrets.token_hex(4)}:")
+async def stored(redis_server: RedisServer) -> AsyncIterator[RedisAnswerStore]:
+    answers = RedisAnswerStore(redis_server.url, prefix=f"test:{secrets.token_hex(4)}:")
     yield answers
     await answers.aclose()
 
 
-async def settled(answers: RedisAnswers) -> None:
+async def settled(answers: RedisAnswerStore) -> None:
     """All that was to be told has been told."""
     async with asyncio.timeout(300):
         while answers._unsent:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
-async def test_redis_finds_what_was_put_at_once_and_later(stored: RedisAnswers) -> None:
+async def test_redis_finds_what_was_put_at_once_and_later(stored: RedisAnswerStore) -> None:
     assert await stored.get("a") is None
     stored.put("a", b"\x00\xff", 10.0)
     assert await stored.get("a") == b"\x00\xff"
@@ -125,9 +125,9 @@ async def test_redis_finds_what_was_put_at_once_and_later(stored: RedisAnswers) 
 
 
 async def test_redis_is_shared_and_what_comes_last_counts(
-    stored: RedisAnswers, redis_server: RedisServer
+    stored: RedisAnswerStore, redis_server: RedisServer
 ) -> None:
-    other = RedisAnswers(redis_server.url, prefix=stored._prefix)
+    other = RedisAnswerStore(redis_server.url, prefix=stored._prefix)
     for i in range(200):
         stored.put(f"k{i % 7}", b"%d" % i, 10.0)
     stored.evict("k0")
@@ -139,7 +139,7 @@ async def test_redis_is_shared_and_what_comes_last_counts(
     await other.aclose()
 
 
-async def test_redis_forgets_in_time(stored: RedisAnswers) -> None:
+async def test_redis_forgets_in_time(stored: RedisAnswerStore) -> None:
     stored.put("a", b"x", 0.05)
     await settled(stored)
     await asyncio.sleep(0.1)
@@ -148,16 +148,16 @@ async def test_redis_forgets_in_time(stored: RedisAnswers) -> None:
 
 async def test_what_is_on_its_way_gets_there_before_the_end(redis_server: RedisServer) -> None:
     prefix = f"test:{secrets.token_hex(4)}:"
-    first = RedisAnswers(redis_server.url, prefix=prefix)
+    first = RedisAnswerStore(redis_server.url, prefix=prefix)
     first.put("a", b"x", 10.0)
     await first.aclose()
-    second = RedisAnswers(redis_server.url, prefix=prefix)
+    second = RedisAnswerStore(redis_server.url, prefix=prefix)
     assert await second.get("a") == b"x"
     await second.aclose()
 
 
 async def test_hundreds_ask_at_once_over_a_few_connections(
-    stored: RedisAnswers, patience: Callable[[float], None]
+    stored: RedisAnswerStore, patience: Callable[[float], None]
 ) -> None:
     patience(5.0)
     stored.put("a", b"x", 60.0)
@@ -173,14 +173,14 @@ async def test_hundreds_ask_at_once_over_a_few_connections(
     assert await stored.get("a") == b"x"
 
 
-async def back(answers: RedisAnswers) -> None:
+async def back(answers: RedisAnswerStore) -> None:
     async with asyncio.timeout(300):
         while answers.down:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def test_redis_away_and_back(own_redis: RedisServer) -> None:
-    answers = RedisAnswers(own_redis.url)
+    answers = RedisAnswerStore(own_redis.url)
     answers.put("a", b"x", 60.0)
     await settled(answers)
     own_redis.kill()
@@ -200,7 +200,7 @@ async def test_redis_away_and_back(own_redis: RedisServer) -> None:
 
 
 async def test_redis_that_never_was_there() -> None:
-    answers = RedisAnswers("redis://127.0.0.1:1/0")
+    answers = RedisAnswerStore("redis://127.0.0.1:1/0")
     answers.put("a", b"x", 1.0)
     answers.evict("b")
     assert await answers.get("c") is None
@@ -215,7 +215,7 @@ async def test_a_redis_that_hangs_costs_one_wait(patience: Callable[[float], Non
         held.append(writer)
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
-        answers = RedisAnswers(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
+        answers = RedisAnswerStore(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
         async with within(0.25):
             assert await answers.get("a") is None
         async with within(0.01):
@@ -229,7 +229,7 @@ async def test_an_eviction_outlives_the_servers_absence(
     own_redis: RedisServer, patience: Callable[[float], None]
 ) -> None:
     """What was cut while Redis hung must not be served when it moves again."""
-    answers = RedisAnswers(own_redis.url)
+    answers = RedisAnswerStore(own_redis.url)
     answers.put("a", b"bad", 60.0)
     answers.put("b", b"good", 60.0)
     await settled(answers)
@@ -250,7 +250,7 @@ async def test_an_eviction_outlives_the_servers_absence(
 async def test_an_answer_in_an_evicted_ones_place_does_not_bring_it_back(
     own_redis: RedisServer, patience: Callable[[float], None]
 ) -> None:
-    answers = RedisAnswers(own_redis.url)
+    answers = RedisAnswerStore(own_redis.url)
     answers.put("a", b"bad", 60.0)
     await settled(answers)
     assert own_redis.process is not None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.caching.answers import Recording
-from gateway.caching.flight import AHEAD, BEHIND, AskYourself, Flight, Flights, Reader
+from gateway.caching.flight import AHEAD, BEHIND, Flight, Flights, LeaderFailed, Reader
 from gateway.types import Call, Chunk, Chunks, UpstreamUsage, Usage
 from tests.examples import examples
 from tests.fakes import CANDIDATE, TARGET, a_call
@@ -115,7 +115,7 @@ async def test_all_read_the_same_and_one_pays() -> None:
     assert first.call.receipt.notes["route"] == {"model": "m"}
     assert first.call.candidate is second.call.candidate is CANDIDATE
     assert second.call.reply_headers == {"x-tollgate-model": "m"}
-    assert flights.find("k") is None and not flights.under_way
+    assert flights.find("k") is None and not flights.in_flight
 
 
 async def test_each_has_chunks_and_an_id_of_its_own() -> None:
@@ -240,7 +240,7 @@ async def test_an_error_of_the_leaders_own(error: errors.GatewayError) -> None:
     upstream.go()
     await asyncio.wait([leader.task, other.task])
     assert type(leader.task.exception()) is type(error)
-    assert isinstance(other.task.exception(), AskYourself)
+    assert isinstance(other.task.exception(), LeaderFailed)
     assert (leader.call.upstream_usage, other.call.upstream_usage) == ([SPENT], [])
 
 
@@ -398,5 +398,5 @@ async def test_an_answer_cut_by_one_keys_budget_is_no_answer_for_another_key() -
     upstream.go()
     await asyncio.gather(first.task, own.task)
     assert first.text == own.text == "0123"
-    with pytest.raises(AskYourself):
+    with pytest.raises(LeaderFailed):
         await other.task
