@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gateway.cascade.complexity import Classifier
+from gateway.cascade.complexity import ComplexityClassifier
 from training.complexity import DATA, Array, Curve, Rows, cross_validated, fit, quantiles
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -54,7 +54,7 @@ def held_out_half(rows: Rows) -> tuple[dict[str, Curve], dict[float, float]]:
     folds = rows.folds(10)
     train, test = folds < 5, folds >= 5
     odds = cross_validated(_part(rows, train), _part(rows, train).folds(5))
-    classifier = Classifier(fit(rows, train)._replace(quantiles=quantiles(odds)))
+    classifier = ComplexityClassifier(fit(rows, train)._replace(quantiles=quantiles(odds)))
     half = _part(rows, test)
     scores = np.array([classifier.score(text, len(text)) for text in half.texts])
     shares = {below: float((scores < below).mean()) for below in SHARES}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gateway.admission.pool import Pools
 from gateway.caching.caches import Caches
-from gateway.cascade.cascade import Judge
+from gateway.cascade.cascade import ComplexityScorer
 from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, UnknownModel, Upstream
 from gateway.fallback.health import HealthRegistry
 from gateway.guards.actions.background import BackgroundScans
@@ -104,21 +104,21 @@ class Pipeline:
     guards: Guards
     flags: BackgroundScans
     caches: Caches
-    judge: Judge
+    scorer: ComplexityScorer
     shadows: Shadows
     side_calls: SideCalls
 
     def handler(self, upstream: Handler) -> Handler:
         def for_shadows(following: Handler) -> Handler:
             # A shadow model may be a cascade, as the model that a caller asks may be.
-            return self.side_calls.stage(cascade(self.judge)(following))
+            return self.side_calls.stage(cascade(self.scorer)(following))
 
         stages = [
             record(trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting)),
             guard_input(self.guards, self.flags, self.metrics),
             cache(self.caches, self.metrics),
             guard_output(self.guards, self.flags, self.metrics),
-            cascade(self.judge),
+            cascade(self.scorer),
             shadow(self.shadows, self.metrics, for_shadows),
         ]
         return fold(stages, upstream)

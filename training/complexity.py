@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from gateway.cascade.complexity import WEIGHTS, Classifier, Weights
+from gateway.cascade.complexity import WEIGHTS, ComplexityClassifier, Weights
 from gateway.cascade.features import SHAPE, clipped, shape, words
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "routing.jsonl"
@@ -117,7 +117,7 @@ def fit(rows: Rows, train: Array, *, use_words: bool = True, use_shape: bool = T
 
 def log_odds(rows: Rows, weights: Weights, chosen: Array) -> Array:
     """By the gateway's own code."""
-    classifier = Classifier(weights)
+    classifier = ComplexityClassifier(weights)
     return np.array([classifier.of_question(rows.texts[i]) for i in np.flatnonzero(chosen)])
 
 

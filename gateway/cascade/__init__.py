@@ -1,1 +1,1 @@
-"""Small models first: how hard a question looks, and whether an answer is good enough to keep."""
+"""Small models first: how complex a request looks, and whether an answer is good enough to keep."""

@@ -1,4 +1,4 @@
-"""One request, asked of a row of models, the cheapest first, until an answer is good enough."""
+"""One request, sent to a list of models, the cheapest first, until an answer is good enough."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
 
-from gateway.cascade.confidence import judge as judge_answer
-from gateway.cascade.held import LOGPROBS, Held, asks_logprobs, with_logprobs
+from gateway.cascade.answer_buffer import LOGPROBS, AnswerBuffer, asks_logprobs, with_logprobs
+from gateway.cascade.confidence import assess
 from gateway.errors import (
     BadRequest,
     ContextTooLong,
@@ -23,24 +23,25 @@ from gateway.policy.schema import Step
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Handler
 
 FAILURES = (Upstream, RateLimited, Overloaded, ContextTooLong, UnknownModel)
-"""What one model could not do and the next may: it failed, is rate limited or full, is too short for the request, or is
-disabled."""
+"""Failures that the next model may not have: an upstream error, a rate limit, a full queue, too short a context,
+a disabled model."""
 
 
-class Judge(Protocol):
-    """Tells beforehand how hard a request is."""
+class ComplexityScorer(Protocol):
+    """Predicts how hard a request is."""
 
     async def complexity(self, request: ChatRequest) -> float:
         """0 to 1: the share of training traffic that looks easier for a small model than ``request``."""
         ...
 
 
-async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Handler) -> Chunks:
+async def run_cascade(
+    call: Call, steps: tuple[Step, ...], scorer: ComplexityScorer, following: Handler
+) -> Chunks:
     """The answer of exactly one of ``steps``: the first that is good enough, or else the last one's.
 
-    Every answer but the last one's is held back until it has been judged; a client that streams gets it at once
-    then. Where the last step cannot answer, an answer that its model was not sure of is better than none; one that
-    declines, or lacks the form that was asked for, is no answer. Raises what the deciding step raised.
+    Every answer but the last step's is buffered until it has been assessed. Where the last step fails, an answer of low
+    confidence is given after all; a refusal, or one of the wrong form, is not. Raises what the deciding step raised.
     """
     if call.request.embeds:
         raise BadRequest(
@@ -49,46 +50,46 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
             param="model",
             code="unsupported_parameter",
         )
-    first, complexity = await _start(call, steps, judge)
-    told: list[dict[str, Any]] = []
-    spare: _Attempt | None = None
-    call.receipt.note("cascade", complexity=complexity, steps=told, answered=None)
+    first, complexity = await _start(call, steps, scorer)
+    notes: list[dict[str, Any]] = []
+    runner_up: _StepAttempt | None = None
+    call.receipt.note("cascade", complexity=complexity, steps=notes, answered=None)
     for step in steps[first:-1]:
-        attempt = _Attempt(call, step)
-        told.append(attempt.facts)
+        attempt = _StepAttempt(call, step)
+        notes.append(attempt.facts)
         async with aclosing(following(attempt.call)) as chunks:
             try:
                 async for chunk in chunks:
                     if chunk.comment is not None:
                         yield chunk
-                    elif not attempt.held.add(chunk):
+                    elif not attempt.answer.add(chunk):
                         attempt.accept("too_long")
                         break
                 else:
                     attempt.judge()
             except GatewayError as error:
-                failed = _is_its_own(error)
+                failed = _is_the_models_own(error)
                 attempt.facts.update(verdict="failed" if failed else "error", error=error.code)
                 if not failed:
                     raise
             finally:
                 call.candidate = attempt.call.candidate
             if attempt.accepted:
-                for chunk in attempt.released():
+                for chunk in attempt.visible_chunks():
                     yield chunk
-                # What there is of it beyond the bound goes straight on.
+                # What is beyond the buffer's limit is passed on as it comes.
                 try:
                     async for chunk in chunks:
                         call.candidate = attempt.call.candidate
-                        yield attempt.shown(chunk)
+                        yield attempt.visible(chunk)
                 finally:
-                    _note_answered(call, attempt.call)  # another may have gone on with it
+                    _note_answered(call, attempt.call)  # another may have continued it
                 return
         attempt.discard()
         if attempt.facts["verdict"] == "low_logprob":
-            spare = attempt
+            runner_up = attempt
     last = replace(call, model=steps[-1].model, candidates=(), candidate=None)
-    told.append({"model": last.model, "verdict": "last", "mean_logprob": None})
+    notes.append({"model": last.model, "verdict": "last", "mean_logprob": None})
     begun = False
     try:
         async with aclosing(following(last)) as chunks:
@@ -98,34 +99,34 @@ async def ask(call: Call, steps: tuple[Step, ...], judge: Judge, following: Hand
                 yield chunk
         return
     except GatewayError as error:
-        if begun or spare is None or not _is_its_own(error):
+        if begun or runner_up is None or not _is_the_models_own(error):
             raise
-        told[-1].update(verdict="failed", error=error.code)
+        notes[-1].update(verdict="failed", error=error.code)
     finally:
         call.candidate = last.candidate
         if begun:
             _note_answered(call, last)
-    call.candidate = spare.call.candidate
-    spare.answers()
-    for chunk in spare.released():
+    call.candidate = runner_up.call.candidate
+    runner_up.becomes_answer()
+    for chunk in runner_up.visible_chunks():
         yield chunk
 
 
-async def _start(call: Call, steps: tuple[Step, ...], judge: Judge) -> tuple[int, float | None]:
+async def _start(call: Call, steps: tuple[Step, ...], scorer: ComplexityScorer) -> tuple[int, float | None]:
     """The first step whose condition holds, and the complexity, where a condition asked for it."""
     complexity: float | None = None
     for index, step in enumerate(steps[:-1]):
         if step.when is None:
             return index, complexity
         if complexity is None:
-            complexity = round(await judge.complexity(call.request), 3)
+            complexity = round(await scorer.complexity(call.request), 3)
         if complexity < step.when.complexity.below:
             return index, complexity
     return len(steps) - 1, complexity
 
 
-def _is_its_own(error: GatewayError) -> bool:
-    """Whether the failure is one model's, and says nothing of the others."""
+def _is_the_models_own(error: GatewayError) -> bool:
+    """Whether the failure is one model's, and the next may succeed."""
     if isinstance(error, Forbidden):
         return error.code == "local_only"
     if isinstance(error, BadRequest) and (error.status == 404 or error.code == "unsupported_parameter"):
@@ -138,8 +139,8 @@ def _note_answered(caller: Call, asked: Call) -> None:
     caller.receipt.note("cascade", answered=asked.candidate.model if asked.candidate else asked.model)
 
 
-class _Attempt:
-    """One step that was asked, and what became of it."""
+class _StepAttempt:
+    """One step of the cascade that was tried."""
 
     def __init__(self, caller: Call, step: Step) -> None:
         self._caller = caller
@@ -159,30 +160,30 @@ class _Attempt:
         )
         self._began = len(caller.upstream_usage)
         self._ended: int | None = None
-        self.held = Held()
+        self.answer = AnswerBuffer()
         self.facts: dict[str, Any] = {"model": step.model, "verdict": None, "mean_logprob": None}
         """For the receipt."""
         self.accepted = False
 
     def judge(self) -> None:
-        verdict = judge_answer(self.held.chunks, self._caller.request, self._step.escalate)
-        mean = verdict.mean_logprob
-        self.facts.update(verdict=verdict.reason, mean_logprob=mean if mean is None else round(mean, 4))
-        if verdict.good:
-            self.accept(verdict.reason)
+        assessment = assess(self.answer.chunks, self._caller.request, self._step.escalate)
+        mean = assessment.mean_logprob
+        self.facts.update(verdict=assessment.reason, mean_logprob=mean if mean is None else round(mean, 4))
+        if assessment.good:
+            self.accept(assessment.reason)
 
     def accept(self, why: str) -> None:
-        """From here on this step's answer is the answer."""
+        """This step's answer is the answer."""
         self.accepted = True
         self.facts["verdict"] = why
-        self.answers()
+        self.becomes_answer()
 
     def discard(self) -> None:
-        """Another step is asked."""
+        """Another step is tried."""
         self._ended = len(self._caller.upstream_usage)
 
-    def answers(self) -> None:
-        """What it spent, it spent on the answer."""
+    def becomes_answer(self) -> None:
+        """Account for what it used as the answer, not as a step."""
         _note_answered(self._caller, self.call)
         self.call.purpose = self._caller.purpose
         spent = self._caller.upstream_usage
@@ -190,11 +191,11 @@ class _Attempt:
             if one.purpose == "step":
                 spent[i] = replace(one, purpose=self._caller.purpose)
 
-    def released(self) -> Iterator[Chunk]:
-        return map(self.shown, self.held.chunks)
+    def visible_chunks(self) -> Iterator[Chunk]:
+        return map(self.visible, self.answer.chunks)
 
-    def shown(self, chunk: Chunk) -> Chunk:
-        """``chunk`` as the caller sees it: without the log-probabilities that only the cascade wanted."""
+    def visible(self, chunk: Chunk) -> Chunk:
+        """``chunk`` as the caller gets it: without log-probabilities that only the cascade asked for."""
         if self._hides_logprobs:
             chunk.logprobs = None
         return chunk

@@ -1,6 +1,6 @@
 """How likely a small model fails where a large one succeeds: a logistic regression over words and shape.
 
-``python -m training.complexity`` writes the weights; ``docs/cascade.md`` tells how well it does, and at what.
+``python -m training.complexity`` writes the weights; ``docs/cascade.md`` has its accuracy.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ middle half of the training questions is 0.8 wide.
 
 
 class Weights(NamedTuple):
-    """Everything that training finds out. The three lists have an entry for each of ``features.SHAPE``."""
+    """What training learns. The three lists have an entry for each of ``features.SHAPE``."""
 
     words: Mapping[str, float]
     shape: Sequence[float]
     low: Sequence[float]
-    """Measures below this, or above ``high``, count as this: beyond what training saw nothing is known."""
+    """Measures below this, or above ``high``, count as this: training saw nothing beyond."""
     high: Sequence[float]
     bias: float
     quantiles: Sequence[float]
     """Log-odds at evenly spaced shares of the training traffic, from the lowest to the highest."""
 
 
-class Classifier:
-    """Scores requests in this very process; about 0.1 ms for a question of 1,000 characters."""
+class ComplexityClassifier:
+    """Scores requests in this process; about 0.1 ms for a question of 1,000 characters."""
 
     def __init__(self, weights: Weights) -> None:
         self._quantiles = weights.quantiles
@@ -52,7 +52,7 @@ class Classifier:
         self._measures = Measures(weights.shape, weights.low, weights.high)
 
     @classmethod
-    def load(cls, path: Path = WEIGHTS) -> Classifier:
+    def load(cls, path: Path = WEIGHTS) -> ComplexityClassifier:
         """Reads a weights file. Raises ``OSError`` or ``ValueError`` where it cannot."""
         return cls(Weights(**orjson.loads(path.read_bytes())))
 

@@ -1,4 +1,4 @@
-"""Is a step's answer good enough to keep? Judged by its log-probabilities, its form, and what it says."""
+"""Whether a step's answer is good enough to keep, by its log-probabilities, its form and its text."""
 
 from __future__ import annotations
 
@@ -14,49 +14,48 @@ from gateway.cascade.refusal import is_refusal
 from gateway.policy.schema import Escalate
 from gateway.types import ChatRequest, Chunk, Json
 
-_NOT_TOLD = -9999.0
-"""What OpenAI writes for a token too unlikely to have a figure."""
+_NO_LOGPROB = -9999.0
+"""OpenAI's value for a token that is too unlikely to have one."""
 _CAPS = ("max_completion_tokens", "max_tokens")
 
 
-class Verdict(NamedTuple):
+class Assessment(NamedTuple):
     good: bool
     reason: str
     """``good``, ``low_logprob``, ``refusal`` or ``invalid_schema``."""
     mean_logprob: float | None = None
-    """Nats per token, of the choice with the lowest; None where the backend told none."""
+    """Nats per token, of the choice with the lowest; None where the backend reports none."""
 
 
-def judge(chunks: Iterable[Chunk], request: ChatRequest, escalate: Escalate) -> Verdict:
-    """The verdict on a whole answer: it is good when each of its choices is.
+def assess(chunks: Iterable[Chunk], request: ChatRequest, escalate: Escalate) -> Assessment:
+    """A whole answer is good when each of its choices is.
 
-    An answer without log-probabilities is not held against its model: not every server tells them. One that the
-    caller's own cap cut short is not invalid for it.
+    Missing log-probabilities do not count against it: not every server reports them. Nor does JSON that is invalid as
+    the caller's own cap cut it short.
     """
     choices: dict[int, _Choice] = {}
     for chunk in chunks:
         if chunk.delta is not None:
             choices.setdefault(chunk.index, _Choice()).add(chunk)
-    said = choices.values()
-    mean = min((c.logprob / c.tokens for c in said if c.tokens), default=None)
+    mean = min((c.logprob / c.tokens for c in choices.values() if c.tokens), default=None)
     bar = escalate.mean_logprob_below
-    if escalate.on_refusal and any(choice.is_refusal() for choice in said):
-        return Verdict(False, "refusal", mean)
-    if escalate.on_invalid_schema and not all(choice.fits(request) for choice in said):
-        return Verdict(False, "invalid_schema", mean)
+    if escalate.on_refusal and any(choice.is_refusal() for choice in choices.values()):
+        return Assessment(False, "refusal", mean)
+    if escalate.on_invalid_schema and not all(choice.fits(request) for choice in choices.values()):
+        return Assessment(False, "invalid_schema", mean)
     if bar is not None and mean is not None and mean < bar:
-        return Verdict(False, "low_logprob", mean)
-    return Verdict(True, "good", mean)
+        return Assessment(False, "low_logprob", mean)
+    return Assessment(True, "good", mean)
 
 
-def token_logprobs(told: Mapping[str, Json]) -> Iterator[float]:
-    """The log-probabilities of the tokens that were said, in either of OpenAI's shapes (chat and completions)."""
-    content, listed = told.get("content"), told.get("token_logprobs")
+def token_logprobs(logprobs: Mapping[str, Json]) -> Iterator[float]:
+    """The log-probabilities of the answer's tokens, in either of OpenAI's shapes (chat and completions)."""
+    content, listed = logprobs.get("content"), logprobs.get("token_logprobs")
     if isinstance(content, list):
         listed = [token.get("logprob") for token in content if isinstance(token, dict)]
     for value in listed if isinstance(listed, list) else ():
         # The first token of an echoed prompt has null.
-        if isinstance(value, int | float) and _NOT_TOLD < value <= 0:
+        if isinstance(value, int | float) and _NO_LOGPROB < value <= 0:
             yield value
 
 
@@ -77,9 +76,9 @@ class _Choice:
         self.calls_tools |= bool(delta.get("tool_calls") or delta.get("function_call"))
         self.finish_reason = chunk.finish_reason or self.finish_reason
         if chunk.logprobs:
-            told = [*token_logprobs(chunk.logprobs)]
-            self.logprob += math.fsum(told)
-            self.tokens += len(told)
+            logprobs = [*token_logprobs(chunk.logprobs)]
+            self.logprob += math.fsum(logprobs)
+            self.tokens += len(logprobs)
 
     def is_refusal(self) -> bool:
         return self.refused or self.finish_reason == "content_filter" or is_refusal("".join(self.texts))

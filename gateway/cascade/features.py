@@ -1,4 +1,4 @@
-"""What a question looks like, in numbers: which words it has, and its shape. The same in training and in service."""
+"""A question's features: which words it has, and its shape. The same in training and in serving."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from gateway.types import ChatRequest, Json
 
 MAX_TEXT = 4000
-"""Characters of the question that are looked at: its beginning, and its end where it is longer."""
+"""Characters of the question that are used: its beginning, and its end where it is longer."""
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+|[^\sa-z\d]")
 _OPTION = re.compile(r"^\(?[A-Ea-e][.)] ", re.MULTILINE)

@@ -12,29 +12,29 @@ from gateway.metering.estimate import declared_cap
 from gateway.policy.schema import Policy, Target
 from gateway.prefixes import sharing
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
-from gateway.routing.selector import Leg, Loads, Selector
+from gateway.routing.selector import Loads, ModelTargets, Selector
 from gateway.types import Call, Candidate, ChatRequest
 
-_Terms = tuple[str, str, bool, int, int]
-"""A model, why it is asked, whether only local backends may be, and how many contexts the request has outgrown: with
+_RouteKey = tuple[str, str, bool, int, int]
+"""A model, why it is used, whether only local backends may be, and how many context lengths the request exceeds: with
 the answer that it asks for, and by its prompt alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """All that can be known of a plan before it is needed."""
+    """What of a plan does not depend on load."""
 
-    own: Leg | None
-    """Of the model asked for, or of what stands in for it; None where it has no target to offer."""
-    fallbacks: tuple[Leg, ...]
-    larger: tuple[Leg, ...]
-    """For when the model's server finds the prompt too long after all."""
+    own: ModelTargets | None
+    """Of the requested model, or its substitute; None where none of its targets can be used."""
+    fallbacks: tuple[ModelTargets, ...]
+    larger: tuple[ModelTargets, ...]
+    """For when the model's server rejects the prompt as too long."""
     spill_over: bool
-    stands_in: bool
+    substituted: bool
     """``own`` is that of a model with a larger context."""
     affine: bool
     plan: tuple[Candidate, ...] | None
-    """Where nothing is left to choose."""
+    """Where nothing depends on load or on weights."""
 
     @property
     def usable(self) -> bool:
@@ -65,28 +65,28 @@ class Router:
             for name, tier in policy.tiers.items()
             if tier.on_saturation is not None and tier.on_saturation.to is not None
         }
-        self._routes: dict[_Terms, _Route] = {}
-        """Made when first needed; there are no more than the policy has combinations."""
+        self._routes: dict[_RouteKey, _Route] = {}
+        """Built on demand; bounded by the combinations in the policy."""
         affine = {name for name, model in policy.models.items() if model.select == "prefix_affinity"}
         self._affinity.keep(affine)
         self.has_affinity = bool(affine)
-        """Whether any model's requests are to be remembered."""
+        """Whether any model is routed by prefix affinity."""
 
     def plan(self, call: Call) -> tuple[Candidate, ...]:
-        """The places where ``call`` may be tried, in order.
+        """The candidates of ``call``, in order.
 
         These are the targets of its model, then those of the fallbacks, then those of the models with a larger
-        context (``larger_context``), which are meant for a prompt that proves too long. A prompt known to be too
-        long goes to a larger model from the start. Raises ``UnknownModel`` where no backend is enabled,
+        context (``larger_context``), which are for a prompt that proves too long. A prompt known to be too
+        long is sent to a larger model at once. Raises ``UnknownModel`` where no backend is enabled,
         ``Forbidden`` where none of them is local and the content must stay, ``ContextTooLong`` where it fits none.
         """
         local = call.local_only or call.principal.tenant in self._local_tenants
-        outgrown = (0, 0)
+        exceeded = (0, 0)
         if self._contexts:
-            outgrown = (bisect_left(self._contexts, _size(call)), bisect_left(self._contexts, _prompt(call)))
-        route = self._route((call.model, "primary", local, *outgrown))
+            exceeded = (bisect_left(self._contexts, _size(call)), bisect_left(self._contexts, _prompt(call)))
+        route = self._route((call.model, "primary", local, *exceeded))
         if self._downgrades:
-            route = self._downgraded(call, route, local, outgrown)
+            route = self._downgraded(call, route, local, exceeded)
         if route.plan is not None:
             return route.plan
         if not route.usable:
@@ -94,18 +94,18 @@ class Router:
         prefix = self._prefix(call) if route.affine else None
         order = self._selector.order
         own = order(route.own, prefix) if route.own is not None else []
-        fallbacks = [candidate for leg in route.fallbacks for candidate in order(leg, prefix)]
-        plan = self._with_room_first(call, own, fallbacks, spill_over=route.spill_over)
-        if route.stands_in and own and plan[0] is own[0]:
-            plan = _stood_in(plan)
-        for leg in route.larger:
-            plan += order(leg, prefix)
+        fallbacks = [candidate for targets in route.fallbacks for candidate in order(targets, prefix)]
+        plan = self._with_capacity_first(call, own, fallbacks, spill_over=route.spill_over)
+        if route.substituted and own and plan[0] is own[0]:
+            plan = _as_larger_context(plan)
+        for targets in route.larger:
+            plan += order(targets, prefix)
         if prefix is not None:
             self._remember(prefix, plan[0])
         return tuple(plan)
 
-    def served(self, call: Call) -> None:
-        """Tell that another than the plan's first candidate answered ``call``: it has the prefix now."""
+    def record_served(self, call: Call) -> None:
+        """Another than the plan's first candidate answered ``call``: that one has the prefix now."""
         server = call.candidate
         if server is not None and self._policy.models[server.model].select == "prefix_affinity":
             self._remember(self._prefix(call), server)
@@ -117,10 +117,10 @@ class Router:
         if self._policy.models[candidate.model].select == "prefix_affinity":
             self._affinity.remember(candidate.model, prefix, candidate)
 
-    def _with_room_first(
+    def _with_capacity_first(
         self, call: Call, own: list[Candidate], fallbacks: list[Candidate], *, spill_over: bool
     ) -> list[Candidate]:
-        """Another comes first where the first would have to wait and that one would not."""
+        """Move a candidate first that would start at once, where the first would have to wait."""
         plan = own + fallbacks
         others = plan[1:] if spill_over else own[1:]
         if not own or not others:
@@ -135,46 +135,46 @@ class Router:
                 return [Candidate(other.model, other.target, other.timeouts, "spill_over"), *plan]
         return plan
 
-    def _downgraded(self, call: Call, route: _Route, local: bool, outgrown: tuple[int, int]) -> _Route:
-        """The route of the model that the caller's tier is to put up with while its own is full."""
+    def _downgraded(self, call: Call, route: _Route, local: bool, exceeded: tuple[int, int]) -> _Route:
+        """The route of the model that the caller's tier is downgraded to while its own is full."""
         downgrade = self._downgrades.get(call.principal.tier)
         if downgrade is None or route.own is None or call.request.embeds:
-            return route  # a lesser model's vectors are others, where it has any
-        lesser, at = downgrade
+            return route  # another model's vectors cannot be compared
+        substitute, at = downgrade
         saturation = self._loads.saturation
-        if lesser == route.own.model:
+        if substitute == route.own.model:
             return route
         if any(saturation(candidate.target.backend) < at for candidate in route.own.candidates):
             return route
-        instead = self._route((lesser, "downgrade", local, *outgrown))
+        instead = self._route((substitute, "downgrade", local, *exceeded))
         return instead if instead.own is not None else route
 
-    def _route(self, terms: _Terms) -> _Route:
-        route = self._routes.get(terms)
+    def _route(self, key: _RouteKey) -> _Route:
+        route = self._routes.get(key)
         if route is None:
-            route = self._routes[terms] = self._explore(*terms)
+            route = self._routes[key] = self._build_route(*key)
         return route
 
-    def _explore(self, name: str, why: str, local: bool, outgrown: int, by_prompt: int) -> _Route:
-        first, *others = self._models(name, outgrown, by_prompt)
-        stands_in = first != self._leaf(name)
+    def _build_route(self, name: str, why: str, local: bool, exceeded: int, by_prompt: int) -> _Route:
+        first, *others = self._models(name, exceeded, by_prompt)
+        substituted = first != self._leaf(name)
         taken: set[tuple[str, str]] = set()
-        own = self._leg(first, "fallback" if stands_in else why, local, taken)
-        fallbacks = self._legs(others, "fallback", local, taken)
-        stand_ins = list(self._stand_ins(first))[1:] if first is not None else []
-        stand_ins = [model for model in stand_ins if self._fits(model, outgrown)]
-        larger = self._legs(stand_ins, "larger_context", local, taken)
+        own = self._model_targets(first, "fallback" if substituted else why, local, taken)
+        fallbacks = self._all_targets(others, "fallback", local, taken)
+        larger_models = list(self._larger_models(first))[1:] if first is not None else []
+        larger_models = [model for model in larger_models if self._fits(model, exceeded)]
+        larger = self._all_targets(larger_models, "larger_context", local, taken)
         spill_over = first is not None and self._policy.models[first].spill_over and bool(fallbacks)
-        legs = [leg for leg in (own, *fallbacks, *larger) if leg is not None]
+        all_targets = [targets for targets in (own, *fallbacks, *larger) if targets is not None]
         plan = None
-        if (own or fallbacks) and not spill_over and not any(leg.varies for leg in legs):
-            only = [candidate for leg in legs for candidate in leg.candidates]
-            plan = tuple(_stood_in(only) if stands_in and own else only)
-        affine = any(leg.affine for leg in legs)
-        return _Route(own, fallbacks, larger, spill_over, stands_in, affine, plan)
+        if (own or fallbacks) and not spill_over and not any(targets.varies for targets in all_targets):
+            only = [candidate for targets in all_targets for candidate in targets.candidates]
+            plan = tuple(_as_larger_context(only) if substituted and own else only)
+        affine = any(targets.affine for targets in all_targets)
+        return _Route(own, fallbacks, larger, spill_over, substituted, affine, plan)
 
-    def _models(self, name: str, outgrown: int, by_prompt: int) -> list[str | None]:
-        """What is asked in place of ``name``, and its fallbacks, theirs after them, each of them once.
+    def _models(self, name: str, exceeded: int, by_prompt: int) -> list[str | None]:
+        """The model used for ``name``, and its fallbacks, theirs after them, each of them once.
 
         The first is None where no model is large enough.
         """
@@ -182,8 +182,8 @@ class Router:
         waiting = [leaf] if leaf is not None else []
         asked: list[str | None] = []
         for model in waiting:  # grows while it is read
-            chain = list(self._stand_ins(model))
-            fit = self._fit(chain, outgrown, by_prompt)
+            chain = list(self._larger_models(model))
+            fit = self._fit(chain, exceeded, by_prompt)
             if not asked or (fit is not None and fit not in asked):
                 asked.append(fit)
             passed = chain if fit is None else chain[: chain.index(fit) + 1]
@@ -192,13 +192,13 @@ class Router:
                 waiting += [fallback for fallback in named if fallback not in waiting]
         return asked or [None]
 
-    def _fit(self, chain: Sequence[str], outgrown: int, by_prompt: int) -> str | None:
-        """The first that takes the prompt and all of the answer, or else that leaves the answer the most room.
+    def _fit(self, chain: Sequence[str], exceeded: int, by_prompt: int) -> str | None:
+        """The first with enough context for prompt and answer, or else the one that leaves most for the answer.
 
         None of the latter for a model that refuses rather than have answers clipped.
         """
         for model in chain:
-            if self._fits(model, outgrown):
+            if self._fits(model, exceeded):
                 return model
         if self._policy.models[chain[0]].over_context != "clip":
             return None
@@ -209,12 +209,12 @@ class Router:
         ]
         return max(clips, key=lambda model: self._policy.models[model].context or 0, default=None)
 
-    def _fits(self, model: str, outgrown: int) -> bool:
+    def _fits(self, model: str, exceeded: int) -> bool:
         context = self._policy.models[model].context
-        return context is None or context not in self._contexts[:outgrown]
+        return context is None or context not in self._contexts[:exceeded]
 
-    def _stand_ins(self, model: str) -> Iterator[str]:
-        """``model``, the one with a larger context, the one with a still larger one …, targets or not."""
+    def _larger_models(self, model: str) -> Iterator[str]:
+        """``model``, its ``larger_context``, the latter's own …, with or without targets."""
         seen: set[str] = set()
         larger: str | None = model
         while larger is not None and larger not in seen:
@@ -231,8 +231,10 @@ class Router:
         steps = self._policy.models[known].cascade if known is not None else ()
         return steps[-1].model if steps else known
 
-    def _leg(self, name: str | None, why: str, local: bool, taken: set[tuple[str, str]]) -> Leg | None:
-        """The targets of a model that may be used and are not ``taken`` yet; None where there are none."""
+    def _model_targets(
+        self, name: str | None, why: str, local: bool, taken: set[tuple[str, str]]
+    ) -> ModelTargets | None:
+        """The usable targets of a model that are not ``taken`` yet; None where there are none."""
         if name is None:
             return None
         model = self._policy.models[name]
@@ -245,24 +247,24 @@ class Router:
                 group = regions[region if region in regions else None]
                 group.append(Candidate(name, target, target.timeouts or model.timeouts, why))
         groups = tuple(tuple(group) for group in regions.values() if group)
-        return Leg(name, model.select, groups) if groups else None
+        return ModelTargets(name, model.select, groups) if groups else None
 
-    def _legs(
+    def _all_targets(
         self, names: Iterable[str | None], why: str, local: bool, taken: set[tuple[str, str]]
-    ) -> tuple[Leg, ...]:
-        legs = (self._leg(name, why, local, taken) for name in names)
-        return tuple(leg for leg in legs if leg is not None)
+    ) -> tuple[ModelTargets, ...]:
+        all_targets = (self._model_targets(name, why, local, taken) for name in names)
+        return tuple(targets for targets in all_targets if targets is not None)
 
     def _may_use(self, target: Target, local: bool) -> bool:
         return target.backend in self._enabled and (not local or target.backend in self._local)
 
     def _refusal(self, call: Call, local: bool) -> GatewayError:
-        """Why there is nowhere to go."""
+        """Why there is no candidate."""
         name = call.model
         fitting = self._route((name, "primary", local, 0, 0))
         if fitting.usable:
-            legs = (fitting.own, *fitting.fallbacks, *fitting.larger)
-            return self._too_long(call, [leg.model for leg in legs if leg is not None])
+            all_targets = (fitting.own, *fitting.fallbacks, *fitting.larger)
+            return self._too_long(call, [targets.model for targets in all_targets if targets is not None])
         if local and self._route((name, "primary", False, 0, 0)).usable:
             return Forbidden(
                 f"This request is to stay on local backends, and the model '{name}' has none. Choose another model, "
@@ -285,7 +287,7 @@ class Router:
             )
         else:
             asked = f"your {param} resulted in about {_prompt(call)} tokens. Please reduce the length of the {param}."
-        # In OpenAI's words: clients tell this error from others by them.
+        # OpenAI's wording, by which clients recognise this error.
         return ContextTooLong(
             f"This model's maximum context length is {largest} tokens. However, {asked}",
             status=400,
@@ -295,14 +297,14 @@ class Router:
         )
 
 
-def _stood_in(plan: list[Candidate]) -> list[Candidate]:
-    """The first is there for its context; where it fails, the others are fallbacks like any other."""
+def _as_larger_context(plan: list[Candidate]) -> list[Candidate]:
+    """The first was chosen for its context; the others are ordinary fallbacks."""
     first = plan[0]
     return [Candidate(first.model, first.target, first.timeouts, "larger_context"), *plan[1:]]
 
 
 def _size(call: Call) -> int:
-    """The tokens of prompt and answer that one sequence may come to; 0 where nothing is known."""
+    """Tokens of prompt and answer in one sequence, at most; 0 where nothing is known."""
     return _prompt(call) + (declared_cap(call.request.params) or 0) if call.estimate is not None else 0
 
 
@@ -312,6 +314,6 @@ def _prompt(call: Call) -> int:
 
 
 def _prompts(request: ChatRequest) -> int:
-    """How many prompts the request holds, each of which has the context for itself."""
+    """How many prompts the request has, each with a context of its own."""
     prompt = request.prompt
     return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1

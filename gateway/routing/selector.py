@@ -21,17 +21,17 @@ class Loads(Protocol):
         ...
 
     def load(self, backend: str, /) -> int:
-        """Requests under way and waiting."""
+        """Requests in flight and waiting."""
         ...
 
     def has_capacity(self, backend: str, tokens: int, /) -> bool:
-        """A request of so many tokens, prompt and expected answer, would not have to wait."""
+        """Whether a request of so many tokens, prompt and expected answer, would start at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
-    """A model's part of a plan: those of its targets that may be used, in groups by region, the preferred first."""
+class ModelTargets:
+    """A model's usable targets, in groups by region, the preferred first."""
 
     model: str
     select: Select
@@ -59,26 +59,27 @@ class Selector:
         self._affinity = affinity
         self._random = random
 
-    def order(self, leg: Leg, prefix: Prefix | None) -> list[Candidate]:
-        """All candidates of ``leg``, best first. ``prefix`` is needed where ``leg.affine``."""
-        if len(leg.groups) == 1:
-            return self._group(leg, leg.groups[0], prefix)
-        return [candidate for group in leg.groups for candidate in self._group(leg, group, prefix)]
+    def order(self, targets: ModelTargets, prefix: Prefix | None) -> list[Candidate]:
+        """All candidates of ``targets``, best first. ``prefix`` is needed where ``targets.affine``."""
+        if len(targets.groups) == 1:
+            return self._group(targets, targets.groups[0], prefix)
+        return [candidate for group in targets.groups for candidate in self._group(targets, group, prefix)]
 
-    def _group(self, leg: Leg, group: Sequence[Candidate], prefix: Prefix | None) -> list[Candidate]:
+    def _group(
+        self, targets: ModelTargets, group: Sequence[Candidate], prefix: Prefix | None
+    ) -> list[Candidate]:
         if len(group) == 1:
             return list(group)
-        if leg.select == "least_loaded":
+        if targets.select == "least_loaded":
             return least_loaded(group, self._loads, self._random)
-        if leg.select == "prefix_affinity" and prefix is not None:
-            return self._affinity.order(leg.model, prefix, group, self._loads)
+        if targets.select == "prefix_affinity" and prefix is not None:
+            return self._affinity.order(targets.model, prefix, group, self._loads)
         return weighted(group, self._random)
 
 
 def weighted(candidates: Sequence[Candidate], random: Random) -> list[Candidate]:
-    """Drawn by weight, one after the other without replacement (Efraimidis and Spirakis 2006).
-
-    The draws are one race: each candidate arrives after an exponential time at the rate of its weight.
+    """A weighted sample without replacement (Efraimidis and Spirakis 2006): by exponential variates at the rate of each
+    weight.
     """
     draw, log = random.random, math.log
     return sorted(candidates, key=lambda candidate: -log(1.0 - draw()) / candidate.target.weight)

@@ -1,4 +1,4 @@
-"""Copies of calls, sent to another model; their answers are counted and thrown away."""
+"""Copies of calls, sent to a shadow model; their answers are counted and discarded."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from gateway.types import HOUSE, Call, Handler, Principal, Receipt
 
 log = logging.getLogger(__name__)
 
-MOST = 64
-"""Copies under way at once; beyond that calls go without."""
+MAX_IN_FLIGHT = 64
+"""Copies; beyond that calls are not copied."""
 
 Counted = Callable[[str, str], None]
 """Takes the shadow model and how its answer ended: an HTTP status, or ``skipped``."""
 
 
 class Shadows:
-    """The copies under way. One for the process: it outlives a policy; ``aclose`` it before the backends."""
+    """The copies in flight. One per process, which outlives policies; ``aclose`` it before the backends."""
 
-    def __init__(self, *, most: int = MOST, random: Random | None = None) -> None:
-        self._most = most
+    def __init__(self, *, max_in_flight: int = MAX_IN_FLIGHT, random: Random | None = None) -> None:
+        self._max_in_flight = max_in_flight
         self._random = random or Random()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         return len(self._tasks)
 
     def send(self, call: Call, rule: Shadow, following: Handler, count: Counted) -> None:
-        """Send a copy of ``call`` in the background, if the draw says so. Never raises, never waits."""
+        """Send a copy of ``call`` in the background, for a random share of calls. Never raises, never waits."""
         if self._closed or self._random.random() >= rule.share:
             return
-        if len(self._tasks) >= self._most:
+        if len(self._tasks) >= self._max_in_flight:
             call.receipt.note("shadow", model=rule.model, outcome="skipped")
             count(rule.model, "skipped")
             return
@@ -51,7 +51,7 @@ class Shadows:
         task.add_done_callback(self._tasks.discard)
 
     async def aclose(self) -> None:
-        """Cancel what is under way, and send nothing more."""
+        """Cancel what is in flight, and send nothing more."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -76,7 +76,7 @@ class Shadows:
             log.exception("%s failed", copy.request_id)
         finally:
             seconds = round(time.perf_counter() - copy.started, 6)
-            # The receipt may have been written by now; then the metrics alone tell.
+            # The receipt may have been written by now; the metrics are counted all the same.
             receipt.note("shadow", outcome=str(status), seconds=seconds)
             if (cost := copy.receipt.notes.get("quota", {}).get("cost_usd")) is not None:
                 receipt.note("shadow", cost_usd=cost, paid_by=copy.policy.billing.shadow)
@@ -84,9 +84,9 @@ class Shadows:
 
 
 def copy_of(call: Call, model: str) -> Call:
-    """``call`` as ``model`` gets it: behind everybody else, where there is room to spare, with nothing of the caller's.
+    """``call`` as ``model`` gets it: in the lowest tier, on spare capacity, without the caller's headers.
 
-    What was found out about the content and the caller, such as ``local_only`` and the tenant, holds for it too.
+    What is known of the content and the caller, such as ``local_only`` and the tenant, holds for it too.
     """
     request_id = f"{call.request_id}-shadow"
     return replace(

@@ -9,8 +9,8 @@ import httpx
 
 from gateway.admission.pool import Pools
 from gateway.backends.transport import AiohttpTransport
-from gateway.cascade.complexity import Classifier
-from gateway.cascade.embedded import Embedded
+from gateway.cascade.complexity import ComplexityClassifier
+from gateway.cascade.embedding_scorer import EmbeddingScorer
 from gateway.children.process_pool import ProcessPool
 from gateway.fallback.health import HealthRegistry
 from gateway.metering.estimate import Estimator
@@ -55,8 +55,8 @@ class WorkerState:
             SidecarClient(sidecar) if sidecar is not None else NoSidecar()
         )
         self.estimator = Estimator()
-        self.classifier = Classifier.load()
-        self.embedded = Embedded.load(self.classifier, self.sidecar)
+        self.classifier = ComplexityClassifier.load()
+        self.embedded = EmbeddingScorer.load(self.classifier, self.sidecar)
         self.pools = Pools(workers, worker)
         self.health = HealthRegistry(listener=BackendWatch(metrics))
         self.affinity = Affinity()

@@ -1,18 +1,18 @@
-"""Asks a small model first, where the question looks easy, and a larger one when the answer is not good enough."""
+"""Sends a request that looks easy to a small model first, and to a larger one if the answer is not good enough."""
 
 from __future__ import annotations
 
-from gateway.cascade.cascade import Judge, ask
+from gateway.cascade.cascade import ComplexityScorer, run_cascade
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def cascade(judge: Judge) -> Stage:
-    """``judge`` tells how complex a request is; a model without a cascade passes untouched."""
+def cascade(scorer: ComplexityScorer) -> Stage:
+    """``scorer`` says how complex a request is; models without a cascade pass untouched."""
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
             steps = call.policy.models[call.model].cascade
-            return ask(call, steps, judge, following) if steps else following(call)
+            return run_cascade(call, steps, scorer, following) if steps else following(call)
 
         return handle
 

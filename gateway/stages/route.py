@@ -1,11 +1,11 @@
-"""Finds out where the call may be tried, and in which order."""
+"""Chooses the call's candidates and their order."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
 
 from gateway.errors import GatewayError
-from gateway.routing.affinity import place
+from gateway.routing.affinity import target_name
 from gateway.routing.router import Router
 from gateway.types import Call, Chunks, Handler, Stage
 
@@ -21,9 +21,9 @@ def route(router: Router) -> Stage:
             call.candidates = plan
             call.candidate = first
             call.receipt.note(
-                "route", model=first.model, candidates=[place(one) for one in plan], why=first.why
+                "route", model=first.model, candidates=[target_name(one) for one in plan], why=first.why
             )
-            # A layer of its own costs each chunk something: only where there is something to do at the end.
+            # A generator costs time for each chunk: only where there is something to do at the end.
             return remembering(call) if router.has_affinity else following(call)
 
         async def remembering(call: Call) -> Chunks:
@@ -32,7 +32,7 @@ def route(router: Router) -> Stage:
                 async for chunk in chunks:
                     yield chunk
             if call.candidate is not first:
-                router.served(call)
+                router.record_served(call)
 
         return handle
 

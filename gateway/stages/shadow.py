@@ -1,4 +1,4 @@
-"""Sends a share of the calls to another model as well, unnoticed by the caller."""
+"""Copies a share of the calls to a shadow model, unnoticed by the caller."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from gateway.types import Call, Chunks, Handler, Stage
 
 
 def shadow(shadows: Shadows, metrics: Metrics, account: Stage = lambda following: following) -> Stage:
-    """``account`` is what copies pass that requests have passed before: it holds them against their payer's limits,
-    books them, and asks the steps of a cascade."""
+    """``account`` is the part of the pipeline that copies pass: quotas of their payer, and the steps of a cascade."""
 
     def count(model: str, status: str) -> None:
         metrics.shadow.labels(model, status).inc()

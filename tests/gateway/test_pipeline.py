@@ -6,7 +6,7 @@ from gateway import pipeline
 from gateway.admission.pool import Pools
 from gateway.backends.fake import FakeBackend
 from gateway.caching.caches import Caches
-from gateway.cascade.complexity import Classifier
+from gateway.cascade.complexity import ComplexityClassifier
 from gateway.errors import Internal
 from gateway.fallback.health import HealthRegistry
 from gateway.guards.actions.background import BackgroundScans
@@ -45,7 +45,7 @@ async def test_a_call_passes_all_stages_in_order() -> None:
         guards=Guards(call.policy, {}),
         flags=BackgroundScans(metrics, receipts.keep),
         caches=Caches.open(call.policy, is_time_sensitive=lambda question: False),
-        judge=Classifier.load(),
+        scorer=ComplexityClassifier.load(),
         shadows=Shadows(),
         side_calls=pipeline.SideCalls(quotas, accounting),
     )

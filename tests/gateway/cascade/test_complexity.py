@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cascade.complexity import CONTEXT, WEIGHTS, Classifier, Weights, quantile
+from gateway.cascade.complexity import CONTEXT, WEIGHTS, ComplexityClassifier, Weights, quantile
 from gateway.cascade.features import SHAPE
 from gateway.types import ChatRequest
 
@@ -19,8 +19,8 @@ HARD = "Janet pays 35% tax on the $1,200 she earns in 3 weeks. How much is left 
 
 
 @pytest.fixture(scope="module")
-def classifier() -> Classifier:
-    return Classifier.load()
+def classifier() -> ComplexityClassifier:
+    return ComplexityClassifier.load()
 
 
 def weights(
@@ -30,7 +30,7 @@ def weights(
 
 
 def test_a_word_counts_once_and_the_more_words_the_less_each() -> None:
-    classifier = Classifier(weights({"hard": 2.0, "easy": -1.0}, NOTHING, [-1.0, 3.0], 0.5))
+    classifier = ComplexityClassifier(weights({"hard": 2.0, "easy": -1.0}, NOTHING, [-1.0, 3.0], 0.5))
     assert classifier.log_odds("", 0) == 0.5
     assert classifier.log_odds("unknown", 7) == 0.5
     assert classifier.log_odds("hard hard", 9) == 2.5
@@ -39,13 +39,13 @@ def test_a_word_counts_once_and_the_more_words_the_less_each() -> None:
 
 
 def test_shape_counts_within_what_training_saw() -> None:
-    classifier = Classifier(weights({}, [1.0, *NOTHING[1:]], [0.0, 1.0]))
+    classifier = ComplexityClassifier(weights({}, [1.0, *NOTHING[1:]], [0.0, 1.0]))
     assert classifier.log_odds("a" * 99, 99) == pytest.approx(math.log(100))
     assert classifier.log_odds("a" * 100_000, 100_000) == ANYTHING[0]
 
 
 def test_context_makes_a_question_harder() -> None:
-    classifier = Classifier(weights({}, NOTHING, [0.0, 1.0]))
+    classifier = ComplexityClassifier(weights({}, NOTHING, [0.0, 1.0]))
     assert classifier.log_odds("abc", 3) == 0
     assert classifier.log_odds("abc", 1003) == pytest.approx(CONTEXT * math.log(2))
 
@@ -74,13 +74,13 @@ def test_the_weights_are_small_and_whole() -> None:
     assert all(map(math.isfinite, [*weights.words.values(), *weights.shape, weights.bias]))
 
 
-def test_what_looks_hard_scores_higher(classifier: Classifier) -> None:
+def test_what_looks_hard_scores_higher(classifier: ComplexityClassifier) -> None:
     easy, hard = classifier.score(EASY, len(EASY)), classifier.score(HARD, len(HARD))
     assert easy < 0.4 < 0.7 < hard
 
 
 @pytest.mark.anyio
-async def test_a_request_is_scored_by_its_last_question(classifier: Classifier) -> None:
+async def test_a_request_is_scored_by_its_last_question(classifier: ComplexityClassifier) -> None:
     def asked(*texts: str) -> ChatRequest:
         return ChatRequest(model="m", messages=tuple({"role": "user", "content": text} for text in texts))
 
@@ -90,13 +90,13 @@ async def test_a_request_is_scored_by_its_last_question(classifier: Classifier) 
 
 
 @given(text=st.text(max_size=300), length=st.integers(0, 10**7))
-def test_every_text_has_a_score(classifier: Classifier, text: str, length: int) -> None:
+def test_every_text_has_a_score(classifier: ComplexityClassifier, text: str, length: int) -> None:
     assert 0 <= classifier.score(text, length) <= 1
 
 
 def test_a_file_that_is_no_weights_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "w.json").write_text("{")
     with pytest.raises(ValueError, match="end of data"):
-        Classifier.load(tmp_path / "w.json")
+        ComplexityClassifier.load(tmp_path / "w.json")
     with pytest.raises(OSError, match="missing"):
-        Classifier.load(tmp_path / "missing.json")
+        ComplexityClassifier.load(tmp_path / "missing.json")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cascade.confidence import Verdict, judge, token_logprobs
+from gateway.cascade.confidence import Assessment, assess, token_logprobs
 from gateway.policy.schema import Escalate
 from gateway.types import ChatRequest, Chunk
 
@@ -26,23 +26,23 @@ def said(text: str, *, index: int = 0, logprob: float | None = None, **delta: An
 
 def test_every_choice_must_do() -> None:
     fine, bad = said("Fine.", logprob=-0.1), said("I cannot help with that.", index=1, logprob=-0.9)
-    assert judge(fine, ASKED, Escalate()) == Verdict(True, "good", -0.1)
-    assert judge([*fine, *bad], ASKED, Escalate()) == Verdict(False, "refusal", -0.9)
+    assert assess(fine, ASKED, Escalate()) == Assessment(True, "good", -0.1)
+    assert assess([*fine, *bad], ASKED, Escalate()) == Assessment(False, "refusal", -0.9)
     unsure = Escalate(mean_logprob_below=-0.5, on_refusal=False)
-    assert judge([*fine, *bad], ASKED, unsure) == Verdict(False, "low_logprob", -0.9)
+    assert assess([*fine, *bad], ASKED, unsure) == Assessment(False, "low_logprob", -0.9)
 
 
 def test_each_check_can_be_turned_off() -> None:
     no_checks = Escalate(on_refusal=False, on_invalid_schema=False)
     chunks = said("I cannot help with that.", refusal="No.", logprob=-5.0)
-    assert judge(chunks, schema_request({"type": "object"}), no_checks).good
+    assert assess(chunks, schema_request({"type": "object"}), no_checks).good
 
 
 def test_a_schema_is_checked() -> None:
     request = schema_request({"type": "object", "required": ["a"]})
-    assert judge(said('{"a": 1}'), request, Escalate()).good
-    assert judge(said('{"b": 1}'), request, Escalate()).reason == "invalid_schema"
-    assert judge(said("```json\n{}\n```"), request, Escalate()).reason == "invalid_schema"
+    assert assess(said('{"a": 1}'), request, Escalate()).good
+    assert assess(said('{"b": 1}'), request, Escalate()).reason == "invalid_schema"
+    assert assess(said("```json\n{}\n```"), request, Escalate()).reason == "invalid_schema"
 
 
 def test_a_tool_call_is_no_json_answer() -> None:
@@ -51,7 +51,7 @@ def test_a_tool_call_is_no_json_answer() -> None:
         Chunk(delta={"content": None, "tool_calls": calls}),
         Chunk(delta={}, finish_reason="tool_calls"),
     ]
-    assert judge(chunks, schema_request({"type": "object"}), Escalate()).good
+    assert assess(chunks, schema_request({"type": "object"}), Escalate()).good
 
 
 def test_a_request_without_a_sound_response_format_is_not_checked() -> None:
@@ -63,7 +63,7 @@ def test_a_request_without_a_sound_response_format_is_not_checked() -> None:
         {"type": "json_schema", "json_schema": 1},
     ):
         request = ChatRequest(model="m", messages=ASKED.messages, params={"response_format": wanted})
-        assert judge(said("{}"), request, Escalate()).good
+        assert assess(said("{}"), request, Escalate()).good
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.schema import Target, Timeouts
-from gateway.routing.affinity import BLOCK, MOST, Affinity, Prefix, place, prefix_of, rendezvous
+from gateway.routing.affinity import BLOCK, MAX_BYTES, Affinity, Prefix, prefix_of, rendezvous, target_name
 from gateway.types import Candidate, ChatRequest
 
 KEYS = [key.to_bytes(8, "big") for key in range(3000)]
@@ -105,12 +105,12 @@ def test_what_differs_has_different_keys(one: ChatRequest, other: ChatRequest) -
 
 
 def test_only_the_beginning_is_looked_at() -> None:
-    long = prefix("x" * MOST)
-    assert len(long.blocks) == MOST // BLOCK
-    assert prefix("x" * MOST + "y" * 10**6, "and more") == long
+    long = prefix("x" * MAX_BYTES)
+    assert len(long.blocks) == MAX_BYTES // BLOCK
+    assert prefix("x" * MAX_BYTES + "y" * 10**6, "and more") == long
     assert len(prefix("x" * (2 * BLOCK)).blocks) == 2
     assert len(prefix("").blocks) == 1
-    assert len(prefix_of(ChatRequest("m", prompt=list(range(10**5))), "acme").blocks) == MOST // BLOCK
+    assert len(prefix_of(ChatRequest("m", prompt=list(range(10**5))), "acme").blocks) == MAX_BYTES // BLOCK
 
 
 def test_text_that_is_no_unicode_and_nesting_without_end() -> None:
@@ -158,7 +158,7 @@ def test_no_replica_gets_more_than_its_bounded_share(weights: list[float], prefi
     flood = [prefix(words(200, str(number))) for number in range(4)]
     for total, number in enumerate(prefixes, 1):
         order = affinity.order("m", flood[number], among, loads)
-        assert sorted(map(place, order)) == sorted(map(place, among))
+        assert sorted(map(target_name, order)) == sorted(map(target_name, among))
         chosen = order[0]
         affinity.remember("m", flood[number], chosen)
         loads.loads[chosen.target.backend] += 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ContextTooLong, Forbidden, UnknownModel
 from gateway.policy.schema import Policy
-from gateway.routing.affinity import place
+from gateway.routing.affinity import target_name
 from gateway.routing.router import Router
 from gateway.types import Call, Candidate, Principal, TokenEstimate
 from tests.fakes import a_call, policy
@@ -416,7 +416,7 @@ def test_a_place_in_several_models_is_listed_once() -> None:
     }
     rules = a_policy(models)
     plan = a_router(rules).plan(ask(rules))
-    assert sorted(map(place, plan)) == ["a/x", "a/y", "b/x"]
+    assert sorted(map(target_name, plan)) == ["a/x", "a/y", "b/x"]
 
 
 def test_a_prefix_is_remembered_where_it_was_served() -> None:
@@ -427,7 +427,7 @@ def test_a_prefix_is_remembered_where_it_was_served() -> None:
     assert {router.plan(call)[0] for _ in range(20)} == {plan[0]}
     # The first was down, and the third answered: it is the one to ask from now on.
     call.candidate = plan[2]
-    router.served(call)
+    router.record_served(call)
     assert router.plan(call)[0] == plan[2]
 
 
@@ -483,7 +483,7 @@ def test_whatever_the_policy(
         fits = prompt is None or model.context is None or prompt <= model.context
         assert not fits or not any(target.backend in usable for target in model.targets)
         return
-    places = [place(one) for one in plan]
+    places = [target_name(one) for one in plan]
     assert len(places) == len(set(places))
     for one in plan:
         assert one.target.backend in enabled
@@ -492,7 +492,7 @@ def test_whatever_the_policy(
         assert prompt is None or context is None or prompt <= context
     tail = [one.why == "larger_context" for one in plan[1:]]
     assert tail == sorted(tail), "for longer prompts comes last"
-    assert {place(one) for one in router.plan(call)} == set(places)
+    assert {target_name(one) for one in router.plan(call)} == set(places)
     # Each model's targets stand together, its regions in their order, but for the one that was moved to the front.
     settled = plan[1:] if plan[0].why == "spill_over" else plan
     models = [one.model for one in settled]

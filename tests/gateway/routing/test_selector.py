@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.policy.schema import Target, Timeouts
 from gateway.routing.affinity import Affinity, Prefix
-from gateway.routing.selector import Leg, Selector, least_loaded, weighted
+from gateway.routing.selector import ModelTargets, Selector, least_loaded, weighted
 from gateway.types import Candidate
 
 DRAWS = 6000
@@ -91,18 +91,18 @@ def test_equal_loads_are_taken_in_random_order() -> None:
 @pytest.mark.parametrize("select", ["weighted", "least_loaded", "prefix_affinity"])
 def test_groups_keep_their_order(select: str) -> None:
     groups = tuple(tuple(candidates(**group)) for group in ({"a": 1, "b": 1}, {"c": 1}, {"d": 1, "e": 1}))
-    leg = Leg("m", select, groups)  # type: ignore[arg-type]
+    targets = ModelTargets("m", select, groups)  # type: ignore[arg-type]
     selector = Selector(Loaded(a=9, b=9), Affinity(), Random(7))
     for block in range(30):
-        order = names(selector.order(leg, Prefix(block.to_bytes(8, "big"), [block])))
+        order = names(selector.order(targets, Prefix(block.to_bytes(8, "big"), [block])))
         assert (set(order[:2]), order[2], set(order[3:])) == ({"a", "b"}, "c", {"d", "e"})
 
 
 def test_what_can_be_chosen() -> None:
-    def leg(*sizes: int) -> Leg:
+    def targets(*sizes: int) -> ModelTargets:
         names = iter("abcdef")
         groups = [tuple(candidates(**{next(names): 1.0 for _ in range(size)})) for size in sizes]
-        return Leg("m", "prefix_affinity", tuple(groups))
+        return ModelTargets("m", "prefix_affinity", tuple(groups))
 
-    assert [leg(*sizes).varies for sizes in ((1,), (2,), (1, 1))] == [False, True, True]
-    assert [leg(*sizes).affine for sizes in ((1,), (2,))] == [False, True]
+    assert [targets(*sizes).varies for sizes in ((1,), (2,), (1, 1))] == [False, True, True]
+    assert [targets(*sizes).affine for sizes in ((1,), (2,))] == [False, True]

@@ -69,7 +69,7 @@ async def shadows() -> AsyncIterator[Shadows]:
 
 async def settled(shadows: Shadows) -> None:
     for _ in range(1000):
-        if not shadows.under_way:
+        if not shadows.in_flight:
             return
         await asyncio.sleep(0.001)
     pytest.fail("a shadow is still under way")
@@ -128,13 +128,13 @@ def test_it_comes_behind_everybody_else(tier: str, lowest: str) -> None:
 
 
 async def test_the_share_is_kept() -> None:
-    shadows, counts, model = Shadows(most=10**6, random=Random(7)), Counts(), Model()
+    shadows, counts, model = Shadows(max_in_flight=10**6, random=Random(7)), Counts(), Model()
     call = shadowed()
     for _ in range(2000):
         shadows.send(call, Shadow(model="s", share=0.25), model, counts)
     for _ in range(100):
         shadows.send(call, Shadow(model="s", share=0.0), model, counts)
-    sent = shadows.under_way
+    sent = shadows.in_flight
     assert sent / 2000 == pytest.approx(0.25, abs=0.04)
     await settled(shadows)
     assert counts == {("s", "200"): sent}
@@ -167,12 +167,12 @@ async def test_one_that_takes_too_long_is_given_up(shadows: Shadows) -> None:
 
 
 async def test_there_are_only_so_many_at_once() -> None:
-    shadows, counts, model = Shadows(most=2), Counts(), Model()
+    shadows, counts, model = Shadows(max_in_flight=2), Counts(), Model()
     model.go.clear()
     calls = [shadowed() for _ in range(3)]
     for call in calls:
         shadows.send(call, RULE, model, counts)
-    assert shadows.under_way == 2
+    assert shadows.in_flight == 2
     assert counts == {("s", "skipped"): 1}
     assert calls[2].receipt.notes["shadow"] == {"model": "s", "outcome": "skipped"}
     model.go.set()
@@ -190,10 +190,10 @@ async def test_closing_ends_them_and_takes_no_more() -> None:
     await asyncio.sleep(0)
     async with within(0.04):
         await shadows.aclose()
-    assert (shadows.under_way, model.closed) == (0, 1)
+    assert (shadows.in_flight, model.closed) == (0, 1)
     assert counts == {("s", "499"): 1}
     shadows.send(shadowed(), RULE, model, counts)
-    assert shadows.under_way == 0
+    assert shadows.in_flight == 0
 
 
 async def test_a_model_that_is_not_there_harms_nobody(shadows: Shadows) -> None:

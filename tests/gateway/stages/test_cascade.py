@@ -14,7 +14,7 @@ from gateway import errors
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.transport import AiohttpTransport
-from gateway.cascade.held import MAX_BYTES
+from gateway.cascade.answer_buffer import MAX_BYTES
 from gateway.policy import schema
 from gateway.stages.cascade import cascade
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Chunks, Handler, Purpose, UpstreamUsage, Usage
@@ -66,7 +66,7 @@ class Models:
     """What lies behind the stage: each model's answer, and a record of who was asked and closed."""
 
     def __init__(self, answers: Mapping[str, Answer]) -> None:
-        self.answers = answers
+        self.becomes_answer = answers
         self.asked: list[str] = []
         self.requests: list[ChatRequest] = []
         self.open = 0
@@ -78,7 +78,7 @@ class Models:
         try:
             target = call.policy.models[call.model].targets[0]
             call.candidate = Candidate(call.model, target, schema.Timeouts())
-            for step in self.answers[call.model]:
+            for step in self.becomes_answer[call.model]:
                 if isinstance(step, BaseException):
                     raise step
                 yield step
@@ -87,11 +87,11 @@ class Models:
 
 
 def text(*words: str, finish: str = "stop", logprobs: list[float] | None = None) -> Answer:
-    told = logprobs or []
+    notes = logprobs or []
     chunks = [
         Chunk(
             delta={"content": word},
-            logprobs={"content": [{"token": word, "logprob": told[i]}]} if i < len(told) else None,
+            logprobs={"content": [{"token": word, "logprob": notes[i]}]} if i < len(notes) else None,
         )
         for i, word in enumerate(words)
     ]

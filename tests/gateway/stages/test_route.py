@@ -21,7 +21,7 @@ class Idle:
     def load(self, backend: str, /) -> int:
         return 0
 
-    def has_room(self, backend: str, tokens: int, /) -> bool:
+    def has_capacity(self, backend: str, tokens: int, /) -> bool:
         return True
 
 

@@ -60,7 +60,7 @@ async def test_a_caller_that_leaves_does_not_end_the_shadow() -> None:
     await chunks.aclose()
     await asyncio.sleep(0.01)
     assert models.closed == ["m"]
-    assert shadows.under_way == 1
+    assert shadows.in_flight == 1
     await shadows.aclose()
 
 
@@ -69,5 +69,5 @@ async def test_a_model_without_a_shadow_gets_the_next_handler_itself() -> None:
     chunks = shadow(shadows, Metrics())(models)(a_model())
     assert chunks.__qualname__ == "Models.__call__"
     assert await read(chunks) == [{"content": "m"}]
-    assert shadows.under_way == 0
+    assert shadows.in_flight == 0
     assert models.asked == ["m"]

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.cascade.complexity import Classifier
+from gateway.cascade.complexity import ComplexityClassifier
 from gateway.guards.scanners.toxicity import weights
 from gateway.guards.scanners.wording import Wording
 from gateway.text.linear import LinearModel, Measures, log_odds, probability
@@ -23,8 +23,8 @@ def wording() -> Wording:
 
 
 @pytest.fixture(scope="module")
-def complexity() -> Classifier:
-    return Classifier.load()
+def complexity() -> ComplexityClassifier:
+    return ComplexityClassifier.load()
 
 
 def test_log_odds_are_bias_and_weights_of_the_features_that_are_there() -> None:
@@ -57,7 +57,9 @@ def test_probability_and_log_odds_undo_each_other(odds: float) -> None:
 @pytest.mark.parametrize(
     "each", RECORDED, ids=[f"{len(each['text'])}-{at}" for at, each in enumerate(RECORDED)]
 )
-def test_scores_are_as_recorded(each: dict[str, Any], wording: Wording, complexity: Classifier) -> None:
+def test_scores_are_as_recorded(
+    each: dict[str, Any], wording: Wording, complexity: ComplexityClassifier
+) -> None:
     text = each["text"]
     assert wording.log_odds(text) == each["injection"]
     assert wording.kind(text) == each["kind"]

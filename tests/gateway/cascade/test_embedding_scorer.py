@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.cascade.complexity import Classifier
-from gateway.cascade.embedded import Embedded
+from gateway.cascade.complexity import ComplexityClassifier
+from gateway.cascade.embedding_scorer import EmbeddingScorer
 from gateway.sidecar.api import Scored, SidecarBusy
 from gateway.sidecar.client import NoSidecar
 from gateway.types import ChatRequest
@@ -49,22 +49,23 @@ class Busy(NoSidecar):
 
 @pytest.mark.parametrize("sidecar", [NoSidecar(), Busy(), Head(None)], ids=["absent", "busy", "silent"])
 async def test_the_words_decide_where_the_sidecar_cannot(sidecar: NoSidecar) -> None:
-    words = Classifier.load()
-    judge = Embedded.load(words, sidecar)
+    words = ComplexityClassifier.load()
+    judge = EmbeddingScorer.load(words, sidecar)
     for text in (EASY, HARD):
         assert await judge.complexity(asked(text)) == words.score(text, len(text))
 
 
 async def test_the_meaning_counts() -> None:
-    words = Classifier.load()
+    words = ComplexityClassifier.load()
     easy, hard = [
-        await Embedded.load(words, Head(lost)).complexity(asked("Tell me more.")) for lost in (0.01, 0.9)
+        await EmbeddingScorer.load(words, Head(lost)).complexity(asked("Tell me more."))
+        for lost in (0.01, 0.9)
     ]
     assert 0 <= easy < hard <= 1
 
 
 async def test_a_long_conversation_counts_as_harder() -> None:
-    judge = Embedded.load(Classifier.load(), Head(0.2))
+    judge = EmbeddingScorer.load(ComplexityClassifier.load(), Head(0.2))
     long = ChatRequest(
         "m", messages=({"role": "user", "content": "x " * 40_000}, {"role": "user", "content": EASY})
     )
@@ -73,7 +74,7 @@ async def test_a_long_conversation_counts_as_harder() -> None:
 
 async def test_the_real_head_tells_easy_from_hard(sidecar: SidecarProcess) -> None:
     client = sidecar.client()
-    judge = Embedded.load(Classifier.load(), client)
+    judge = EmbeddingScorer.load(ComplexityClassifier.load(), client)
     easy, hard = await judge.complexity(asked(EASY)), await judge.complexity(asked(HARD))
     await client.aclose()
     assert easy < hard

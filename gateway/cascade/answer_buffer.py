@@ -1,4 +1,4 @@
-"""A step's answer, kept back until it is known whether it is good enough."""
+"""Buffers a step's answer until it is known whether it is good enough."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import orjson
 from gateway.types import ChatRequest, Chunk
 
 MAX_BYTES = 256 * 2**10
-"""Of what was said, as JSON. A longer answer is no refusal, and is let go rather than piled up."""
+"""Of the answer, as JSON. A longer one is no refusal, and is passed on unchecked."""
 
 
-class Held:
+class AnswerBuffer:
     """The chunks of one answer, in order."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Held:
         self._bytes = 0
 
     def add(self, chunk: Chunk) -> bool:
-        """Whether there is room for more."""
+        """Whether the buffer may grow."""
         self.chunks.append(chunk)
         self._bytes += len(orjson.dumps((chunk.delta, chunk.logprobs)))
         return self._bytes <= MAX_BYTES

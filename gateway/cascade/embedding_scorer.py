@@ -1,4 +1,4 @@
-"""Complexity by words and by meaning: the classifier of this process, and a head on the sidecar's embedding."""
+"""Complexity by words and by meaning: this process's classifier, and a head on the sidecar's embedding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 import orjson
 
-from gateway.cascade.complexity import CONTEXT, Classifier, quantile
+from gateway.cascade.complexity import CONTEXT, ComplexityClassifier, quantile
 from gateway.cascade.features import question_of
 from gateway.sidecar.api import Sidecar, SidecarError
 from gateway.text.linear import log_odds
@@ -18,38 +18,40 @@ from gateway.types import ChatRequest
 
 HEAD = "complexity"
 FIGURES = Path(__file__).parents[1] / "sidecar" / "heads" / "complexity.json"
-PATIENCE = 0.05
-"""Seconds that a route is worth; then the words alone decide."""
+TIMEOUT = 0.05
+"""Seconds to wait for the sidecar; then the classifier alone decides."""
 SHARE = 0.5
 """Of the head, in the mean of both log-odds; chosen by cross-validation (``training/complexity_head.py``)."""
 
 
-class Embedded:
-    """A ``Judge`` that costs no forward pass where a guard or a cache embeds the same question.
+class EmbeddingScorer:
+    """A ``ComplexityScorer`` that costs no forward pass where a guard or a cache embeds the same question.
 
-    Where the sidecar is away, slow, busy or loading, it says what ``words`` alone says.
+    Where the sidecar is down, slow, busy or loading, the score is the classifier's alone.
     """
 
-    def __init__(self, words: Classifier, sidecar: Sidecar, quantiles: Sequence[float]) -> None:
-        self._words = words
+    def __init__(
+        self, classifier: ComplexityClassifier, sidecar: Sidecar, quantiles: Sequence[float]
+    ) -> None:
+        self._classifier = classifier
         self._sidecar = sidecar
         self._quantiles = quantiles
         """Of both together, at evenly spaced shares of the training questions."""
 
     @classmethod
-    def load(cls, words: Classifier, sidecar: Sidecar) -> Self:
+    def load(cls, classifier: ComplexityClassifier, sidecar: Sidecar) -> Self:
         """Raises ``OSError`` or ``ValueError`` if the installation is damaged."""
-        return cls(words, sidecar, orjson.loads(FIGURES.read_bytes())["quantiles"])
+        return cls(classifier, sidecar, orjson.loads(FIGURES.read_bytes())["quantiles"])
 
     async def complexity(self, request: ChatRequest) -> float:
         text, length = question_of(request)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 (windows,) = await self._sidecar.score(HEAD, [text])
         except (SidecarError, TimeoutError):
-            return self._words.score(text, length)
+            return self._classifier.score(text, length)
         # The head has learned from the beginnings of questions: one window of them.
         meaning = log_odds(windows[0].scores["lost"], 1e-6)
-        both = SHARE * meaning + (1 - SHARE) * self._words.of_question(text)
+        both = SHARE * meaning + (1 - SHARE) * self._classifier.of_question(text)
         context = CONTEXT * math.log1p(max(length - len(text), 0) / 1000)
         return quantile(both + context, self._quantiles)
