@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
 from gateway.guards.actions.offload import MAX_WAIT
-from gateway.identity.control import tell
+from gateway.identity.control import publish_keys
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.key_store import ISSUED
@@ -30,9 +30,9 @@ from gateway.web.router import Router
 
 
 def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
-    """Loads the policy when it starts; raises ``gateway.policy.problems.PolicyError`` then if it is not sound.
+    """Loads the policy when it starts, and raises ``gateway.policy.problems.PolicyError`` then if it is invalid.
 
-    ``pulse`` is the file descriptor by which a watchdog is told that the event loop goes round.
+    ``pulse`` is the file descriptor that the event loop writes to for the watchdog.
     """
     metrics = Metrics(tenants=settings.metrics_tenants)
     pool = ProcessPool()
@@ -52,18 +52,20 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     generations = Generations(state)
 
     @asynccontextmanager
-    async def lifespan(router: object) -> AsyncIterator[None]:
+    async def lifespan(_: object) -> AsyncIterator[None]:
         watcher = PolicyWatcher(
             settings.policies,
             generations.apply_policy,
             on_error=metrics.policy_errors.inc,
-            on_withdrawn=generations.withdraw,
-            on_keys=partial(tell, settings.taken_up, settings.worker) if settings.taken_up else None,
+            on_revoked=generations.withdraw,
+            on_keys=partial(publish_keys, settings.worker_keys, settings.worker)
+            if settings.worker_keys
+            else None,
             also=(settings.state_dir / ISSUED,),
             fallback=settings.last_good,
         )
-        # The loop keeps a set of all generators under way, to close them at its end; a request takes eight, and this
-        # was 5 % of its cost. All of ours are closed by whoever reads them.
+        # The loop keeps a set of all open async generators, to close them at its end; a request has eight, and this was
+        # 5 % of its cost. All of ours are closed by their readers.
         sys.set_asyncgen_hooks(firstiter=None)
         watching = [asyncio.create_task(loop_lag.watch(metrics.beat))]
         try:
@@ -85,12 +87,12 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         OperatorToken(settings.metrics_token),
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
-        leaving=settings.leaving,
+        draining=settings.draining,
         metrics_age=settings.metrics_age,
     )
-    paths = Router(endpoints, lifespan)
-    guarded = AuthMiddleware(paths, public=routes.PUBLIC)
-    door = ErrorMiddleware(
+    router = Router(endpoints, lifespan)
+    guarded = AuthMiddleware(router, public=routes.PUBLIC)
+    app = ErrorMiddleware(
         guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer
     )
-    return CorsMiddleware(door, policy=lambda: generations.current().policy, metrics=metrics)
+    return CorsMiddleware(app, policy=lambda: generations.current().policy, metrics=metrics)

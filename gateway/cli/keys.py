@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.identity.api_keys import hash_key, make_key
-from gateway.identity.control import ask, identity
+from gateway.identity.control import identity, send_request
 from gateway.policy.folder import Folder, find
 from gateway.policy.key_store import FILE, ISSUED, KeyStore, KeyStoreError, entries, revoked_hashes
 from gateway.policy.problems import PolicyError
@@ -22,7 +22,7 @@ from gateway.policy.yaml_tree import Scalar
 from gateway.settings import Settings
 
 _OPTIONS = {"allow_ips": "allow-ip"}
-_TAKEN_UP = "No running gateway was asked; one that reads this file takes that up within a second."
+_NOT_SENT = "No running gateway was reached; one that reads this file applies the change within a second."
 
 
 class Usage(Exception):
@@ -94,23 +94,23 @@ def create(arguments: argparse.Namespace) -> None:
         first = error.errors()[0]
         option = _OPTIONS.get(str(first["loc"][0])) or str(first["loc"][-1]).replace("_", "-")
         raise Usage(f"--{option}: {first['msg'].removeprefix('Value error, ')}") from None
-    told = _asked(arguments, {"do": "create", "entry": entry})
-    if told is None:
+    result = _send(arguments, {"do": "create", "entry": entry})
+    if result is None:
         file = _book(arguments).add(entry)
         _warn_of_mode(file)
-        told = {"file": file}
+        result = {"file": file}
     print(
-        f"Key '{entry['id']}' is in {told['file']}. {_so(told, 'lets it in')} It is shown this once:",
+        f"Key '{entry['id']}' is in {result['file']}. {_effect(result, 'accepts it')} It is shown this once:",
         file=sys.stderr,
     )
     print(key)
-    _check_confirmed(told)
+    _check_confirmed(result)
 
 
 def list_keys(arguments: argparse.Namespace) -> None:
     rows = [("ID", "TENANT", "TIER", "MODELS", "EXPIRES", "SHA256", "WHERE")]
     today = datetime.now(UTC).date().isoformat()
-    folder = KeyStore(arguments.policies, _state_dir() / ISSUED, os.environ).sound()
+    folder = KeyStore(arguments.policies, _state_dir() / ISSUED, os.environ).read_valid()
     revoked = revoked_hashes(folder)
     for entry in entries(folder):
         if entry.text("sha256").lower() in revoked:
@@ -138,45 +138,45 @@ def list_keys(arguments: argparse.Namespace) -> None:
 
 
 def revoke(arguments: argparse.Namespace) -> None:
-    told = _asked(arguments, {"do": "revoke", "id": arguments.id})
-    if told is None:
+    result = _send(arguments, {"do": "revoke", "id": arguments.id})
+    if result is None:
         done = _book(arguments).revoke(arguments.id)
         _warn_of_mode(done.file)
-        told = {"file": done.file, "left": done.left, "broken": done.broken}
-    print(f"Key '{arguments.id}' is revoked, in {told['file']}. {_so(told, 'refuses it')}")
-    if told["broken"]:
+        result = {"file": done.file, "left": done.left, "problems": done.problems}
+    print(f"Key '{arguments.id}' is revoked, in {result['file']}. {_effect(result, 'refuses it')}")
+    if result["problems"]:
         print(
-            "The policy folder is broken, though: a running gateway refuses this key, and takes up nothing else.\n"
-            f"{told['broken']}",
+            "The policy is invalid, though: a running gateway refuses this key, and applies no other change.\n"
+            f"{result['problems']}",
             file=sys.stderr,
         )
-    elif not told["left"]:
+    elif not result["left"]:
         print("No keys are left: the next 'tollgate serve' makes a development key.")
-    _check_confirmed(told)
+    _check_confirmed(result)
 
 
-def _asked(arguments: argparse.Namespace, question: dict[str, Any]) -> dict[str, Any] | None:
-    """What the running gateway of this policy folder answers; None where there is none to ask."""
+def _send(arguments: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any] | None:
+    """The response of the gateway that serves this policy folder; None where none runs."""
     where = identity(arguments.policies)
-    told = ask(_state_dir(), {**question, "policies": where}) if where is not None else None
-    if told is not None and "error" in told:
-        raise KeyStoreError(told["error"])
-    return told
+    result = send_request(_state_dir(), {**request, "policies": where}) if where is not None else None
+    if result is not None and "error" in result:
+        raise KeyStoreError(result["error"])
+    return result
 
 
-def _so(told: dict[str, Any], does: str) -> str:
-    if told.get("confirmed"):
+def _effect(result: dict[str, Any], does: str) -> str:
+    if result.get("confirmed"):
         return f"The running gateway {does}."
-    return "" if "confirmed" in told else _TAKEN_UP
+    return "" if "confirmed" in result else _NOT_SENT
 
 
-def _check_confirmed(told: dict[str, Any]) -> None:
-    if not told.get("confirmed", True):
-        raise KeyStoreError(f"written, but the running gateway has not taken it up: {told['why']}")
+def _check_confirmed(result: dict[str, Any]) -> None:
+    if not result.get("confirmed", True):
+        raise KeyStoreError(f"written, but the running gateway has not applied it: {result['why']}")
 
 
 def _book(arguments: argparse.Namespace) -> KeyStore:
-    # Where no gateway is asked, its state folder is known only to those who name it.
+    # Without a running gateway, its state folder is known only if the environment names it.
     named = bool(os.environ.get("TOLLGATE_STATE_DIR"))
     return KeyStore(arguments.policies, _state_dir() / ISSUED if named else None, os.environ)
 
@@ -186,7 +186,7 @@ def _state_dir() -> Path:
 
 
 def _warn_of_mode(file: Path) -> None:
-    """A gateway that may not read its keys refuses them all: better said here than found out there."""
+    """A gateway that may not read its keys refuses them all."""
     beside = [path for path in file.parent.glob("*.y*ml") if path != file and not path.name.startswith(".")]
     if any(path.stat().st_mode & 0o044 & ~file.stat().st_mode for path in beside):
         print(
@@ -220,7 +220,7 @@ def _tier_of_tenant(folder: Folder, tenant: str) -> str:
 
 
 def _restrictions(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What narrows a key, as it is written; what was not asked for is left out."""
+    """The restrictions of a key, as they are written; those that were not given are left out."""
     quotas = {name: getattr(arguments, name) for name in ("requests_per_minute", "tokens_per_minute")}
     asked = {
         "tier": arguments.tier,

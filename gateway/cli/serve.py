@@ -22,13 +22,15 @@ from gateway.observe import logs
 from gateway.policy.key_store import ISSUED
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
-from gateway.process import supervisor
+from gateway.process.listener import CannotListen, listen, reachable
+from gateway.process.run import Callbacks
+from gateway.process.run import run as run_gateway
 from gateway.settings import LogLevel, Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
-_PREDECESSOR = 3.0
-"""Seconds that an engine of a gateway before this one gets to give up its port."""
+_PORT_TIMEOUT = 3.0
+"""Seconds to wait for the engine of a previous gateway to release its port."""
 _FLAGS = ("policies", "host", "port", "workers", "log_level", "shutdown_delay", "drain_timeout")
 
 
@@ -36,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "serve",
         help="run the gateway",
-        description="Run the gateway, and the engines that the policy wants started. Ctrl-C lets what is under way "
+        description="Run the gateway, and the engines that the policy wants started. Ctrl-C lets requests in flight "
         "finish; a second Ctrl-C stops at once. At SIGTERM it goes on serving for a while first.",
         epilog="Every option can be given by an environment variable: TOLLGATE_POLICIES, TOLLGATE_HOST, TOLLGATE_PORT, "
         "TOLLGATE_WORKERS, TOLLGATE_LOG_LEVEL, TOLLGATE_SHUTDOWN_DELAY, "
@@ -61,7 +63,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--drain-timeout",
         metavar="S",
-        help="seconds that requests under way get when the gateway is stopped (30)",
+        help="seconds that requests in flight get when the gateway is stopped (30)",
     )
     parser.set_defaults(run=run)
 
@@ -75,22 +77,22 @@ def run(arguments: argparse.Namespace) -> int:
             {**env, **{name: value for name, value in given.items() if value is not None}}
         )
     except SettingsError as error:
-        return _complain(_by_flag(str(error), given), code=2)
+        return _fail(_by_flag(str(error), given), code=2)
     logs.set_up(settings.log_level, settings.log_format)
     if settings.policies == init.BUILTIN:
         log.info(
-            "no folder 'policies' here: serving the built-in policy, which 'tollgate init' writes down to be edited"
+            "no folder 'policies' here: serving the built-in policy; 'tollgate init' writes a copy to edit"
         )
     try:
         loaded = load_policy(settings.policies, env, also=(settings.state_dir / ISSUED,))
-        listener = supervisor.listen(settings.host, settings.port)
+        listener = listen(settings.host, settings.port)
     except PolicyError as error:
-        return _complain(f"the policy cannot be used:\n{error}")
-    except supervisor.CannotListen as error:
-        return _complain(str(error))
-    if why := unsound(loaded) or obstructed(loaded, patience=_PREDECESSOR):
+        return _fail(f"the policy is rejected:\n{error}")
+    except CannotListen as error:
+        return _fail(str(error))
+    if why := unsound(loaded) or obstructed(loaded, patience=_PORT_TIMEOUT):
         listener.close()
-        return _complain(why)
+        return _fail(why)
     development = None
     if not (loaded.policy.keys or loaded.policy.jwt) or env.get(VARIABLE):
         development = development_key(settings.state_dir, env)
@@ -100,16 +102,16 @@ def run(arguments: argparse.Namespace) -> int:
     env.pop(VARIABLE, None)  # no child needs the key itself
     if settings.metrics_token is None:
         settings = replace(settings, metrics_token=metrics_token(settings.state_dir))
-    show = _Show(settings, supervisor.reachable(listener), development)
+    reporter = _Reporter(settings, reachable(listener), development)
     with listener:
         try:
-            return asyncio.run(supervisor.run(settings, listener, env, show.events()))
+            return asyncio.run(run_gateway(settings, listener, env, reporter.callbacks()))
         except PolicyError as error:
-            return _complain(f"the policy cannot be used:\n{error}")
+            return _fail(f"the policy is rejected:\n{error}")
 
 
-class _Show:
-    """What happens, for a person at a terminal or, as JSON lines, for a machine."""
+class _Reporter:
+    """Reports what happens, to a person at a terminal or, as JSON lines, to a machine."""
 
     def __init__(
         self, settings: Settings, address: tuple[str, int], development: DevelopmentKey | None
@@ -120,14 +122,14 @@ class _Show:
         self._policies = settings.policies
         self._development = development
 
-    def events(self) -> supervisor.Events:
-        return supervisor.Events(self._line, self._wait, self._ready, self._leave, self._stop)
+    def callbacks(self) -> Callbacks:
+        return Callbacks(self._line, self._wait, self._ready, self._draining, self._stop)
 
     def _line(self, name: str, line: str) -> None:
         if self._json and not _is_json(line):
             logging.getLogger(name).info("%s", line)
         else:
-            _say(line if self._json else f"{name} | {line}", sys.stderr)
+            _write(line if self._json else f"{name} | {line}", sys.stderr)
 
     def _wait(self, what: str) -> None:
         log.info("waiting for %s", what)
@@ -135,24 +137,24 @@ class _Show:
     def _ready(self, ready: Collection[str], loaded: Loaded) -> None:
         development = None if loaded.policy.keys or loaded.policy.jwt else self._development
         if not self._json:
-            _say(banner(self._url, loaded, ready, development, self._policies), sys.stdout)
+            _write(banner(self._url, loaded, ready, development, self._policies), sys.stdout)
             return
         key = {"development_key": development.source} if development else {}
         log.info(
             "ready at %s", self._url, extra={"url": self._url, "models": list(loaded.policy.models), **key}
         )
 
-    def _leave(self, seconds: float) -> None:
+    def _draining(self, seconds: float) -> None:
         log.info(
             "stopping: not ready any more, and serving for another %g s; a second signal ends that", seconds
         )
 
     def _stop(self) -> None:
-        log.info("stopping: requests under way may finish; Ctrl-C again stops at once")
+        log.info("stopping: requests in flight may finish; Ctrl-C again stops at once")
 
 
-def _say(text: str, stream: TextIO) -> None:
-    # A terminal that is gone is no reason to stop serving.
+def _write(text: str, stream: TextIO) -> None:
+    # A closed terminal is no reason to stop serving.
     with suppress(OSError):
         print(text, file=stream, flush=True)
 
@@ -172,6 +174,6 @@ def _by_flag(message: str, given: Mapping[str, object]) -> str:
     return message.replace(name, "--" + name.removeprefix("TOLLGATE_").lower().replace("_", "-"), 1)
 
 
-def _complain(message: str, *, code: int = 1) -> int:
+def _fail(message: str, *, code: int = 1) -> int:
     print(f"tollgate: {message}", file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""API keys: making them, and finding whom a presented one belongs to."""
+"""API keys: making them, and checking the one that a request presents."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gateway.types import Principal
 
 PREFIX = "tg-"
 DEVELOPMENT = Principal(key_id="dev", tenant="default", models=("*",))
-"""Whom the development key stands for."""
-_LOOK_AGAIN = 5.0
-"""Seconds after which callers may ask anew whether files can be read: an operator has to mend that."""
+"""The caller that the development key authenticates."""
+_RETRY_AFTER = 5.0
+"""Seconds: an operator has to make the files readable first."""
 _INDEXED = 16
 """Bytes of a digest that find an entry; all of it is then compared in constant time."""
 
@@ -42,13 +42,13 @@ def digest_of(key: str) -> bytes:
 
 
 def tier_of(tenant: str, tenants: Mapping[str, Tenant]) -> str:
-    """The tier of those who have none of their own."""
+    """The tier of a key that names none."""
     known = tenants.get(tenant)
     return (known.tier if known else None) or DEFAULT_TIER
 
 
 def unknown_key(presented: str) -> Unauthenticated:
-    """The first words are OpenAI's: clients tell by them what is wrong, as their users do by the key's ends."""
+    """Begins as OpenAI's message does, which clients recognise, and shows the caller the ends of the key."""
     advice = "Check that it was copied whole, or ask for a new one."
     error = Unauthenticated(f"Incorrect API key provided. {advice}")
     error.told = f"Incorrect API key provided: {masked(presented)}. {advice}"
@@ -56,7 +56,7 @@ def unknown_key(presented: str) -> Unauthenticated:
 
 
 def masked(key: str) -> str:
-    """Enough of a key to know it by, and too little to use it: three characters of either end of a long one."""
+    """Three characters of either end of a long key: enough to recognise it, too few to use it."""
     if len(key) < 16:
         return "***"
     shown = "".join(c if c.isascii() and c.isprintable() else "?" for c in key[:3] + key[-3:])
@@ -65,22 +65,22 @@ def masked(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key in force: whom it stands for, until when, and from where it may be used."""
+    """An active key: its principal, its expiry, and the networks it may be used from."""
 
     digest: bytes
     principal: Principal
     expires: float = float("inf")
     """Unix time."""
-    on: date | None = None
+    expiry_date: date | None = None
     allow_ips: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Empty is anywhere."""
+    """Empty: from anywhere."""
 
 
 class KeyRing:
-    """The keys in force.
+    """The active keys.
 
-    A presented key is hashed and looked up by its digest. How long the look-up takes can tell something about
-    digests only, and from those no key can be computed; comparing secrets themselves would tell about them.
+    A presented key is hashed and looked up by its digest. The time of the lookup can reveal digests at most, from which
+    no key can be computed; comparing the keys themselves would reveal those.
     """
 
     def __init__(
@@ -90,68 +90,67 @@ class KeyRing:
         tenants: Mapping[str, Tenant] | None = None,
         dev_key_sha256: str | None = None,
     ) -> None:
-        """The development key counts only where a policy has no keys of its own."""
+        """The development key is valid only where a policy has no keys of its own."""
         tenants = tenants or {}
-        held = [_held(key, tenants) for key in keys]
-        if dev_key_sha256 and not held:
+        active = [_active(key, tenants) for key in keys]
+        if dev_key_sha256 and not active:
             principal = replace(DEVELOPMENT, tier=tier_of(DEVELOPMENT.tenant, tenants))
-            held.append(ApiKey(bytes.fromhex(dev_key_sha256), principal))
-        self._held = {key.digest[:_INDEXED]: key for key in held}
-        self._withdrawn = RevokedKeys()
+            active.append(ApiKey(bytes.fromhex(dev_key_sha256), principal))
+        self._active = {key.digest[:_INDEXED]: key for key in active}
+        self._revoked = RevokedKeys()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._active)
 
-    def withdraw(self, withdrawn: RevokedKeys) -> None:
+    def revoke(self, revoked: RevokedKeys) -> None:
         """Refuse these keys from now on, and no others."""
-        self._withdrawn = withdrawn
+        self._revoked = revoked
 
-    def held(self, digest: bytes, now: float) -> ApiKey | None:
-        """The key with this SHA-256, if it counts at Unix time ``now``.
+    def lookup(self, digest: bytes, now: float) -> ApiKey | None:
+        """The key with this SHA-256, if it is valid at Unix time ``now``.
 
         Raises ``Unauthenticated``, code ``expired_api_key``, for one that has expired, and ``AuthUnavailable`` for one
-        of which it cannot be told whether it still counts. ``allow_ips`` is the caller's to check: where a request
-        comes from is known to the web side alone.
+        whose file cannot be read. The caller checks ``allow_ips``: the address of a request is known there only.
         """
-        held = self._held.get(digest[:_INDEXED])
-        if held is None or not compare_digest(held.digest, digest):
+        key = self._active.get(digest[:_INDEXED])
+        if key is None or not compare_digest(key.digest, digest):
             return None
-        if held.principal.key_id in self._withdrawn.gone:
+        if key.principal.key_id in self._revoked.gone:
             return None
-        if held.principal.key_id in self._withdrawn.unsure:
+        if key.principal.key_id in self._revoked.unverified:
             raise _unreadable()
-        if now >= held.expires:
+        if now >= key.expires:
             raise Unauthenticated(
-                f"Incorrect API key provided: it expired on {held.on}. Ask for a new one.",
+                f"Incorrect API key provided: it expired on {key.expiry_date}. Ask for a new one.",
                 code="expired_api_key",
             )
-        return held
+        return key
 
     def find(self, presented: str, now: float) -> Principal:
-        """Whose key it is, wherever it is used from.
+        """Whose key it is, whatever address it is used from.
 
         Raises ``Unauthenticated``: code ``expired_api_key`` for a known key that has expired, else
         ``invalid_api_key``; and ``AuthUnavailable`` where files that may hold it cannot be read.
         """
-        held = self.held(digest_of(presented), now)
-        if held is None:
+        key = self.lookup(digest_of(presented), now)
+        if key is None:
             raise self.refusal(presented)
-        return held.principal
+        return key.principal
 
     def refusal(self, presented: str) -> GatewayError:
-        """Why a key that is not held is refused."""
-        return _unreadable() if self._withdrawn.unread else unknown_key(presented)
+        """The error for a key that ``lookup`` does not find."""
+        return _unreadable() if self._revoked.unreadable_files else unknown_key(presented)
 
 
 def _unreadable() -> AuthUnavailable:
     return AuthUnavailable(
         "Keys cannot be checked at the moment: the gateway cannot read its files. Try again later; its log tells "
         "the operator more.",
-        retry_after=_LOOK_AGAIN,
+        retry_after=_RETRY_AFTER,
     )
 
 
-def _held(key: Key, tenants: Mapping[str, Tenant]) -> ApiKey:
+def _active(key: Key, tenants: Mapping[str, Tenant]) -> ApiKey:
     principal = Principal(
         key_id=key.id,
         tenant=key.tenant,

@@ -1,4 +1,4 @@
-"""Who is asking: the one answer to it that a policy generation gives."""
+"""Authentication of requests under one policy generation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.errors import Forbidden
 from gateway.identity.api_keys import ApiKey, KeyRing, digest_of
 from gateway.identity.client_address import ClientAddress, within
 from gateway.identity.credential import presented
-from gateway.identity.jwks_source import LOOK_AT_FILE, JwksSource, from_file, from_url
+from gateway.identity.jwks_source import CHECK_FILE_EVERY, JwksSource, from_file, from_url
 from gateway.identity.jwt import TokenVerifier
 from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Jwt, Policy
@@ -37,7 +37,7 @@ class Authenticator:
     ) -> None:
         """``folder`` is where relative JWKS paths begin; ``transport`` fetches URLs, and stays the caller's to close.
 
-        ``before`` is the generation that this one replaces: its issuers' keys count until they are read anew.
+        ``before`` is the generation that this one replaces: its issuers' keys are used until they are read anew.
         With ``jwt`` entries an event loop must be running. ``clock`` is Unix time.
         """
         self._clock = clock
@@ -61,27 +61,27 @@ class Authenticator:
         """
         credential = presented(scope["headers"])
         digest = digest_of(credential)
-        held = self._keys.held(digest, self._clock())
-        if held is not None:
-            if held.allow_ips:
-                self._check_address(held, scope)
-            return held.principal
+        key = self._keys.lookup(digest, self._clock())
+        if key is not None:
+            if key.allow_ips:
+                self._check_address(key, scope)
+            return key.principal
         if self._sources and credential.count(".") == 2:
             return self._tokens.known(digest) or await self._tokens.verify(credential, digest)
         raise self._keys.refusal(credential)
 
-    def withdraw(self, withdrawn: RevokedKeys) -> None:
-        """Refuse these API keys from now on, and no others, whatever the policy says."""
-        self._keys.withdraw(withdrawn)
+    def revoke(self, revoked: RevokedKeys) -> None:
+        """Refuse these API keys from now on, and no others, although the policy has them."""
+        self._keys.revoke(revoked)
 
     async def aclose(self) -> None:
         """Stop following the issuers' keys."""
         await asyncio.gather(*(source.aclose() for source in self._sources.values()))
 
-    def _check_address(self, held: ApiKey, scope: Scope) -> None:
+    def _check_address(self, key: ApiKey, scope: Scope) -> None:
         address = self._addresses.of(scope)
-        if address is None or not within(address, held.allow_ips):
-            seen = "an address that cannot be told" if address is None else str(address)
+        if address is None or not within(address, key.allow_ips):
+            seen = "an unknown address" if address is None else str(address)
             raise Forbidden(
                 f"This API key may not be used from {seen}. Ask for that address to be allowed.",
                 code="ip_not_allowed",
@@ -94,7 +94,7 @@ class Authenticator:
         return JwksSource(
             entry.jwks,
             from_url(transport, entry.jwks) if remote else from_file(folder / entry.jwks),
-            every=entry.refresh if remote else LOOK_AT_FILE,
+            every=entry.refresh if remote else CHECK_FILE_EVERY,
             stale_if_error=entry.stale_if_error,
             before=before,
             on_change=self._tokens.forget,

@@ -1,4 +1,4 @@
-"""Where a request comes from, seen past the proxies that the policy trusts."""
+"""The address of a request's client, behind proxies that the policy trusts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClientAddress:
     def of(self, scope: Scope) -> Address | None:
         """The peer; behind a trusted proxy the rightmost forwarded address that is no trusted proxy itself.
 
-        What stands to the left of that address may be made up. None where the address cannot be told.
+        Anything to the left of that address may be forged. None where the address is unknown.
         """
         peer = scope.get("client")
         address = _parsed(peer[0]) if peer else None

@@ -1,14 +1,14 @@
-"""The door by which ``tollgate keys`` reaches a running gateway: a Unix socket in the state folder.
+"""The Unix socket in the state folder by which ``tollgate keys`` reaches a running gateway.
 
-Who may open it is a matter of the file's mode: the gateway's own user, and root. One question a connection, a line of
-JSON, and one answer:
+Its file mode decides who may connect: the gateway's own user, and root. Each connection carries one request, a line of
+JSON, and one response:
 
     {"do": "create", "policies": [device, inode], "entry": {…}}    →  {"file": "…", "confirmed": true}
     {"do": "revoke", "policies": [device, inode], "id": "…"}       →  {"file": "…", "left": 2, "confirmed": true}
                                                                    or {"error": "…"}, {"elsewhere": true}
 
-Keys themselves never pass: whoever makes one sends its hash. ``confirmed`` means that every worker has been seen to let
-the key in, or to refuse it.
+Keys themselves are never sent, only their hashes. ``confirmed`` means that every worker has been seen to accept the
+key, or to refuse it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from gateway.private import private_folder
 
 SOCKET = "control.sock"
 MAX_LINE = 256 * 1024
-PATIENCE = 10.0
-"""Seconds for a question to arrive whole, and again for all workers to take up a change."""
+TIMEOUT = 10.0
+"""Seconds for a request to arrive whole, and again for all workers to apply a change."""
 _LOOK_EVERY = 0.05
 _LONGEST_PATH = 100
 """Bytes, of the 104 or more that the address of a Unix socket may have."""
@@ -43,29 +43,29 @@ log = logging.getLogger(__name__)
 
 
 class Control:
-    """Answers at the socket while its block lasts. Where that cannot be had, the gateway does without, and says so."""
+    """Serves the socket within its ``async with`` block. A gateway that cannot have it logs that and does without."""
 
     def __init__(
         self,
         policies: Path,
         state_dir: Path,
         watcher: PolicyWatcher,
-        taken_up: Path,
+        worker_keys: Path,
         workers: int,
         env: Mapping[str, str],
     ) -> None:
-        """``taken_up`` is the folder where each of the ``workers`` says which keys it lets in."""
+        """``worker_keys`` is the folder where each of the ``workers`` writes a digest of the keys it accepts."""
         self._policies = policies
         self._path = state_dir / SOCKET
         self._book = KeyStore(policies, state_dir / ISSUED, env)
         self._watcher = watcher
-        self._taken_up = taken_up
+        self._worker_keys = worker_keys
         self._workers = workers
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Control:
         try:
-            sock = await asyncio.to_thread(_listening, self._path)
+            sock = await asyncio.to_thread(_listen, self._path)
             self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=MAX_LINE)
         except OSError as error:
             log.warning(
@@ -83,105 +83,107 @@ class Control:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 line = await reader.readline()
             writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await writer.drain()
         except (OSError, ValueError, TimeoutError):
-            pass  # whoever asked is gone, or does not speak this
+            pass  # the client is gone, or speaks another protocol
         finally:
             writer.close()
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
-        question = json.loads(line)
-        if not isinstance(question, dict):
-            return {"error": "the question should be an object"}
-        if question.get("policies") != await asyncio.to_thread(identity, self._policies):
+        request = json.loads(line)
+        if not isinstance(request, dict):
+            return {"error": "the request should be an object"}
+        if request.get("policies") != await asyncio.to_thread(identity, self._policies):
             return {"elsewhere": True}
         try:
-            match question:
+            match request:
                 case {"do": "create", "entry": dict() as entry}:
                     key = Key.model_validate(entry)
                     file = await asyncio.to_thread(self._book.add, entry)
-                    return {"file": str(file), **await self._confirmed(key.sha256, let_in=True)}
+                    return {"file": str(file), **await self._confirmed(key.sha256, accepted=True)}
                 case {"do": "revoke", "id": str() as id}:
                     done = await asyncio.to_thread(self._book.revoke, id)
-                    told = {"file": str(done.file), "left": done.left, "broken": done.broken}
-                    return {**told, **await self._confirmed(done.sha256, let_in=False)}
+                    result = {"file": str(done.file), "left": done.left, "problems": done.problems}
+                    return {**result, **await self._confirmed(done.sha256, accepted=False)}
         except (KeyStoreError, PolicyError, ValidationError) as error:
             return {"error": str(error)}
         except OSError as error:
             return {"error": f"{error.filename or self._policies}: {error.strerror}"}
-        return {"error": "this gateway does not know that question; it is of another version"}
+        return {"error": "this gateway does not know that request; it is of another version"}
 
-    async def _confirmed(self, sha256: str, *, let_in: bool) -> dict[str, Any]:
-        """Wait until this process and every worker have it so."""
+    async def _confirmed(self, sha256: str, *, accepted: bool) -> dict[str, Any]:
+        """Wait until this process and every worker accept or refuse it."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while True:
-                    if self._watcher.lets_in(sha256) == let_in and not await asyncio.to_thread(self._behind):
+                    if self._watcher.accepts(sha256) == accepted and not await asyncio.to_thread(
+                        self._behind
+                    ):
                         break
                     await asyncio.sleep(_LOOK_EVERY)
-            log.info("a key was %s by 'tollgate keys'", "made" if let_in else "revoked")
+            log.info("a key was %s by 'tollgate keys'", "made" if accepted else "revoked")
             return {"confirmed": True}
-        why = self._watcher.last_error or "a worker has not taken it up"
+        why = self._watcher.last_error or "a worker has not applied it"
         return {"confirmed": False, "why": why}
 
     def _behind(self) -> bool:
-        """Whether a worker lets in other keys than this process would."""
+        """Whether a worker accepts other keys than this process would."""
         for number in range(1, self._workers + 1):
             try:
-                if (self._taken_up / str(number)).read_text() != self._watcher.keys_in_force:
+                if (self._worker_keys / str(number)).read_text() != self._watcher.keys_digest:
                     return True
             except FileNotFoundError:
                 return True
         return False
 
 
-def tell(taken_up: Path, worker: int, keys_in_force: str) -> None:
-    """Say which keys a worker lets in, for ``Control`` to see.
+def publish_keys(worker_keys: Path, worker: int, keys_digest: str) -> None:
+    """Write down which keys a worker accepts, for ``Control`` to read.
 
-    In place, as all that may be said is of one length: a full disk has the room that ``make_room`` took.
+    Digests are of one length and written in place, so that a full disk has the space that ``preallocate`` took.
     Raises ``OSError``.
     """
-    descriptor = os.open(taken_up / str(worker), os.O_WRONLY | os.O_CREAT, 0o600)
+    descriptor = os.open(worker_keys / str(worker), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        os.pwrite(descriptor, keys_in_force.encode(), 0)
+        os.pwrite(descriptor, keys_digest.encode(), 0)
     finally:
         os.close(descriptor)
 
 
-def make_room(taken_up: Path, workers: int) -> None:
-    """Take the room for what workers will ``tell``, as far as there is any."""
+def preallocate(worker_keys: Path, workers: int) -> None:
+    """Reserve the disk space for ``publish_keys``, as far as there is any."""
     with suppress(OSError):
         for number in range(1, workers + 1):
-            tell(taken_up, number, "-" * 64)
+            publish_keys(worker_keys, number, "-" * 64)
 
 
-def ask(state_dir: Path, question: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the gateway of this state folder answers; None where none does, or where it serves another folder.
+def send_request(state_dir: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The response of this state folder's gateway; None where none runs, or where it serves another policy folder.
 
-    Raises ``OSError`` where one is there that does not let us in.
+    Raises ``OSError`` where one runs that does not let us connect.
     """
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(3 * PATIENCE)
+        sock.settimeout(3 * TIMEOUT)
         try:
             with _usable(state_dir / SOCKET) as address:
                 sock.connect(address)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return None
-        sock.sendall(json.dumps(question).encode() + b"\n")
+        sock.sendall(json.dumps(request).encode() + b"\n")
         with sock.makefile("rb") as stream:
             line = stream.readline(MAX_LINE)
     if not line:
-        raise ConnectionResetError(0, "the gateway gave no answer")
+        raise ConnectionResetError(0, "the gateway sent no response")
     answer: dict[str, Any] = json.loads(line)
     return None if answer.get("elsewhere") else answer
 
 
 def identity(folder: Path) -> list[int] | None:
-    """The same for a folder and for every mount of it."""
+    """Device and inode: the same for a folder and for every mount of it."""
     try:
         stat = folder.stat()
     except OSError:
@@ -189,8 +191,8 @@ def identity(folder: Path) -> list[int] | None:
     return [stat.st_dev, stat.st_ino]
 
 
-def _listening(path: Path) -> socket.socket:
-    """Raises ``OSError``, also where another gateway answers there."""
+def _listen(path: Path) -> socket.socket:
+    """Raises ``OSError``, also where another gateway listens there."""
     private_folder(path.parent)
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -214,7 +216,7 @@ def _listening(path: Path) -> socket.socket:
 
 @contextmanager
 def _usable(path: Path) -> Iterator[str]:
-    """An address for a socket of any path: of a long one, by way of its folder's file descriptor."""
+    """An address for a socket of any path; a long one is reached by its folder's file descriptor."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return

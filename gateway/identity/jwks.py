@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class JwksError(Exception):
-    """What was read is no set of usable keys; the message says why."""
+    """The document is no set of usable keys; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _key(entry: Any) -> VerifyingKey | None:
     algorithm = _algorithm(entry) if isinstance(entry, dict) else None
     if algorithm is None or not _for_signatures(entry, algorithm):
         return None
-    # Without its private part, should somebody have published that too.
+    # Without the private part, in case it was published too.
     public = {part: entry[part] for part in _PUBLIC_PARTS if part in entry}
     try:
         key = cast("PublicKey", jwt.PyJWK(public, algorithm).key)

@@ -1,4 +1,4 @@
-"""Where an issuer's keys come from, a URL or a file, followed by a task of its own."""
+"""An issuer's keys from a URL or a file, refreshed by a task."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from gateway.policy.schema import Algorithm
 WAIT = 2.0
 """Seconds a request waits, at most, for keys that it needs."""
 PAUSE = 10.0
-"""Seconds between two looks that unknown keys set off: anyone can make up key ids."""
-LOOK_AT_FILE = 1.0
+"""Seconds between two refreshes because of unknown key ids: anyone can make up key ids."""
+CHECK_FILE_EVERY = 1.0
 FETCH_TIMEOUT = 10.0
 FIRST_RETRY = 1.0
 
 Read = Callable[[], Awaitable[bytes | None]]
-"""The document, or None where it is known to be what it was."""
+"""The document, or None where it is unchanged."""
 
 log = logging.getLogger(__name__)
 
 
 class JwksSource:
-    """The last good set of keys. It stays for a stated time when later reads fail."""
+    """The last good set of keys. When later reads fail it stays valid for ``stale_if_error``."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class JwksSource:
         on_change: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins to follow at once: an event loop must be running.
+        """Begins to refresh at once: an event loop must be running.
 
-        ``every`` is the seconds between two reads, ``stale_if_error`` those for which the last good keys count when
-        reading fails. What ``before`` has read is the set to begin with, no younger than it is.
+        ``every`` is the seconds between two reads, ``stale_if_error`` those for which the last good keys stay valid
+        when reading fails. It begins with the keys and the age of ``before``'s.
         """
         self.keys: KeySet | None = before.keys if before is not None else None
         self.location = location
         self._stale_if_error = stale_if_error
         self._as_of: float = before._as_of if before is not None else float("-inf")
         """When the keys were last known to be the issuer's."""
-        self._next_look = float("-inf")
+        self._next_refresh = float("-inf")
         self._read = read
         self._every = every
         self._on_change = on_change
@@ -61,9 +61,9 @@ class JwksSource:
         self._document: bytes | None = None
         self._error: str | None = None
         self._failures = 0
-        self._looking = True
-        self._looked = asyncio.Event()
-        """Set, and replaced, after each look."""
+        self._refreshing = True
+        self._refreshed = asyncio.Event()
+        """Set, and replaced, after each refresh."""
         self._wanted = asyncio.Event()
         self._last_wanted = float("-inf")
         self._task = asyncio.create_task(self._follow(), name=f"JWKS {location}")
@@ -71,23 +71,23 @@ class JwksSource:
     async def find(self, kid: str | None, algorithm: Algorithm) -> VerifyingKey | None:
         """The key that a token names; None where the issuer has none such.
 
-        An unknown one sets off a new look, now and then, and waits for it briefly. Raises ``AuthUnavailable`` where
-        the issuer's keys cannot be read: nobody knows then whether it has the key.
+        An unknown one starts a refresh, at most every ``PAUSE`` seconds, and waits for it briefly. Raises
+        ``AuthUnavailable`` where the issuer's keys cannot be read.
         """
         if self.keys is not None and (key := self.keys.find(kid, algorithm)) is not None:
             return key
-        if not self._looking:
+        if not self._refreshing:
             now = self._clock()
             if now - self._last_wanted < PAUSE:
                 self._check_readable()
                 return None
             self._last_wanted = now
-            self._looking = True
+            self._refreshing = True
             self._wanted.set()
-        looked = self._looked
+        refreshed = self._refreshed
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT):
-                await looked.wait()
+                await refreshed.wait()
         key = self.keys.find(kid, algorithm) if self.keys is not None else None
         if key is None:
             self._check_readable()
@@ -98,30 +98,30 @@ class JwksSource:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _check_readable(self) -> None:
-        if self.keys is None or self._failures or self._looking:
+        if self.keys is None or self._failures or self._refreshing:
             raise AuthUnavailable(
                 "The public keys of this token's issuer cannot be read at the moment. Try again later.",
-                retry_after=max(1.0, self._next_look - self._clock()),
+                retry_after=max(1.0, self._next_refresh - self._clock()),
             )
 
     async def _follow(self) -> None:
         while True:
             self._wanted.clear()
-            self._looking = True
+            self._refreshing = True
             try:
-                await self._look()
+                await self._refresh()
             finally:
-                self._looking = False
+                self._refreshing = False
                 pause = self._pause()
-                self._next_look = self._clock() + pause
-                looked, self._looked = self._looked, asyncio.Event()
-                looked.set()
+                self._next_refresh = self._clock() + pause
+                refreshed, self._refreshed = self._refreshed, asyncio.Event()
+                refreshed.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wanted.wait()
 
     def _pause(self) -> float:
-        """Seconds until the next look; before that, keys that are too old are given up."""
+        """Seconds until the next refresh; keys that are too old are dropped here."""
         if not self._failures:
             return self._every
         pause: float = min(self._every, FIRST_RETRY * 2 ** min(self._failures - 1, 16))
@@ -135,11 +135,11 @@ class JwksSource:
         self._on_change()
         return pause
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         try:
             document = await self._read()
             if document is None and self._failures:
-                return  # what was read last still cannot be used
+                return  # the last document is still invalid
             if document is not None and document != self._document:
                 keys = parse(document)
                 self._document = document
@@ -210,7 +210,7 @@ def from_file(path: Path) -> Read:
             return None
         with path.open("rb") as file:
             document = file.read(MAX_BYTES + 1)
-        # A file system's clock is coarse: what was just written is looked at once more.
+        # A file system's clock is coarse: what was just written is refreshed at once more.
         if abs(time.time_ns() - stat.st_mtime_ns) > 2e9:
             seen = state
         return document

@@ -38,7 +38,7 @@ class _Known(NamedTuple):
 
 
 class Unverified(NamedTuple):
-    """What a token says of itself: good for finding the key that can prove it, and for nothing else."""
+    """A token's unverified content: good for finding the key that verifies it, and for nothing else."""
 
     header: dict[str, Any]
     claims: dict[str, Any]
@@ -63,7 +63,7 @@ class TokenVerifier:
         self._known.clear()
 
     def known(self, digest: bytes) -> Principal | None:
-        """Whom the token with this SHA-256 stands for, if it was verified a short time ago."""
+        """The principal of the token with this SHA-256, if it was verified a short time ago."""
         known = self._known.get(digest)
         if known is None:
             return None
@@ -74,7 +74,7 @@ class TokenVerifier:
         return known.principal
 
     async def verify(self, token: str, digest: bytes) -> Principal:
-        """Whom ``token`` stands for. Waits only where its key is not known yet, and then briefly.
+        """The principal of ``token``. Waits only where its key is not known yet, and then briefly.
 
         Raises ``Unauthenticated``, code ``expired_token`` or ``invalid_token``, and ``AuthUnavailable``.
         """
@@ -111,10 +111,10 @@ class TokenVerifier:
         except (ValueError, TypeError, OverflowError, RecursionError):
             raise _invalid("it is malformed.") from None
         principal = self._principal(entry, claims)
-        self._keep(digest, principal, float(claims["exp"]))
+        self._cache(digest, principal, float(claims["exp"]))
         return principal
 
-    def _keep(self, digest: bytes, principal: Principal, expires: float) -> None:
+    def _cache(self, digest: bytes, principal: Principal, expires: float) -> None:
         now = self._clock()
         until = min(expires, now + CACHED_FOR)
         if until <= now:
@@ -153,7 +153,7 @@ class TokenVerifier:
 
 
 def read(token: str) -> Unverified:
-    """A token's header and claims, not verified. Raises ``Unauthenticated`` for what is no signed token."""
+    """A token's header and claims, not verified. Raises ``Unauthenticated`` for anything but a signed token."""
     if len(token) > MAX_TOKEN:
         raise _invalid(f"it is longer than {MAX_TOKEN} bytes.")
     try:
@@ -219,6 +219,6 @@ def _invalid(why: str) -> Unauthenticated:
 
 def _refused(message: str, code: str) -> Unauthenticated:
     error = Unauthenticated(message, code=code)
-    # Of an invalid request libraries would think that its words are wrong.
+    # With "invalid_request_error" client libraries would blame the request's parameters.
     error.type = "authentication_error"
     return error

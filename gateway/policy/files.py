@@ -1,4 +1,4 @@
-"""The files of a policy folder: read once, or followed, each as it stood when it last stood still."""
+"""The files of a policy folder: read once, or watched, each in its last stable version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.policy.problems import PolicyError, Problem
 
 MAX_BYTES = 16 * 1024 * 1024
 BOUND = 0.6
-"""Seconds after which keys that a file has lost no longer wait for it to stand still."""
+"""Seconds after which keys that a file has lost no longer wait for it to be stable."""
 _SUFFIXES = (".yaml", ".yml")
 _JUST_WRITTEN = 1.0
 
@@ -27,7 +27,7 @@ class PolicyFile(NamedTuple):
     content: bytes | None
     """None where it cannot be read."""
     problem: str = ""
-    """What is wrong with it, as far as that can be told without understanding it."""
+    """What is wrong with it, before it is parsed."""
 
 
 def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]:
@@ -82,48 +82,48 @@ def read_file(path: Path) -> PolicyFile:
 
 
 @dataclass(slots=True)
-class _Followed:
+class _Watched:
     file: PolicyFile | None = None
-    """As it stood when it last stood still; None where it was not there."""
+    """Its last stable version; None where it did not exist."""
     stamp: Stamp | None = None
     """Of that."""
     seen: Stamp | None = None
-    """At the last look."""
+    """At the last poll."""
     since: float | None = None
-    """When it was first seen to be another."""
+    """When it was first seen to differ."""
     unsettled: PolicyFile | None = None
 
 
-class FollowedFiles:
-    """A policy folder that is looked at again and again.
+class WatchedFiles:
+    """A policy folder that is polled.
 
-    A file counts anew once two looks agree, so that a slow writer is not caught half-way; each by itself, so that one
-    that never stands still keeps no other waiting.
+    A new version of a file is stable once two polls agree, so that a half-written file is not read; each by itself, so
+    that a file that keeps changing delays no other.
     """
 
     def __init__(self, directory: Path, also: Sequence[Path] = ()) -> None:
         """``also`` are files elsewhere that belong to the policy while they are there."""
         self._directory = directory
         self._also = also
-        self._followed: dict[Path, _Followed] = {}
+        self._watched: dict[Path, _Watched] = {}
         self.missing: PolicyError | None = None
         """Why there is no folder to read."""
 
     @property
     def settled(self) -> tuple[PolicyFile, ...]:
-        """Every file as it stood when it last stood still. Raises ``PolicyError`` if there are none."""
-        files = [one.file for _, one in sorted(self._followed.items(), key=self._order) if one.file]
+        """Every file in its last stable version. Raises ``PolicyError`` if there are none."""
+        files = [one.file for _, one in sorted(self._watched.items(), key=self._order) if one.file]
         if not files and self.missing is not None:
             raise self.missing
         return tuple(files)
 
     @property
     def unsettled(self) -> tuple[PolicyFile, ...]:
-        """Those that have not stood still for ``BOUND``, as they were at the last look."""
-        return tuple(one.unsettled for one in self._followed.values() if one.unsettled is not None)
+        """Those that have been changing for ``BOUND``, as they were at the last poll."""
+        return tuple(one.unsettled for one in self._watched.values() if one.unsettled is not None)
 
     def look(self, *, now: float | None = None) -> bool:
-        """Whether ``settled`` has changed. Blocks for as long as the disk does; ``now`` is monotonic time."""
+        """Poll: whether ``settled`` has changed. Blocks on the disk; ``now`` is monotonic time."""
         now = time.monotonic() if now is None else now
         try:
             listed = policy_files(self._directory, self._also)
@@ -132,22 +132,22 @@ class FollowedFiles:
             listed = ()
             self.missing = error
         changed = False
-        for path in (*listed, *(self._followed.keys() - set(listed))):
-            one = self._followed.setdefault(path, _Followed())
+        for path in (*listed, *(self._watched.keys() - set(listed))):
+            one = self._watched.setdefault(path, _Watched())
             changed |= self._look_at(one, path, _stamp(path) if path in listed else None, now)
             if one.file is None and one.seen is None:
-                del self._followed[path]
+                del self._watched[path]
         return changed
 
-    def _look_at(self, one: _Followed, path: Path, stamp: Stamp | None, now: float) -> bool:
-        stands, one.seen = stamp == one.seen, stamp
+    def _look_at(self, one: _Watched, path: Path, stamp: Stamp | None, now: float) -> bool:
+        stable, one.seen = stamp == one.seen, stamp
         if stamp == one.stamp and not _fresh(stamp):
             one.since = one.unsettled = None
             return False
         if one.since is None:
             one.since = now
         file = read_file(path) if stamp is not None else None
-        if stands and stamp == (_stamp(path) if stamp is not None else None):
+        if stable and stamp == (_stamp(path) if stamp is not None else None):
             before, one.file, one.stamp = one.file, file, stamp
             one.since = one.unsettled = None
             return file != before
@@ -155,16 +155,16 @@ class FollowedFiles:
             one.unsettled = file or PolicyFile(path, None, "comes and goes")
         return False
 
-    def _order(self, item: tuple[Path, _Followed]) -> tuple[bool, str]:
+    def _order(self, item: tuple[Path, _Watched]) -> tuple[bool, str]:
         return item[0] in self._also, item[0].name
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """None for a file that is not there; one that cannot be looked at is there."""
+    """None for a file that does not exist; one that cannot be examined does."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        # A link that leads nowhere is there all the same, and is told of.
+        # A dangling link is reported, rather than passed over.
         return (error.errno or 0, 0, 0, 0) if path.is_symlink() else None
     except OSError as error:
         return (error.errno or 0, 0, 0, 0)
@@ -172,7 +172,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _fresh(stamp: Stamp | None) -> bool:
-    """A file system's clock is coarse: just after a write, another could hide behind the same times."""
+    """A file system's clock is coarse: two writes in a row can leave the same times."""
     return stamp is not None and abs(time.time_ns() - max(stamp[2:])) < _JUST_WRITTEN * 1e9
 
 
@@ -181,7 +181,7 @@ def _nothing(directory: Path, message: str) -> PolicyError:
 
 
 def _instead(names: Sequence[str]) -> str:
-    """What to do about a folder of these files, none of which is read."""
+    """What to do about a folder none of whose files, ``names``, is read."""
     meant = next(
         (name for name in names if any(suffix in name.lower() for suffix in (*_SUFFIXES, ".json"))), None
     )

@@ -1,4 +1,4 @@
-"""A policy folder's files, joined into one tree that knows where each value was written."""
+"""A policy folder's files, joined into one tree that knows the file and line of each value."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def location_of(root: Map, path: KeyPath) -> Location:
 
 
 def find(root: Map, path: KeyPath) -> Node | None:
-    """What stands at a key path."""
+    """The value at a key path."""
     node: Node | None = root
     for part in path:
         if isinstance(node, Map) and isinstance(part, str):

@@ -1,4 +1,4 @@
-"""The keys of a policy, to be added to and revoked: in its folder or, where that is read-only, in the gateway's."""
+"""Adding and revoking the keys of a policy: in its folder or, where that is read-only, in the state folder."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from gateway.private import private_folder
 FILE = "keys.yaml"
 """In the policy folder."""
 ISSUED = "issued-keys.yaml"
-"""In the state folder: what a gateway keeps that may not write to its policy folder. Part of the policy, too."""
+"""In the state folder, and part of the policy, too: for a gateway that may not write to its policy folder."""
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class KeyStoreError(Exception):
-    """What was asked cannot be done; the message says why."""
+    """The change cannot be made; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """An entry as it is written, whether it is sound or not."""
+class KeyEntry:
+    """An entry as it is written, valid or not."""
 
     location: Location
     position: int
@@ -49,18 +49,18 @@ class Listed:
 class Revoked(NamedTuple):
     sha256: str
     file: Path
-    """What was written to say so."""
+    """The file that was changed."""
     left: int
-    """How many keys there are still."""
-    broken: str
-    """What else is wrong with the policy, if anything is."""
+    """How many keys remain."""
+    problems: str
+    """What is wrong with the policy otherwise; empty if nothing is."""
 
 
 class KeyStore:
-    """One change at a time, over all processes: two that are made at once do not lose each other."""
+    """One change at a time, over all processes, so that concurrent changes do not overwrite each other."""
 
     def __init__(self, directory: Path, issued: Path | None, env: Mapping[str, str]) -> None:
-        """``issued`` takes what ``directory`` cannot; None: nothing does."""
+        """``issued`` is the file for changes that ``directory`` does not allow; None: those fail."""
         self._directory = directory
         self._issued = issued
         self._env = env
@@ -69,17 +69,17 @@ class KeyStore:
         """Raises ``PolicyError`` where there is nothing to read."""
         return read_folder(self._directory, self._env, also=(self._issued,) if self._issued else ())
 
-    def sound(self) -> Folder:
-        """Raises ``PolicyError`` where anything is wrong with the files, too."""
+    def read_valid(self) -> Folder:
+        """Raises ``PolicyError`` also where the files have problems."""
         folder = self.read()
         if folder.problems:
             raise PolicyError(folder.problems)
         return folder
 
     def add(self, entry: Mapping[str, Any]) -> Path:
-        """The file that it is in now. Raises ``KeyStoreError``, ``PolicyError`` and ``OSError``."""
+        """The file that it was added to. Raises ``KeyStoreError``, ``PolicyError`` and ``OSError``."""
         with self._locked():
-            folder = self.sound()
+            folder = self.read_valid()
             for known in entries(folder):
                 if known.text("id") == entry["id"]:
                     raise KeyStoreError(
@@ -95,7 +95,7 @@ class KeyStore:
             return self._edit(self._issued, lambda text: added(text, entry))
 
     def revoke(self, id: str) -> Revoked:
-        """Take a key out, or where its file cannot be changed, write down that it is revoked. Raises as ``add``."""
+        """Remove a key or, where its file cannot be changed, list it under ``revoked_keys``. Raises as ``add``."""
         with self._locked():
             folder = self.read()
             listed = [
@@ -108,11 +108,11 @@ class KeyStore:
                 raise KeyStoreError(
                     f"no key has the id '{id}'{suggestion(id, [one.text('id') for one in listed])}"
                 )
-            broken = str(PolicyError(folder.problems)) if folder.problems else ""
-            file = self._withdraw(entry)
-            return Revoked(entry.text("sha256").lower(), file, len(listed) - 1, broken)
+            problems = str(PolicyError(folder.problems)) if folder.problems else ""
+            file = self._remove(entry)
+            return Revoked(entry.text("sha256").lower(), file, len(listed) - 1, problems)
 
-    def _withdraw(self, entry: Listed) -> Path:
+    def _remove(self, entry: KeyEntry) -> Path:
         file = entry.location.file
         writable = os.access(file, os.W_OK)
         if file == self._issued or file.name == FILE:
@@ -137,7 +137,7 @@ class KeyStore:
             text = change(file.read_text("utf-8-sig") if file.exists() else new)
         except CannotEdit:
             raise KeyStoreError(
-                f"{file}: it is written in a way that cannot be changed; nothing was done"
+                f"{file}: its layout is not understood, so nothing was changed; edit it by hand"
             ) from None
         if file == self._issued:
             private_folder(file.parent)
@@ -145,9 +145,9 @@ class KeyStore:
         return file
 
     def _mode(self, file: Path) -> int:
-        """Of a file that is there, its own; a new one may be read by whoever may read the policy beside it.
+        """An existing file keeps its mode; a new one is as readable as the policy files beside it.
 
-        A gateway often runs as another user than who makes its keys, and hashes of random keys tell nothing.
+        A gateway often runs as another user than the one that makes its keys, and hashes of random keys are no secret.
         """
         if file.exists():
             return file.stat().st_mode & 0o777
@@ -168,15 +168,15 @@ class KeyStore:
             yield
 
 
-def entries(folder: Folder) -> Iterator[Listed]:
-    """Every key of a policy's files."""
+def entries(folder: Folder) -> Iterator[KeyEntry]:
+    """Every key entry of a policy's files."""
     keys = find(folder.root, ("keys",))
     positions: dict[Path, int] = {}
     for item in keys.items if isinstance(keys, Sequence) else ():
         position = positions.get(item.location.file, 0)
         positions[item.location.file] = position + 1
         if isinstance(item, Map):
-            yield Listed(item.location, position, yaml_tree.data(item))
+            yield KeyEntry(item.location, position, yaml_tree.data(item))
 
 
 def revoked_hashes(folder: Folder) -> frozenset[str]:
@@ -202,7 +202,7 @@ def _check_patterns(patterns: list[str], folder: Folder) -> None:
 
 
 def _write(file: Path, text: str, mode: int) -> None:
-    """Replace a file by rename, so that nobody reads half of it; it stays its owner's."""
+    """Replace a file by rename, so that nobody reads half of it; its owner stays."""
     file = file.resolve()
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:

@@ -18,7 +18,7 @@ from gateway.policy.fields import locate
 from gateway.policy.files import PolicyFile, read_files
 from gateway.policy.folder import find, joined, location_of
 from gateway.policy.ineffective_keys import idle
-from gateway.policy.prices import Listed
+from gateway.policy.prices import CatalogPrice
 from gateway.policy.problems import KeyPath, PolicyError, Problem
 from gateway.policy.schema import EngineBackend, Policy
 from gateway.policy.yaml_tree import Map, Scalar
@@ -26,18 +26,18 @@ from gateway.policy.yaml_tree import Map, Scalar
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A policy, and what else its loading brought to light."""
+    """A policy, and what else loading it found."""
 
     policy: Policy
     disabled: Mapping[str, str]
     """Backends that stay unused, and why: ``{"openai": "OPENAI_API_KEY is not set"}``."""
     fingerprint: str
-    """Equal for two loads of the same content, comments and layout aside."""
+    """Equal for two loads of the same content; comments and layout do not count."""
     sources: tuple[PolicyFile, ...]
     """The files as they were read."""
     warnings: tuple[Problem, ...] = ()
-    """What can be used as it is, and is hardly meant so."""
-    listed: Mapping[str, Listed] = field(default_factory=dict)
+    """Likely mistakes in a valid policy."""
+    listed: Mapping[str, CatalogPrice] = field(default_factory=dict)
     """Prices that the catalogue gave, by ``backend/model``."""
 
     @property
@@ -51,24 +51,24 @@ def load_policy(
 ) -> Loaded:
     """Read all of a folder's ``*.yaml`` and ``*.yml`` files, and those of ``also`` that are there, as one policy.
 
-    Top-level mappings and lists of several files are joined. ``with_files``: what the policy names beside it should
-    be there too, and what it launches should start. Raises ``PolicyError`` with every problem found.
+    Top-level mappings and lists of several files are joined. ``with_files``: also check that the files it names
+    exist, and that the engines it launches would start. Raises ``PolicyError`` with every problem found.
     """
     return policy_of(read_files(directory, also), env, beside=directory if with_files else None)
 
 
 def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Path | None = None) -> Loaded:
-    """The policy that these files make. ``beside`` is the folder that should hold what they name."""
+    """The policy that these files make. ``beside`` is the folder in which the files that they name must exist."""
     folder = joined(files, env)
     problems = list(folder.problems)
     content = yaml_tree.data(folder.root)
     disabled = dict(_without_key(folder.root, content))
-    silenced = set()
+    reported = set()
     for path, location, scalar in yaml_tree.scalars(folder.root):
         if scalar.broken:
-            silenced.add(path)
+            reported.add(path)
         if scalar.unset and not _is_backend_key(path):
-            silenced.add(path)
+            reported.add(path)
             problems.append(Problem.at(location, _unset(scalar.unset), path))
     policy = None
     try:
@@ -76,10 +76,10 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
     except ValidationError as error:
         for details in error.errors(include_url=False):
             if details["type"] == "too_short" and details["input"]:
-                continue  # pydantic counts sound entries only, and has said what is wrong with the others
+                continue  # pydantic counts valid entries only, and reports the others
             path, message = explain(details)
-            # What a broken file would have held is not missing, and a value that never came is not wrong.
-            if path not in silenced and (folder.complete or details["type"] != "missing" or len(path) > 1):
+            # A key that an unreadable file may have is not missing, and an unset variable was reported already.
+            if path not in reported and (folder.complete or details["type"] != "missing" or len(path) > 1):
                 problems.append(Problem.at(location_of(folder.root, path), message, path))
     if folder.complete:
         for diagnostic in checks.check(content, beside):
@@ -111,7 +111,7 @@ def _is_backend_key(path: KeyPath) -> bool:
 
 
 def _without_key(root: Map, content: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Backends whose API key is to come from a variable that is not there; the half-made key is taken out."""
+    """Backends whose API key is to come from a variable that is not set; the key is removed from ``content``."""
     backends = find(root, ("backends",))
     for name in backends.entries if isinstance(backends, Map) else ():
         key = find(root, ("backends", name, "api_key"))
@@ -121,8 +121,8 @@ def _without_key(root: Map, content: dict[str, Any]) -> Iterator[tuple[str, str]
 
 
 def _validated(root: Map, content: dict[str, Any]) -> Policy:
-    """Where text is meant, what is written counts: `model: 1.10` names the model "1.10". Where a number is meant, it
-    counts without the quotes that a variable may stand in: `weight: "${WEIGHT}"`.
+    """Where the schema wants text, the value is taken as written: `model: 1.10` names the model "1.10". Where it
+    wants a number, a quoted variable may give it: `weight: "${WEIGHT}"`.
     """
     try:
         return Policy.model_validate(content)

@@ -29,18 +29,18 @@ from gateway.policy.schema.values import Frozen, HttpUrl
 
 
 class Group(Frozen):
-    """Prices that stand in one place."""
+    """Prices from one source."""
 
     hosts: tuple[str, ...]
-    """Of the base URLs that they hold for."""
+    """Of the base URLs that they apply to."""
     source: HttpUrl
     read: date
     verified: Literal["page", "copies"]
     models: Annotated[dict[str, Price], Field(min_length=1)]
 
 
-class Listed(NamedTuple):
-    """A price out of the catalogue, and where and when it was read."""
+class CatalogPrice(NamedTuple):
+    """A price from the catalogue, and where and when it was read."""
 
     price: Price
     source: str
@@ -51,24 +51,24 @@ _NOTHING = Price(input=0.0, output=0.0)
 
 
 @lru_cache(maxsize=1)
-def catalogue() -> Mapping[tuple[str, str], Listed]:
+def catalogue() -> Mapping[tuple[str, str], CatalogPrice]:
     """By host and model."""
     text = (resources.files("gateway.policy") / "prices.yaml").read_text("utf-8")
     groups = TypeAdapter(tuple[Group, ...]).validate_python(yaml.safe_load(text))
     return {
-        (host, model): Listed(price, group.source, group.read)
+        (host, model): CatalogPrice(price, group.source, group.read)
         for group in groups
         for host in group.hosts
         for model, price in group.models.items()
     }
 
 
-def completed(policy: Policy, disabled: Collection[str] = ()) -> tuple[Policy, Mapping[str, Listed]]:
-    """The policy with prices from the catalogue for targets that it names none for; and which those are.
+def completed(policy: Policy, disabled: Collection[str] = ()) -> tuple[Policy, Mapping[str, CatalogPrice]]:
+    """The policy with prices from the catalogue for targets that have none of their own; and which those are.
 
-    Nobody is sent to the backends that are ``disabled``, so what is unpriced there costs nothing.
+    The ``disabled`` backends get no requests, so that a target without a price there costs nothing.
     """
-    found: dict[str, Listed] = {}
+    found: dict[str, CatalogPrice] = {}
     unused: dict[str, Price] = {}
     for target in targets(policy):
         backend = policy.backends.get(target.backend)
@@ -87,7 +87,7 @@ def completed(policy: Policy, disabled: Collection[str] = ()) -> tuple[Policy, M
 def price_of(policy: Policy, target: Target) -> Price | None:
     """The entry for ``backend/model``, else ``model``, else ``backend/*``, else ``default_price``.
 
-    None where there is none of them, and for what runs on one's own machines and has no entry.
+    None where there is none of them, and for backends on one's own machines that have no entry.
     """
     price = _own_price(policy, target)
     if price is None and is_bought(policy, target):
@@ -96,12 +96,12 @@ def price_of(policy: Policy, target: Target) -> Price | None:
 
 
 def is_bought(policy: Policy, target: Target) -> bool:
-    """Whether someone may send a bill for it: the bundled engine, the sidecar and scripted answers have no meter."""
+    """Whether a provider charges for it: the bundled engine, the sidecar and scripted answers cost nothing."""
     return not isinstance(policy.backends.get(target.backend), EngineBackend | SidecarBackend | FakeBackend)
 
 
 def is_unpriced(policy: Policy, target: Target) -> bool:
-    """Whether it costs money and nobody knows how much."""
+    """Whether it costs money and has no price."""
     return price_of(policy, target) is None and is_bought(policy, target)
 
 
@@ -114,7 +114,7 @@ def has_budgets(policy: Policy) -> bool:
 
 
 def owners(policy: Policy) -> Iterator[Key | Tenant | Tier]:
-    """All that can be under quotas and budgets."""
+    """Everything that can have quotas and budgets."""
     yield from policy.keys
     yield from policy.tenants.values()
     yield from policy.tiers.values()

@@ -1,6 +1,6 @@
-"""Following a policy folder: each good change is taken up within a second, a bad one leaves all as it was.
+"""Watching a policy folder: each valid change is applied within a second, an invalid one changes nothing.
 
-But for the keys: one that is taken out is refused within a second even while the folder cannot be loaded, and so is one
+Keys are the exception: one that is removed is refused within a second even while the policy is invalid, and so is one
 whose file cannot be read.
 """
 
@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 
-from gateway.policy.files import FollowedFiles
+from gateway.policy.files import WatchedFiles
 from gateway.policy.loader import Loaded, load_policy, policy_of
 from gateway.policy.problems import PolicyError
 from gateway.policy.revoked_keys import RevocationTracker, RevokedKeys
@@ -24,19 +24,19 @@ from gateway.policy.revoked_keys import RevocationTracker, RevokedKeys
 log = logging.getLogger(__name__)
 
 _RETRY = 5.0
-_SAY_AGAIN = 60.0
-_NOBODY = RevokedKeys()
+_LOG_AGAIN = 60.0
+_NO_KEYS = RevokedKeys()
 
 
 class PolicyWatcher:
     """Polls a folder and calls ``on_change`` with each new policy, one call at a time.
 
-    Polling sees everything: editors that rename, ConfigMaps that swap a symlink, network file systems. What cannot be
-    loaded, or what ``on_change`` fails to take up, is logged once and the last good policy stays. Keys come first:
-    ``on_withdrawn`` is told which of that policy no longer count, each time that this changes, before anything is
+    Polling sees everything: editors that rename, ConfigMaps that swap a symlink, network file systems. A policy that is
+    invalid, or that ``on_change`` fails to apply, is logged once and the last good policy stays. Keys come first:
+    ``on_revoked`` gets the keys of that policy that are to be refused, each time that these change, before anything is
     loaded.
 
-    As an async context manager it loads the policy on entering; ``PolicyError`` then means there is none at all.
+    As an async context manager it loads the policy on entering; ``PolicyError`` then means that there is none at all.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PolicyWatcher:
         on_change: Callable[[Loaded], Awaitable[None]],
         *,
         on_error: Callable[[], object] | None = None,
-        on_withdrawn: Callable[[RevokedKeys], object] | None = None,
+        on_revoked: Callable[[RevokedKeys], object] | None = None,
         on_keys: Callable[[str], object] | None = None,
         also: Sequence[Path] = (),
         fallback: Path | None = None,
@@ -54,30 +54,30 @@ class PolicyWatcher:
     ) -> None:
         """``also`` are files elsewhere that belong to the policy while they are there.
 
-        ``on_keys`` is told the ``keys_in_force`` each time that they change. ``fallback`` is a folder that is read in
-        place of a broken one at the start, and only then.
+        ``on_keys`` gets the ``keys_digest`` each time that it changes. ``fallback`` is a folder that is read instead
+        of an invalid one at the start, and only then.
         """
         self.generation = 0
-        """How many policies have been taken up."""
+        """How many policies have been applied."""
         self.last_error: str | None = None
-        """Why the folder as it is now is not in force; None while it is."""
+        """Why the present content of the folder is not in force; None while it is."""
         self.current: Loaded | None = None
-        self.keys_in_force = ""
-        """A digest of the hashes of all keys that are let in: equal where the same keys are."""
+        self.keys_digest = ""
+        """A digest of the hashes of all keys that are accepted."""
         self._directory = directory
         self._on_change = on_change
         self._on_error = on_error
-        self._on_withdrawn = on_withdrawn
+        self._on_revoked = on_revoked
         self._on_keys = on_keys
-        self._keys_told: str | None = ""
-        """The last of ``keys_in_force`` that was told; None while one could not be."""
+        self._published: str | None = ""
+        """The last ``keys_digest`` that ``on_keys`` got; None while it failed."""
         self._also = also
         self._fallback = fallback
         self._env = env
         self._interval = interval
-        self._files = FollowedFiles(directory, also)
-        self._standing = RevocationTracker(env)
-        self._withdrawn = _NOBODY
+        self._files = WatchedFiles(directory, also)
+        self._tracker = RevocationTracker(env)
+        self._revoked = _NO_KEYS
         self._warned_at = float("-inf")
         self._retry_at = float("inf")
         self._task: asyncio.Task[None] | None = None
@@ -92,20 +92,20 @@ class PolicyWatcher:
         await self.stop()
 
     async def start(self) -> None:
-        """Load, take up, and follow. Raises ``PolicyError``, or whatever ``on_change`` raises."""
+        """Load, apply, and follow. Raises ``PolicyError``, or whatever ``on_change`` raises."""
         for _ in range(2):
             await asyncio.to_thread(self._files.look)
         try:
-            # As it is now, whether it stands still or not: there is no other to go on with.
+            # As it is now, even while it is being written: there is no earlier one.
             loaded = await asyncio.to_thread(load_policy, self._directory, self._env, also=self._also)
         except PolicyError as error:
             if self._fallback is None or not self._fallback.is_dir():
                 raise
             self._failed(error, "the policy that worked last is used")
             loaded = await asyncio.to_thread(load_policy, self._fallback, self._env)
-        await self._take_up(loaded)
+        await self._apply(loaded)
         if self.last_error is not None:
-            await self._withdraw()
+            await self._revoke()
         self._task = asyncio.create_task(self._follow(), name="policy watcher")
 
     async def stop(self) -> None:
@@ -115,18 +115,18 @@ class PolicyWatcher:
                 await self._task
             self._task = None
 
-    def lets_in(self, digest: str) -> bool:
-        """Whether the key with this SHA-256 in hex counts."""
+    def accepts(self, digest: str) -> bool:
+        """Whether the key with this SHA-256 in hex is accepted."""
         return digest in self._hashes()
 
     async def _follow(self) -> None:
         read: Loaded | None = None
         while True:
             if self.current is not None and read is not self.current:
-                # What is in force is parsed now, and not when one of its keys is revoked.
+                # The files in force are parsed now, and not when one of their keys is revoked.
                 read = self.current
                 await asyncio.to_thread(
-                    self._standing.of, read.policy.keys_in_force, read.sources, read.sources
+                    self._tracker.of, read.policy.keys_in_force, read.sources, read.sources
                 )
             await asyncio.sleep(self._interval)
             try:
@@ -136,17 +136,17 @@ class PolicyWatcher:
 
     async def _poll(self) -> None:
         changed = await asyncio.to_thread(self._files.look)
-        if self._keys_told is None:
-            self._tell_keys()
-        if changed or self._files.unsettled or self._withdrawn != _NOBODY:
-            await self._withdraw()
+        if self._published is None:
+            self._publish_keys()
+        if changed or self._files.unsettled or self._revoked != _NO_KEYS:
+            await self._revoke()
         if not changed and time.monotonic() < self._retry_at:
             return
         self._retry_at = float("inf")
         try:
             loaded = await asyncio.to_thread(policy_of, self._files.settled, self._env)
             if self.current is None or self.current.fingerprint != loaded.fingerprint:
-                await self._take_up(loaded)
+                await self._apply(loaded)
         except Exception as error:
             if not isinstance(error, PolicyError):
                 self._retry_at = time.monotonic() + _RETRY
@@ -154,23 +154,23 @@ class PolicyWatcher:
         else:
             self.last_error = None
 
-    async def _take_up(self, loaded: Loaded) -> None:
+    async def _apply(self, loaded: Loaded) -> None:
         await self._on_change(loaded)
         self.current = loaded
         self.generation += 1
-        before, self._withdrawn = self._withdrawn, _NOBODY
-        if before != _NOBODY:
-            # The new generation has not heard of it, and some may still be so.
+        before, self._revoked = self._revoked, _NO_KEYS
+        if before != _NO_KEYS:
+            # The new generation does not know of them, and some may still be revoked.
             keys, files = loaded.policy.keys_in_force, loaded.sources
-            still = self._standing.of(keys, files, files, self._files.unsettled)
-            if still != _NOBODY:
-                self._tell(still)
-        self._tell_keys()
+            still = self._tracker.of(keys, files, files, self._files.unsettled)
+            if still != _NO_KEYS:
+                self._report(still)
+        self._publish_keys()
         if self.generation > 1:
             log.info("policy generation %d is in force", self.generation)
 
-    async def _withdraw(self) -> None:
-        """Tell of keys in force that no longer stand in the files as they are now."""
+    async def _revoke(self) -> None:
+        """Report keys in force that are no longer in the files as they are now."""
         if self.current is None:
             return
         try:
@@ -178,57 +178,59 @@ class PolicyWatcher:
         except PolicyError:
             settled = ()
         keys, sources = self.current.policy.keys_in_force, self.current.sources
-        withdrawn = await asyncio.to_thread(self._standing.of, keys, sources, settled, self._files.unsettled)
-        if withdrawn != self._withdrawn:
-            self._tell(withdrawn)
-            self._tell_keys()
+        revoked = await asyncio.to_thread(self._tracker.of, keys, sources, settled, self._files.unsettled)
+        if revoked != self._revoked:
+            self._report(revoked)
+            self._publish_keys()
         self._warn()
 
-    def _tell(self, withdrawn: RevokedKeys) -> None:
-        if gone := withdrawn.gone - self._withdrawn.gone:
-            log.warning("these keys are gone from the policy and refused: %s", ", ".join(sorted(gone)))
-        if withdrawn.unsure - self._withdrawn.unsure:
+    def _report(self, revoked: RevokedKeys) -> None:
+        if gone := revoked.gone - self._revoked.gone:
+            log.warning(
+                "these keys were removed from the policy and are refused: %s", ", ".join(sorted(gone))
+            )
+        if revoked.unverified - self._revoked.unverified:
             self._warned_at = float("-inf")
-        self._withdrawn = withdrawn
-        if self._on_withdrawn is not None:
-            self._on_withdrawn(withdrawn)
+        self._revoked = revoked
+        if self._on_revoked is not None:
+            self._on_revoked(revoked)
 
     def _warn(self) -> None:
-        """Every minute: callers are being refused."""
+        """Every minute, as callers are being refused."""
         now = time.monotonic()
-        if self._withdrawn.unsure and now - self._warned_at >= _SAY_AGAIN:
+        if self._revoked.unverified and now - self._warned_at >= _LOG_AGAIN:
             self._warned_at = now
-            files = ", ".join(self._withdrawn.unread) or str(self._directory)
+            files = ", ".join(self._revoked.unreadable_files) or str(self._directory)
             log.error(
-                "%d keys are refused, as their file cannot be read or does not stand still; make it readable for the "
+                "%d keys are refused, as their file cannot be read or keeps changing; make it readable for the "
                 "user that the gateway runs as: %s (keys: %s)",
-                *(len(self._withdrawn.unsure), files, ", ".join(sorted(self._withdrawn.unsure)[:20])),
+                *(len(self._revoked.unverified), files, ", ".join(sorted(self._revoked.unverified)[:20])),
             )
 
-    def _tell_keys(self) -> None:
-        """What is not told, on a full disk say, is in force all the same, and told later."""
-        self.keys_in_force = sha256(" ".join(sorted(self._hashes())).encode()).hexdigest()
-        if self._on_keys is None or self._keys_told == self.keys_in_force:
+    def _publish_keys(self) -> None:
+        """A digest that cannot be published, on a full disk say, is published later; the keys are in force anyway."""
+        self.keys_digest = sha256(" ".join(sorted(self._hashes())).encode()).hexdigest()
+        if self._on_keys is None or self._published == self.keys_digest:
             return
         try:
-            self._on_keys(self.keys_in_force)
+            self._on_keys(self.keys_digest)
         except OSError as error:
-            if self._keys_told is not None:
-                log.error("'tollgate keys' cannot be told what this worker has taken up: %s", error)
-            self._keys_told = None
+            if self._published is not None:
+                log.error("this worker cannot report its keys to 'tollgate keys': %s", error)
+            self._published = None
         else:
-            self._keys_told = self.keys_in_force
+            self._published = self.keys_digest
 
     def _hashes(self) -> set[str]:
         if self.current is None:
             return set()
-        policy, out = self.current.policy, self._withdrawn.gone | self._withdrawn.unsure
+        policy, out = self.current.policy, self._revoked.gone | self._revoked.unverified
         return {key.sha256 for key in policy.keys_in_force if key.id not in out}
 
     def _failed(self, error: Exception, consequence: str) -> None:
         message = str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
         if message != self.last_error:
-            log.error("the policy cannot be used; %s:\n%s", consequence, message)
+            log.error("the policy is rejected; %s:\n%s", consequence, message)
             if self._on_error is not None:
                 self._on_error()
         self.last_error = message

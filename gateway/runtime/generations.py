@@ -44,7 +44,7 @@ class Generations:
 
     def withdraw(self, withdrawn: RevokedKeys) -> None:
         """Refuse these keys of the current policy, whatever it says itself."""
-        self.current().authenticator.withdraw(withdrawn)
+        self.current().authenticator.revoke(withdrawn)
 
     async def aclose(self) -> None:
         """Close everything, whether it is still in use or not."""

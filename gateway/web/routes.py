@@ -42,7 +42,7 @@ def build(
     *,
     max_body: int,
     heartbeat: float,
-    leaving: Path | None = None,
+    draining: Path | None = None,
     metrics_age: float = 1.0,
 ) -> list[Route]:
     reader = BodyParser(pool)
@@ -65,6 +65,6 @@ def build(
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),
         Route("/healthz", health.healthz),
-        Route("/readyz", health.ReadyPage(leaving, operator).page),
+        Route("/readyz", health.ReadyPage(draining, operator).page),
         Route("/metrics", health.MetricsPage(metrics, pool, operator, age=metrics_age).page),
     ]

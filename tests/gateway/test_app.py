@@ -107,10 +107,10 @@ async def test_a_broken_edit_leaves_all_as_it_was(
 
 
 async def test_it_is_not_ready_once_it_is_to_stop(tmp_path: Path, upstream: FakeUpstream) -> None:
-    leaving = tmp_path / "leaving"
-    async with serving(tmp_path / "policies", a_policy(upstream.base_url), leaving=leaving) as gateway:
+    draining = tmp_path / "draining"
+    async with serving(tmp_path / "policies", a_policy(upstream.base_url), draining=draining) as gateway:
         assert (await gateway.http.get("/readyz", headers=OPERATOR)).status_code == 200
-        leaving.touch()
+        draining.touch()
         response = await gateway.http.get("/readyz", headers=OPERATOR)
         assert (response.status_code, response.json()["status"]) == (503, "stopping")
         assert (await gateway.http.post("/v1/chat/completions", json=chat())).status_code == 200

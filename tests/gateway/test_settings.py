@@ -51,8 +51,8 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         dev_key_sha256=st.sampled_from([None, "a" * 64]),
         last_good=st.sampled_from([None, Path("/tmp/x")]),
         worker=st.integers(1, 64),
-        leaving=st.sampled_from([None, Path("/tmp/l")]),
-        taken_up=st.sampled_from([None, Path("/tmp/t")]),
+        draining=st.sampled_from([None, Path("/tmp/l")]),
+        worker_keys=st.sampled_from([None, Path("/tmp/t")]),
         sidecar=st.sampled_from([None, Path("/tmp/s")]),
     )
 )

@@ -30,10 +30,10 @@ async def healthz(request: Request) -> Response:
 
 
 class ReadyPage:
-    """``leaving`` exists once the gateway is to stop (``gateway.process.supervisor``)."""
+    """``draining`` exists once the gateway is to stop (``gateway.process.run``)."""
 
-    def __init__(self, leaving: Path | None, operator: OperatorToken) -> None:
-        self._leaving = leaving
+    def __init__(self, draining: Path | None, operator: OperatorToken) -> None:
+        self._draining = draining
         self._operator = operator
 
     async def page(self, request: Request) -> Response:
@@ -43,7 +43,7 @@ class ReadyPage:
         The operator may ask for one public model, ``?model=NAME``: whether that can be served, by whomever. Raises
         ``UnknownModel``.
         """
-        if self._leaving is not None and self._leaving.exists():
+        if self._draining is not None and self._draining.exists():
             return _not_ready({"status": "stopping"}, 1.0)
         runtime = RequestContext.of(request.scope).runtime
         verdict = await runtime.readiness.verdict()

@@ -106,7 +106,7 @@ async def test_neither_engine_nor_sidecar_finds_a_key(tmp_path: Path) -> None:
     try:
         await supervisor.run_engines({"e": Launch(sleeping, env=("MY_*",))})
         wanted = SidecarConfig(socket=str(tmp_path / "s"), embedder=None)
-        await supervisor.run_sidecar(wanted, settings.of_logs())
+        await supervisor.run_sidecar(wanted, settings.log_env())
         assert supervisor.sidecar is not None
         for child in (supervisor.engines["e"], supervisor.sidecar):
             async with asyncio.timeout(300):

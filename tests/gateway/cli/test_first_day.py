@@ -19,7 +19,7 @@ import pytest
 from gateway.__main__ import main
 from gateway.cli.init import BUILTIN, folder
 from gateway.policy.loader import load_policy
-from gateway.process.supervisor import listen
+from gateway.process.listener import listen
 from tests.bare import ROOT, bare_environment, environ
 
 COMMAND = ("-m", "gateway", "serve", "--port", "0")

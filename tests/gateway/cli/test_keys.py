@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_read_is_left_alone(run: Run, folder: Path) -> N
     assert code == 1 and f"{folder}/keys.yaml:1: not valid YAML" in err
     (folder / "keys.yaml").write_text("{keys: []}")
     code, _, err = run("create")
-    assert code == 1 and "nothing was done" in err
+    assert code == 1 and "nothing was changed" in err
     assert (folder / "keys.yaml").read_text() == "{keys: []}"
     assert main(["keys", "list", "--policies", str(folder / "no")]) == 1
 
@@ -197,7 +197,7 @@ def test_a_key_is_revoked_from_a_broken_folder_with_a_warning(run: Run, folder: 
     (folder / "another.yaml").write_text("models: [")
     code, out, err = run("revoke", "a")
     assert code == 0 and "'a' is revoked" in out
-    assert "The policy folder is broken" in err and f"{folder}/another.yaml:1: not valid YAML" in err
+    assert "The policy is invalid" in err and f"{folder}/another.yaml:1: not valid YAML" in err
     assert [entry["id"] for entry in yaml.safe_load((folder / "keys.yaml").read_text())["keys"]] == ["b"]
     code, _, err = run("revoke", "a")
     assert code == 1 and f"{folder}/another.yaml:1: not valid YAML" in err  # it may be there

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
-from gateway.process.supervisor import listen
+from gateway.process.listener import listen
 
 POLICY = """\
 version: 1
@@ -114,7 +114,7 @@ def test_a_policy_that_cannot_be_used(folder: Path, env: dict[str, str]) -> None
     code, said = failing(folder, env)
     assert code == 1
     assert said.splitlines() == [
-        "tollgate: the policy cannot be used:",
+        "tollgate: the policy is rejected:",
         "policies/gateway.yaml:4: backends.scripted.kind: 'faek' is no kind of backend; did you mean 'fake'?",
     ]
 

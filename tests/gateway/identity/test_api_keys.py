@@ -91,18 +91,18 @@ def test_a_key_brings_its_quotas_and_budget() -> None:
 def test_all_of_the_digest_counts() -> None:
     """The start of a digest finds an entry; it does not open anything."""
     ring, digest = KeyRing([entry("a")]), digest_of("a")
-    assert ring.held(digest, NOON) is not None
-    assert ring.held(digest[:16] + bytes(16), NOON) is None
-    assert ring.held(digest[:16], NOON) is None
+    assert ring.lookup(digest, NOON) is not None
+    assert ring.lookup(digest[:16] + bytes(16), NOON) is None
+    assert ring.lookup(digest[:16], NOON) is None
 
 
 def test_revoked_ids_are_refused_until_they_are_not() -> None:
     ring = KeyRing([entry("a"), entry("b", id="two")])
-    ring.withdraw(RevokedKeys(gone=frozenset({"one"})))
+    ring.revoke(RevokedKeys(gone=frozenset({"one"})))
     with pytest.raises(Unauthenticated, match="Incorrect API key provided"):
         ring.find("a", NOON)
     assert ring.find("b", NOON).key_id == "two"
-    ring.withdraw(RevokedKeys())
+    ring.revoke(RevokedKeys())
     assert ring.find("a", NOON).key_id == "one"
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.__main__ import main
-from gateway.identity.control import SOCKET, ask, identity
+from gateway.identity.control import SOCKET, identity, send_request
 from tests.gateway.process.test_supervisor import ASK, Serve
 
 Run = Callable[..., tuple[int, str, str]]
@@ -55,7 +55,7 @@ def statuses(serve: Serve, key: str) -> set[int]:
 def test_what_it_says_is_so_by_then(serve: Serve, run: Run) -> None:
     code, out, err = run("create", "--id", "ci")
     key = out.strip()
-    assert code == 0 and "The running gateway lets it in." in err
+    assert code == 0 and "The running gateway accepts it." in err
     assert statuses(serve, key) == {200}
     assert run("create", "--id", "other")[0] == 0
     code, out, _ = run("revoke", "ci")
@@ -85,32 +85,36 @@ def test_what_cannot_be_done_is_told_as_it_would_be_without_a_gateway(serve: Ser
 def test_its_door_is_its_owners_and_no_other_folders(serve: Serve, state: Path, tmp_path: Path) -> None:
     assert (state / SOCKET).stat().st_mode & 0o777 == 0o600
     here = identity(serve.policies)
-    assert ask(state, {"do": "revoke", "id": "nobody", "policies": here}) == {
+    assert send_request(state, {"do": "revoke", "id": "nobody", "policies": here}) == {
         "error": "no key has the id 'nobody'"
     }
-    assert ask(state, {"do": "revoke", "id": "nobody", "policies": identity(tmp_path)}) is None
-    assert "error" in (ask(state, {"do": "dance", "policies": here}) or {})
-    assert "error" in (ask(state, {"do": "create", "entry": {"id": "x"}, "policies": here}) or {})
-    assert ask(tmp_path, {}) is None
+    assert send_request(state, {"do": "revoke", "id": "nobody", "policies": identity(tmp_path)}) is None
+    assert "error" in (send_request(state, {"do": "dance", "policies": here}) or {})
+    assert "error" in (send_request(state, {"do": "create", "entry": {"id": "x"}, "policies": here}) or {})
+    assert send_request(tmp_path, {}) is None
 
 
 def test_a_socket_that_was_left_behind_is_no_gateway(tmp_path: Path, state: Path) -> None:
     short = tmp_path / SOCKET
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(short))
-    assert ask(tmp_path, {}) is None
+    assert send_request(tmp_path, {}) is None
     state.mkdir(parents=True)
     short.rename(state / SOCKET)
     first = Serve(tmp_path)
     try:
         first.ready()
-        assert ask(state, {"do": "revoke", "id": "x", "policies": identity(first.policies)}) is not None
+        assert (
+            send_request(state, {"do": "revoke", "id": "x", "policies": identity(first.policies)}) is not None
+        )
         second = Serve(tmp_path)
         try:
             second.ready()
             assert second.says("another gateway has this state folder")
         finally:
             second.close()
-        assert ask(state, {"do": "revoke", "id": "x", "policies": identity(first.policies)}) is not None
+        assert (
+            send_request(state, {"do": "revoke", "id": "x", "policies": identity(first.policies)}) is not None
+        )
     finally:
         first.close()

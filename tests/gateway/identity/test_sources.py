@@ -257,7 +257,7 @@ async def test_a_new_generation_begins_with_the_keys_of_the_old(
 async def test_a_file_is_read_anew_when_it_changes(
     authenticator: Authenticate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.identity.authenticator.LOOK_AT_FILE", 0.02)
+    monkeypatch.setattr("gateway.identity.authenticator.CHECK_FILE_EVERY", 0.02)
     file = tmp_path / "keys.json"
     file.write_bytes(jwks(one=issuer.RSA))
     made = authenticator()

@@ -241,7 +241,7 @@ async def test_keys_that_cannot_be_told_are_in_force_and_told_later(
         assert watcher.last_error is None and not told
         assert sum("No space left" in line for line in caplog.messages) == 1
         full = False
-        await until(lambda: told == [watcher.keys_in_force])
+        await until(lambda: told == [watcher.keys_digest])
         await several_polls()
         assert len(told) == 1
 
@@ -249,7 +249,7 @@ async def test_keys_that_cannot_be_told_are_in_force_and_told_later(
 async def test_a_key_taken_out_of_a_broken_folder_is_told(folder: Path) -> None:
     keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b", "c"))
-    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")
         await until(lambda: watcher.last_error is not None)
         keys.write_text(with_keys("a", "c"))
@@ -268,7 +268,7 @@ async def test_a_key_taken_out_of_a_broken_folder_is_told(folder: Path) -> None:
 async def test_broken_yaml_is_no_revocation(folder: Path) -> None:
     keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
         for mishap in ("keys: [" + with_keys("a", "b"), with_keys("a", "b") + "nonsense: 1\n"):
             keys.write_text(mishap)
             await until(lambda: watcher.last_error is not None)
@@ -281,48 +281,48 @@ async def test_keys_of_a_file_that_cannot_be_read_do_not_count(
 ) -> None:
     keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
-        both = watcher.keys_in_force
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
+        both = watcher.keys_digest
         keys.write_text("")  # as does a disk that is full
-        await until(lambda: told == [RevokedKeys(unsure=frozenset("ab"), unread=(str(keys),))])
-        assert watcher.keys_in_force != both and not watcher.lets_in(hash_key("a"))
+        await until(lambda: told == [RevokedKeys(unverified=frozenset("ab"), unreadable_files=(str(keys),))])
+        assert watcher.keys_digest != both and not watcher.accepts(hash_key("a"))
         (said,) = (record for record in caplog.records if "2 keys are refused" in record.getMessage())
         assert said.levelno == logging.ERROR and str(keys) in said.getMessage()
         keys.unlink()
         keys.mkdir()
         await several_polls()
-        assert told[-1].unsure == {"a", "b"}
+        assert told[-1].unverified == {"a", "b"}
         keys.rmdir()
         keys.write_text(with_keys("a", "b"))
         await until(lambda: told[-1] == gone())
-        assert watcher.keys_in_force == both
+        assert watcher.keys_digest == both
 
 
 async def test_keys_of_a_file_that_vanishes_do_not_count(folder: Path) -> None:
     keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")  # so that nothing can be taken up
         keys.unlink()
         await until(lambda: told == [gone("a", "b")])
         shutil.rmtree(folder)
-        await until(lambda: told[-1] == RevokedKeys(unsure=frozenset("ab")))
+        await until(lambda: told[-1] == RevokedKeys(unverified=frozenset("ab")))
         os.mkdir(folder)
         (folder / "gateway.yaml").write_text(policy("two") + with_keys("b"))
         await until(lambda: watcher.generation == 2)
-        assert watcher.lets_in(hash_key("b")) and not watcher.lets_in(hash_key("a"))
+        assert watcher.accepts(hash_key("b")) and not watcher.accepts(hash_key("a"))
 
 
 async def test_a_mishap_does_not_bring_a_revoked_key_back(folder: Path) -> None:
     keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")
         keys.write_text(with_keys("a"))
         await until(lambda: told == [gone("b")])
         keys.write_text("")
-        await until(lambda: not watcher.lets_in(hash_key("a")))
-        assert not watcher.lets_in(hash_key("b"))
+        await until(lambda: not watcher.accepts(hash_key("a")))
+        assert not watcher.accepts(hash_key("b"))
         keys.write_text(with_keys("a", "b"))
         await until(lambda: told[-1] == gone())
 
@@ -330,7 +330,7 @@ async def test_a_mishap_does_not_bring_a_revoked_key_back(folder: Path) -> None:
 async def test_a_taker_that_fails_does_not_keep_a_revoked_key(folder: Path) -> None:
     told, taker = list[RevokedKeys](), Taker()
     (folder / "keys.yaml").write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, taker, on_withdrawn=told.append, interval=POLL):
+    async with PolicyWatcher(folder, taker, on_revoked=told.append, interval=POLL):
         taker.failing = True
         (folder / "keys.yaml").write_text(with_keys("a"))
         await until(lambda: told == [gone("b")])
@@ -341,7 +341,7 @@ async def test_a_start_with_the_fallback_tells_at_once(folder: Path, tmp_path: P
     good.mkdir()
     (good / "gateway.yaml").write_text(policy("good") + with_keys("a", "b"))
     (folder / "gateway.yaml").write_text(with_keys("a"))  # and no version
-    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, fallback=good, interval=POLL):
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, fallback=good, interval=POLL):
         assert told == [gone("b")]
 
 
@@ -373,20 +373,20 @@ async def test_a_file_that_never_stands_still_keeps_no_other_waiting(folder: Pat
     async with PolicyWatcher(folder, taker, interval=POLL) as watcher:
         with rewritten(folder / "gateway.yaml", policy("two")):
             keys.write_text(with_keys("b", "c"))
-            await until(lambda: watcher.lets_in(hash_key("c")))
-            assert not watcher.lets_in(hash_key("a")) and watcher.lets_in(hash_key("b"))
+            await until(lambda: watcher.accepts(hash_key("c")))
+            assert not watcher.accepts(hash_key("a")) and watcher.accepts(hash_key("b"))
         await until(lambda: taker.taken[-1] == "two")  # the other is read when it stands still
 
 
 async def test_keys_that_a_file_loses_do_not_wait_for_it_to_stand_still(folder: Path) -> None:
     keys, told = folder / "keys.yaml", list[RevokedKeys]()
     keys.write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, Taker(), on_withdrawn=told.append, interval=POLL) as watcher:
+    async with PolicyWatcher(folder, Taker(), on_revoked=told.append, interval=POLL) as watcher:
         with rewritten(keys, with_keys("a")):
-            await until(lambda: not watcher.lets_in(hash_key("b")))
-            assert watcher.lets_in(hash_key("a")) and told
+            await until(lambda: not watcher.accepts(hash_key("b")))
+            assert watcher.accepts(hash_key("a")) and told
         await until(lambda: watcher.generation == 2)
-        assert watcher.lets_in(hash_key("a")) and not watcher.lets_in(hash_key("b"))
+        assert watcher.accepts(hash_key("a")) and not watcher.accepts(hash_key("b"))
 
 
 async def test_files_elsewhere_belong_to_the_policy_while_they_are_there(
@@ -396,10 +396,10 @@ async def test_files_elsewhere_belong_to_the_policy_while_they_are_there(
     async with PolicyWatcher(folder, Taker(), also=[other], interval=POLL) as watcher:
         other.parent.mkdir()
         other.write_text(with_keys("a"))
-        await until(lambda: watcher.lets_in(hash_key("a")))
+        await until(lambda: watcher.accepts(hash_key("a")))
         (folder / "keys.yaml").write_text(with_keys("b"))
-        await until(lambda: watcher.lets_in(hash_key("b")))
+        await until(lambda: watcher.accepts(hash_key("b")))
         other.write_text(f"revoked_keys: ['{hash_key('b')}']")
-        await until(lambda: not watcher.lets_in(hash_key("b")))
+        await until(lambda: not watcher.accepts(hash_key("b")))
         other.unlink()
-        await until(lambda: watcher.lets_in(hash_key("b")) and not watcher.lets_in(hash_key("a")))
+        await until(lambda: watcher.accepts(hash_key("b")) and not watcher.accepts(hash_key("a")))

@@ -55,13 +55,13 @@ def test_what_stands_nowhere_is_gone(text: str, gone: bool) -> None:
 def test_a_file_is_parsed_once_whatever_it_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 30,000 keys each time is a second, in which a revoked key is let in."""
     parsed: list[bytes] = []
-    real = revoked_keys._marks
+    real = revoked_keys._file_keys
 
     def counting(path: Path, content: bytes, env: Mapping[str, str]) -> object:
         parsed.append(content)
         return real(path, content, env)
 
-    monkeypatch.setattr(revoked_keys, "_marks", counting)
+    monkeypatch.setattr(revoked_keys, "_file_keys", counting)
     standing, after, now = RevocationTracker({}), file("keys: []"), file("keys: []\n# half")
     for _ in range(3):
         standing.of([KEY], [BEFORE], [BEFORE])
@@ -73,13 +73,13 @@ def test_a_file_is_parsed_once_whatever_it_is_compared_with(monkeypatch: pytest.
 def test_an_edit_that_goes_wrong_is_no_revocation(text: str) -> None:
     """But a file of keys alone that has lost its list is no file of keys any more."""
     assert of(file(text), before=MIXED) == RevokedKeys()
-    assert of(file(text), before=BEFORE) == RevokedKeys(unsure=UNSURE, unread=("keys.yaml",))
+    assert of(file(text), before=BEFORE) == RevokedKeys(unverified=UNSURE, unreadable_files=("keys.yaml",))
 
 
 def test_a_file_of_more_than_keys_that_vanishes_takes_them_with_it() -> None:
     other = file("version: {", "other.yaml")
     assert of(other, before=MIXED) == of(other) == RevokedKeys(gone=GONE)
-    assert of(file(None), before=MIXED).unsure == UNSURE
+    assert of(file(None), before=MIXED).unverified == UNSURE
 
 
 def test_a_hash_of_digits_alone_is_text() -> None:
@@ -90,18 +90,18 @@ def test_a_hash_of_digits_alone_is_text() -> None:
 
 def test_what_may_stand_in_a_file_that_cannot_be_read_is_unsure() -> None:
     locked = file(None, "locked.yaml", "cannot be read: Permission denied")
-    assert of(locked) == RevokedKeys(unsure=UNSURE, unread=("locked.yaml",))
-    assert of(locked, file("keys: []")) == RevokedKeys(unsure=UNSURE, unread=("locked.yaml",))
-    assert of(locked, file(f"keys: [{{sha256: {HASH}}}]")) == RevokedKeys(unread=("locked.yaml",))
+    assert of(locked) == RevokedKeys(unverified=UNSURE, unreadable_files=("locked.yaml",))
+    assert of(locked, file("keys: []")) == RevokedKeys(unverified=UNSURE, unreadable_files=("locked.yaml",))
+    assert of(locked, file(f"keys: [{{sha256: {HASH}}}]")) == RevokedKeys(unreadable_files=("locked.yaml",))
     # A revoked_keys that can be read is one.
     assert of(locked, file(f"revoked_keys: ['{HASH}']")).gone == GONE
-    assert of() == RevokedKeys(unsure=UNSURE)
+    assert of() == RevokedKeys(unverified=UNSURE)
 
 
 def test_a_file_that_never_stands_still_keeps_no_key_alive() -> None:
     whole, half = file(f"keys: [{{sha256: {HASH}}}]"), file("keys:")
-    assert of(whole, unsettled=(half,)) == RevokedKeys(unsure=UNSURE)
-    assert of(whole, unsettled=(file(None),)) == RevokedKeys(unsure=UNSURE)
+    assert of(whole, unsettled=(half,)) == RevokedKeys(unverified=UNSURE)
+    assert of(whole, unsettled=(file(None),)) == RevokedKeys(unverified=UNSURE)
     assert of(whole, unsettled=(file("models: [", "other.yaml"),)) == RevokedKeys()
     assert of(half, unsettled=(whole,)) == RevokedKeys(gone=GONE)
 
@@ -109,9 +109,9 @@ def test_a_file_that_never_stands_still_keeps_no_key_alive() -> None:
 def test_only_what_has_changed_is_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A revocation does not wait for a large file beside it to be read."""
     parsed: list[str] = []
-    real = revoked_keys._marks
+    real = revoked_keys._file_keys
     monkeypatch.setattr(
-        revoked_keys, "_marks", lambda path, *rest: (parsed.append(path.name), real(path, *rest))[1]
+        revoked_keys, "_file_keys", lambda path, *rest: (parsed.append(path.name), real(path, *rest))[1]
     )
     standing, large = RevocationTracker({}), file("models: {}", "large.yaml")
     for text, more in (

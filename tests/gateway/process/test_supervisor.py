@@ -18,7 +18,9 @@ import pytest
 
 from gateway.backends.launcher import Launch
 from gateway.policy.loader import load_policy
-from gateway.process.supervisor import CannotListen, LastGood, Supervisor, listen
+from gateway.process.last_good_policy import LastGoodPolicy
+from gateway.process.listener import CannotListen, listen
+from gateway.process.supervisor import Supervisor
 
 POLICY = """\
 version: 1
@@ -141,11 +143,11 @@ class TestLastGood:
         return folder
 
     @pytest.fixture
-    def last_good(self, tmp_path: Path) -> LastGood:
+    def last_good(self, tmp_path: Path) -> LastGoodPolicy:
         (tmp_path / "scratch").mkdir()
-        return LastGood(tmp_path / "scratch")
+        return LastGoodPolicy(tmp_path / "scratch")
 
-    def test_it_is_the_policy_that_was_kept_last(self, folder: Path, last_good: LastGood) -> None:
+    def test_it_is_the_policy_that_was_kept_last(self, folder: Path, last_good: LastGoodPolicy) -> None:
         for model in ("one", "two"):
             (folder / "gateway.yaml").write_text(POLICY.format(model=model, delay="0s"))
             last_good.keep(load_policy(folder, {}))
@@ -154,7 +156,7 @@ class TestLastGood:
         assert last_good.path.resolve().stat().st_mode & 0o077 == 0
 
     def test_it_is_what_was_read_whatever_became_of_the_files(
-        self, folder: Path, tmp_path: Path, last_good: LastGood
+        self, folder: Path, tmp_path: Path, last_good: LastGoodPolicy
     ) -> None:
         keys = f"keys: [{{id: a, sha256: '{'a' * 64}'}}]"
         (folder / "keys.yaml").write_text(keys)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.identity.api_keys import hash_key
-from gateway.process.supervisor import listen
+from gateway.process.listener import listen
 from gateway.settings import Settings
 
 POLICY = """\

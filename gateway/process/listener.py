@@ -1,0 +1,54 @@
+"""The socket that ``tollgate serve`` listens on."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+
+class CannotListen(Exception):
+    """The address is not available; the message says what to do about it."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ``CannotListen``."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise CannotListen(
+            f"'{host}' is no address of this machine ({error}). Try --host 127.0.0.1"
+        ) from None
+    family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
+        listener.bind(address)
+        listener.listen(2048)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(_explain(error, host, port)) from None
+    return listener
+
+
+def reachable(listener: socket.socket) -> tuple[str, int]:
+    """The address at which this machine itself reaches a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+
+def _explain(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {port} on {host} is in use by another program. Stop that one, or take another port: "
+                f"--port {port + 1 if port < 65535 else 8000} (0 takes any that is free)"
+            )
+        case errno.EACCES:
+            return f"port {port} needs special rights. Take one from 1024 up: --port 8000"
+        case errno.EADDRNOTAVAIL:
+            return f"'{host}' is no address of this machine. Try --host 127.0.0.1, or --host 0.0.0.0 for all"
+        case _:
+            return f"cannot listen on {host}, port {port}: {error.strerror}"

@@ -1,0 +1,67 @@
+"""Waits until a gateway that was just started can serve, by asking its own ``/readyz``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any
+
+from gateway.policy.loader import Loaded
+from gateway.policy.reload import PolicyWatcher
+from gateway.process.listener import reachable
+
+_INTERVAL = 0.3
+_TIMEOUT = 10.0
+
+
+async def until_ready(
+    listener: socket.socket, watcher: PolicyWatcher, token: str, on_wait: Callable[[str], None]
+) -> tuple[Collection[str], Loaded]:
+    """The backends that are ready, and the policy in force; also once no backend is enabled at all.
+
+    ``on_wait`` is called with what it waits for each time that this changes; ``token`` is the operator's.
+    """
+    host, port = reachable(listener)
+    reported = ""
+    while True:
+        waiting = "the gateway to start"
+        with suppress(OSError, ValueError, TimeoutError):
+            status, body = await asyncio.wait_for(_get(host, port, "/readyz", token), _TIMEOUT)
+            page, loaded = json.loads(body), watcher.current
+            if loaded is not None and (status == 200 or not loaded.enabled):
+                states = page.get("backends", {})
+                return [name for name, state in states.items() if state == "ready"], loaded
+            waiting = "; ".join(_reasons(page)) or "a backend that is enabled"
+        if waiting != reported:
+            on_wait(waiting)
+            reported = waiting
+        await asyncio.sleep(_INTERVAL)
+
+
+def _reasons(page: dict[str, Any]) -> list[str]:
+    backends = page.get("backends", {})
+    # Without the advice to callers, which counts seconds and so is never twice the same.
+    return [
+        *(f"{name}: {backends[name].partition(' Try again')[0]}" for name in page.get("waits_for", ())),
+        *(f"guard '{name}': {reason}" for name, reason in page.get("guards", {}).items()),
+        *([f"the store: {page['store']}"] if "store" in page else []),
+    ]
+
+
+async def _get(host: str, port: int, path: str, token: str) -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        head = (
+            f"GET {path} HTTP/1.1",
+            "host: tollgate",
+            f"authorization: Bearer {token}",
+            "connection: close",
+        )
+        writer.write("\r\n".join((*head, "", "")).encode())
+        answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return int(answer[9:12]), body
+    finally:
+        writer.close()

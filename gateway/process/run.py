@@ -1,0 +1,153 @@
+"""The life of ``tollgate serve``, which listens and supervises but serves no request itself.
+
+Shutdown goes from the front to the back: ``/readyz`` answers 503 while the port stays open for load balancers that
+have not noticed yet, then nothing new is accepted, the workers finish their requests, and the engines and the sidecar
+are stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.backends.launcher import launches
+from gateway.children.child import OnLine
+from gateway.identity.control import Control, preallocate
+from gateway.policy.alone import not_shared
+from gateway.policy.key_store import ISSUED
+from gateway.policy.loader import Loaded
+from gateway.policy.reload import PolicyWatcher
+from gateway.process.last_good_policy import LastGoodPolicy
+from gateway.process.ready_watch import until_ready
+from gateway.process.signals import StopSignals
+from gateway.process.supervisor import Supervisor
+from gateway.settings import SOCKET_FD, Settings
+from gateway.sidecar.requirements import needs_sidecar, sidecar_config
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What a run reports to the command line."""
+
+    on_line: OnLine
+    on_wait: Callable[[str], None]
+    """What it waits for, each time that changes."""
+    on_ready: Callable[[Collection[str], Loaded], None]
+    """The gateway can serve, by these backends."""
+    on_draining: Callable[[float], None]
+    """It goes on serving for so many seconds, and is not ready any more."""
+    on_stop: Callable[[], None]
+
+
+async def run(
+    settings: Settings, listener: socket.socket, env: Mapping[str, str], callbacks: Callbacks
+) -> int:
+    """Serve until stopped by a signal; the exit code is 0, or 128 and the signal that cut the draining short.
+
+    Raises ``PolicyError`` if there is no policy to start with.
+    """
+    supervisor = Supervisor(
+        env=env, on_line=callbacks.on_line, drain_timeout=settings.drain_timeout, watchdog=settings.watchdog
+    )
+    signals = StopSignals()
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
+        scratch = Path(name)
+        last_good = LastGoodPolicy(scratch)
+        shared = replace(
+            settings,
+            last_good=last_good.path,
+            sidecar=scratch / "sidecar.sock",
+            draining=scratch / "draining",
+            worker_keys=_folder(scratch / "keys"),
+        )
+
+        async def apply_policy(loaded: Loaded) -> None:
+            _warn(loaded, settings)
+            await asyncio.to_thread(last_good.keep, loaded)
+            await supervisor.run_engines(launches(loaded))
+            socket = scratch / "sidecar.sock"
+            wanted = sidecar_config(loaded.policy, socket) if needs_sidecar(loaded.policy) else None
+            await supervisor.run_sidecar(wanted, settings.log_env())
+
+        try:
+            preallocate(scratch / "keys", settings.workers)
+            also = (settings.state_dir / ISSUED,)
+            async with (
+                PolicyWatcher(settings.policies, apply_policy, env=env, also=also) as watcher,
+                Control(
+                    settings.policies, settings.state_dir, watcher, scratch / "keys", settings.workers, env
+                ),
+            ):
+                _start_workers(supervisor, shared, listener, _shared_metrics(scratch, settings.workers))
+                ready = asyncio.create_task(_announce(listener, watcher, settings, callbacks))
+                await signals.stop.wait()
+                was_ready = ready.done()
+                ready.cancel()
+                # Ctrl-C comes from a terminal, where no load balancer has to notice.
+                if signals.last == signal.SIGTERM and was_ready and settings.shutdown_delay:
+                    callbacks.on_draining(settings.shutdown_delay)
+                    (scratch / "draining").touch()
+                    await signals.pause(settings.shutdown_delay)
+            callbacks.on_stop()
+            listener.close()
+            draining = asyncio.create_task(supervisor.shut_down())
+            forced = asyncio.create_task(signals.force.wait())
+            await asyncio.wait([draining, forced], return_when=asyncio.FIRST_COMPLETED)
+            supervisor.kill()
+            await draining
+            forced.cancel()
+            return 128 + signals.last if signals.force.is_set() else 0
+        finally:
+            supervisor.kill()
+
+
+def _warn(loaded: Loaded, settings: Settings) -> None:
+    if not loaded.policy.keys and not loaded.policy.jwt and settings.dev_key_sha256 is None:
+        log.warning(
+            "the policy has no keys, so every request is refused; make a key with 'tollgate keys create', or restart "
+            "the gateway for a development key"
+        )
+    for problem in loaded.warnings:
+        log.warning("%s", problem)
+    for message in not_shared(loaded.policy, settings.workers):
+        log.warning("%s", message)
+
+
+def _start_workers(
+    supervisor: Supervisor, settings: Settings, listener: socket.socket, env: Mapping[str, str]
+) -> None:
+    for number in range(1, settings.workers + 1):
+        supervisor.start_worker(
+            "gateway" if settings.workers == 1 else f"gateway {number}",
+            (sys.executable, "-m", "gateway.process.worker"),
+            env={**replace(settings, worker=number).to_env(), **env, SOCKET_FD: str(listener.fileno())},
+            pass_fds=[listener.fileno()],
+        )
+
+
+async def _announce(
+    listener: socket.socket, watcher: PolicyWatcher, settings: Settings, callbacks: Callbacks
+) -> None:
+    callbacks.on_ready(*await until_ready(listener, watcher, settings.metrics_token or "", callbacks.on_wait))
+
+
+def _shared_metrics(scratch: Path, workers: int) -> dict[str, str]:
+    """A folder where several workers sum up their metrics, so that ``/metrics`` of any of them covers all.
+
+    Each checks for itself that the disk has space for its own (``gateway.observe.room``).
+    """
+    return {"PROMETHEUS_MULTIPROC_DIR": str(_folder(scratch / "metrics"))} if workers > 1 else {}
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(mode=0o700)
+    return path
