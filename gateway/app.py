@@ -71,7 +71,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         try:
             async with watcher:
                 if pulse is not None:
-                    watching.append(asyncio.create_task(watchdog.beat(pulse)))
+                    watching.append(asyncio.create_task(watchdog.heartbeat(pulse)))
                 yield
         finally:
             for task in watching:

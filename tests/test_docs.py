@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.policy.loader import load_policy
+from gateway.settings import Settings
 from tests.import_graph import PACKAGES, ROOT, folders
 from tests.test_floors import FLOORS
 from tests.test_packaging import tracked
@@ -144,6 +145,7 @@ def test_commands_that_are_named_are_there() -> None:
 def test_environment_variables_that_are_named_are_read() -> None:
     names = tracked("gateway", "engine", "kernels", "scripts", "Makefile", "Dockerfile", "docker-compose.yml")
     source = "\n".join((ROOT / name).read_text() for name in names if name.endswith((".py", "file", ".yml")))
+    source += " ".join(Settings().to_env())
     for page, text in PAGES.items():
         if page not in HISTORY:
             for variable in re.findall(r"TOLLGATE_[A-Z0-9_]+", text):

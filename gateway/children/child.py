@@ -17,13 +17,13 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")))
-"""The command that ends another with the process whose id follows; then comes that other command."""
+"""A command prefix: it is followed by the id of the process to die with, and the command to run."""
 _LONGEST_LINE = 64 * 1024
-_LOOK_AGAIN = 1.0
-"""Seconds between looks whether an obstacle is gone."""
+_POLL = 1.0
+"""Seconds between two checks of an obstacle."""
 
 OnLine = Callable[[str, str], None]
-"""Takes the child's name and one line that it wrote."""
+"""Takes the child's name and one line of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class Child:
         backoff: Backoff = Backoff(),
         obstacle: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """``obstacle`` tells why it cannot be started now; it is then waited for, with one line in the log."""
+        """``obstacle`` returns why it cannot be started now, or None; an obstacle is logged once and waited for."""
         self.name = name
         self.pid: int | None = None
         """Its process id; None while it does not run."""
         self.deaths = 0
-        """How often it ended unasked."""
+        """How often it ended by itself."""
         self.last_lines: deque[str] = deque(maxlen=5)
         self._argv = tuple(argv)
         self._env = env
@@ -82,7 +82,7 @@ class Child:
             self.kill()
         await self._task
 
-    def replace(self) -> None:
+    def restart(self) -> None:
         """SIGKILL to its whole group; it is then started again, as after any death."""
         if self.pid is not None:
             _kill_group(self.pid)
@@ -105,35 +105,35 @@ class Child:
             self.deaths += 1
             if lived >= self._backoff.calm:
                 pause = self._backoff.first
-            said = f"; it said last: {self.last_lines[-1]}" if self.last_lines else ""
+            last_output = f"; its last output: {self.last_lines[-1]}" if self.last_lines else ""
             log.error(
                 "%s %s after %.1f s and is started again in %g s%s",
                 self.name,
                 _ended(code),
                 lived,
                 pause,
-                said,
+                last_output,
             )
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
             pause = min(pause * 2, self._backoff.most)
 
     async def _may_start(self) -> bool:
-        """Wait until nothing stands in its way; False: it is to stop."""
-        told = None
+        """Wait until there is no obstacle; False: it is to stop."""
+        logged = None
         while not self._stopping.is_set() and (why := self._obstacle()) is not None:
-            if why != told:
+            if why != logged:
                 log.error("%s waits: %s", self.name, why)
-                told = why
+                logged = why
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)
+                await asyncio.wait_for(self._stopping.wait(), _POLL)
         return not self._stopping.is_set()
 
     async def _run_once(self) -> int:
         loop = asyncio.get_running_loop()
         # A pipe of our own: asyncio's would make the end of the child wait for all who inherited its output.
         reading, writing = os.pipe()
-        lines = _Lines(self._heard)
+        lines = _Lines(self._received_line)
         transport, _ = await loop.connect_read_pipe(lambda: lines, os.fdopen(reading, "rb", 0))
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -148,7 +148,7 @@ class Child:
                 process_group=0,
             )
         except OSError as error:
-            self._heard(f"cannot be started: {error.strerror}")
+            self._received_line(f"cannot be started: {error.strerror}")
             transport.close()
             return 127
         finally:
@@ -160,7 +160,7 @@ class Child:
             return await self._process.wait()
         finally:
             group, self.pid = self.pid, None
-            _kill_group(group)  # whatever it started itself goes with it
+            _kill_group(group)  # with everything it started itself
             with suppress(TimeoutError):
                 await asyncio.wait_for(lines.finished.wait(), 1.0)
             _reap_group(group)
@@ -171,13 +171,13 @@ class Child:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    def _heard(self, line: str) -> None:
+    def _received_line(self, line: str) -> None:
         self.last_lines.append(line)
         self._on_line(self.name, line)
 
 
 class _Lines(asyncio.Protocol):
-    """Cuts what comes through a pipe into lines; a progress bar's carriage return ends one too."""
+    """Splits a pipe's data into lines; a progress bar's carriage return ends one, too."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self.finished = asyncio.Event()
@@ -190,14 +190,14 @@ class _Lines(asyncio.Protocol):
             lines.append(self._rest)
             self._rest = b""
         for line in lines:
-            self._say(line)
+            self._emit(line)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._say(self._rest)
+        self._emit(self._rest)
         self._rest = b""
         self.finished.set()
 
-    def _say(self, line: bytes) -> None:
+    def _emit(self, line: bytes) -> None:
         if text := line.decode("utf-8", "replace").rstrip():
             self._on_line(text)
 
@@ -208,7 +208,7 @@ def _kill_group(leader: int) -> None:
 
 
 def _reap_group(leader: int) -> None:
-    """In a container this process may be the one to which orphans fall."""
+    """In a container this process may be the one that inherits orphans."""
     with suppress(ChildProcessError):
         while os.waitpid(-leader, os.WNOHANG) != (0, 0):
             pass

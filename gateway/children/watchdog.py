@@ -1,9 +1,9 @@
-"""Notices that a worker's event loop stands still, has its stack logged, and has it replaced.
+"""Detects that a worker's event loop is blocked, logs its stack, and restarts it.
 
-A worker writes its process id into a pipe as long as its loop goes round. What a clock says of the time between two
-such beats proves nothing: a machine may have slept, or have had no time for the worker. So it counts what the worker
-spent itself. A loop that is held up by a computation has used ``patience`` seconds of processor time since its last
-beat; one that waits for something else than events has lain asleep at all of many looks in a row.
+A worker writes its process id into a pipe as long as its loop runs. Wall time between two such heartbeats proves
+nothing: the machine may have slept, or have been busy with something else. So processor time counts. A loop that is
+blocked by a computation has used ``patience`` seconds of it since its last heartbeat; one that is blocked by anything
+else is found sleeping in all of many checks in a row.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gateway.children.child import Child
 log = logging.getLogger(__name__)
 
 PULSE_FD = "TOLLGATE_PULSE_FD"
-"""The variable that tells a worker where to write."""
-TELL = signal.SIGUSR2
-"""Has a worker write down its stack, by ``faulthandler``, which works whatever holds the interpreter up."""
+"""The variable that holds the file descriptor to write to."""
+DUMP_STACK = signal.SIGUSR2
+"""Makes a worker log its stack, by ``faulthandler``, which works whatever blocks the interpreter."""
 INTERVAL = 1.0
-"""Seconds between two beats, and between two looks."""
-_ASLEEP = 6
-"""Times as many looks as ``patience`` has seconds at which a loop that does nothing at all lay asleep."""
+"""Seconds between two heartbeats, and between two checks."""
+_SLEEPING = 6
+"""Times ``patience``: seconds for which a loop must be found sleeping."""
 _WRITING = 1.0
 """Seconds for the stack to be written."""
 
 
-async def beat(fd: int) -> None:
-    """In the worker: tell that the loop goes round. Runs until it is cancelled."""
+async def heartbeat(fd: int) -> None:
+    """In the worker: report that the loop runs. Runs until it is cancelled."""
     os.set_blocking(fd, False)
     me = b"%d\n" % os.getpid()
     while True:
@@ -43,7 +43,7 @@ async def beat(fd: int) -> None:
 
 
 class Watchdog:
-    """Watches one worker, through all its lives. It begins when the worker's loop first goes round."""
+    """Watches one worker across its restarts, each time from its first heartbeat on."""
 
     def __init__(self, worker: Child, pulse: int, *, patience: float, interval: float = INTERVAL) -> None:
         """``pulse`` is the end of the pipe to read from; ``patience`` is in seconds of processor time."""
@@ -52,66 +52,64 @@ class Watchdog:
         self._patience = patience
         self._interval = interval
         self._watched: int | None = None
-        """The process that was heard of."""
+        """The process that sent the last heartbeat."""
         self._spent = 0.0
-        """Processor time of the worker's when it was last heard of."""
-        self._looks = 0
-        """How often in a row it lay asleep since."""
+        """The worker's processor time at its last heartbeat."""
+        self._sleeping = 0
+        """How often in a row it was found sleeping since."""
         os.set_blocking(pulse, False)
 
     async def watch(self) -> None:
         """Runs until it is cancelled."""
         while True:
             await asyncio.sleep(self._interval)
-            why = self._look()
+            why = self._check()
             if why is not None:
-                await self._replace(why)
+                await self._restart(why)
 
-    def _look(self) -> str | None:
-        """What proves that the loop stands still; None: nothing does."""
+    def _check(self) -> str | None:
+        """Why the loop must be blocked; None: nothing shows that it is."""
         pid = self._worker.pid
         if pid is None:
             return None
         now = _Activity.of(pid)
-        if pid in self._heard():
-            self._watched, self._spent, self._looks = pid, now.spent, 0
+        if pid in self._heartbeats():
+            self._watched, self._spent, self._sleeping = pid, now.spent, 0
             return None
         if pid != self._watched:
             return None
-        self._looks = self._looks + 1 if now.asleep else 0
+        self._sleeping = self._sleeping + 1 if now.sleeping else 0
         spent = now.spent - self._spent
         if spent >= self._patience:
             return f"it has computed for {spent:.0f} s without a pause"
-        if self._looks * self._interval >= self._patience * _ASLEEP:
-            return (
-                f"it has waited for {self._looks * self._interval:.0f} s for something else than its events"
-            )
+        if self._sleeping * self._interval >= self._patience * _SLEEPING:
+            return f"it has waited for {self._sleeping * self._interval:.0f} s for something else than its events"
         return None
 
-    def _heard(self) -> set[int]:
-        heard = b""
+    def _heartbeats(self) -> set[int]:
+        received = b""
         with suppress(BlockingIOError):
             while some := os.read(self._pulse, 65536):
-                heard += some
-        return {int(line) for line in heard.split()}
+                received += some
+        return {int(line) for line in received.split()}
 
-    async def _replace(self, why: str) -> None:
+    async def _restart(self, why: str) -> None:
         pid, self._watched = self._worker.pid, None
         if pid is None:
             return
-        log.error("the event loop of %s stands still: %s. It is replaced; its stack:", self._worker.name, why)
+        log.error("the event loop of %s is blocked: %s. It is restarted; its stack:", self._worker.name, why)
         with suppress(ProcessLookupError):
-            os.kill(pid, TELL)
+            os.kill(pid, DUMP_STACK)
         await asyncio.sleep(_WRITING)
         if self._worker.pid == pid:
-            self._worker.replace()
+            self._worker.restart()
 
 
 class _Activity(NamedTuple):
     spent: float
     """Seconds of processor time, of all threads."""
-    asleep: bool
-    """Its first thread waits for something, and neither for a processor, a disk nor a debugger."""
+    sleeping: bool
+    """Its first thread sleeps: it waits neither for a processor, a disk nor a debugger."""
 
     @classmethod
     def of(cls, pid: int) -> _Activity:

@@ -1,7 +1,7 @@
 """One process that serves requests: ``python -m gateway.process.worker``, started by ``tollgate serve``.
 
 Settings come from the environment (``gateway.settings``); so does the number of the listening socket's file
-descriptor, which the supervisor holds open across a worker's death so that no connection is refused meanwhile.
+descriptor, which the supervisor keeps open when a worker dies so that no connection is refused meanwhile.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gateway.settings import SOCKET_FD, Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
-FEW = 256
-"""Connections, below which an operator should know."""
+FEW_CONNECTIONS = 256
+"""Connections: fewer are logged as a warning."""
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than the pools of common clients and proxies, which must be the ones
 to close, or a request could meet a connection just being closed."""
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = Settings.from_env(os.environ)
@@ -44,14 +44,14 @@ def main() -> int:
         print(f"{error}. Workers are started by 'tollgate serve'.", file=sys.stderr)  # noqa: T201
         return 2
     logs.set_up(settings.log_level, settings.log_format, batches=True)
-    faulthandler.register(watchdog.TELL, all_threads=True)
+    faulthandler.register(watchdog.DUMP_STACK, all_threads=True)
     room.share_or_not()
-    from gateway.app import build_app  # it imports prometheus_client, which must know by then
+    from gateway.app import build_app  # prometheus_client reads the environment when it is imported
 
     config = uvicorn.Config(
         build_app(settings, pulse=int(pulse) if pulse else None),
         loop="uvloop",
-        http=_connections(settings),
+        http=_connection_class(settings),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -62,48 +62,48 @@ def main() -> int:
         timeout_graceful_shutdown=math.ceil(settings.drain_timeout),
     )
     server = uvicorn.Server(config)
-    _settle_heap()
+    _tune_garbage_collection()
     server.run(sockets=[socket.socket(fileno=fd)])
     return 0 if server.started else 3
 
 
-def _connections(settings: Settings) -> type[Connection]:
-    """Connections within bounds of number, bytes and time."""
+def _connection_class(settings: Settings) -> type[Connection]:
+    """The connection class, with the limits of the settings."""
     limit = descriptors()
-    room = ConnectionLimits.of(
+    limits = ConnectionLimits.of(
         settings.max_connections,
         settings.max_unauthenticated,
         settings.max_unauthenticated_per_address,
         descriptors=limit,
     )
     log.log(
-        logging.WARNING if room.most < FEW else logging.INFO,
-        "room for %d connections of clients, %d of them unauthenticated (of %d file descriptors; ulimit -n)",
-        *(room.most, room.strangers, limit),
+        logging.WARNING if limits.total < FEW_CONNECTIONS else logging.INFO,
+        "at most %d client connections, %d of them unauthenticated (of %d file descriptors; ulimit -n)",
+        *(limits.total, limits.unauthenticated, limit),
     )
 
     class Bounded(Connection):
-        patience = settings.read_timeout
-        stall = settings.write_timeout
-        max_rest = settings.max_body_bytes
-        limiter = ConnectionLimiter(room)
+        read_timeout = settings.read_timeout
+        write_timeout = settings.write_timeout
+        max_unread_body = settings.max_body_bytes
+        limiter = ConnectionLimiter(limits)
 
     return Bounded
 
 
-def _settle_heap() -> None:
-    """Keep the garbage collector from going over what never becomes garbage: modules, classes, schemas.
+def _tune_garbage_collection() -> None:
+    """Keep the garbage collector from scanning what never becomes garbage: modules, classes, schemas.
 
-    What a request leaves behind is mostly freed at once by its reference count; with Python's own threshold of 700
-    objects the collector would still run several times for each (measured: a fifth of all time under load).
+    Most objects of a request are freed at once by their reference count; with Python's default threshold of 700 the
+    collector would still run several times a request (measured: a fifth of all time under load).
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    # In force before uvicorn takes over the signal, and again when it raises it anew at its end.
+def _exit(number: int, frame: FrameType | None) -> None:
+    # Used before uvicorn takes over the signal, and when it raises it again at its end.
     sys.exit(0)
 
 

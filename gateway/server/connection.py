@@ -24,53 +24,52 @@ from gateway.server.cycle import CONNECTION_STATE, ConnectionState, Cycle
 from gateway.server.half_close import HalfClosed
 
 SLOW = 10.0
-"""Seconds after which a request that is still coming in makes room, where there is none, for others."""
+"""Seconds after which a request that is still being received may be dropped for a new connection."""
 
 
 class Connection(HttpToolsProtocol):
     max_head: ClassVar[int] = 64 * 1024
-    """Bytes of request line and headers, or of chunk extensions and trailers on end; a little more can come in with
-    one read."""
-    patience: ClassVar[float] = 30.0
-    """Seconds in which nothing of a request's body comes, or a head does not end. Between requests, keep-alive rules.
-    As long a body may go on that was answered before its end."""
-    stall: ClassVar[float] = 30.0
-    """Seconds in which a client must take a tenth of what waits for it, all buffers being full."""
-    max_rest: ClassVar[int] = 32 * 2**20
-    """Bytes of a body that are passed over when its answer has been given before its end."""
+    """Bytes of request line and headers, or of chunk extensions and trailers in a row; one read may exceed it."""
+    read_timeout: ClassVar[float] = 30.0
+    """Seconds without data of a request's body, or until a head is complete; also for the rest of a body that was
+    answered before its end. Between requests the keep-alive timeout applies."""
+    write_timeout: ClassVar[float] = 30.0
+    """Seconds in which a client must read a tenth of what is buffered for it, once the buffers are full."""
+    max_unread_body: ClassVar[int] = 32 * 2**20
+    """Bytes of a body that are discarded after it was answered before its end."""
     max_pipeline: ClassVar[int] = 100
-    """Requests that may wait for the answer to the one before."""
+    """Pipelined requests."""
     limiter: ClassVar[ConnectionLimiter | None] = None
     """Bounds the number of connections."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = False
-        self._idle = 0
-        """Bytes read since the request was last got on with."""
-        self._went_on = False
-        self._whole = False
-        self._heard = self._began = self.loop.time()
+        self._idle_bytes = 0
+        """Bytes read since the request last made progress."""
+        self._progressed = False
+        self._complete = False
+        self._received_at = self._began_at = self.loop.time()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._lingers = False
-        self._passed_over = 0
+        self._lingering = False
+        self._discarded = 0
         self._stalled: asyncio.TimerHandle | None = None
-        self._hangup = ConnectionState(self._proven)
+        self._state = ConnectionState(self._authenticated)
         self._half_closed: HalfClosed | None = None
-        self._answering: RequestResponseCycle | None = None
-        """Of requests that were sent one behind the other uvicorn knows the last alone."""
+        self._in_flight: RequestResponseCycle | None = None
+        """Of pipelined requests uvicorn keeps the last only."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._sweeper = self.loop.call_later(self.patience, self._sweep)
+        self._sweeper = self.loop.call_later(self.read_timeout, self._sweep)
         if self.limiter is None:
-            self._hangup.proven = True
+            self._state.authenticated = True
         elif self.limiter.enter(self):
-            self.timeout_keep_alive = min(self.timeout_keep_alive, self.patience)  # type: ignore[assignment]
+            self.timeout_keep_alive = min(self.timeout_keep_alive, self.read_timeout)  # type: ignore[assignment]
         else:
-            self._tell(
+            self._send_error(
                 Overloaded(
-                    "This gateway has as many connections as it can. Try again in a moment.",
+                    "This gateway has reached its limit of connections. Try again in a moment.",
                     code="too_many_connections",
                     retry_after=1.0,
                 )
@@ -85,38 +84,38 @@ class Connection(HttpToolsProtocol):
         if self._half_closed is not None:
             self._half_closed.cancel()
         if self.limiter is not None:
-            self.limiter.left(self)
-        if self._answering is not None and not self._answering.response_complete:
-            self._answering.disconnected = True
-            self._answering.message_event.set()
+            self.limiter.closed(self)
+        if self._in_flight is not None and not self._in_flight.response_complete:
+            self._in_flight.disconnected = True
+            self._in_flight.message_event.set()
         super().connection_lost(exc)
-        self._hangup.happened()
+        self._state.disconnect()
 
-    # what the limiter asks
+    # LimitedConnection
 
     @property
     def address(self) -> str:
         return self.client[0] if self.client else ""
 
     @property
-    def rests(self) -> bool:
-        slow = not self._whole and self.loop.time() - self._began > SLOW
+    def idle(self) -> bool:
+        slow = not self._complete and self.loop.time() - self._began_at > SLOW
         return slow or self.timeout_keep_alive_task is not None
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         self.transport.abort()
 
-    def _proven(self) -> None:
+    def _authenticated(self) -> None:
         self.timeout_keep_alive = self.config.timeout_keep_alive
         if self.limiter is not None:
-            self.limiter.know(self)
+            self.limiter.authenticated(self)
 
     # a client that does not read
 
     def pause_writing(self) -> None:
         super().pause_writing()
         waiting = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(self.stall, self._watch_writing, waiting, waiting // 10)
+        self._stalled = self.loop.call_later(self.write_timeout, self._watch_writing, waiting, waiting // 10)
 
     def resume_writing(self) -> None:
         if self._stalled is not None:
@@ -124,40 +123,40 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def _watch_writing(self, before: int, least: int) -> None:
-        """A client that takes nothing of its answer would hold its place at a backend for ever."""
+        """A client that reads nothing of its answer would keep its slot at a backend for ever."""
         waiting = self.transport.get_write_buffer_size()
         if before - waiting > least:
-            self._stalled = self.loop.call_later(self.stall, self._watch_writing, waiting, least)
+            self._stalled = self.loop.call_later(self.write_timeout, self._watch_writing, waiting, least)
         else:
             self.transport.abort()
 
     # what a client sends
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that has said all it will still gets its answer, if it is there to read it."""
-        if not self._whole or self.cycle.response_complete:
+        """A client that half-closes its connection still gets its answer."""
+        if not self._complete or self.cycle.response_complete:
             return False
         self.cycle.keep_alive = False
-        self._half_closed = HalfClosed(self.loop, self.transport, self._sign_of_life)
+        self._half_closed = HalfClosed(self.loop, self.transport, self._keepalive)
         return True
 
-    def _sign_of_life(self) -> bytes:
-        # With requests in the queue the answer under way is another's than the last one's.
+    def _keepalive(self) -> bytes:
+        # With pipelined requests the response in flight is not that of the last one.
         cycle = self.cycle
         if self.pipeline or self.flow.write_paused or not isinstance(cycle, Cycle):
             return b""
-        return cycle.sign_of_life()
+        return cycle.keepalive()
 
     def data_received(self, data: bytes) -> None:
-        self._went_on = False
+        self._progressed = False
         self._unset_keepalive_if_required()
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self.send_400_response("")
-        # A head that begins within this read is counted from the next: before it may stand another's body.
-        self._idle = 0 if self._went_on else self._idle + len(data)
-        if self._idle > self.max_head:
+        # A head that begins within this read is counted from the next read on: the body before it may be in it, too.
+        self._idle_bytes = 0 if self._progressed else self._idle_bytes + len(data)
+        if self._idle_bytes > self.max_head:
             self._refuse(
                 431, f"The request's headers are larger than {self.max_head} bytes.", "headers_too_large"
             )
@@ -165,23 +164,23 @@ class Connection(HttpToolsProtocol):
     def _feed(self, data: bytes | memoryview) -> None:
         """Raises ``httptools.HttpParserError``.
 
-        At an offer of another protocol the parser stops behind the head, and takes the message to have no body. A new
-        one then gets the head without the offer, and all that follows.
+        At an ``Upgrade`` header the parser stops behind the head, and assumes that there is no body. A new parser then
+        gets the head without that header, and all that follows.
         """
         while True:
             try:
                 self.parser.feed_data(data)
                 return
-            except httptools.HttpParserUpgrade as offer:
-                data = memoryview(data)[offer.args[0] :]
+            except httptools.HttpParserUpgrade as upgrade:
+                data = memoryview(data)[upgrade.args[0] :]
             if self.parser.get_method() == b"CONNECT":
                 raise httptools.HttpParserError("this is no proxy")
-            head = self._head_without_offer()
+            head = self._head_without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
             self.parser.feed_data(head)
 
-    def _head_without_offer(self) -> bytes:
+    def _head_without_upgrade(self) -> bytes:
         first = b"%b %b HTTP/%b" % (
             self.parser.get_method(),
             self.url,
@@ -192,65 +191,65 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = self._went_on = True
-        self._whole = False
-        self._passed_over = 0
-        self._heard = self._began = self.loop.time()
+        self._in_head = self._progressed = True
+        self._complete = False
+        self._discarded = 0
+        self._received_at = self._began_at = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers are passed over (RFC 9110, section 6.5.1): among the headers they could name another caller.
+        # Trailers are discarded (RFC 9110, section 6.5.1): among the headers they could name another caller.
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # it is to be read again
-        self._in_head, self._went_on = False, True
-        self.scope[CONNECTION_STATE] = self._hangup  # type: ignore[literal-required]
+            return  # it is parsed again
+        self._in_head, self._progressed = False, True
+        self.scope[CONNECTION_STATE] = self._state  # type: ignore[literal-required]
         super().on_headers_complete()
         if isinstance(self.cycle, RequestResponseCycle):
-            # uvicorn has no other place to say which class it is to be; nothing of it has run yet.
+            # uvicorn has no setting for this class; nothing of it has run yet.
             self.cycle.__class__ = Cycle
         if len(self.pipeline) > self.max_pipeline:
-            raise ValueError("too many requests that wait")
+            raise ValueError("too many pipelined requests")
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
+        self._in_flight = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
-        self._went_on = True
+        self._progressed = True
         if not self.cycle.response_complete:
-            self._heard = self.loop.time()
+            self._received_at = self.loop.time()
         else:
-            self._passed_over += len(body)
-            if self._passed_over > self.max_rest:
+            self._discarded += len(body)
+            if self._discarded > self.max_unread_body:
                 self.transport.close()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        self._whole = True
+        self._complete = True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "This is no HTTP/1.1 request that can be understood.", "invalid_http")
+        self._refuse(400, "This is not a valid HTTP/1.1 request.", "invalid_http")
 
     def _refuse(self, status: int, message: str, code: str) -> None:
         cycle = self.cycle
         free = cycle is None or cycle.response_complete
-        if not free and not (self._in_head or self._whole or self.pipeline or cycle.response_started):
-            # The body of the request in hand is at fault, and nothing was said of it yet.
+        if not free and not (self._in_head or self._complete or self.pipeline or cycle.response_started):
+            # The body of the current request is malformed, and nothing was answered yet.
             cycle.disconnected = free = True
         self._in_head = False
         if free:  # else it would land amid another's answer
             error = BadRequest(message, code=code)
             error.status = status
-            self._tell(error)
+            self._send_error(error)
         self.transport.close()
 
-    def _tell(self, error: GatewayError) -> None:
+    def _send_error(self, error: GatewayError) -> None:
         body = orjson.dumps(error.body())
         lines = [
             b"content-type: application/json",
@@ -261,15 +260,15 @@ class Connection(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[error.status] + b"\r\n".join((*lines, b"", body)))
 
     def _sweep(self) -> None:
-        answering = self._whole and self.cycle is not None and not self.cycle.response_complete
-        silence = self.loop.time() - self._heard
-        wait = self.patience
+        answering = self._complete and self.cycle is not None and not self.cycle.response_complete
+        silence = self.loop.time() - self._received_at
+        wait = self.read_timeout
         if self.transport.is_closing():
-            # What is still to be written keeps it open, until somebody takes it.
-            if self._lingers:
+            # Buffered data keeps it open until the client reads it.
+            if self._lingering:
                 self.transport.abort()
-            self._lingers = True
-        elif silence < self.patience:
+            self._lingering = True
+        elif silence < self.read_timeout:
             wait -= silence
         elif not (answering or self.timeout_keep_alive_task or self.flow.read_paused):
             self.transport.close()

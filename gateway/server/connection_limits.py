@@ -1,8 +1,7 @@
-"""How many connections a worker has, of whom, and who makes room for whom.
+"""Limits on the connections of a worker: in total, unauthenticated, and per address.
 
-Whoever opens a connection and says nothing, or ever so slowly, is a stranger until a request of his has proven a key.
-Strangers may fill a part of the room only. Where there are more, those who have been here longest go: who means well
-proves his key within a moment, and newcomers are not turned away for the sake of those who wait for nothing.
+A connection is unauthenticated until one of its requests has shown a valid key. Beyond the limit on those the oldest
+are closed: an honest client authenticates within a moment, and new clients are not refused because of idle ones.
 """
 
 from __future__ import annotations
@@ -17,138 +16,139 @@ from typing import Protocol
 RESERVE = 64
 """File descriptors for all else: the log, the ledger, the policy, the store, the sidecar, and libraries."""
 FEWEST, MOST = 8, 2**15
-"""Connections, whatever the system says."""
+"""Connections, whatever the limit of file descriptors is."""
 GRACE = 0.1
-"""Seconds in which there may be more strangers than that, if the room holds them: many come at once, and what they
-have sent is still to be read."""
+"""Seconds in which unauthenticated connections may exceed their limit, within the total: many may open at once, before
+their first request is read."""
 _TRIES = 32
-"""Connections that are looked at, at most, for one that rests."""
+"""Connections that are checked, at most, for an idle one."""
 
 
-class Member(Protocol):
-    """A connection."""
-
+class LimitedConnection(Protocol):
     @property
     def address(self) -> str:
         """Of the peer."""
         ...
 
     @property
-    def rests(self) -> bool:
-        """Nobody works for it: it is between two requests, or one is coming in ever so slowly."""
+    def idle(self) -> bool:
+        """It is between two requests, or sends one very slowly."""
         ...
 
-    def leave(self) -> None:
-        """Make room, at once."""
+    def abort(self) -> None:
+        """Close it at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    most: int
-    strangers: int
-    """Of these, connections on which nobody has proven a key."""
+    total: int
+    unauthenticated: int
     per_address: int
-    """Of these, from one address; an IPv6 network of 64 bits is one, as its holder has all of it."""
+    """Unauthenticated ones from one address; an IPv6 /64 counts as one, as it usually has one owner."""
 
     @classmethod
     def of(
-        cls, most: int = 0, strangers: int = 0, per_address: int = 0, *, descriptors: int
+        cls, total: int = 0, unauthenticated: int = 0, per_address: int = 0, *, descriptors: int
     ) -> ConnectionLimits:
-        """What is 0 is as large as it may be: half of what is left is for upstream connections, half of the room for
-        strangers, and half of that for one address."""
+        """0 means the default: half of the ``descriptors`` besides ``RESERVE``, as the other half is for upstream
+        connections; half of the total for unauthenticated ones; and half of those for one address."""
         fitting = min(max((descriptors - RESERVE) // 2, FEWEST), MOST)
-        most = min(most or fitting, fitting)
-        strangers = min(strangers or max(most // 2, 1), most)
-        return cls(most, strangers, min(per_address or max(strangers // 2, 1), strangers))
+        total = min(total or fitting, fitting)
+        unauthenticated = min(unauthenticated or max(total // 2, 1), total)
+        return cls(total, unauthenticated, min(per_address or max(unauthenticated // 2, 1), unauthenticated))
 
 
 class ConnectionLimiter:
-    def __init__(self, room: ConnectionLimits) -> None:
-        self.room = room
-        self._strangers: dict[Member, str] = {}
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._unauthenticated: dict[LimitedConnection, str] = {}
         """Their networks; the oldest first."""
-        self._of: dict[str, dict[Member, None]] = {}
-        """Strangers by network; the oldest first."""
-        self._known: set[Member] = set()
-        self._order: deque[Member] = deque()
-        """Those who are known, and some who were and have left; those looked at longest ago are at the left."""
-        self._thinning: asyncio.TimerHandle | None = None
+        self._by_network: dict[str, dict[LimitedConnection, None]] = {}
+        """Unauthenticated ones by network; the oldest first."""
+        self._authenticated: set[LimitedConnection] = set()
+        self._order: deque[LimitedConnection] = deque()
+        """Authenticated ones, and some that have closed since; those checked longest ago are at the left."""
+        self._eviction: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._strangers) + len(self._known)
+        return len(self._unauthenticated) + len(self._authenticated)
 
-    def enter(self, newcomer: Member) -> bool:
-        """Whether there is room, which others may have to make."""
-        network = _network(newcomer.address)
-        if len(self) >= self.room.most:
-            leaving = self._leaving(network)
-            if leaving is None:
+    def enter(self, connection: LimitedConnection) -> bool:
+        """Whether the connection is accepted; another may be closed for it."""
+        network = _network(connection.address)
+        if len(self) >= self.limits.total:
+            victim = self._victim(network)
+            if victim is None:
                 return False
-            self._show_out(leaving)
-        self._strangers[newcomer] = network
-        same = self._of.setdefault(network, {})
-        same[newcomer] = None
-        crowded = len(same) > self.room.per_address or len(self._strangers) > self.room.strangers
-        if crowded and self._thinning is None:
-            self._thinning = asyncio.get_running_loop().call_later(GRACE, self._thin_out)
+            self._close(victim)
+        self._unauthenticated[connection] = network
+        same = self._by_network.setdefault(network, {})
+        same[connection] = None
+        exceeded = (
+            len(same) > self.limits.per_address or len(self._unauthenticated) > self.limits.unauthenticated
+        )
+        if exceeded and self._eviction is None:
+            self._eviction = asyncio.get_running_loop().call_later(GRACE, self._evict)
         return True
 
-    def know(self, member: Member) -> None:
-        """It has proven a key."""
-        if self._forget_stranger(member):
-            self._known.add(member)
-            self._order.append(member)
+    def authenticated(self, connection: LimitedConnection) -> None:
+        """One of its requests has shown a valid key."""
+        if self._forget_unauthenticated(connection):
+            self._authenticated.add(connection)
+            self._order.append(connection)
 
-    def left(self, member: Member) -> None:
-        self._forget_stranger(member)
-        self._known.discard(member)
-        if len(self._order) > 2 * len(self._known) + _TRIES:
-            self._order = deque(one for one in self._order if one in self._known)
+    def closed(self, connection: LimitedConnection) -> None:
+        self._forget_unauthenticated(connection)
+        self._authenticated.discard(connection)
+        if len(self._order) > 2 * len(self._authenticated) + _TRIES:
+            self._order = deque(one for one in self._order if one in self._authenticated)
 
-    def _thin_out(self) -> None:
-        self._thinning = None
-        for same in [*self._of.values()]:
-            for member in [*same][: max(len(same) - self.room.per_address, 0)]:
-                self._show_out(member)
-        for member in [*self._strangers][: max(len(self._strangers) - self.room.strangers, 0)]:
-            self._show_out(member)
+    def _evict(self) -> None:
+        self._eviction = None
+        for same in [*self._by_network.values()]:
+            for connection in [*same][: max(len(same) - self.limits.per_address, 0)]:
+                self._close(connection)
+        for connection in [*self._unauthenticated][
+            : max(len(self._unauthenticated) - self.limits.unauthenticated, 0)
+        ]:
+            self._close(connection)
 
-    def _show_out(self, member: Member) -> None:
-        self.left(member)
-        member.leave()
+    def _close(self, connection: LimitedConnection) -> None:
+        self.closed(connection)
+        connection.abort()
 
-    def _forget_stranger(self, member: Member) -> bool:
-        network = self._strangers.pop(member, None)
+    def _forget_unauthenticated(self, connection: LimitedConnection) -> bool:
+        network = self._unauthenticated.pop(connection, None)
         if network is None:
             return False
-        same = self._of[network]
-        del same[member]
+        same = self._by_network[network]
+        del same[connection]
         if not same:
-            del self._of[network]
+            del self._by_network[network]
         return True
 
-    def _leaving(self, network: str) -> Member | None:
-        """Who makes room for a newcomer of ``network``. Strangers beyond their part cost nobody else his place, not
-        even before they are shown out."""
-        same = self._of.get(network, {})
-        if len(same) >= self.room.per_address:
+    def _victim(self, network: str) -> LimitedConnection | None:
+        """The connection to close for a new one of ``network``. Unauthenticated ones beyond their limit cost no
+        other its slot, not even before they are evicted."""
+        same = self._by_network.get(network, {})
+        if len(same) >= self.limits.per_address:
             return next(iter(same))
-        oldest = next(iter(self._strangers), None)
-        return oldest if len(self._strangers) >= self.room.strangers else self._resting() or oldest
+        oldest = next(iter(self._unauthenticated), None)
+        return oldest if len(self._unauthenticated) >= self.limits.unauthenticated else self._idle() or oldest
 
-    def _resting(self) -> Member | None:
+    def _idle(self) -> LimitedConnection | None:
         for _ in range(min(_TRIES, len(self._order))):
-            member = self._order.popleft()
-            if member in self._known:
-                self._order.append(member)
-                if member.rests:
-                    return member
+            connection = self._order.popleft()
+            if connection in self._authenticated:
+                self._order.append(connection)
+                if connection.idle:
+                    return connection
         return None
 
 
 def descriptors() -> int:
-    """How many file descriptors this process may have, after asking for as many as the system lets it."""
+    """How many file descriptors this process may have, after raising its soft limit as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * MOST + RESERVE
     if hard != resource.RLIM_INFINITY:

@@ -1,4 +1,4 @@
-"""One request of a connection and its answer: how it is written, and how its client's leaving is told."""
+"""One request of a connection and its response, and what its connection and the layers above share."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 TAKE_BY = "tollgate.take_by"
-"""In the scope, set by whoever answers: when (on the loop's clock) a client that does not take its answer is left."""
+"""In the scope, set by an endpoint: when (on the loop's clock) a client that does not read its answer is cut off."""
 CONNECTION_STATE = "tollgate.connection_state"
 """In the scope: the ``ConnectionState`` of the request's connection."""
 
 
 class ConnectionState:
-    """What the layers above and the connection tell each other: that its client has gone, and that it is trusted.
+    """Shared by a connection and the layers above: whether it is closed, and whether it is authenticated.
 
-    ``call`` is called when the client has gone, for whoever serves the connection's present request.
+    ``on_disconnect`` is called when the client disconnects; the request that is being served sets it.
     """
 
-    __slots__ = ("_on_proof", "call", "gone", "proven")
+    __slots__ = ("_on_authenticated", "authenticated", "disconnected", "on_disconnect")
 
-    def __init__(self, on_proof: Callable[[], object]) -> None:
-        self.gone = False
-        self.call: Callable[[], object] | None = None
-        self.proven = False
-        """A request on this connection has proven a key."""
-        self._on_proof = on_proof
+    def __init__(self, on_authenticated: Callable[[], object]) -> None:
+        self.disconnected = False
+        self.on_disconnect: Callable[[], object] | None = None
+        self.authenticated = False
+        """A request on this connection has shown a valid key."""
+        self._on_authenticated = on_authenticated
 
-    def prove(self) -> None:
-        self.proven = True
-        self._on_proof()
+    def authenticate(self) -> None:
+        self.authenticated = True
+        self._on_authenticated()
 
-    def happened(self) -> None:
-        self.gone = True
-        if self.call is not None:
-            self.call()
+    def disconnect(self) -> None:
+        self.disconnected = True
+        if self.on_disconnect is not None:
+            self.on_disconnect()
 
 
 class Cycle(RequestResponseCycle):
-    """Sends an answer's head together with the first of its body.
+    """Sends a response's head together with the first part of its body.
 
     uvicorn writes them one after the other, each with a system call, and looks at every header with two regular
     expressions: a tenth of all that a request cost.
@@ -48,7 +48,7 @@ class Cycle(RequestResponseCycle):
 
     head = b""
     events = False
-    """Whether the answer is a stream of events."""
+    """Whether the response is an event stream."""
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -57,7 +57,7 @@ class Cycle(RequestResponseCycle):
             return
         if message["type"] == "http.response.start":
             if self.response_started:
-                raise RuntimeError("an answer can begin only once")
+                raise RuntimeError("a response can begin only once")
             self.response_started = True
             if self.waiting_for_100_continue and self.more_body:
                 # The body may come now or not: what follows could be it, or another request (RFC 9110, 10.1.1).
@@ -97,12 +97,11 @@ class Cycle(RequestResponseCycle):
         finally:
             late.cancel()
 
-    def sign_of_life(self) -> bytes:
-        """What may be sent at this moment and changes nothing for a client that reads; empty where there is no such
-        thing.
+    def keepalive(self) -> bytes:
+        """Bytes that may be sent now and change nothing for a client that reads; empty where there are none.
 
-        Before the answer it is an interim one, which any client of HTTP/1.1 can discard (RFC 9110, section 15.2.1),
-        and within a stream of events a comment.
+        Before the response this is an interim one, which any HTTP/1.1 client can discard (RFC 9110, section 15.2.1),
+        and within an event stream a comment.
         """
         if not self.response_started or self.head:
             return b"" if self.scope["http_version"] == "1.0" else b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -1,7 +1,7 @@
-"""A client that has ended its sending: does it still read, or has it gone?
+"""A client that has half-closed its connection: does it still read, or has it gone?
 
-TCP tells both in the same way, by a FIN. Only data sent to a client that has gone brings the difference to light: its
-system answers with a reset. So something harmless is sent now and then, and the socket asked whether a reset came.
+TCP signals both by a FIN. Only data sent to a client that has gone shows the difference, as its system answers with a
+reset. So something harmless is sent now and then, and the socket is checked for a reset.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-FIRST_LOOK = 0.01
-"""Seconds; each look comes after twice as many as the one before."""
-LOOK = 1.0
-"""Seconds between looks at most."""
-SIGN = 30.0
-"""Seconds between signs of life."""
+FIRST_CHECK = 0.01
+"""Seconds; each check comes after twice as many as the one before."""
+CHECK = 1.0
+"""Seconds between checks at most."""
+KEEPALIVE = 30.0
+"""Seconds between two keepalives."""
 
 
 class HalfClosed:
-    """Aborts the transport once its peer has proved to be gone.
+    """Aborts the transport once its peer is gone.
 
-    The event loop does not watch a socket whose reading end is closed, hence the looking. ``sign`` is what may be
-    sent at the moment, or empty.
+    The event loop does not watch a socket whose reading end is closed, so it is polled. ``keepalive`` returns what may
+    be sent at the moment, or nothing.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, sign: Callable[[], bytes]
+        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, keepalive: Callable[[], bytes]
     ) -> None:
         self._loop = loop
         self._transport = transport
-        self._sign = sign
-        self._wait = FIRST_LOOK
-        self._signed = loop.time() - SIGN
-        self._timer = loop.call_later(FIRST_LOOK, self._look)
+        self._keepalive = keepalive
+        self._wait = FIRST_CHECK
+        self._sent_at = loop.time() - KEEPALIVE
+        self._timer = loop.call_later(FIRST_CHECK, self._check)
 
     def cancel(self) -> None:
         self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._transport.is_closing():
             return
         peer: socket.socket = self._transport.get_extra_info("socket")
@@ -46,8 +46,8 @@ class HalfClosed:
             self._transport.abort()
             return
         now = self._loop.time()
-        if now - self._signed >= SIGN and (sign := self._sign()):
-            self._signed = now
-            self._transport.write(sign)
-        self._wait = min(2 * self._wait, LOOK)
-        self._timer = self._loop.call_later(self._wait, self._look)
+        if now - self._sent_at >= KEEPALIVE and (data := self._keepalive()):
+            self._sent_at = now
+            self._transport.write(data)
+        self._wait = min(2 * self._wait, CHECK)
+        self._timer = self._loop.call_later(self._wait, self._check)

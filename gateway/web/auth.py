@@ -1,4 +1,4 @@
-"""Who is asking? Every path needs a key, except those in the short public list."""
+"""Authentication of every request, except for the few public paths."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class AuthMiddleware:
         if scope["type"] == "http" and scope["path"] not in self._public:
             context = RequestContext.of(scope)
             context.principal = await context.runtime.authenticator.principal(scope)
-            peer: ConnectionState | None = scope.get(CONNECTION_STATE)
-            if peer is not None and not peer.proven:
-                peer.prove()
+            connection: ConnectionState | None = scope.get(CONNECTION_STATE)
+            if connection is not None and not connection.authenticated:
+                connection.authenticate()
             TENANT.set(context.principal.tenant)  # for whatever this request's task does
         await self._app(scope, receive, send)

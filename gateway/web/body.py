@@ -1,4 +1,4 @@
-"""Reading a request's body, compressed or not, within a limit, and noticing that its sender has left."""
+"""Reading a request's body, compressed or not, within a limit, and noticing that its client disconnects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.web.content_coding import Inflater, coding_of
 
 
-class ClientLeft(Exception):
+class ClientDisconnected(Exception):
     """The connection was closed before the answer was complete."""
 
 
@@ -22,8 +22,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body, decompressed, without a byte order mark.
 
-    Raises ``ClientLeft``; ``BodyTooLarge`` past ``limit`` bytes, as sent (at once if declared so) or decompressed;
-    ``UnsupportedCoding``; and ``BadRequest`` for one that cannot be decompressed.
+    Raises ``ClientDisconnected``; ``BodyTooLarge`` past ``limit`` bytes, as sent (at once if declared so) or
+    decompressed; ``UnsupportedCoding``; and ``BadRequest`` for one that cannot be decompressed.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
@@ -31,11 +31,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     coding = coding_of(scope["headers"])
     inflater = None if coding is None else Inflater(coding)
     parts: list[bytes] = []
-    size = held = 0
+    size = inflated = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientLeft
+            raise ClientDisconnected
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
@@ -44,8 +44,8 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
             parts.append(part)
         else:
             for piece in inflater.feed(part):
-                held += len(piece)
-                if held > limit:
+                inflated += len(piece)
+                if inflated > limit:
                     raise _too_large(limit)
                 parts.append(piece)
                 await asyncio.sleep(0)
@@ -58,20 +58,20 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(
-        f"The request body is larger than this gateway takes ({limit} bytes). Send less at once."
+        f"The request body is larger than this gateway accepts ({limit} bytes). Send less at once."
     )
 
 
 class WhileConnected:
-    """``async with WhileConnected(scope, receive):`` cancels its block, and raises ``ClientLeft``, at a hang-up.
+    """``async with WhileConnected(scope, receive):`` cancels its block and raises ``ClientDisconnected``.
 
     Enter it after the body has been read: from then on the only message left to receive is the disconnect.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._hangup: ConnectionState | None = scope.get(CONNECTION_STATE)
+        self._connection: ConnectionState | None = scope.get(CONNECTION_STATE)
         self._receive = receive
-        self._left = False
+        self._disconnected = False
         self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
@@ -79,29 +79,29 @@ class WhileConnected:
         if task is None:
             raise RuntimeError("WhileConnected needs a task to cancel")
         self._task = task
-        if self._hangup is None:
+        if self._connection is None:
             self._watcher = asyncio.create_task(self._watch())
-        elif self._hangup.gone:
-            raise ClientLeft
+        elif self._connection.disconnected:
+            raise ClientDisconnected
         else:
-            self._hangup.call = self._leave
+            self._connection.on_disconnect = self._disconnect
 
     async def _watch(self) -> None:
         """On servers other than ours there is only ASGI's own way."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._leave()
+        self._disconnect()
 
-    def _leave(self) -> None:
-        self._left = True
+    def _disconnect(self) -> None:
+        self._disconnected = True
         self._task.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._hangup is not None:
-            self._hangup.call = None
+        if self._connection is not None:
+            self._connection.on_disconnect = None
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._left and isinstance(error, asyncio.CancelledError) and self._task.uncancel() == 0:
-            raise ClientLeft from None
+        if self._disconnected and isinstance(error, asyncio.CancelledError) and self._task.uncancel() == 0:
+            raise ClientDisconnected from None

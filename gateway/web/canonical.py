@@ -1,4 +1,4 @@
-"""The path that a client meant: with slashes too many, without ``/v1``, or as Azure has it."""
+"""Canonical paths: without extra slashes, with one ``/v1``, and from Azure's forms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 UNVERSIONED = frozenset(
     {"chat", "completions", "embeddings", "messages", "models", "moderations", "requests"}
 )
-"""What follows ``/v1`` in the paths that are served."""
+"""The first segment after ``/v1`` of the paths that are served."""
 
 _DEPLOYMENT = re.compile(r"deployments/(.+?)/((?:chat/)?completions|embeddings)")
 """https://learn.microsoft.com/azure/ai-services/openai/reference"""

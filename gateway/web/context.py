@@ -1,4 +1,4 @@
-"""What the layers of the web side know about the request in hand: one object, made at the door."""
+"""The state of one request that the layers of ``web`` share; ``ErrorMiddleware`` makes it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class RequestContext:
     started: float = field(default_factory=time.perf_counter)
     principal: Principal | None = None
     deployment: str | None = None
-    """The model that the path names, as Azure's do; it counts before the body's."""
+    """The model that the path names, as Azure's do; it takes precedence over the body's."""
     error_body: ErrorWriter = openai_error
-    """How the caller's dialect tells of an error."""
+    """Renders an error in the caller's dialect."""
 
     def caller(self) -> Principal:
-        """Who is asking, on a path that authentication guards."""
+        """The authenticated caller, on a path that needs one."""
         if self.principal is None:
             raise Internal("A request without a principal got past authentication.")
         return self.principal
 
     async def fail(self, send: Send, error: GatewayError) -> None:
-        """Tell the caller of an error in his own dialect."""
+        """Send an error in the caller's dialect."""
         await send_error(send, error, self.error_body(error, self.request_id))
 
     def put(self, scope: Scope) -> None:

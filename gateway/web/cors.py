@@ -1,4 +1,4 @@
-"""What browsers need to let a page of another origin call the gateway (https://fetch.spec.whatwg.org/#http-cors-protocol)."""
+"""CORS: what browsers need to let a page of another origin call the gateway (https://fetch.spec.whatwg.org/#http-cors-protocol)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READABLE = frozenset(
         b"pragma",
     }
 )
-"""What a page may read anyway."""
+"""Headers that a page may always read."""
 _FIELDS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?:[ \t]*,[ \t]*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 
 
@@ -43,19 +43,19 @@ class Rules:
         return self._any or self._origins.fullmatch(str(origin, "latin-1")) is not None
 
     def answered(self, origin: bytes | None, names: Iterable[bytes]) -> Headers:
-        """For an answer that has the headers ``names``: whoever may read it may read all of them."""
+        """For a response that has the headers ``names``: a page that may read it may read all of them."""
         vary: Headers = [] if self._any else [(b"vary", b"Origin")]
         if origin is None or not self.allows(origin):
             return vary
         exposed = b", ".join(dict.fromkeys(name for name in names if name not in _READABLE))
-        return [*self._who(origin), *vary, (b"access-control-expose-headers", exposed)]
+        return [*self._allow_origin(origin), *vary, (b"access-control-expose-headers", exposed)]
 
     def preflight(self, origin: bytes, headers: bytes, *, private_network: bool) -> Headers:
-        """For the question whether a page may send ``headers``."""
+        """For a preflight that asks to send ``headers``."""
         allowed = self._headers or (headers if _FIELDS.fullmatch(headers) else b"")
         private = private_network and self._config.allow_private_network
         return [
-            *self._who(origin),
+            *self._allow_origin(origin),
             (b"access-control-allow-methods", METHODS),
             *([(b"access-control-allow-headers", allowed)] if allowed else ()),
             *([(b"access-control-allow-private-network", b"true")] if private else ()),
@@ -63,7 +63,7 @@ class Rules:
             (b"vary", b"Origin, Access-Control-Request-Headers, Access-Control-Request-Private-Network"),
         ]
 
-    def _who(self, origin: bytes) -> Headers:
+    def _allow_origin(self, origin: bytes) -> Headers:
         found = [(b"access-control-allow-origin", b"*" if self._any else origin)]
         if self._config.allow_credentials:
             found.append((b"access-control-allow-credentials", b"true"))
@@ -105,8 +105,8 @@ class CorsMiddleware:
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told = message["headers"]
-                message["headers"] = [*told, *rules.answered(origin, (name for name, _ in told))]
+                headers = message["headers"]
+                message["headers"] = [*headers, *rules.answered(origin, (name for name, _ in headers))]
             await send(message)
 
         await self._app(scope, receive, send_on)

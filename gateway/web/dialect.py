@@ -1,15 +1,15 @@
-"""In whose words a request is to be answered."""
+"""The API dialect in which a request is answered."""
 
 from __future__ import annotations
 
 from starlette.types import Scope
 
 _VERSION = b"anthropic-version"
-"""A header that Anthropic's clients always send, and no others do."""
+"""A header that only Anthropic's clients send, and always."""
 
 
-def is_anthropics(scope: Scope) -> bool:
-    """Whether Anthropic's client asks: by the path, or by its header on a path that both dialects have."""
+def is_anthropic(scope: Scope) -> bool:
+    """Whether the client speaks Anthropic's API: by the path, or by a header on a path that both APIs have."""
     path: str = scope["path"]
     if path.startswith("/v1/models"):
         return any(name == _VERSION for name, _ in scope["headers"])

@@ -1,4 +1,4 @@
-"""The outermost layer: gives each request its id and context, and turns whatever fails inside into an error body."""
+"""Middleware that gives each request its id and context, and turns exceptions into error responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.observe.tracing import level_of, sent_trace_id
 from gateway.runtime.runtime import Runtime
 from gateway.web.canonical import canonical
 from gateway.web.context import RequestContext
-from gateway.web.dialect import is_anthropics
+from gateway.web.dialect import is_anthropic
 from gateway.wire.front import ErrorWriter
 
 log = logging.getLogger(__name__)
@@ -30,14 +30,14 @@ ANTHROPIC_ID = (*REQUEST_ID, b"request-id")
 
 
 def new_request_id() -> str:
-    """Ids begin with the time, in milliseconds, so that the ledger's rows lie one after the other: where they are at
-    random each dirties a page of its own, which took three times as long to write.
+    """Ids begin with the time, in milliseconds, so that the ledger's rows are adjacent: random ids dirty a page
+    each, which took three times as long to write.
     """
     return f"req_{time.time_ns() // 1_000_000:011x}{random.getrandbits(52):013x}"
 
 
 class ErrorMiddleware:
-    """``current`` tells the policy generation in force now. Non-HTTP traffic is passed through untouched."""
+    """``current`` returns the policy generation in force. Non-HTTP traffic is passed through."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ErrorMiddleware:
 
     async def _answer(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         context.put(scope)
-        names = ANTHROPIC_ID if is_anthropics(scope) else REQUEST_ID
+        names = ANTHROPIC_ID if is_anthropic(scope) else REQUEST_ID
         id_headers = [(name, context.request_id.encode()) for name in names]
         status = 0
 
@@ -85,7 +85,7 @@ class ErrorMiddleware:
                 self._refused(context, scope, error)
             await context.fail(send_with_id, error)
         except asyncio.CancelledError:
-            # The server is leaving and this request outlasted the drain timeout; the server expects no answer to it.
+            # The server is stopping and this request outlasted the drain timeout.
             if not status:
                 await context.fail(send_with_id, ShuttingDown(TOO_LATE, retry_after=1.0))
         except Exception:
@@ -102,7 +102,7 @@ class ErrorMiddleware:
             self._metrics.http.labels(route, str(status or 499)).inc()
 
     def _refused(self, context: RequestContext, scope: Scope, error: GatewayError) -> None:
-        """It was refused before it became a call to a model, so that no stage tells of it."""
+        """Log and record a request that was refused before any stage saw it."""
         principal, reason = context.principal, reason_of(error)
         question = scope["method"] == "POST" and "route" in scope
         context.runtime.accounting.record_refusal(

@@ -1,7 +1,7 @@
-"""A streamed answer on its way to the client, whose connection is kept alive while there is nothing to say.
+"""A response of server-sent events, with heartbeats while there is no data.
 
-What stands between a client and the gateway (load balancers, proxies, NAT) cuts a connection on which nothing moves,
-mostly after 30 to 60 seconds; a model can think for longer.
+Load balancers, proxies and NAT cut connections without traffic, mostly after 30 to 60 seconds; a model can think for
+longer.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _KIND: Headers = [
 
 
 class EventStream:
-    """Within its ``with`` block, ``beat`` is sent whenever nothing else was for ``every`` seconds (0: never).
+    """Within its ``with`` block, ``heartbeat`` is sent whenever nothing else was for ``every`` seconds (0: never).
 
-    The head goes with the first that is sent, be it a beat: ``headers`` are those that are known then.
+    The head is sent with the first data, be it a heartbeat: ``headers`` returns those that are known then.
     """
 
-    __slots__ = ("_beat", "_beating", "_every", "_headers", "_quiet", "_send", "_timer", "begun")
+    __slots__ = ("_every", "_headers", "_heartbeat", "_quiet", "_send", "_sending", "_timer", "begun")
 
-    def __init__(self, send: Send, headers: Callable[[], Headers], *, beat: bytes, every: float) -> None:
+    def __init__(self, send: Send, headers: Callable[[], Headers], *, heartbeat: bytes, every: float) -> None:
         self.begun = False
-        """The head has been sent: what goes wrong from here on is told in the stream."""
+        """The head has been sent: from here on errors are events in the stream."""
         self._send = send
         self._headers = headers
-        self._beat = beat
+        self._heartbeat = heartbeat
         self._every = every
         self._quiet = False
-        """Nothing was sent since the timer rang last."""
+        """Nothing was sent since the timer fired last."""
         self._timer: asyncio.TimerHandle | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     def __enter__(self) -> None:
         if self._every:
-            # Rings twice within the time: the first finds that something was sent, the second that nothing was.
-            self._timer = asyncio.get_running_loop().call_later(self._every / 2, self._ring)
+            # It fires twice in ``every``: the first time may find that something was sent, the second that nothing was.
+            self._timer = asyncio.get_running_loop().call_later(self._every / 2, self._fired)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -52,9 +52,9 @@ class EventStream:
         self._stop()
 
     async def write(self, data: bytes) -> None:
-        """Send whole events. Nothing at all is the head alone."""
-        if self._beating is not None:
-            await self._settle(self._beating)
+        """Send whole events; empty data sends the head alone."""
+        if self._sending is not None:
+            await self._settle(self._sending)
         if not self.begun:
             await self._begin()
         if data:
@@ -63,8 +63,8 @@ class EventStream:
 
     async def end(self, data: bytes) -> None:
         """Send the last events."""
-        if self._beating is not None:
-            await self._settle(self._beating)
+        if self._sending is not None:
+            await self._settle(self._sending)
         self._stop()
         if not self.begun:
             await self._begin()
@@ -76,28 +76,28 @@ class EventStream:
             {"type": "http.response.start", "status": 200, "headers": [*_KIND, *self._headers()]}
         )
 
-    async def _settle(self, beating: asyncio.Task[None]) -> None:
-        """One sends at a time: a client that does not read may hold up a beat."""
-        await asyncio.wait([beating])
+    async def _settle(self, sending: asyncio.Task[None]) -> None:
+        """One sends at a time: a client that does not read may delay a heartbeat."""
+        await asyncio.wait([sending])
 
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._beating is not None:
-            self._beating.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
-    def _ring(self) -> None:
+    def _fired(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._quiet and self._beating is None:
-            self._beating = loop.create_task(self._beat_once())
+        if self._quiet and self._sending is None:
+            self._sending = loop.create_task(self._send_heartbeat())
         self._quiet = not self._quiet
-        self._timer = loop.call_later(self._every / 2, self._ring)
+        self._timer = loop.call_later(self._every / 2, self._fired)
 
-    async def _beat_once(self) -> None:
+    async def _send_heartbeat(self) -> None:
         try:
             if not self.begun:
                 await self._begin()
-            await self._send({"type": "http.response.body", "body": self._beat, "more_body": True})
+            await self._send({"type": "http.response.body", "body": self._heartbeat, "more_body": True})
         finally:
-            self._beating = None
+            self._sending = None

@@ -1,4 +1,4 @@
-"""The operator's own token: who shows it is told how the gateway does in detail, figures and backends' names."""
+"""The operator's token, which opens ``/metrics`` and the details of ``/readyz``."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _SCHEME = b"bearer "
 
 
 class OperatorToken:
-    """``token`` None: nobody is."""
+    """``token`` None: no request has it."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token.encode() if token else None
 
-    def asks(self, scope: Scope) -> bool:
-        """Whether the request shows the token (``authorization: Bearer …``)."""
-        shown = [value for name, value in scope["headers"] if name == b"authorization"]
+    def matches(self, scope: Scope) -> bool:
+        """Whether the request has the token (``authorization: Bearer …``)."""
+        values = [value for name, value in scope["headers"] if name == b"authorization"]
         return (
             self._token is not None
-            and len(shown) == 1
-            and shown[0][: len(_SCHEME)].lower() == _SCHEME
-            and compare_digest(shown[0][len(_SCHEME) :].strip(), self._token)
+            and len(values) == 1
+            and values[0][: len(_SCHEME)].lower() == _SCHEME
+            and compare_digest(values[0][len(_SCHEME) :].strip(), self._token)
         )
 
-    def demand(self, scope: Scope) -> None:
+    def require(self, scope: Scope) -> None:
         """Raises ``Unauthenticated``."""
-        if not self.asks(scope):
+        if not self.matches(scope):
             raise Unauthenticated(
                 "This page is the operator's. Send 'authorization: Bearer TOKEN' with the token of "
                 "TOLLGATE_METRICS_TOKEN, or else of the file 'metrics-token' in the gateway's state folder."

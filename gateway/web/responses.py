@@ -40,7 +40,7 @@ async def send_json(send: Send, value: Json, *, status: int = 200) -> None:
 
 
 async def send_error(send: Send, error: GatewayError, body: bytes) -> None:
-    """``body`` is the error in the words of the caller's dialect."""
+    """``body`` is the error, rendered in the caller's dialect."""
     headers: Headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))

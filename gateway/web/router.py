@@ -25,7 +25,7 @@ class Router:
     """
 
     def __init__(self, routes: Sequence[Route], lifespan: Lifespan) -> None:
-        # Paths come in canonical form; what then is not there is nowhere else.
+        # Paths arrive in canonical form, so there is nothing to redirect to.
         self._router = StarletteRouter(routes, redirect_slashes=False, lifespan=lifespan)
         self._fixed_posts: dict[str, tuple[Route, ASGIApp]] = {
             route.path: (route, route.app)
@@ -45,7 +45,7 @@ class Router:
                 scope["route"] = found[0]
                 await found[1](scope, receive, send)
                 return
-            # Only then does Starlette raise what else it would answer by itself, in words of its own.
+            # With this Starlette raises its 404 and 405 instead of answering by itself.
             scope["app"] = self
         try:
             await self._router(scope, receive, send)
@@ -54,7 +54,7 @@ class Router:
 
 
 def _translate(scope: Scope, error: HTTPException, served: list[str]) -> NoReturn:
-    """Starlette's own 404 and 405, as errors of ours."""
+    """Starlette's 404 and 405 as errors of ours."""
     path, method = scope["path"], scope["method"]
     if error.status_code == 404:
         raise NotFound(explanation(path, served)) from None

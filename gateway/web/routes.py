@@ -1,4 +1,4 @@
-"""Every path the gateway answers, and the few that need no key."""
+"""The endpoint table: every path, and the few that need no key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import Scope
 from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
 from gateway.web.body_parser import BodyParser
-from gateway.web.dialect import is_anthropics
+from gateway.web.dialect import is_anthropic
 from gateway.web.endpoints import health, requests
 from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
@@ -31,8 +31,8 @@ PUBLIC = ("/healthz", "/readyz", "/metrics")
 
 
 def error_writer(scope: Scope) -> ErrorWriter:
-    """How errors are told to whoever asks this: in the words of his dialect."""
-    return anthropic_error if is_anthropics(scope) else openai_error
+    """Renders errors in the dialect of this request's client."""
+    return anthropic_error if is_anthropic(scope) else openai_error
 
 
 def build(

@@ -1,4 +1,4 @@
-"""What to tell those who ask for a path that is not here."""
+"""Messages for paths that are not served."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "use /openai/deployments/{model}/chat/completions, …/completions or …/embeddings",
     ),
 }
-"""By a path's beginning: whose it is, and what to do instead."""
+"""By a path's prefix: the API it belongs to, and what to do instead."""
 
 
 def explanation(path: str, served: list[str]) -> str:
-    """Why ``path`` leads nowhere, and where else to turn; ``served`` are the paths that there are."""
+    """Why ``path`` is not found, and what to use instead; ``served`` are the paths that exist."""
     known = [start for start in INSTEAD if path == start or path.startswith(start + "/")]
     if known:
         whose, instead = INSTEAD[max(known, key=len)]

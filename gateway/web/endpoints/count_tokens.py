@@ -7,7 +7,7 @@ from contextlib import aclosing
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from gateway.web.body import ClientLeft, WhileConnected, read_body
+from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call
@@ -38,7 +38,7 @@ class CountTokens:
             call = make_call(context, request, scope)
             async with WhileConnected(scope, receive), aclosing(context.runtime.counter(call)) as chunks:
                 told = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
-        except ClientLeft:
+        except ClientDisconnected:
             return
         estimate = {"input_tokens": context.runtime.quotas.estimator.estimate(call).prompt}
         by = b"provider" if told else b"estimate"

@@ -22,7 +22,7 @@ from gateway.errors import (
 from gateway.policy.schema import parse_duration
 from gateway.server.cycle import TAKE_BY
 from gateway.types import Call, ChatRequest, Chunk, Receipt
-from gateway.web.body import ClientLeft, WhileConnected, read_body
+from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.event_stream import EventStream
@@ -73,7 +73,7 @@ class Generate:
             except GatewayError as error:
                 error.headers = {**call.reply_headers, **error.headers}
                 raise
-        except ClientLeft:
+        except ClientDisconnected:
             return
         context.runtime.rendered.keep(self._front, call, data)
 
@@ -91,7 +91,7 @@ class Generate:
             return False
         streamed, body, headers = found
         if streamed:
-            await EventStream(send, lambda: headers, beat=b"", every=0).end(body)
+            await EventStream(send, lambda: headers, heartbeat=b"", every=0).end(body)
         else:
             await send_body(send, body, headers=headers)
         return True
@@ -108,7 +108,7 @@ class Generate:
         """Raises what goes wrong before anything was sent."""
         events = self._front.events(call)
         stream = EventStream(
-            send, lambda: _headers(call), beat=events.comment("waiting"), every=self._heartbeat
+            send, lambda: _headers(call), heartbeat=events.comment("waiting"), every=self._heartbeat
         )
         with stream:
             try:

@@ -1,6 +1,6 @@
-"""``/healthz``: the process is alive. ``/readyz``: it can serve, proven by work. ``/metrics``: its figures.
+"""``/healthz``: the process is alive. ``/readyz``: it can serve, proven by work. ``/metrics``: its metrics.
 
-Anyone may ask whether it is alive and can serve; names of backends and all figures are for the operator.
+Whether it is alive and ready is public; names of backends and all metrics are for the operator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.web.context import RequestContext
 from gateway.web.operator_token import OperatorToken
 
 PATIENCE = 10.0
-"""Seconds in which the figures of all workers can be added up."""
+"""Seconds in which the metrics of all workers can be summed up."""
 
 
 async def healthz(request: Request) -> Response:
@@ -37,25 +37,25 @@ class ReadyPage:
         self._operator = operator
 
     async def page(self, request: Request) -> Response:
-        """200 when all that this gateway runs itself can serve: an engine by decoding a token, and no guard that would
-        refuse everyone while its model is not there waits for it. How providers are is told, and changes nothing.
+        """200 when everything that this gateway runs itself can serve: an engine has decoded a token, and every guard
+        that refuses requests without its model has it loaded. The state of providers is shown, and changes nothing.
 
-        The operator may ask for one public model, ``?model=NAME``: whether that can be served, by whomever. Raises
+        The operator may ask for one public model, ``?model=NAME``: whether any backend can serve it. Raises
         ``UnknownModel``.
         """
         if self._draining is not None and self._draining.exists():
             return _not_ready({"status": "stopping"}, 1.0)
         runtime = RequestContext.of(request.scope).runtime
         verdict = await runtime.readiness.verdict()
-        told = self._operator.asks(request.scope)
+        is_operator = self._operator.matches(request.scope)
         ready = verdict.ready
-        if told and (name := request.query_params.get("model")) is not None:
+        if is_operator and (name := request.query_params.get("model")) is not None:
             model = runtime.policy.resolve(name)
             if model is None:
                 raise UnknownModel(f"The model '{name}' does not exist.", param="model")
             ready = verdict.serves(model)
         body: dict[str, object] = {"status": "ready" if ready else "not ready"}
-        if told:
+        if is_operator:
             body |= _details(verdict)
         return JSONResponse(body) if ready else _not_ready(body, verdict.retry_after)
 
@@ -87,7 +87,7 @@ class MetricsPage:
         self._page = b""
 
     async def page(self, request: Request) -> Response:
-        self._operator.demand(request.scope)
+        self._operator.require(request.scope)
         async with self._writing:
             if time.monotonic() - self._written >= self._age:
                 self._page = await self._render()

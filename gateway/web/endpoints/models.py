@@ -9,7 +9,7 @@ from gateway.errors import UnknownModel
 from gateway.policy.schema import Model
 from gateway.runtime.runtime import Runtime
 from gateway.web.context import RequestContext
-from gateway.web.dialect import is_anthropics
+from gateway.web.dialect import is_anthropic
 from gateway.wire.openai_models import Catalogue, Listed
 
 
@@ -33,7 +33,7 @@ class Models:
         raise UnknownModel.named(wanted)
 
     def _catalogue(self, request: Request) -> Catalogue:
-        return self._anthropic if is_anthropics(request.scope) else self._openai
+        return self._anthropic if is_anthropic(request.scope) else self._openai
 
 
 def _visible(context: RequestContext) -> list[Listed]:

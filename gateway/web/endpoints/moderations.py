@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.errors import GatewayError
 from gateway.guards.actions.moderator import MODEL
 from gateway.types import Call, ChatRequest, Receipt
-from gateway.web.body import ClientLeft, WhileConnected, read_body
+from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.responses import send_body
@@ -45,7 +45,7 @@ class Moderations:
             except GatewayError as error:
                 error.headers = {**call.reply_headers, **error.headers}
                 raise
-        except ClientLeft:
+        except ClientDisconnected:
             return
 
 

@@ -102,7 +102,7 @@ async def test_a_calm_life_starts_the_pauses_anew(caplog: pytest.LogCaptureFixtu
 async def test_its_last_words_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with running("sh", "-c", "echo loading; echo no such model >&2; exit 1") as (child, _):
         await until(lambda: child.deaths == 1)
-    assert "it said last: no such model" in caplog.messages[0]
+    assert "its last output: no such model" in caplog.messages[0]
 
 
 async def test_a_program_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
@@ -210,7 +210,7 @@ def test_the_leash_does_not_start_what_has_no_parent_any_more(tmp_path: Path) ->
 async def test_an_obstacle_is_waited_for_and_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.children.child._LOOK_AGAIN", 0.01)
+    monkeypatch.setattr("gateway.children.child._POLL", 0.01)
     looks: list[int] = []
     way, began = tmp_path / "way", tmp_path / "began"
 

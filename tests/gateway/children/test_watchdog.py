@@ -31,14 +31,14 @@ def wait_for_nothing():
     time.sleep(3600)
 
 async def main():
-    pulse = asyncio.create_task(watchdog.beat(int(os.environ[watchdog.PULSE_FD])))
+    pulse = asyncio.create_task(watchdog.heartbeat(int(os.environ[watchdog.PULSE_FD])))
     print("up", os.getpid(), flush=True)
     await asyncio.sleep(0.05)
     if sys.argv[1] != "none":
         globals()[sys.argv[1]]()
     await asyncio.sleep(3600)
 
-faulthandler.register(watchdog.TELL, all_threads=True)
+faulthandler.register(watchdog.DUMP_STACK, all_threads=True)
 asyncio.run(main())
 """
 

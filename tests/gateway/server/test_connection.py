@@ -37,12 +37,12 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         length += len(message.get("body", b""))
         more = message.get("more_body", False)
     if scope["path"] == "/proven":
-        scope[CONNECTION_STATE].prove()
+        scope[CONNECTION_STATE].authenticate()
     if scope["path"] == "/timed":
         scope[TAKE_BY] = asyncio.get_running_loop().time() + PATIENCE
     if scope["path"] in ("/endless", "/timed"):
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while not scope[CONNECTION_STATE].gone:
+        while not scope[CONNECTION_STATE].disconnected:
             await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
             await asyncio.sleep(0)
         left.set()
@@ -50,11 +50,11 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/large":
         size = b"%d" % LARGE
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", size)]})
-        scope[CONNECTION_STATE].call = left.set
+        scope[CONNECTION_STATE].on_disconnect = left.set
         await send({"type": "http.response.body", "body": b"x" * LARGE})
         return
     if scope["path"] == "/waits":
-        scope[CONNECTION_STATE].call = left.set
+        scope[CONNECTION_STATE].on_disconnect = left.set
         await left.wait()
         return
     if scope["path"] == "/slow":
@@ -87,8 +87,8 @@ async def running(**bounds: Any) -> AsyncIterator[tuple[str, int]]:
 
 
 @asynccontextmanager
-async def connected(patience: float, **bounds: Any) -> AsyncIterator[Streams]:
-    async with running(patience=patience, **{"stall": patience, **bounds}) as address:
+async def connected(read_timeout: float, **bounds: Any) -> AsyncIterator[Streams]:
+    async with running(read_timeout=read_timeout, **{"write_timeout": read_timeout, **bounds}) as address:
         reader, writer = await asyncio.open_connection(*address)
         yield reader, writer
         writer.close()
@@ -96,13 +96,13 @@ async def connected(patience: float, **bounds: Any) -> AsyncIterator[Streams]:
 
 @pytest.fixture
 async def streams() -> AsyncIterator[Streams]:
-    async with connected(patience=60) as both:
+    async with connected(read_timeout=60) as both:
         yield both
 
 
 @pytest.fixture
 async def impatient() -> AsyncIterator[Streams]:
-    async with connected(patience=PATIENCE) as both:
+    async with connected(read_timeout=PATIENCE) as both:
         yield both
 
 
@@ -198,7 +198,7 @@ async def test_a_head_that_trickles_in_is_not_waited_for(impatient: Streams) -> 
 
 
 async def test_a_body_may_take_long_as_long_as_it_keeps_coming() -> None:
-    async with connected(patience=1) as (reader, writer):
+    async with connected(read_timeout=1) as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\ncontent-length: 7\r\n\r\n")
         for _ in range(7):
             await asyncio.sleep(0.2)
@@ -264,7 +264,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_let_go(impatient: St
 async def test_a_client_that_takes_a_little_now_and_then_is_let_go_as_well(path: bytes) -> None:
     """After some windows in which it took less than a tenth; or, however much it takes, at the answer's own end."""
     stall = {b"/endless": PATIENCE, b"/timed": 300.0}[path]
-    async with running(stall=stall) as address:
+    async with running(write_timeout=stall) as address:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.setblocking(False)
@@ -283,7 +283,7 @@ async def test_a_client_that_takes_a_little_now_and_then_is_let_go_as_well(path:
 
 
 async def test_what_is_not_taken_of_a_connection_that_is_closed_does_not_keep_it_open() -> None:
-    async with running(patience=PATIENCE, stall=300.0) as address:
+    async with running(read_timeout=PATIENCE, write_timeout=300.0) as address:
         _, writer = await asyncio.open_connection(*address)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(b"GET /large HTTP/1.1\r\nconnection: close\r\n\r\n")
@@ -292,7 +292,7 @@ async def test_what_is_not_taken_of_a_connection_that_is_closed_does_not_keep_it
 
 
 async def test_a_body_is_passed_over_only_so_far() -> None:
-    async with connected(patience=300, max_rest=100_000) as (reader, writer):
+    async with connected(read_timeout=300, max_unread_body=100_000) as (reader, writer):
         writer.write(b"POST /refused HTTP/1.1\r\ncontent-length: 100000000\r\n\r\n")
         assert await answer(reader) == (200, b"0")
         writer.write(b"x" * 99_000)
@@ -302,7 +302,7 @@ async def test_a_body_is_passed_over_only_so_far() -> None:
 
 
 async def test_only_so_many_requests_may_wait() -> None:
-    async with connected(patience=300, max_pipeline=5) as (reader, writer):
+    async with connected(read_timeout=300, max_pipeline=5) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\n\r\n" * 5)
         assert [await answer(reader) for _ in range(5)] == [(200, b"0")] * 5
         writer.write(b"GET / HTTP/1.1\r\n\r\n" * 1000)
@@ -314,7 +314,7 @@ async def test_only_so_many_requests_may_wait() -> None:
 
 async def test_too_many_requests_in_line_are_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     """Each such client would put a traceback into the log."""
-    async with connected(patience=60, max_pipeline=1) as (reader, writer):
+    async with connected(read_timeout=60, max_pipeline=1) as (reader, writer):
         writer.write(b"GET /waits HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
         assert await closed(reader)
         async with asyncio.timeout(60):
@@ -323,22 +323,22 @@ async def test_too_many_requests_in_line_are_no_fault_of_ours(caplog: pytest.Log
     assert not caplog.records
 
 
-async def test_strangers_make_room_for_strangers_but_not_who_proved_a_key() -> None:
+async def test_unauthenticated_make_room_for_unauthenticated_but_not_who_proved_a_key() -> None:
     async with running(limiter=ConnectionLimiter(ConnectionLimits(100, 3, 3))) as address:
         known_reader, known_writer = await asyncio.open_connection(*address)
         known_writer.write(b"GET /proven HTTP/1.1\r\n\r\n")
         assert await answer(known_reader) == (200, b"0")
-        strangers = []
+        unauthenticated = []
         for _ in range(5):
             reader, writer = await asyncio.open_connection(*address)
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             assert await answer(reader) == (200, b"0")
-            strangers.append((reader, writer))
-        assert all([await closed(reader) for reader, _ in strangers[:2]])
-        for reader, writer in (*strangers[2:], (known_reader, known_writer)):
+            unauthenticated.append((reader, writer))
+        assert all([await closed(reader) for reader, _ in unauthenticated[:2]])
+        for reader, writer in (*unauthenticated[2:], (known_reader, known_writer)):
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             assert await answer(reader) == (200, b"0")
-        for _, writer in (*strangers, (known_reader, known_writer)):
+        for _, writer in (*unauthenticated, (known_reader, known_writer)):
             writer.close()
 
 
@@ -357,7 +357,9 @@ async def test_one_too_many_is_told_so() -> None:
 
 
 async def test_a_stranger_rests_no_longer_than_a_request_may_take() -> None:
-    async with running(limiter=ConnectionLimiter(ConnectionLimits(9, 9, 9)), patience=PATIENCE) as address:
+    async with running(
+        limiter=ConnectionLimiter(ConnectionLimits(9, 9, 9)), read_timeout=PATIENCE
+    ) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         assert await answer(reader) == (200, b"0")

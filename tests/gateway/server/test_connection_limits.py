@@ -16,13 +16,13 @@ pytestmark = pytest.mark.anyio
 
 
 class Someone:
-    def __init__(self, limiter: ConnectionLimiter, address: str = "10.0.0.1", *, rests: bool = False) -> None:
+    def __init__(self, limiter: ConnectionLimiter, address: str = "10.0.0.1", *, idle: bool = False) -> None:
         self.address = address
-        self.rests = rests
+        self.idle = idle
         self.has_left = False
         self.entered = limiter.enter(self)
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         self.has_left = True
 
 
@@ -35,7 +35,7 @@ async def settled() -> None:
     await asyncio.sleep(0.02)
 
 
-async def test_strangers_make_room_for_strangers_the_oldest_first() -> None:
+async def test_unauthenticated_make_room_for_unauthenticated_the_oldest_first() -> None:
     full = ConnectionLimiter(ConnectionLimits(10, 4, 4))
     some = [Someone(full, f"10.0.0.{i}") for i in range(7)]
     assert all(one.entered for one in some)
@@ -77,39 +77,39 @@ async def test_who_has_proven_a_key_is_no_stranger() -> None:
     full = ConnectionLimiter(ConnectionLimits(10, 2, 2))
     known = [Someone(full) for _ in range(2)]
     for one in known:
-        full.know(one)
-    strangers = [Someone(full) for _ in range(2)]
+        full.authenticated(one)
+    unauthenticated = [Someone(full) for _ in range(2)]
     await settled()
-    assert not any(one.has_left for one in (*known, *strangers))
+    assert not any(one.has_left for one in (*known, *unauthenticated))
     assert len(full) == 4
 
 
-async def test_in_a_full_room_who_rests_goes_first_then_strangers_then_newcomers() -> None:
+async def test_in_a_full_room_who_rests_goes_first_then_unauthenticated_then_newcomers() -> None:
     full = ConnectionLimiter(ConnectionLimits(3, 3, 3))
-    busy, resting = Someone(full), Someone(full, rests=True)
-    full.know(busy)
-    full.know(resting)
+    busy, resting = Someone(full), Someone(full, idle=True)
+    full.authenticated(busy)
+    full.authenticated(resting)
     stranger = Someone(full)
     assert Someone(full).entered
     assert (busy.has_left, resting.has_left, stranger.has_left) == (False, True, False)
     last = Someone(full)
     assert last.entered
     assert stranger.has_left
-    some = [one for one in full._strangers if isinstance(one, Someone)]
+    some = [one for one in full._unauthenticated if isinstance(one, Someone)]
     for one in some:
-        full.know(one)
+        full.authenticated(one)
     assert not Someone(full).entered
     assert not any(one.has_left for one in (busy, *some))
 
 
-async def test_strangers_beyond_their_part_cost_nobody_who_is_known_a_place() -> None:
+async def test_unauthenticated_beyond_their_part_cost_nobody_who_is_known_a_place() -> None:
     """Before the grace has passed there may be any number of them."""
     full = ConnectionLimiter(ConnectionLimits(10, 4, 4))
-    resting = [Someone(full, rests=True) for _ in range(5)]
+    resting = [Someone(full, idle=True) for _ in range(5)]
     for one in resting:
-        full.know(one)
-    strangers = [Someone(full, f"10.0.1.{i}") for i in range(100)]
-    assert all(one.entered for one in strangers)
+        full.authenticated(one)
+    unauthenticated = [Someone(full, f"10.0.1.{i}") for i in range(100)]
+    assert all(one.entered for one in unauthenticated)
     assert not any(one.has_left for one in resting)
     assert len(full) == 10
 
@@ -127,10 +127,10 @@ async def test_nobody_is_remembered() -> None:
     full = ConnectionLimiter(ConnectionLimits(1000, 10, 10))
     for _ in range(1000):
         one = Someone(full)
-        full.know(one)
-        full.left(one)
-        full.left(Someone(full))
-    assert len(full) == len(full._of) == 0
+        full.authenticated(one)
+        full.closed(one)
+        full.closed(Someone(full))
+    assert len(full) == len(full._by_network) == 0
     assert len(full._order) < 100
 
 

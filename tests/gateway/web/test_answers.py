@@ -292,7 +292,7 @@ async def test_a_client_that_ends_its_sending_reads_on(gateway: Gateway, streame
 async def test_a_client_that_ends_its_sending_and_then_leaves_stops_the_upstream(
     gateway: Gateway, upstream: FakeUpstream, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.server.half_close.SIGN", 0.05)
+    monkeypatch.setattr("gateway.server.half_close.KEEPALIVE", 0.05)
     start = stream(sse(delta("a")), whole=False) if streamed else ()
     upstream.scripts = [(*start, Do.HANG)]
     async with Wire(gateway.port) as wire:
@@ -358,7 +358,7 @@ async def test_the_whole_time_counts_for_a_client_that_does_not_read(
     upstream: FakeUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """Nobody waits for the model's server meanwhile, whose limits so mean nothing."""
-    monkeypatch.setattr(Connection, "stall", 3600.0)
+    monkeypatch.setattr(Connection, "write_timeout", 3600.0)
     upstream.scripts = [stream(*said(*["x" * 2**18] * 160, usage=False))]
     policy = a_policy(upstream.base_url)
     policy["models"]["up"]["timeouts"] = {"total": "500ms" if by == "total" else "1h"}

@@ -86,6 +86,6 @@ async def test_refusals_are_the_same(reader: BodyParser) -> None:
 async def test_one_that_takes_too_long_is_refused(
     reader: BodyParser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_parser, "PATIENCE", 0.001)
-    with pytest.raises(BadRequest, match=r"takes more than 0\.001 s to read"):
+    monkeypatch.setattr(body_parser, "TIMEOUT", 0.001)
+    with pytest.raises(BadRequest, match=r"takes more than 0\.001 s to parse"):
         await reader.read(openai_chat.read_request, orjson.dumps({"a": [{"b": "c"}] * 80_000}), USUAL, "a")
