@@ -30,7 +30,7 @@ SHAPE = (
     "first_line",
     *(f"count {mark}" for mark in _MARKS),
 )
-"""What the numbers of ``shape`` stand for, in their order."""
+"""The names of ``shape``'s numbers, in order."""
 
 
 def words(text: str) -> set[str]:

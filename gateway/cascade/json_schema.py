@@ -1,7 +1,7 @@
 """A validator for the common part of JSON Schema (https://json-schema.org/draft/2020-12).
 
 Schemas come from callers, so this one runs no regular expression of theirs, fetches nothing, generates no code,
-and does a bounded amount of work. What it does not know (``pattern``, ``format``, ``if`` …) it lets pass: a wrong
+and does a bounded amount of work. What it does not know (``pattern``, ``format``, ``if`` …) it ignores: a wrong
 "valid" costs a small model's answer, which the caller would have checked anyway.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from gateway.types import Json
 
 MAX_CHECKS = 5_000
-"""Pairs of a schema and a value looked at before the answer is let pass; some 10 ms."""
+"""Pairs of a schema and a value checked before the answer passes; some 10 ms."""
 MAX_DEPTH = 64
 
 
@@ -22,7 +22,7 @@ class _TooMuch(Exception):
 
 
 def allows(schema: Json, value: Json) -> bool:
-    """Whether ``value``, parsed from JSON, fits ``schema``. True as well where it is too much work to tell."""
+    """Whether ``value``, parsed from JSON, fits ``schema``. True as well where that takes more than ``MAX_CHECKS``."""
     try:
         return _Validator(schema).allows(schema, value, 0)
     except _TooMuch:

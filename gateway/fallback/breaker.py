@@ -1,4 +1,4 @@
-"""A circuit breaker: a target that keeps failing is left alone for a while, then tried with one request.
+"""A circuit breaker: a target that keeps failing gets no requests for a while, then a single one as a probe.
 
 The states and their names are those of Nygard's "Release It!" (2nd edition, 2018, chapter 5). What is added is that
 callers are distinguished: one who sends what a server fails on must not cost the others their answers.

@@ -102,7 +102,7 @@ def continuation_request(
         if params.get(cap) is not None:
             params[cap] -= sent.tokens
             if params[cap] < 1:
-                return None  # chunks are not always tokens: whether that was all, only a fresh answer tells
+                return None  # chunks are not always tokens: only a fresh answer shows whether that was all
     if not shown or (params.get("response_format") or {}).get("type", "text") != "text":
         return None  # a grammar would begin anew in the middle of its text
     if request.messages is None:
@@ -115,7 +115,7 @@ def continuation_request(
         begun = {"role": "assistant", "content": shown}
         messages = (*request.messages, begun)
         native = request.native
-        if native is not None:  # every dialect has this message in the same words
+        if native is not None:  # this message is the same in every dialect
             body = {**native.body, "messages": [*native.body["messages"], begun]}
             native = replace(native, body=body)
         request = replace(request, messages=messages, params=params, continues=True, native=native)

@@ -102,10 +102,14 @@ class HealthRegistry:
             model, error = next(iter(health.credentials_refused.items()))
             what = "wants to be paid" if error == "upstream_billing" else "refuses the gateway's credentials"
             return f"{what} (asked for '{model}'); its api_key needs the operator's care"
-        sick = sorted(
+        failing = sorted(
             model for (name, model), breaker in self._breakers.items() if name == backend and breaker.is_open
         )
-        return f"it failed of late (asked for '{sick[0]}'), and is left alone for a while" if sick else None
+        return (
+            f"it failed recently (asked for '{failing[0]}'), and its circuit breaker is open"
+            if failing
+            else None
+        )
 
     def _breaker_changes(self, backend: str, model: str) -> Callable[[Scope, int, float], None]:
         def changed(scope: Scope, failures: int, cooldown: float) -> None:

@@ -1,4 +1,4 @@
-"""What each attempt leaves behind: the breaker's verdict, metrics, log lines, a line of the receipt, and the bill."""
+"""What each attempt leaves behind: the breaker's counts, metrics, log lines, a line of the receipt, and the bill."""
 
 from __future__ import annotations
 
