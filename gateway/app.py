@@ -67,7 +67,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         # The loop keeps a set of all open async generators, to close them at its end; a request has eight, and this was
         # 5 % of its cost. All of ours are closed by their readers.
         sys.set_asyncgen_hooks(firstiter=None)
-        watching = [asyncio.create_task(loop_lag.watch(metrics.beat))]
+        watching = [asyncio.create_task(loop_lag.watch(metrics.observe_lag))]
         try:
             async with watcher:
                 if pulse is not None:

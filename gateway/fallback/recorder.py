@@ -18,7 +18,7 @@ from gateway.errors import (
 from gateway.fallback.attempt import Attempt
 from gateway.fallback.continuation import AnswerDiverged
 from gateway.fallback.health import HealthRegistry
-from gateway.observe.events import Fact, tell
+from gateway.observe.events import Fact, log_event
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
 from gateway.observe.tracing import trace_id_of
@@ -78,7 +78,7 @@ class AttemptRecorder:
             return
         call, reason = self._call, "deviated" if isinstance(error, AnswerDiverged) else reason_of(error)
         backends = before.target.backend, after.target.backend
-        tell(
+        log_event(
             log,
             logging.WARNING,
             "failover",
@@ -115,7 +115,7 @@ class AttemptRecorder:
         target, reason = attempt.planned.candidate.target, reason_of(error)
         self._metrics.upstream_errors.labels(target.backend, _class(error)).inc()
         with_status = reason if status is None else f"{reason} (HTTP status {status})"
-        tell(
+        log_event(
             log,
             logging.WARNING if isinstance(error, Upstream | RateLimited) else logging.INFO,
             "upstream_error",

@@ -1,4 +1,4 @@
-"""What a caller has used in a day or a month."""
+"""What a caller has used in a day or a month, for limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class WindowUsage(NamedTuple):
-    """What a caller has used and paid in a window by now, as someone else remembers it."""
+    """Usage of a caller in a window, as recorded elsewhere."""
 
     tenant: str
     key_id: str

@@ -1,4 +1,4 @@
-"""Where each request's cost is entered: the counters, and the ledger where there is one."""
+"""Records what each request used and cost: in metrics, and in the ledger where there is one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Accounting:
             self._ledger.record(call, bill, status, error)
 
     def record_charges(self, call: Call, charges: Sequence[Charge]) -> None:
-        """What was sent beside a request, on account of ``call.principal``."""
+        """What was sent in addition to a request, on account of ``call.principal``."""
         for charge in charges:
             self._count(call.principal, charge)
         if self._ledger is not None and charges:
@@ -33,7 +33,8 @@ class Accounting:
     def record_refusal(
         self, request_id: str, principal: Principal | None, status: int, reason: str, *, is_question: bool
     ) -> None:
-        """A request that was refused before it became a call. Only a caller's questions are in the ledger."""
+        """A request that was refused before it became a call. Only requests to models are in the ledger
+        (``is_question``)."""
         self._metrics.refused.labels(
             self._metrics.tenant(principal.tenant if principal else ""), reason
         ).inc()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gateway.observe.events import tell
+from gateway.observe.events import log_event
 from gateway.observe.metrics import Metrics
 
 log = logging.getLogger("gateway.backends")
@@ -31,23 +31,23 @@ class BackendWatch:
             f"by {_who(tenant, key_id)} for {cooldown:g} s"
         )
         facts = (backend, model, tenant, key_id, failures, cooldown)
-        tell(log, logging.WARNING, "breaker_opened", message, *facts)
+        log_event(log, logging.WARNING, "breaker_opened", message, *facts)
 
     def breaker_closed(self, backend: str, model: str, tenant: str | None, key_id: str | None) -> None:
         self._metrics.breaker_open.labels(backend).dec()
         message = f"backend '{backend}' is asked for '{model}' again by {_who(tenant, key_id)}"
-        tell(log, logging.INFO, "breaker_closed", message, backend, model, tenant, key_id)
+        log_event(log, logging.INFO, "breaker_closed", message, backend, model, tenant, key_id)
 
     def credentials_refused(self, backend: str, model: str, error: str) -> None:
         self._metrics.credentials_refused.labels(backend).inc()
         what = "wants to be paid" if error == "upstream_billing" else "refuses the gateway's credentials"
         message = f"backend '{backend}' {what} (asked for '{model}'): its api_key needs care"
-        tell(log, logging.ERROR, "credentials_refused", message, backend, model, error)
+        log_event(log, logging.ERROR, "credentials_refused", message, backend, model, error)
 
     def credentials_accepted(self, backend: str) -> None:
         self._metrics.credentials_refused.labels(backend).dec()
         message = f"backend '{backend}' takes the gateway's credentials again, or has others"
-        tell(log, logging.INFO, "credentials_accepted", message, backend)
+        log_event(log, logging.INFO, "credentials_accepted", message, backend)
 
 
 def _who(tenant: str | None, key_id: str | None) -> str:

@@ -1,8 +1,8 @@
-"""What the log tells in fields: each event, its name and its keys, as docs/operations.md lists them.
+"""Structured log events: names and keys, as docs/operations.md lists them.
 
-``tell`` writes one. As text a record is its message; as JSON the keys stand beside it, all of them each time, null
-where there is nothing to say. No value is a caller's or a model's words, an error's message or a key: codes, names out
-of the policy and figures only.
+``log_event`` logs one. As text a record is its message; as JSON it has all of its event's keys, null where there is no
+value. No value is a text by a caller or a model, an error's message or an API key: only codes, names from the policy,
+and numbers.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "credentials_refused": ("backend", "upstream_model", "error"),
     "credentials_accepted": ("backend",),
 }
-"""Each event's keys beside ``event``, in their order."""
+"""Each event's keys besides ``event``, in order."""
 
 Fact = str | int | float | None
 
 
-class Event(logging.LogRecord):
-    """A record of one event. ``LogRecord``'s own constructor takes 4 µs, as much as all else that logging does, to find
-    out where in the program it was called and by which thread, which no format of ours shows.
+class EventRecord(logging.LogRecord):
+    """A record of one event. ``LogRecord``'s own constructor takes 4 µs, as much as the rest of logging, to find the
+    calling line and thread, which our formats do not show.
     """
 
     def __init__(self, name: str, level: int, event: str, message: str, values: tuple[Fact, ...]) -> None:
-        self.__dict__.update(_UNTOLD)
+        self.__dict__.update(_DEFAULTS)
         self.name = name
         self.levelno, self.levelname = level, logging.getLevelName(level)
-        self.msg = message  # without arguments nothing in it is taken for a format
+        self.msg = message  # without arguments it is not a format
         self.created = now = time.time()
         self.msecs = now % 1 * 1000
         self.event = event
@@ -53,14 +53,14 @@ class Event(logging.LogRecord):
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """Put together by whoever writes them: as text a record is its message."""
+        """Built by the JSON formatter; as text a record is its message."""
         return {"event": self.event, **dict(zip(KEYS[self.event], self.values, strict=True))}
 
 
-_UNTOLD = vars(logging.makeLogRecord({}))
+_DEFAULTS = vars(logging.makeLogRecord({}))
 
 
-def tell(log: logging.Logger, level: int, event: str, message: str, *values: Fact) -> None:
-    """One event; ``values`` are those of its keys. The call costs next to nothing below the log's level."""
+def log_event(log: logging.Logger, level: int, event: str, message: str, *values: Fact) -> None:
+    """Log one event; ``values`` are those of its keys, in order. Almost free below the log's level."""
     if log.isEnabledFor(level):
-        log.handle(Event(log.name, level, event, message, values))
+        log.handle(EventRecord(log.name, level, event, message, values))

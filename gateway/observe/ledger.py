@@ -1,4 +1,4 @@
-"""The record of every request and what it cost: one row each, in an SQLite file that all workers share."""
+"""The ledger: one row for every request and what it cost, in an SQLite file that all workers share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.types import Call, Principal
 
 VERSION = 4
 RETRY = 1.0
-"""Seconds after which a disk that failed is tried again."""
+"""Seconds after which a failed write is tried again."""
 BUSY_TIMEOUT = 2.0
 
 _SCHEMA = """
@@ -84,8 +84,8 @@ CREATE VIEW IF NOT EXISTS spent AS
         estimated, cache_write_tokens, cache_write_1h_tokens
     FROM spendings;
 """
-"""A request's own row has what its answer took, ``spendings`` all else: each thing that was paid for is in one of them,
-and once in ``spent``, which is to be added up."""
+"""A request's own row has the usage of its answer, ``spendings`` all other charges (a cascade's discarded steps,
+judges, shadow copies). The view ``spent`` has every charge once, to be summed."""
 _FROM_1 = "ALTER TABLE requests ADD COLUMN error TEXT;"
 _FROM_2 = (
     "ALTER TABLE requests ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0;"
@@ -97,13 +97,13 @@ _TO_THIS = {
     2: _FROM_2 + _SPENDINGS,
     3: _SPENDINGS,
 }
-"""What brings a file of each version to this one."""
+"""The migrations from each version to this one."""
 _LONGEST_NAME = 256
 _COLUMNS = 22
 _ROW = f"({', '.join('?' * _COLUMNS)})"
 _INSERT = f"INSERT OR IGNORE INTO requests VALUES {_ROW}"
 _AT_ONCE = 50
-"""Rows in one statement. SQLite lets go of the interpreter for each; taking it back from a busy event loop costs both
+"""Rows in one statement. SQLite releases the GIL for each statement; getting it back from a busy event loop costs both
 threads more than a row does."""
 _INSERT_MANY = f"INSERT OR IGNORE INTO requests VALUES {', '.join([_ROW] * _AT_ONCE)}"
 _SPENDING_COLUMNS = 18
@@ -131,7 +131,7 @@ class Ledger:
         return self._writer.lost
 
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
-        """Add a request that has ended, at the attempt that ``call`` shows. A second time changes nothing.
+        """Record a request that has ended, with its last attempt. Repeating it changes nothing.
 
         ``error`` is why it failed (``gateway.observe.outcome.reason_of``).
         """
@@ -170,7 +170,7 @@ class Ledger:
     def record_charges(
         self, request_id: str, created: float, principal: Principal, charges: Iterable[Charge]
     ) -> None:
-        """Add what ``principal`` pays for beside answers, on account of a request. ``created`` is Unix time."""
+        """Record charges of ``principal`` other than answers, on account of a request. ``created`` is Unix time."""
         for number, (upstream, nanodollars) in enumerate(charges):
             used = upstream.usage
             self._add(
@@ -197,7 +197,7 @@ class Ledger:
             )
 
     def record_refusal(self, request_id: str, principal: Principal, status: int, error: str) -> None:
-        """Add a request that was refused before it was known what it asked for."""
+        """Record a request that was refused before its body was read."""
         who = (principal.tenant, principal.key_id, principal.tier)
         nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0)
         self._add((request_id, time.time(), *who, "", *nothing))
@@ -241,7 +241,7 @@ class Ledger:
 
 
 class _Table:
-    """The file as one thread sees it: opened at need, and anew when another file has taken its place."""
+    """The file, for one thread: opened on demand, and reopened when it was replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -274,7 +274,7 @@ class _Table:
         private_folder(self._path.parent)
         private_file(self._path)
         for name in (f"{self._path}-wal", f"{self._path}-shm"):
-            # SQLite gives them the ledger's mode when it makes them; these are of a gateway that let others read.
+            # SQLite creates them with the ledger's mode; these are from a version that let others read.
             if os.path.exists(name):
                 private_file(Path(name))
         database = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT)
@@ -300,7 +300,7 @@ class _Table:
 
 
 def _migrate(database: sqlite3.Connection) -> None:
-    """Bring the file to this version; another worker may be about to do the same."""
+    """Migrate the file to this version; another worker may be about to do the same."""
     database.execute("BEGIN IMMEDIATE")
     try:
         (version,) = database.execute("PRAGMA user_version").fetchone()

@@ -1,4 +1,4 @@
-"""Logging, set up once per process: lines to read, or with TOLLGATE_LOG_FORMAT=json one JSON object a line."""
+"""Logging, set up once per process: plain lines, or with TOLLGATE_LOG_FORMAT=json one JSON object a line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 import orjson
 
+from gateway.observe.batch_handler import BatchHandler
 from gateway.observe.events import FACTS
-from gateway.observe.log_batches import BatchHandler
 from gateway.settings import LogFormat, LogLevel
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", FACTS}
@@ -31,7 +31,7 @@ def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None, *, ba
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # What no format of ours shows costs as much to find out as all the rest of a record (logging, "Optimization").
+    # Our formats do not show these, and finding them costs as much as the rest of a record (logging, "Optimization").
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for name in _TALKATIVE:
@@ -52,7 +52,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
         if not text.isprintable():
-            # What a terminal would obey, in a fault's own words or an upstream's, is shown instead.
+            # Control sequences in messages of errors or upstreams are escaped, as a terminal would obey them.
             text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
         return text.replace("\n", "\n    ")
 

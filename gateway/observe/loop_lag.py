@@ -1,4 +1,4 @@
-"""How late the event loop is: what one request computes without a pause, all others wait for."""
+"""The lag of the event loop: while one request computes, all others wait."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 INTERVAL = 0.02
-"""Seconds between two looks."""
+"""Seconds between two samples."""
 
 
 async def watch(observe: Callable[[float], object]) -> None:
-    """Tell ``observe``, over and over, by how many seconds a timer came late. Runs until it is cancelled."""
+    """Call ``observe`` with the seconds by which a timer was late, until cancelled."""
     while True:
         due = time.perf_counter() + INTERVAL
         await asyncio.sleep(INTERVAL)

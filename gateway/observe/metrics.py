@@ -15,8 +15,8 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from gateway.observe.counting import Count, Family, Gathered, Times
-from gateway.observe.room import FOLDER, Room
+from gateway.observe.metric_buffers import Buffered, BufferedCounter, BufferedHistogram, Family
+from gateway.observe.metric_files import FOLDER, MetricFiles
 
 KIND = CONTENT_TYPE_LATEST
 """The type of what ``render`` returns."""
@@ -31,34 +31,34 @@ _SCANS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 
 class _Families:
     """Makes the metrics of one registry."""
 
-    def __init__(self, registry: CollectorRegistry, changed: list[Gathered]) -> None:
+    def __init__(self, registry: CollectorRegistry, changed: list[Buffered]) -> None:
         self._registry = registry
         self._changed = changed
-        room = Room.here()
-        self._room = room.take if room is not None else lambda: True
-        self._room()
+        files = MetricFiles.of_this_process()
+        self._has_space = files.allocate if files is not None else lambda: True
+        self._has_space()
 
-    def counter(self, name: str, about: str, labels: list[str]) -> Family[Count]:
+    def counter(self, name: str, about: str, labels: list[str]) -> Family[BufferedCounter]:
         return self._counts(Counter(name, about, labels, registry=self._registry))
 
-    def gauge(self, name: str, about: str, labels: list[str]) -> Family[Count]:
+    def gauge(self, name: str, about: str, labels: list[str]) -> Family[BufferedCounter]:
         return self._counts(Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum"))
 
     def histogram(
         self, name: str, about: str, labels: list[str], buckets: tuple[float, ...]
-    ) -> Family[Times]:
+    ) -> Family[BufferedHistogram]:
         metric = Histogram(name, about, labels, buckets=buckets, registry=self._registry)
         return Family(
-            lambda values: Times(metric.labels(*values), self._changed),
-            untold=Times(None, self._changed),
-            room=self._room,
+            lambda values: BufferedHistogram(metric.labels(*values), self._changed),
+            dropped=BufferedHistogram(None, self._changed),
+            has_space=self._has_space,
         )
 
-    def _counts(self, metric: Counter | Gauge) -> Family[Count]:
+    def _counts(self, metric: Counter | Gauge) -> Family[BufferedCounter]:
         return Family(
-            lambda values: Count(metric.labels(*values), self._changed),
-            untold=Count(None, self._changed),
-            room=self._room,
+            lambda values: BufferedCounter(metric.labels(*values), self._changed),
+            dropped=BufferedCounter(None, self._changed),
+            has_space=self._has_space,
         )
 
 
@@ -70,7 +70,7 @@ class Metrics:
         self._tenants = tenants
         self._registry = CollectorRegistry()
         here = self._registry
-        self._changed: list[Gathered] = []
+        self._changed: list[Buffered] = []
         make = _Families(here, self._changed)
         self.http = make.counter(
             "tollgate_http_requests_total",
@@ -243,7 +243,7 @@ class Metrics:
             registry=here,
         )
 
-    def beat(self, late: float) -> None:
+    def observe_lag(self, late: float) -> None:
         """A timer of the event loop came ``late`` by so many seconds. Hands on what was counted since the last beat."""
         self.loop_lag.observe(late)
         self.flush()

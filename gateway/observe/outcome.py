@@ -1,4 +1,4 @@
-"""How a request ended, told from what ended it."""
+"""How a request ended, by the exception that ended it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
 
 
 CUT = "cut"
-"""With this message work is cancelled whose answer a guard has cut."""
+"""The message of a cancellation after a guard has cut the answer."""
 
 UPSTREAM = frozenset(
     {
@@ -31,7 +31,7 @@ UPSTREAM = frozenset(
         *("upstream_malformed", "upstream_refused", "upstream_timeout", "upstream_unavailable"),
     }
 )
-"""What a model's server can do wrong. Its own codes, which can be any text, stay in the receipt."""
+"""Failures of a model's server. Its own codes, which can be any text, are only in the receipt."""
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -43,7 +43,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a request failed, in one of a bounded number of words: for logs, the ledger and metrics."""
+    """Why a request failed, as one of a bounded set of codes: for logs, the ledger and metrics."""
     match error:
         case ContextTooLong():
             return "context_length_exceeded"
@@ -62,5 +62,5 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_refusal(error: BaseException, attempts: int) -> bool:
-    """The gateway itself said no: it asked no model (``attempts``), and none had failed before."""
+    """Whether the gateway itself refused the request, without an attempt to call a model."""
     return not attempts and isinstance(error, GatewayError) and not isinstance(error, Upstream | Internal)

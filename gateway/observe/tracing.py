@@ -1,4 +1,4 @@
-"""A request's place in a distributed trace (https://www.w3.org/TR/trace-context/), and what is told when it ends."""
+"""A request's context in a distributed trace (https://www.w3.org/TR/trace-context/), and its receipt and log line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable
 
-from gateway.observe.events import tell
+from gateway.observe.events import log_event
 from gateway.observe.receipts import Receipts
 from gateway.types import Call
 
@@ -17,8 +17,8 @@ log = logging.getLogger("gateway.requests")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-def place_of(parent: str) -> tuple[str, str]:
-    """The trace id and flags of the caller's ``traceparent``; those of a new trace where it is none."""
+def trace_context(parent: str) -> tuple[str, str]:
+    """The trace id and flags of the caller's ``traceparent``, or of a new trace."""
     if parent and _TRACEPARENT.fullmatch(parent):
         return parent[3:35], parent[53:55]
     return f"{random.getrandbits(128):032x}", "00"
@@ -34,13 +34,15 @@ def sent_trace_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def trace_id_of(call: Call) -> str | None:
-    """That of a call which has passed the stage ``trace``."""
+    """The trace id of a call that has passed the stage ``trace``."""
     parent = call.headers.get("traceparent", "")
     return parent[3:35] or None
 
 
-def close(receipts: Receipts, call: Call, trace_id: str, status: int, error: str | None = None) -> None:
-    """Keep the receipt of a request that has ended, and log one line about it. ``error`` is why it failed."""
+def close_request(
+    receipts: Receipts, call: Call, trace_id: str, status: int, error: str | None = None
+) -> None:
+    """Store the receipt of a request that has ended, and log one line. ``error`` is why it failed."""
     seconds = round(time.perf_counter() - call.started, 6)
     notes = call.receipt.notes
     who = call.principal.key_id
@@ -51,13 +53,13 @@ def close(receipts: Receipts, call: Call, trace_id: str, status: int, error: str
         return
     meter = notes.get("meter", {})
     attempts = notes.get("fallback", {}).get("attempts")
-    # What our own queue refused went nowhere.
+    # What our own queue refused was not sent.
     backend = attempts[-1]["backend"] if attempts and attempts[-1].get("admitted", True) else None
     model, tenant = call.request.model, call.principal.tenant
     message = f"{call.request_id} {model} {status} {seconds * 1000:.1f} ms"
     if error is not None:
         message += f" {error} tenant={tenant} backend={backend or '-'}"
-    tell(
+    log_event(
         log,
         level,
         "request",
@@ -69,7 +71,7 @@ def close(receipts: Receipts, call: Call, trace_id: str, status: int, error: str
 
 
 def level_of(status: int) -> int:
-    """How loud a request's line is: failures are seen at the level ``warning``, our own at ``error``."""
+    """The level of a request's log line: failures are warnings, internal ones errors."""
     if status < 400 or status == 499:
         return logging.INFO
     return logging.ERROR if status == 500 else logging.WARNING

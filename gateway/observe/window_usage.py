@@ -1,4 +1,4 @@
-"""What callers have spent by now in this day and month, added up from the ledger: for counters that begin anew."""
+"""What callers have used in this day and month, summed from the ledger: for counters that start with the process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FROM {table} WHERE created >= :month GROUP BY tenant, key_id, tier, today
 
 
 def read_window_usage(path: Path, now: float) -> list[WindowUsage]:
-    """One for each caller and window (day and month of UTC, at ``now``, Unix time) in which it has spent anything.
+    """One for each caller and window (the UTC day and month of ``now``, Unix time) with any usage.
 
-    Raises ``sqlite3.Error`` where the ledger cannot be read; one that is not there is empty.
+    Raises ``sqlite3.Error`` where the ledger cannot be read; a missing one is empty.
     """
     if not path.exists():
         return []
@@ -32,7 +32,7 @@ def read_window_usage(path: Path, now: float) -> list[WindowUsage]:
     months: dict[tuple[str, str, str], tuple[int, int]] = {}
     found: list[WindowUsage] = []
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
-        # Since version 4 what was paid for beside answers has rows of its own.
+        # Since version 4 charges other than answers have rows of their own.
         views = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'view'")}
         query = _QUERY.format(sums=sums, table="spent" if "spent" in views else "requests")
         for tenant, key_id, tier, today, *halves in database.execute(query, begins):

@@ -19,7 +19,7 @@ from types import FrameType
 import uvicorn
 
 from gateway.children import watchdog
-from gateway.observe import logs, room
+from gateway.observe import logs, metric_files
 from gateway.server.connection import Connection
 from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits, descriptors
 from gateway.settings import SOCKET_FD, Settings, SettingsError
@@ -45,7 +45,7 @@ def main() -> int:
         return 2
     logs.set_up(settings.log_level, settings.log_format, batches=True)
     faulthandler.register(watchdog.DUMP_STACK, all_threads=True)
-    room.share_or_not()
+    metric_files.share_or_not()
     from gateway.app import build_app  # prometheus_client reads the environment when it is imported
 
     config = uvicorn.Config(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from gateway.observe.counting import Count
+from gateway.observe.metric_buffers import BufferedCounter
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import is_refusal, outcome_of, reason_of
 from gateway.types import Call, Chunk, Usage
@@ -29,7 +29,7 @@ class MeterRecorder:
         self._call = call
         self._model = call.model
         self._inter_token = metrics.inter_token.labels(call.model)
-        self._in_flight: Count | None = None
+        self._in_flight: BufferedCounter | None = None
         self._usage: Usage | None = None
         self._first = self._last = 0.0
         self._gaps = 0

@@ -8,7 +8,7 @@ from functools import partial
 from gateway.errors import GatewayError
 from gateway.observe.outcome import outcome_of, reason_of
 from gateway.observe.receipts import Receipts
-from gateway.observe.tracing import close, place_of
+from gateway.observe.tracing import close_request, trace_context
 from gateway.types import Call
 
 
@@ -22,7 +22,7 @@ class TraceRecorder:
     def __init__(self, receipts: Receipts, call: Call) -> None:
         self._receipts = receipts
         self._call = call
-        self._trace_id, self._flags = place_of(call.headers.get("traceparent", ""))
+        self._trace_id, self._flags = trace_context(call.headers.get("traceparent", ""))
 
     async def begin(self) -> None:
         parent = f"00-{self._trace_id}-{random.getrandbits(64):016x}-{self._flags}"
@@ -34,7 +34,7 @@ class TraceRecorder:
             status, reason = outcome_of(error).status, reason_of(error)
             if isinstance(error, GatewayError):
                 error.logged = True
-        close(self._receipts, self._call, self._trace_id, status, reason)
+        close_request(self._receipts, self._call, self._trace_id, status, reason)
 
 
 def trace(receipts: Receipts) -> partial[TraceRecorder]:

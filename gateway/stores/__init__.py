@@ -1,1 +1,1 @@
-"""Where workers and replicas share state: this process's memory, or Redis."""
+"""State that workers and replicas share: in this process's memory, or in Redis."""

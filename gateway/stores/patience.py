@@ -1,4 +1,4 @@
-"""Waiting for a server, and for it alone: what this process keeps waiting by itself is not held against the server."""
+"""A time-out for a server's answer that this process's own lag does not use up."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ STEPS = 5
 
 @asynccontextmanager
 async def patience(seconds: float) -> AsyncIterator[None]:
-    """``asyncio.timeout``, by a clock that stands still while the loop does. Raises ``TimeoutError``.
+    """``asyncio.timeout``, by a clock that stops while the loop is blocked. Raises ``TimeoutError``.
 
-    The time is counted in steps, each of which begins where the loop has come round: a loop that was blocked, or a
-    process that got no processor, is one step further, and finds the answer that has come meanwhile.
+    The time is counted in steps, each of which starts in a new iteration of the loop: after a loop was blocked, or a
+    process got no processor, only one step has passed, and the answer that has arrived meanwhile is read.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle | None = None

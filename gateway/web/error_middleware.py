@@ -11,7 +11,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import TOO_LATE, GatewayError, Internal, ShuttingDown
-from gateway.observe.events import tell
+from gateway.observe.events import log_event
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
 from gateway.observe.tracing import level_of, sent_trace_id
@@ -111,7 +111,7 @@ class ErrorMiddleware:
         seconds = round(time.perf_counter() - context.started, 6)
         tenant, key_id = (principal.tenant, principal.key_id) if principal else (None, None)
         route = scope["route"].path if "route" in scope else "none"
-        tell(
+        log_event(
             requests,
             level_of(error.status),
             "request",

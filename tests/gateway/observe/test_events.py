@@ -53,7 +53,7 @@ class Log(logging.Handler):
         if hasattr(record, FACTS):
             self.events.append(json.loads(line))
 
-    def take(self, *names: str) -> list[dict[str, Any]]:
+    def allocate(self, *names: str) -> list[dict[str, Any]]:
         """The events of these names since the last time; all others are forgotten, too."""
         events, self.events = self.events, []
         return [event for event in events if event["event"] in names]
@@ -112,7 +112,7 @@ async def test_a_failure_that_a_fallback_covers_is_seen(tmp_path: Path, log: Log
     short = {"first_token": "300ms", "total": "300ms"} if case == "silence" else None
     async with failing(tmp_path, fault, timeouts=short) as (gateway, _):
         assert await ask(gateway) == 200
-        failed, went, ended = log.take("upstream_error", "failover", "request")
+        failed, went, ended = log.allocate("upstream_error", "failover", "request")
         figures = await gateway.metrics()
     who = {"tenant": "acme", "key_id": "acme-1", "model": "m", "backend": "up"}
     assert failed.items() >= {**who, "upstream_model": "upstream-model", "attempt": 1}.items()
@@ -130,7 +130,7 @@ async def test_a_failure_that_a_fallback_covers_is_seen(tmp_path: Path, log: Log
 async def test_what_the_upstream_finds_wrong_with_a_request(tmp_path: Path, log: Log) -> None:
     async with failing(tmp_path, bad_request) as (gateway, _):
         assert await ask(gateway) == 400
-    failed, ended = log.take("upstream_error", "failover", "request")
+    failed, ended = log.allocate("upstream_error", "failover", "request")
     assert (failed["level"], failed["upstream_status"], failed["error"]) == (
         "info",
         400,
@@ -145,7 +145,7 @@ async def test_refused_credentials_are_told_once_until_they_are_accepted(tmp_pat
     async with failing(tmp_path, bad_key) as (gateway, first):
         for _ in range(3):
             assert await ask(gateway) == 200
-        (refused,) = log.take(*names)
+        (refused,) = log.allocate(*names)
         assert (refused["event"], refused["backend"], refused["error"], refused["level"]) == (
             "credentials_refused",
             "up",
@@ -156,7 +156,7 @@ async def test_refused_credentials_are_told_once_until_they_are_accepted(tmp_pat
         first.faults = [sound]
         for _ in range(2):
             assert await ask(gateway) == 200
-        (accepted,) = log.take(*names)
+        (accepted,) = log.allocate(*names)
         assert (accepted["event"], accepted["backend"]) == ("credentials_accepted", "up")
         assert (await gateway.metrics())[gauge] == 0
 
@@ -176,13 +176,13 @@ async def test_a_breaker_opens_and_closes_once(tmp_path: Path, log: Log) -> None
     async with failing(tmp_path, broken, breaker={"failures": 2, "cooldown": "1ms"}) as (gateway, first):
         for _ in range(5):  # the probes of a breaker that is open already fail, too
             assert await ask(gateway) == 200
-        (opened,) = log.take(*names)
+        (opened,) = log.allocate(*names)
         assert (opened["event"], opened["backend"], opened["failures"]) == ("breaker_opened", "up", 2)
         assert (await gateway.metrics())[gauge] == 1
         first.faults = [sound]
         while (await gateway.metrics())[gauge]:
             assert await ask(gateway) == 200
-        (closed,) = log.take(*names)
+        (closed,) = log.allocate(*names)
         assert (closed["event"], closed["backend"]) == ("breaker_closed", "up")
 
 
@@ -204,7 +204,7 @@ async def test_refusals_are_logged_once_and_counted_by_reason(tmp_path: Path, lo
         assert (await gateway.http.delete("/v1/models")).status_code == 405
         figures = await gateway.metrics()
         ledger = gateway.folder.parent / "state" / "ledger.sqlite"
-    events = log.take("request")
+    events = log.allocate("request")
     assert events[5]["trace_id"] == "ab" * 16
     told = [(event["status"], event["error"], event["tenant"]) for event in events]
     assert told == [
@@ -243,7 +243,7 @@ async def test_a_full_queue_is_a_refusal(tmp_path: Path, log: Log) -> None:
                 lines = response.aiter_lines()
                 await anext(lines)
                 assert await ask(gateway, "slow") == 503
-            (refused,) = [event for event in log.take("request") if event["status"] == 503]
+            (refused,) = [event for event in log.allocate("request") if event["status"] == 503]
             figures = await gateway.metrics()
     assert (refused["error"], refused["backend"]) == ("queue_timeout", None)
     assert figures['tollgate_refused_requests_total{reason="queue_timeout",tenant="acme"}'] == 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.observe import logs
-from gateway.observe.events import tell
+from gateway.observe.events import log_event
 from gateway.settings import LogFormat, LogLevel
 
 
@@ -73,7 +73,7 @@ def test_json_has_one_object_a_line_with_the_extra_fields() -> None:
 def test_an_events_fields_stand_beside_the_message() -> None:
     stream = io.StringIO()
     logs.set_up("info", "json", stream)
-    tell(logging.getLogger("gateway.some"), logging.INFO, "credentials_accepted", "fine again", "up")
+    log_event(logging.getLogger("gateway.some"), logging.INFO, "credentials_accepted", "fine again", "up")
     told = json.loads(stream.getvalue())
     assert list(told) == ["time", "level", "logger", "message", "event", "backend"]
     assert (told["message"], told["event"], told["backend"]) == ("fine again", "credentials_accepted", "up")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.observe.room import FILES, FIRST, FOLDER, SLACK, Room
+from gateway.observe.metric_files import FILES, FIRST, FOLDER, SLACK, MetricFiles
 
 COUNT = """
 import sys
-from gateway.observe import room
-room.share_or_not()
+from gateway.observe import metric_files
+metric_files.share_or_not()
 from gateway.observe.metrics import Metrics
 
 metrics = Metrics()
@@ -73,13 +73,13 @@ class TestAFullDisk:
 
 
 def test_room_is_taken_before_it_is_used(tmp_path: Path) -> None:
-    room = Room(tmp_path, 7)
-    assert room.take()
+    files = MetricFiles(tmp_path, 7)
+    assert files.allocate()
     files = [tmp_path / f"{kind}_7.db" for kind in FILES]
     assert all(file.stat().st_blocks * 512 >= FIRST for file in files)
     with files[0].open("r+b") as file:
         file.write((FIRST - SLACK + 8).to_bytes(4, sys.byteorder))
-    assert room.take()
+    assert files.allocate()
     assert [file.stat().st_blocks * 512 >= 2 * FIRST for file in files] == [True, False, False, False]
 
 

@@ -1,7 +1,8 @@
-"""Metrics that are cheap to count: figures gather in plain numbers, and go to prometheus_client from time to time.
+"""Metrics that are cheap to update: values are buffered in plain numbers, and flushed to prometheus_client
+periodically.
 
-With several workers each of its values lies in a shared file, and one count takes 1 µs there or 2, a time 4; a request
-counts a dozen. For the event loop's thread alone.
+With several workers each of its values is in a shared file, where an increment takes 1 to 2 µs and an observation 4; a
+request makes a dozen. For the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from typing import Generic, Protocol, TypeVar
 from prometheus_client import Counter, Gauge, Histogram
 
 
-class Gathered(Protocol):
+class Buffered(Protocol):
     def flush(self) -> None:
-        """Hand over what has come together since the last time."""
+        """Pass on what was buffered."""
         ...
 
 
-class Count:
-    """A counter or a gauge; None is one that nobody hears of."""
+class BufferedCounter:
+    """A counter or a gauge; with None its values are dropped."""
 
     __slots__ = ("_changed", "_metric", "_more", "_waiting")
 
-    def __init__(self, metric: Counter | Gauge | None, changed: list[Gathered]) -> None:
+    def __init__(self, metric: Counter | Gauge | None, changed: list[Buffered]) -> None:
         self._metric = metric
         self._changed = changed
         self._more = 0.0
@@ -37,7 +38,7 @@ class Count:
             self._changed.append(self)
 
     def dec(self, amount: float = 1) -> None:
-        """Of a gauge only."""
+        """For gauges only."""
         self.inc(-amount)
 
     def flush(self) -> None:
@@ -46,12 +47,12 @@ class Count:
             self._metric.inc(more)
 
 
-class Times:
-    """A histogram; None is one that nobody hears of."""
+class BufferedHistogram:
+    """A histogram; with None its values are dropped."""
 
     __slots__ = ("_bounds", "_changed", "_counts", "_metric", "_sum")
 
-    def __init__(self, metric: Histogram | None, changed: list[Gathered]) -> None:
+    def __init__(self, metric: Histogram | None, changed: list[Buffered]) -> None:
         self._metric = metric
         self._changed = changed
         self._bounds: list[float] = metric._upper_bounds if metric is not None else []
@@ -61,41 +62,41 @@ class Times:
     def observe(self, value: float) -> None:
         if not self._counts:
             self._changed.append(self)
-        place = bisect_left(self._bounds, value)
-        self._counts[place] = self._counts.get(place, 0) + 1
+        bucket = bisect_left(self._bounds, value)
+        self._counts[bucket] = self._counts.get(bucket, 0) + 1
         self._sum += value
 
     def flush(self) -> None:
-        # prometheus_client itself takes values one by one only.
+        # prometheus_client itself only takes single values.
         counts, self._counts = self._counts, {}
         total, self._sum = self._sum, 0.0
         if self._metric is None:
             return
         self._metric._sum.inc(total)
-        for place, count in counts.items():
-            self._metric._buckets[place].inc(count)
+        for bucket, count in counts.items():
+            self._metric._buckets[bucket].inc(count)
 
 
 _Child = TypeVar("_Child")
 
 
 class Family(Generic[_Child]):
-    """A metric with labels. What ``labels`` finds is remembered: prometheus_client's own look-up takes a lock, and
-    longer than the counting itself. Where there is no ``room`` for one more, it is ``untold``, until there is.
+    """A metric with labels. Children are cached, as prometheus_client's own look-up takes a lock, and longer than the
+    update itself. Where ``has_space`` says no, values of new children are ``dropped``.
     """
 
     def __init__(
-        self, child: Callable[[tuple[str, ...]], _Child], *, untold: _Child, room: Callable[[], bool]
+        self, child: Callable[[tuple[str, ...]], _Child], *, dropped: _Child, has_space: Callable[[], bool]
     ) -> None:
         self._child = child
-        self._untold = untold
-        self._room = room
+        self._dropped = dropped
+        self._has_space = has_space
         self._children: dict[tuple[str, ...], _Child] = {}
 
     def labels(self, *values: str) -> _Child:
         child = self._children.get(values)
         if child is None:
-            if not self._room():
-                return self._untold
+            if not self._has_space():
+                return self._dropped
             child = self._children[values] = self._child(values)
         return child

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.observe import batch_writer
-from gateway.observe.log_batches import PIECE, BatchHandler
+from gateway.observe.batch_handler import PIECE, BatchHandler
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Log lines written in batches by a thread: whoever logs waits neither for the formatting nor for the stream.
+"""Log lines formatted and written in batches by a thread.
 
-A line that the event loop writes itself is a system call, wakes whoever reads the log, and holds up every request if
-nobody does.
+A line that the event loop writes itself is a system call, wakes the reader of the log, and blocks every request if
+there is none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BatchHandler(logging.Handler):
         if not self.filter(record):
             return False
         if record.args:
-            # They may be others by the time that they are written.
+            # Arguments may have changed by the time that they are formatted.
             record, message = copy.copy(record), record.getMessage()
             record.msg, record.args = message, None
         if self._writer.add(record) and record.levelno >= logging.ERROR:
@@ -48,7 +48,7 @@ class BatchHandler(logging.Handler):
         return True
 
     def flush(self) -> None:
-        """Wait until nothing waits to be written, but for a stream that nobody reads."""
+        """Wait until all is written, for a few seconds at most."""
         self._writer.flush(SECONDS_TO_CLOSE)
 
     def _write(self, batch: list[logging.LogRecord]) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from gateway.observe.counting import Count, Gathered, Times
+from gateway.observe.metric_buffers import Buffered, BufferedCounter, BufferedHistogram
 from gateway.observe.metrics import Metrics
 
 BOUNDS = (0.1, 0.5, 2.0)
@@ -13,8 +13,8 @@ BOUNDS = (0.1, 0.5, 2.0)
 @given(st.lists(st.one_of(st.sampled_from([0.0, 0.1, 0.5, 2.0, 1e9, None]), st.floats(0, 5))))
 def test_times_are_what_prometheus_itself_would_tell(steps: list[float | None]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
-    changed: list[Gathered] = []
-    gathered = Times(Histogram("h", "x", buckets=BOUNDS, registry=ours), changed)
+    changed: list[Buffered] = []
+    gathered = BufferedHistogram(Histogram("h", "x", buckets=BOUNDS, registry=ours), changed)
     plain = Histogram("h", "x", buckets=BOUNDS, registry=theirs)
 
     def flush() -> None:
@@ -40,8 +40,8 @@ def test_times_are_what_prometheus_itself_would_tell(steps: list[float | None]) 
 
 def test_a_gauge_comes_back_to_where_it_was() -> None:
     registry = CollectorRegistry()
-    changed: list[Gathered] = []
-    count = Count(Gauge("g", "x", registry=registry), changed)
+    changed: list[Buffered] = []
+    count = BufferedCounter(Gauge("g", "x", registry=registry), changed)
     count.inc()
     count.dec()
     count.inc(2)
@@ -59,6 +59,6 @@ def test_what_is_counted_is_told_at_once_or_at_the_next_beat() -> None:
     metrics.http.labels("/x", "200").inc()
     assert line + b"1.0" in metrics.render()
     metrics.http.labels("/x", "200").inc()
-    metrics.beat(0.0)
+    metrics.observe_lag(0.0)
     metrics.flush()
     assert line + b"2.0" in metrics.render()

@@ -1,7 +1,7 @@
-"""Room on the disk for the figures that a worker shares with the others.
+"""Disk space for the metric files that a worker shares with the others.
 
-prometheus_client lets its files grow without filling them, and writes to them through memory: on a full disk that is
-SIGBUS, which ends the process. So the room is taken before it is needed, and where there is none, figures are left out.
+prometheus_client grows its files sparsely, and writes to them through memory maps: on a full disk that is a SIGBUS,
+which ends the process. So the space is allocated in advance, and where there is none, new metrics are dropped.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable by which prometheus_client, at its import, knows of the folder."""
+"""The variable from which prometheus_client, when imported, takes the folder."""
 FILES = ("counter", "histogram", "gauge_livesum", "gauge_livemin")
-"""One for each kind of metric (and mode of gauges) that there is in ``gateway.observe.metrics``."""
+"""One for each type of metric (and mode of gauges) in ``gateway.observe.metrics``."""
 FIRST = 2**17
-"""Bytes of a file at first. prometheus_client doubles it whenever it is full."""
+"""Initial bytes of a file. prometheus_client doubles it whenever it is full."""
 SLACK = 2**16
-"""More bytes than all that one new set of labels adds to a file: twenty lines of some hundred bytes."""
+"""Bytes, more than a new set of labels adds to a file: twenty lines of some hundred bytes."""
 AGAIN = 10.0
-"""Seconds after which it is tried again where there was none."""
+"""Seconds after which a failed allocation is tried again."""
 
 
-class Room:
-    """For one process. The files are those that prometheus_client will open."""
+class MetricFiles:
+    """One process's files, as prometheus_client will open them."""
 
     def __init__(self, folder: Path, pid: int) -> None:
         self._files = [folder / f"{kind}_{pid}.db" for kind in FILES]
@@ -36,13 +36,13 @@ class Room:
         self._refused_until = 0.0
 
     @classmethod
-    def here(cls) -> Room | None:
-        """Of this process; None where it shares its figures with nobody."""
+    def of_this_process(cls) -> MetricFiles | None:
+        """Those of this process; None where it does not share its metrics."""
         folder = os.environ.get(FOLDER)
         return cls(Path(folder), os.getpid()) if folder else None
 
-    def take(self) -> bool:
-        """Whether there is enough of it for what is counted now and one more set of labels. Takes it from the disk."""
+    def allocate(self) -> bool:
+        """Allocate space for the present metrics and one more set of labels; False where the disk is full."""
         if time.monotonic() < self._refused_until:
             return False
         try:
@@ -55,32 +55,32 @@ class Room:
                     self._sizes[file] = wanted
         except OSError as error:
             if not self._refused_until:
-                log.error("no room for more metrics (%s): those that are new are left out", error)
+                log.error("no disk space for more metrics (%s): new ones are dropped", error)
             self._refused_until = time.monotonic() + AGAIN
             return False
         self._refused_until = 0.0
         return True
 
-    def give_up(self) -> None:
+    def remove(self) -> None:
         """Remove the files."""
         for file in self._files:
             file.unlink(missing_ok=True)
 
 
 def share_or_not() -> None:
-    """Have this process keep its figures to itself where there is no room to share them.
+    """Do not share this process's metrics where there is no disk space to do so.
 
-    It must be called before prometheus_client is imported.
+    Must be called before prometheus_client is imported.
     """
-    room = Room.here()
-    if room is not None and not room.take():
-        room.give_up()
+    files = MetricFiles.of_this_process()
+    if files is not None and not files.allocate():
+        files.remove()
         del os.environ[FOLDER]
-        log.error("this worker's metrics are told by itself alone")
+        log.error("this worker's metrics are not shared with the other workers")
 
 
 def _used(file: Path, size: int) -> int:
-    """What prometheus_client has written; it begins its files with that number."""
+    """Bytes that prometheus_client has written; its files begin with that number."""
     if not size:
         return 0
     with file.open("rb") as data:
@@ -93,7 +93,7 @@ def _allocate(file: Path, size: int) -> None:
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
-        else:  # by hand, behind what is there
+        else:  # by hand, after the present contents
             start = os.fstat(descriptor).st_size
             if os.pwrite(descriptor, bytes(size - start), start) < size - start:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
