@@ -55,36 +55,36 @@ class TestAFullDisk:
         if not can_mount(tmp_path):
             pytest.skip("no file systems can be mounted here")
 
-    def test_what_there_is_room_for_is_told(self, tmp_path: Path) -> None:
+    def test_new_metrics_are_dropped(self, tmp_path: Path) -> None:
         done = on_a_disk_of("2m", tmp_path / "disk", 1000)
         assert done.returncode == 0, done.stderr
         assert 0 < int(done.stdout) < 1000
-        assert "no room for more metrics (" in done.stderr
+        assert "no disk space for more metrics (" in done.stderr
 
-    def test_without_any_the_worker_keeps_them_to_itself(self, tmp_path: Path) -> None:
+    def test_without_space_they_are_not_shared(self, tmp_path: Path) -> None:
         done = on_a_disk_of("64k", tmp_path / "disk", 20)
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) == 20
-        assert "this worker's metrics are told by itself alone" in done.stderr
+        assert "this worker's metrics are not shared with the other workers" in done.stderr
 
     def test_on_a_large_one_nothing_is_missing(self, tmp_path: Path) -> None:
         done = on_a_disk_of("64m", tmp_path / "disk", 1000)
         assert (done.returncode, done.stdout, done.stderr) == (0, "1000\n", "")
 
 
-def test_room_is_taken_before_it_is_used(tmp_path: Path) -> None:
-    files = MetricFiles(tmp_path, 7)
-    assert files.allocate()
+def test_space_is_allocated_before_it_is_used(tmp_path: Path) -> None:
+    space = MetricFiles(tmp_path, 7)
+    assert space.allocate()
     files = [tmp_path / f"{kind}_7.db" for kind in FILES]
     assert all(file.stat().st_blocks * 512 >= FIRST for file in files)
     with files[0].open("r+b") as file:
         file.write((FIRST - SLACK + 8).to_bytes(4, sys.byteorder))
-    assert files.allocate()
+    assert space.allocate()
     assert [file.stat().st_blocks * 512 >= 2 * FIRST for file in files] == [True, False, False, False]
 
 
 def test_every_kind_of_file_is_known(tmp_path: Path) -> None:
-    """A kind of metric that is new would be written to a file without room."""
+    """A kind of metric that is new would be written to a file without allocated space."""
     done = subprocess.run(
         [sys.executable, "-c", COUNT, "1"],
         env={**os.environ, FOLDER: str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
