@@ -36,8 +36,9 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         # Inherited by the other ranks.
         os.environ["TOLLGATE_KERNELS"] = config.kernels
     # Imported here: nothing else in this module needs torch, and it takes a second.
+    from engine.worker.device import pick_device, pick_dtype
     from engine.worker.memory import check_room, predict_weights, taken
-    from engine.worker.runner import Runner, pick_device, pick_dtype
+    from engine.worker.runner import Runner
 
     device = pick_device(config.device)
     config = config.on(device.type)

@@ -31,7 +31,7 @@ from engine.weights.pack import write
 from engine.weights.quantize import METHODS
 from engine.weights.source import DEMO, locate
 from engine.worker.batch import BatchBuilder
-from engine.worker.runner import pick_threads
+from engine.worker.device import pick_threads
 
 _BLOCK = 16
 _WINDOW = 512

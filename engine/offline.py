@@ -14,7 +14,8 @@ from engine.core.plan import Plan, RequestOutput
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
-from engine.worker.runner import Runner, pick_device
+from engine.worker.device import pick_device
+from engine.worker.runner import Runner
 
 Asked = tuple[list[int], SamplingParams]
 

@@ -21,7 +21,7 @@ from engine.bench.rows import Row, as_json, cells, markdown, measure
 from engine.bench.serving import seconds_to_serve
 from engine.bench.shapes import SHAPES, prompt, tiny, weight_bytes, write_folder
 from engine.errors import StartupError
-from engine.worker.runner import pick_device
+from engine.worker.device import pick_device
 from kernels.bench.journal import Journal, fingerprint
 
 RIVALS = ("vllm", "transformers")

@@ -16,7 +16,7 @@ import torch
 from engine.verify.answers import Asking, Said, say
 from engine.verify.compare import TOLERANCES, Verdict, compare
 from engine.verify.features import FEATURES, Feature
-from engine.worker.runner import pick_device, pick_dtype
+from engine.worker.device import pick_device, pick_dtype
 from kernels.bench.pool import Lost, Pool
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,12 +18,13 @@ from engine.grammar.masks import PATIENCE, Grammars
 from engine.kv_cache import KVCache, KVShape
 from engine.layers.lora import start_bank
 from engine.messages import LoadAdapter, UnloadAdapter
-from engine.models.registry import load_model, read_config
+from engine.models.registry import load_model
 from engine.parallel import TPGroup
 from engine.worker.batch import BatchBuilder
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
+from engine.worker.device import check_kernels, pick_device, pick_dtype, pick_threads
 from engine.worker.draft_model import DraftModelProposer
-from engine.worker.kv_cache_size import GpuMeter, Meter, kv_cache_bytes
+from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes, count_blocks
 from engine.worker.ngram import NgramProposer
 from engine.worker.ranks import start_ranks
 from engine.worker.rejection_sampler import accepted, accepted_tokens
@@ -38,10 +37,6 @@ from kernels.launch import on_triton, path
 
 log = logging.getLogger("engine.worker")
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_SMALL = 100 * 2**20
-"""Bytes of weights up to which a CPU computes in float32 and on one thread, when it is left the choice."""
-
 
 class Runner:
     """Raises ``StartupError`` if the model does not load or does not fit."""
@@ -49,15 +44,16 @@ class Runner:
     def __init__(
         self, config: EngineConfig, tp: TPGroup | None = None, *, meter: Meter | None = None
     ) -> None:
-        """``ranks``: this process's part in those that share the model; ``None`` starts the others, if any.
-        ``meter``: of the memory that the KV cache is fitted into, on a GPU its own."""
+        """``tp``: this process's rank among those that share the model; ``None``: rank 0, which starts the others, if
+        any.
+        ``meter``: of the memory that the KV cache is to fill; ``None``: the GPU's, where there is one."""
         device = pick_device(config.device)
         config = config.on(device.type)
         check_kernels(device)
         if config.deterministic and device.type != "cpu":
             raise StartupError(
-                f"--deterministic is kept on a CPU alone, and this is {device.type}, whose products may depend on "
-                "how many rows they have: leave it out, or take --device cpu."
+                f"--deterministic is supported on a CPU only: on {device.type} the result of a matrix product may "
+                "depend on how many rows it has. Leave it out, or use --device cpu."
             )
         self.tp = tp or start_ranks(config, device)
         self._meter = meter
@@ -70,14 +66,14 @@ class Runner:
                 "--kv-cache-dtype, --kv-cache-memory) or the steps (--max-batched-tokens, --max-num-seqs)."
             ) from error
         except BaseException:
-            # What does not come to be leaves no other processes, and no group of them, behind.
+            # A start that fails leaves no other processes and no process group behind.
             self.tp.close()
             raise
 
     def _load(self, config: EngineConfig, device: torch.device) -> None:
         self.device = self.tp.local_device(device)
         if self.device.index is not None:
-            # Triton launches on the current device, wherever its arguments are.
+            # Triton launches on the current device, whatever device its arguments are on.
             torch.cuda.set_device(self.device)
         self.dtype = pick_dtype(config.dtype, config.model, self.device)
         threads = config.threads or max(1, pick_threads(config.model) // self.tp.size)
@@ -97,17 +93,17 @@ class Runner:
         if self.max_model_len > self.model.max_positions:
             raise StartupError(
                 f"--max-model-len {self.max_model_len} is more than the {self.model.max_positions} positions "
-                "that the model was made for."
+                "that the model supports."
             )
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
-        # All-reduces of several ranks have not been seen to be recorded, so they are not.
+        # Graphs with all-reduces of several ranks are untested, so there are none.
         self._recording = config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1
         self._graphs: DecodeGraphs | None = None
         self.grammars: Grammars | None = None
         if self.tp.rank == 0 and (config.model / "tokenizer.json").is_file():
-            # Only the first rank's draws count.
+            # Only rank 0 samples.
             self.grammars = Grammars(config.model, self.model.vocab_size)
         self._sampler = Sampler()
         self.compilations = Compilations()
@@ -119,7 +115,17 @@ class Runner:
         self.speculation: Speculation | None = None
         if self._meter is None and self.device.type == "cuda":
             self._meter = GpuMeter(self.device)
-        blocks = self.tp.all_reduce_min(self._count_blocks(config, shape, proposer))
+        profile = partial(self._profile, config, shape, proposer, self._meter) if self._meter else None
+        blocks = self.tp.all_reduce_min(
+            count_blocks(
+                config,
+                block_bytes=self.block_bytes,
+                max_model_len=self.max_model_len,
+                device=self.device,
+                ranks=self.tp.size,
+                profile=profile,
+            )
+        )
         if blocks * config.block_size < self.max_model_len:
             if config.max_model_len is not None:
                 raise StartupError(
@@ -144,15 +150,16 @@ class Runner:
         if proposer:
             proposer.allocate(blocks)
             self.speculation = Speculation(proposer, config.max_drafts)
-        # In float32 a CPU keeps a request's bits without being asked, but where Triton's kernels are tried on it.
+        # In float32 a CPU is batch-invariant without the flag, except with Triton's interpreter.
         plain = self.device.type == "cpu" and path() != "triton"
         invariant = config.deterministic or (plain and self.dtype == torch.float32)
         self._batches = BatchBuilder(self.cache, self.device, invariant=invariant)
 
     def load_adapter(self, key: str, folder: Path) -> None:
-        """On all ranks. Raises ``InvalidRequest`` if it cannot be read, does not fit the model, or finds no room."""
+        """On all ranks. Raises ``InvalidRequest`` if it cannot be read, does not fit the model, or exceeds
+        --max-adapters."""
         if self.adapters is None:
-            raise InvalidRequest("The engine was started without room for adapters: give it --max-adapters.")
+            raise InvalidRequest("The engine was started without adapters: give it --max-adapters.")
         self.adapters.load(key, folder)
         self.tp.send(LoadAdapter(key, folder))
 
@@ -164,17 +171,17 @@ class Runner:
         self.tp.send(UnloadAdapter(key))
 
     def execute(self, plan: Plan) -> SamplerOutput:
-        """Raises ``OutOfMemory`` where the step needs more than there is: nothing has come of it then, and it can be
-        planned anew."""
+        """Raises ``OutOfMemory`` where the step needs more memory than there is: it then had no effect, and can be
+        planned again."""
         try:
             self.tp.send(plan)
             return self._compute(plan)
         except torch.OutOfMemoryError as error:
             if self.tp.size > 1:
-                # The others are in the middle of it, and wait for this one.
+                # The other ranks are in the middle of the step, and wait for this one.
                 raise
             reason = str(error)
-        # Out here: the error held on to the step's frames, and they to what had been computed.
+        # Outside the except block: the exception references the step's frames, and they its tensors.
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.grammars:
@@ -202,10 +209,10 @@ class Runner:
             sampled.prompt_logprobs = score(self.model.logits, hidden, batch.scored)
         if batch.sampling_rows:
             logits = self.model.logits(hidden[batch.logits_indices])
-            # Guesses follow from what is drawn: where there are any, all is waited for.
+            # Draft tokens continue what is sampled, so with speculation every mask is awaited.
             allowed = masks.wait(None if self.speculation else PATIENCE) if masks else None
             if allowed is not None and not allowed[0]:
-                allowed = None  # all of them are late
+                allowed = None  # none is ready
             tokens = self._sampler.sample(logits, batch.sampling_rows, allowed)
             valid = accepted(batch.sampling_rows, tokens)
             sampled.tokens = accepted_tokens(batch.sampling_rows, tokens, valid)
@@ -214,7 +221,7 @@ class Runner:
                 sampled.failed = self.grammars.take_failed()
                 sampled.deferred = masks.late
                 for request_id in masks.late:
-                    # Without its mask it could be anything.
+                    # Sampled without its mask.
                     del sampled.tokens[request_id]
                     sampled.logprobs.pop(request_id, None)
         if self.speculation:
@@ -222,7 +229,7 @@ class Runner:
         return sampled
 
     def warm_up(self) -> None:
-        """Run a chunk and a few single tokens, so that the first request does not pay for lazy set-up."""
+        """Runs a chunk and a few single tokens, so that the first request does not pay for lazy initialization."""
         speculation, limit = self.speculation, 0
         space = min(self.max_model_len, self.cache.blocks * self.block_size)
         length = min(2 * self.block_size + 1, space)
@@ -235,10 +242,12 @@ class Runner:
         sampled = self.execute(
             Plan([ScheduledRequest(0, history, 0, blocks, params, False, history, length, lookahead=limit)])
         )
-        # On a GPU the last one has what kernels for drawing and editing are compiled for.
-        drawing = replace(params, temperature=1.0, top_p=0.9, presence_penalty=1.0)
-        for wish in (params, params, drawing if self.device.type == "cuda" else params):
-            self.execute(Plan([ScheduledRequest(0, [0], length - 1, blocks, wish, True, history, length)]))
+        # On a GPU the last one covers the kernels for sampling and for editing logits.
+        randomized = replace(params, temperature=1.0, top_p=0.9, presence_penalty=1.0)
+        for sampling in (params, params, randomized if self.device.type == "cuda" else params):
+            self.execute(
+                Plan([ScheduledRequest(0, [0], length - 1, blocks, sampling, True, history, length)])
+            )
         if drafts := sampled.draft_tokens.get(0):
             tokens = [0, *drafts]
             plan = Plan(
@@ -253,7 +262,7 @@ class Runner:
         self.compilations.start()
 
     def _cover(self, execute: Callable[[Plan], SamplerOutput]) -> None:
-        """Meets every shape that kernels are compiled for; where none are, this is left out."""
+        """Runs every shape that Triton compiles kernels for; nothing on devices without Triton."""
         if not on_triton(torch.empty(0, device=self.device)):
             return
         bounds = self._bounds()
@@ -285,15 +294,15 @@ class Runner:
             try:
                 self.record(Capture())
             except RuntimeError as error:
-                log.warning("decode steps are not recorded as CUDA graphs, and slower for it: %s", error)
+                log.warning("decode steps are slower, as CUDA graphs cannot be recorded: %s", error)
 
     @torch.inference_mode()
     def record(self, recorder: Recorder) -> None:
-        """From here on decode steps are replayed."""
+        """From now on decode steps replay graphs."""
         self._graphs = DecodeGraphs(self.model, self.cache, self._max_num_seqs, self.max_model_len, recorder)
 
     def _load_proposer(self, config: EngineConfig) -> Proposer | None:
-        """Only the first rank guesses: it is the one that is asked."""
+        """On rank 0 only: what is accepted, it sends to the others."""
         if config.speculation == "off" or self.tp.rank > 0:
             return None
         if config.speculation == "ngram":
@@ -306,110 +315,18 @@ class Runner:
             config, self.model, self.device, pick_dtype(config.dtype, config.draft_model, self.device)
         )
 
-    def _count_blocks(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:
-        blocks = self._wanted_blocks(config, shape, proposer)
-        # On a CPU it is taken as it is used, so that it may be more than is free now, but not more than there is.
-        if self.device.type == "cpu" and blocks * self.block_bytes > _all_memory():
-            raise StartupError(
-                f"A KV cache of {blocks} blocks is {blocks * self.block_bytes / 2**30:.1f} GiB, more than this machine "
-                "has: lower --kv-cache-memory or --kv-cache-blocks."
-            )
-        return blocks
+    def _profile(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None, meter: Meter) -> int:
+        """Bytes that the device has for the KV cache."""
+        available = available_bytes(meter, partial(self._run_trial, config, shape, proposer))
+        self._graphs = None
+        del self.cache
+        return available
 
-    def _wanted_blocks(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:
-        if config.kv_cache_blocks is not None:
-            return config.kv_cache_blocks
-        if config.kv_cache_memory is not None:
-            if config.kv_cache_memory < self.block_bytes:
-                raise StartupError(
-                    f"--kv-cache-memory {config.kv_cache_memory} holds not one KV block of {self.block_bytes} bytes."
-                )
-            return config.kv_cache_memory // self.block_bytes
-        # Enough for all sequences at full length, within a share of what is free.
-        enough = config.max_num_seqs * -(-self.max_model_len // config.block_size)
-        if self._meter is not None:
-            limit = kv_cache_bytes(self._meter, partial(self._try_out, config, shape, proposer))
-            self._graphs = None
-            del self.cache
-            if limit < self.block_bytes:
-                raise StartupError(
-                    f"After weights, graphs and the largest step {self.device} has no room for a KV cache: lower "
-                    "--max-batched-tokens or --max-num-seqs, or --quantization makes the weights smaller."
-                )
-            return min(enough, limit // self.block_bytes)
-        # A CPU's memory is others' too.
-        free = 0.25 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / self.tp.size
-        return max(1, min(enough, int(free) // self.block_bytes))
-
-    def _try_out(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:
-        """The most that serving does, in a cache that is just large enough for a step; the bytes of that."""
+    def _run_trial(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:
+        """The most that serving can do, in a cache just large enough for a step. Returns that cache's bytes."""
         blocks = -(-min(config.max_batched_tokens, self.max_model_len) // config.block_size) + 1
         self._allocate(config, shape, proposer, blocks)
-        # No word to other ranks: they do the same of their own accord.
+        # Nothing is sent to other ranks: they run the same trial.
         self._cover(self._compute)
         self._record_graphs()
         return blocks * self.block_bytes
-
-
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise StartupError(f"--device must be auto, cpu, cuda or one such as cuda:1, not {name!r}.")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise StartupError(f"--device {name}, but PyTorch finds no GPU on this machine.")
-    device = torch.device(name)
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        raise StartupError(
-            f"--device {name}, but PyTorch finds {torch.cuda.device_count()} on this machine, from cuda:0."
-        )
-    return device
-
-
-def check_kernels(device: torch.device) -> None:
-    """Raises ``StartupError`` if ``TOLLGATE_KERNELS`` asks for what cannot be had on this device."""
-    try:
-        wanted = path()
-    except ValueError as error:
-        raise StartupError(str(error)) from error
-    if wanted == "triton" and device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise StartupError(
-            "TOLLGATE_KERNELS=triton on a CPU needs TRITON_INTERPRET=1 beside it, and is very slow: leave it out."
-        )
-
-
-def pick_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
-    """``auto``: what the checkpoint says, but float32 for a small model on a CPU: faster there, and exact."""
-    if name != "auto":
-        return _DTYPES[name]
-    if device.type == "cpu" and _weight_bytes(folder) <= _SMALL:
-        return torch.float32
-    config = read_config(folder)
-    return _DTYPES.get(config.get("dtype") or config.get("torch_dtype") or "", torch.bfloat16)
-
-
-def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """As many as this process may keep busy: a container's share counts, beyond which its threads are held back
-    (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
-    allowed = len(os.sched_getaffinity(0))
-    try:
-        most, period = quota.read_text().split()
-        return max(1, min(allowed, round(int(most) / int(period))))
-    except (OSError, ValueError):  # none, or "max"
-        return allowed
-
-
-def pick_threads(folder: Path) -> int:
-    """A small model's products do not repay waking a second thread, and the HTTP process needs a core too."""
-    return 1 if _weight_bytes(folder) <= _SMALL else cores()
-
-
-def _weight_bytes(folder: Path) -> int:
-    sizes = (
-        sum(file.stat().st_size for file in folder.glob(f"*.{kind}")) for kind in ("safetensors", "gguf")
-    )
-    return next(filter(None, sizes), 0)
-
-
-def _all_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

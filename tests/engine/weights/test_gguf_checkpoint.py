@@ -20,8 +20,8 @@ from engine.weights.gguf_checkpoint import GgufCheckpoint
 from engine.weights.gguf_config import config_json
 from engine.weights.gguf_folder import as_folder
 from engine.weights.source import locate
+from engine.worker.device import pick_dtype, pick_threads
 from engine.worker.memory import predict_weights
-from engine.worker.runner import pick_dtype, pick_threads
 from tests.engine.models.hub import Paged, expected, save
 from tests.engine.models.test_families import EXPERTS, GEMMA, LLAMA3, LONGROPE, WINDOW, YARN, tokens
 from tests.engine.tiny import make_tokenizer

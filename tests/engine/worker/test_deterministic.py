@@ -211,5 +211,5 @@ def test_it_is_refused_where_it_has_not_been_seen(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.worker.runner.pick_device", lambda name: torch.device("cuda"))
-    with pytest.raises(StartupError, match="--deterministic is kept on a CPU alone"):
+    with pytest.raises(StartupError, match="--deterministic is supported on a CPU only"):
         Runner(EngineConfig(folders["Llama"], kv_cache_blocks=60, deterministic=True))

@@ -9,7 +9,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput
 from engine.errors import StartupError
-from engine.worker.kv_cache_size import MARGIN, kv_cache_bytes
+from engine.worker.kv_cache_size import MARGIN, available_bytes
 from engine.worker.runner import Runner
 
 
@@ -41,9 +41,9 @@ def test_the_cache_gets_what_is_left_but_for_a_margin() -> None:
         device.taken += 40 + 110
         return 40
 
-    assert kv_cache_bytes(device, trial) == 700 - 110 - int(MARGIN * 1000)
+    assert available_bytes(device, trial) == 700 - 110 - int(MARGIN * 1000)
     assert device.asked == ["free", "left"]
-    assert kv_cache_bytes(Device(10), lambda: 0) >= 0
+    assert available_bytes(Device(10), lambda: 0) >= 0
 
 
 def test_a_runner_counts_its_blocks_after_graphs_and_the_largest_step(
@@ -84,5 +84,5 @@ def test_a_runner_counts_its_blocks_after_graphs_and_the_largest_step(
     # Others have nearly all of it.
     device = Device(10**9)
     device.taken = 10**9 - 400_000
-    with pytest.raises(StartupError, match="no room for a KV cache: lower --max-batched-tokens"):
+    with pytest.raises(StartupError, match="no memory left for a KV cache: lower --max-batched-tokens"):
         Runner(EngineConfig(**options), meter=device)

@@ -14,7 +14,8 @@ from engine.config import EngineConfig
 from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import StartupError
 from engine.grammar.masks import Grammars
-from engine.worker.runner import Runner, check_kernels, pick_device, pick_dtype
+from engine.worker.device import check_kernels, pick_device, pick_dtype
+from engine.worker.runner import Runner
 from kernels.launch import path
 from tests.engine import dense
 from tests.engine.steps import run
@@ -170,7 +171,7 @@ def test_a_small_cache_shortens_the_context_unless_one_was_asked_for(tiny_model:
         Runner(EngineConfig(model=tiny_model, kv_cache_blocks=4, max_model_len=100))
     with pytest.raises(StartupError, match="512 positions"):
         Runner(EngineConfig(model=tiny_model, max_model_len=513))
-    with pytest.raises(StartupError, match="not one KV block"):
+    with pytest.raises(StartupError, match="less than one KV block"):
         Runner(EngineConfig(model=tiny_model, kv_cache_memory=100))
     with pytest.raises(StartupError, match="more than this machine has"):
         Runner(EngineConfig(model=tiny_model, kv_cache_memory=2**50))
@@ -219,7 +220,7 @@ def test_a_device_that_is_none_is_said_so(tiny_model: Path) -> None:
 
 def test_kernels_that_cannot_be_had_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOLLGATE_KERNELS", "fast")
-    monkeypatch.setattr("engine.worker.runner.path", path.__wrapped__)
+    monkeypatch.setattr("engine.worker.device.path", path.__wrapped__)
     with pytest.raises(StartupError, match="TOLLGATE_KERNELS=fast is not one of auto, triton, reference"):
         check_kernels(torch.device("cpu"))
     monkeypatch.setenv("TOLLGATE_KERNELS", "triton")

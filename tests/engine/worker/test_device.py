@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.worker.runner import cores
+from engine.worker.device import cores
 
 HERE = len(os.sched_getaffinity(0))
 

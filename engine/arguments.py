@@ -1,0 +1,186 @@
+"""The flags of ``python -m engine serve``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from engine.config import parse_bytes
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", required=True, help="'demo', a folder, a .gguf file, or a Hugging Face hub id")
+    add("--served-model-name", help="the model's name in the API (default: --model, or its folder's name)")
+    add("--host", help="address to listen on (default: 127.0.0.1)")
+    add("--port", type=int, help="port to listen on; 0 picks a free one (default: 8100)")
+    add("--device", help="auto, cpu or cuda (default: auto)")
+    add("--dtype", choices=["auto", "float32", "bfloat16", "float16"], help="compute dtype (default: auto)")
+    add(
+        "--quantization",
+        choices=["int8", "int4", "int4-64", "int4-128", "fp8"],
+        help="quantize the weights to 8 or 4 bits (default: as the checkpoint has them); fp8 needs a GPU that "
+        "supports it",
+    )
+    add(
+        "--kv-cache-dtype",
+        choices=["auto", "int8", "fp8"],
+        help="quantize keys and values to 8 bits (default: auto, the compute dtype)",
+    )
+    add(
+        "--threads",
+        type=int,
+        help="CPU threads of the matrix products (default: 1 for a small model, else all cores)",
+    )
+    add("--max-num-seqs", type=int, help="sequences computed together (default: 64, on a GPU 256)")
+    add("--max-batched-tokens", type=int, help="token budget of one step (default: 512, on a GPU 2048)")
+    add(
+        "--prefill-stretch",  # the name up to 0.2, kept for one release
+        "--max-itl-ratio",
+        dest="max_itl_ratio",
+        type=float,
+        help="how many times as long a step may take that computes prompts beside running streams; 0: no bound "
+        "(default: 2)",
+    )
+    add("--max-waiting", type=int, help="requests that may wait before new ones get a 503 (default: 512)")
+    add(
+        "--priority-ageing",
+        type=float,
+        help="seconds of waiting that count as much as one more of priority (default: 10)",
+    )
+    add("--max-model-len", type=int, help="longest context in tokens (default: the model's)")
+    add("--block-size", type=int, help="tokens a KV block (default: 16)")
+    add("--kv-cache-blocks", type=int, help="size of the KV cache in blocks")
+    add("--kv-cache-memory", type=_bytes, help="size of the KV cache, such as 512MiB (default: what fits)")
+    add(
+        "--context-cap",
+        dest="context_caps",
+        action="append",
+        type=_cap,
+        metavar="PRIORITY=TOKENS",
+        help="the longest context of requests up to this priority; may be given several times",
+    )
+    add(
+        "--no-prefix-caching",
+        dest="prefix_caching",
+        action="store_false",
+        help="compute every prompt anew",
+    )
+    add(
+        "--enforce-eager",
+        dest="cuda_graphs",
+        action="store_false",
+        help="do not record decode steps as CUDA graphs",
+    )
+    add(
+        "--kernels",
+        choices=["auto", "triton", "reference"],
+        help="which kernels compute: reference is plain torch, on any device (default: as TOLLGATE_KERNELS says, else "
+        "auto)",
+    )
+    add(
+        "--no-chunked-prefill",
+        dest="chunked_prefill",
+        action="store_false",
+        help="compute each prompt in one step, which --max-batched-tokens has to hold",
+    )
+    add(
+        "--no-preemption",
+        dest="preemption",
+        action="store_false",
+        help="never preempt a request: only as many sequences as have blocks at full length",
+    )
+    add(
+        "--speculation",
+        choices=["off", "ngram", "draft"],
+        help="where draft tokens come from: nowhere, the text so far, or --draft-model (default: off)",
+    )
+    add(
+        "--draft-model",
+        help="the small model that proposes draft tokens: 'demo', a folder, a .gguf file, or a hub id",
+    )
+    add(
+        "--deterministic",
+        action="store_true",
+        help="the same tokens and logprobs to the bit, however requests are batched, chunked, preempted or speculated",
+    )
+    add("--max-drafts", type=int, help="most draft tokens a step and request (default: 4)")
+    add(
+        "--check-integrity",
+        action="store_true",
+        help="prove after every step that no KV block is lost; for debugging",
+    )
+    add(
+        "--adapter",
+        dest="adapters",
+        action="append",
+        type=_adapter,
+        metavar="NAME=FOLDER",
+        help="a LoRA adapter to load and to serve under NAME; may be given several times",
+    )
+    add(
+        "--max-adapters",
+        type=int,
+        help="LoRA adapters loaded at a time; lets clients load them (default: those given by --adapter)",
+    )
+    add("--max-adapter-rank", type=int, help="highest rank of a LoRA adapter (default: 64)")
+    add(
+        "--tensor-parallel",
+        type=int,
+        help="processes that share the model, each on a GPU of its own (default: 1)",
+    )
+    add(
+        "--over-context",
+        choices=["clip", "refuse"],
+        help="whether a max_tokens beyond what the prompt leaves of the context is clipped or refused (default: clip)",
+    )
+    add(
+        "--max-string-length",
+        type=int,
+        help="characters of a string in a forced tool call whose schema does not bound it; 0: no bound (default: half "
+        "as many as the context has tokens)",
+    )
+    add("--max-body-bytes", type=_bytes, help="largest request body (default: 8MiB)")
+    add(
+        "--drain-timeout",
+        type=float,
+        help="seconds for running requests to finish after SIGTERM (default: 30)",
+    )
+    add(
+        "--step-timeout",
+        type=float,
+        help="seconds without a step, though requests are open, after which the engine exits with an error, to be "
+        "restarted; 0: never (default: 300)",
+    )
+    add(
+        "--write-timeout",
+        type=float,
+        help="seconds that a client may read next to nothing of its answer before it is disconnected; 0: for ever "
+        "(default: 30)",
+    )
+    add("--log-level", choices=["debug", "info", "warning", "error"], help="(default: info)")
+    add("--check", action="store_true", help="only check whether these options are valid, and exit")
+
+
+def _adapter(text: str) -> tuple[str, Path]:
+    name, separator, folder = text.partition("=")
+    if not (name and separator and folder):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
+    return name, Path(folder).expanduser().absolute()
+
+
+def _cap(text: str) -> tuple[int, int]:
+    priority, found, tokens = text.partition("=")
+    try:
+        if not found:
+            raise ValueError
+        return int(priority), int(tokens)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PRIORITY=TOKENS such as 0=4096") from None
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

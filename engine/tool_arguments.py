@@ -1,0 +1,67 @@
+"""The flags of ``python -m engine eval``, ``verify`` and ``bench``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_evaluation(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--model",
+        default="demo",
+        help="'demo' (the default), a folder, a .gguf file, or a Hugging Face hub id",
+    )
+    add("--text", type=Path, help="a text to predict (needed for all but the demo model)")
+    add("--count", type=int, default=300, help="held-out conversations of the demo model (default: 300)")
+    add("--quantization", help="measure this alone: int8, int4, int4-64 or int4-128 (default: all)")
+    add("--kv-cache-dtype", choices=["int8", "fp8"], help="measure this alone (default: all)")
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def add_verification(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", default="demo", help="'demo' (the default), a folder, or a Hugging Face hub id")
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"], help="(default: auto)")
+    add("--only", nargs="+", metavar="WORD", help="features whose names have one of these")
+    add("--tokens", type=int, default=24, help="of each answer (default: 24)")
+    add("--jobs", type=int, help="processes at a time (default: half the cores, 6 at most)")
+    add("--seconds", type=float, default=280, help="begin nothing after these (default: 280)")
+    add("--json", type=Path, help="write the rows there, as they come")
+    add("--markdown", type=Path, help="write the table there, as it comes")
+
+
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    models = ["qwen3-0.6b", "qwen3-1.7b", "llama-3-8b"]
+    add = parser.add_argument
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add(
+        "--models",
+        nargs="+",
+        choices=models,
+        default=models,
+        help="shapes, with random weights (default: all)",
+    )
+    add("--batches", nargs="+", type=int, help="answers at once (default: 1 8 64 256)")
+    add("--prompt", type=int, help="tokens of a prompt (default: 256)")
+    add("--answer", type=int, help="tokens of an answer (default: 128)")
+    add("--rivals", nargs="+", choices=["vllm", "transformers", "none"], default=["vllm", "transformers"])
+    add(
+        "--variants",
+        nargs="+",
+        choices=["eager", "int4", "int8", "fp8", "none"],
+        default=["eager", "int4", "int8", "fp8"],
+        help="what is measured of the engine besides, with few answers",
+    )
+    add("--layers", type=int, help="fewer than the shape has")
+    add("--seconds", type=float, default=540, help="begin no row after these (default: 540)")
+    add("--folder", type=Path, help="keeps the weights for the next run (20 GB)")
+    add(
+        "--json",
+        type=Path,
+        help="write the rows there, as they come; those that stand there are not measured again",
+    )
+    add("--markdown", type=Path, help="write the table there, as it comes")
+    add("--dry-run", action="store_true", help="with --device cpu: tiny shapes, to try the command")
