@@ -26,7 +26,7 @@ from gateway.stages.meter import MeterRecorder
 from gateway.stages.quota import QuotaRecorder
 from gateway.stages.trace import TraceRecorder
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Principal, Receipt, Usage
-from gateway.wire.front import Front
+from gateway.wire.dialect import Dialect
 
 MAX_BYTES = 2**16
 """Of a request, and of an answer: longer ones gain little, and a stream of them needs more than one write."""
@@ -38,7 +38,7 @@ _PER_REQUEST_BYTE = 4
 _SPECIAL_HEADERS = frozenset({b"cache-control", b"x-tollgate-deadline", b"anthropic-beta"})
 
 _Headers = Iterable[tuple[bytes, bytes]]
-_Key = tuple[Front, str, bytes]
+_Key = tuple[Dialect, str, bytes]
 """A dialect, an API key's id, and a request's body."""
 
 
@@ -94,7 +94,7 @@ class RenderedCache:
 
     def answer(
         self,
-        front: Front,
+        dialect: Dialect,
         principal: Principal,
         request_id: str,
         headers: _Headers,
@@ -106,7 +106,7 @@ class RenderedCache:
 
         The request is recorded as completed. ``started`` is when it arrived (``time.perf_counter()``).
         """
-        key = (front, principal.key_id, data)
+        key = (dialect, principal.key_id, data)
         rendered = self._rendered.get(key) if len(data) <= MAX_BYTES else None
         if rendered is None or self._answers is None:
             return None
@@ -117,8 +117,8 @@ class RenderedCache:
             elif header in _SPECIAL_HEADERS:
                 return None
         age = self._caches.age(rendered.stored)
-        own = front.own(request_id, int(time.time()))
-        if age is None or own is None or not self._is_valid(rendered) or rendered.principal != principal:
+        head = dialect.answer_head(request_id, int(time.time()))
+        if age is None or head is None or not self._is_valid(rendered) or rendered.principal != principal:
             self._drop(key)
             return None
         self._rendered.move_to_end(key)
@@ -145,9 +145,9 @@ class RenderedCache:
         for recorder in (quota, meter, TraceRecorder(self._receipts, call)):
             recorder.end(None)
         added = [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
-        return rendered.request.stream, own.join(rendered.parts), rendered.headers + added
+        return rendered.request.stream, head.join(rendered.parts), rendered.headers + added
 
-    def keep(self, front: Front, call: Call, data: bytes) -> None:
+    def keep(self, dialect: Dialect, call: Call, data: bytes) -> None:
         """After ``call``, which the cache answered: render the answer for the next request with the body ``data``."""
         if (
             self._answers is None
@@ -155,7 +155,7 @@ class RenderedCache:
             or len(data) > MAX_BYTES
             or call.request.embeds
             or self._guards.of(call.principal.tenant).reads_input
-            or (own := front.own(call.request_id, created := int(time.time()))) is None
+            or (head := dialect.answer_head(call.request_id, created := int(time.time()))) is None
             or (entry := self._caches.entry(call)) is None
             or (packed := self._answers.get_now(entry.key)) is None
             or (answer := unpack(packed)) is None
@@ -164,8 +164,8 @@ class RenderedCache:
         request = call.request
         again = replace(call, candidate=self._caches.answered_by(answer))
         chunks = list(answer.chunks(stream=request.stream))
-        body = _render(front, again, chunks)
-        parts = tuple(body.split(own))
+        body = _render(dialect, again, chunks)
+        parts = tuple(body.split(head))
         if len(body) > MAX_BYTES or len(parts) < 2 or int(time.time()) != created:
             return
         rendered = RenderedAnswer(
@@ -182,7 +182,7 @@ class RenderedCache:
             gaps=sum(bool(chunk.delta) for chunk in chunks[1:]),
             usage=next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None),
         )
-        key = (front, call.principal.key_id, data)
+        key = (dialect, call.principal.key_id, data)
         self._drop(key)
         self._rendered[key] = rendered
         self.bytes += _PER_REQUEST_BYTE * len(data) + rendered.size
@@ -198,11 +198,11 @@ class RenderedCache:
             self.bytes -= _PER_REQUEST_BYTE * len(key[2]) + rendered.size
 
 
-def _render(front: Front, call: Call, chunks: list[Chunk]) -> bytes:
+def _render(dialect: Dialect, call: Call, chunks: list[Chunk]) -> bytes:
     if call.request.stream:
-        events = front.events(call)
+        events = dialect.event_writer(call)
         return b"".join([*map(events.event, chunks), events.end()])
-    whole = front.whole(call)
+    whole = dialect.body_writer(call)
     for chunk in chunks:
         whole.add(chunk)
     return whole.body()

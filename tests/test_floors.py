@@ -14,9 +14,9 @@ from tests.import_graph import ROOT, Graph, circles, file_graph, folders, grow, 
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
-        "errors settings private packages version findings engine_figures turns regex pii text children",
+        "errors settings private packages version findings engine_load fair_turns regex pii text children",
         "policy",
-        "types prefixes metering",
+        "types deltas prefix_sharing metering",
         "stores observe server",
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",

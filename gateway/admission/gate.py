@@ -11,7 +11,7 @@ from gateway.admission.shedding import TierRules, shed, shed_shadow
 from gateway.admission.wait_predictor import Newcomer, check_wait
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
-from gateway.prefixes import alias, sharing
+from gateway.prefix_sharing import alias, sharing
 from gateway.types import Call, Chunk, Chunks
 
 _SHORT = 256

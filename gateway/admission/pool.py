@@ -14,7 +14,7 @@ from math import ceil
 from gateway.admission.adaptive_limit import SILENCE, AdaptiveLimit
 from gateway.admission.fair_queue import FairQueue, QueueTerms, Waiter
 from gateway.admission.speed import SpeedEstimator
-from gateway.engine_figures import EngineFigures
+from gateway.engine_load import EngineLoad
 from gateway.policy.schema import AnthropicBackend, OpenAIBackend, Policy
 
 
@@ -336,6 +336,6 @@ class Pools:
         engine = pool.speed.engine
         return pool.has_capacity(tokens) and (engine is None or engine.saturation < 1.0)
 
-    def update_engine(self, name: str, figures: EngineFigures | None) -> None:
+    def update_engine(self, name: str, figures: EngineLoad | None) -> None:
         """An engine's own figures; None where it does not answer."""
         self.of(name).speed.update_engine(figures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gateway.engine_figures import EngineFigures
+from gateway.engine_load import EngineLoad
 from gateway.types import TokenEstimate
 
 FORGET_AFTER = 30.0
@@ -44,7 +44,7 @@ class SpeedEstimator:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._engine: EngineFigures | None = None
+        self._engine: EngineLoad | None = None
         self._engine_updated = float("-inf")
         self._reset()
 
@@ -138,13 +138,13 @@ class SpeedEstimator:
         actual, predicted = known
         return min(MAX_WAIT_FACTOR, actual.value / predicted.value)
 
-    def update_engine(self, figures: EngineFigures | None) -> None:
+    def update_engine(self, figures: EngineLoad | None) -> None:
         """The engine's own figures; None where it does not answer."""
         self._engine = figures
         self._engine_updated = self._clock()
 
     @property
-    def engine(self) -> EngineFigures | None:
+    def engine(self) -> EngineLoad | None:
         if self._engine is not None and self._clock() - self._engine_updated > ENGINE_FIGURES_TTL:
             self._engine = None
         return self._engine

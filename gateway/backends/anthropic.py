@@ -9,18 +9,19 @@ import httpx
 import orjson
 
 from gateway.backends import anthropic_errors, extras, fitting
-from gateway.backends.anthropic_reading import Body, Events
+from gateway.backends.anthropic_decoder import AnthropicBodyDecoder, AnthropicStreamDecoder
 from gateway.backends.client import Endpoint
-from gateway.backends.clock import Clock
-from gateway.backends.collecting import Collecting
 from gateway.backends.exchange import Exchange
-from gateway.backends.json_object import OneObject
-from gateway.backends.reading import Reading
+from gateway.backends.json_object_filter import JsonObjectFilter
+from gateway.backends.openai_decoder import AnswerDecoder
+from gateway.backends.stream_collector import StreamCollector
+from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import BadRequest, UpstreamFailed
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks, Json
-from gateway.wire.anthropic import request_writer
-from gateway.wire.anthropic.request_reader import DIALECT
+from gateway.wire.anthropic import request_to_body
+from gateway.wire.anthropic.body_to_request import DIALECT
+from gateway.wire.anthropic.dialect import AnthropicDialect
 
 VERSION = "2023-06-01"
 """Where the caller names none. Not the newest: 2026-10-21 refuses ``temperature``, ``top_p`` and ``top_k``, which
@@ -50,12 +51,12 @@ class AnthropicBackend:
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
-        self._messages = Endpoint("POST", base_url + request_writer.PATH)
-        self._beta = Endpoint("POST", f"{base_url}{request_writer.PATH}?{BETA}")
-        self._count = Endpoint("POST", f"{base_url}{request_writer.PATH}/count_tokens")
+        self._messages = Endpoint("POST", base_url + request_to_body.PATH)
+        self._beta = Endpoint("POST", f"{base_url}{request_to_body.PATH}?{BETA}")
+        self._count = Endpoint("POST", f"{base_url}{request_to_body.PATH}/count_tokens")
         self._models = Endpoint("GET", base_url + "/v1/models")
-        self._max_tokens = max_tokens
-        self._collecting = Collecting(name, enabled=streams)
+        self._dialect = AnthropicDialect(max_tokens=max_tokens)
+        self._collecting = StreamCollector(name, enabled=streams)
         self._exchange = Exchange(
             name, transport, anthropic_errors.from_response, api_key=api_key, base_url=base_url
         )
@@ -108,18 +109,19 @@ class AnthropicBackend:
                 yield chunk
 
     async def _answer(self, call: Call, asked: ChatRequest, target: Target, *, by_word: bool) -> Chunks:
-        body = request_writer.write_request(asked, target.model, max_tokens=self._max_tokens, by_word=by_word)
-        if names := request_writer.left_out(asked):
+        body = self._dialect.write_request(asked, target.model, prompted=by_word)
+        if names := request_to_body.left_out(asked):
             fitting.tell_ignored(call, names)
-        if request_writer.is_too_hot(asked):
-            fitting.tell_temperature(call, request_writer.HOTTEST)
-        wanted = OneObject(self.name) if by_word else None
-        clock = Clock(call.timeouts, at_once=not asked.stream, deadline=call.deadline)
+        if request_to_body.is_too_hot(asked):
+            fitting.tell_temperature(call, request_to_body.HOTTEST)
+        wanted = JsonObjectFilter(self.name) if by_word else None
+        clock = UpstreamTimeouts(call.timeouts, at_once=not asked.stream, deadline=call.deadline)
         headers = self._headers_of(call)
         outage = self._exchange.outage
 
-        def reading_of(streamed: bool) -> Reading:
-            return Events(self.name, call, outage) if streamed else Body(self.name, call, outage)
+        def reading_of(streamed: bool) -> AnswerDecoder:
+            kind = AnthropicStreamDecoder if streamed else AnthropicBodyDecoder
+            return kind(self.name, call, outage)
 
         chunks = self._exchange.ask(
             self._beta if call.query == BETA else self._messages,
@@ -140,7 +142,7 @@ class AnthropicBackend:
         """The provider's own count of the prompt, as it tells it."""
         native = call.request.native
         body = {**(native.body if native is not None else {}), "model": target.model}
-        clock = Clock(call.timeouts, at_once=True, deadline=call.deadline)
+        clock = UpstreamTimeouts(call.timeouts, at_once=True, deadline=call.deadline)
         told = await self._exchange.whole(self._count, self._headers_of(call), clock, orjson.dumps(body))
         try:
             count = orjson.loads(told or b"")

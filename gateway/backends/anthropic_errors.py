@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from gateway.backends.upstream_errors import Outage, retry_after
+from gateway.backends.openai_errors import Outage, retry_after
 from gateway.errors import (
     ContentPolicy,
     ContextTooLong,

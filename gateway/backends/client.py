@@ -42,7 +42,7 @@ class Endpoint:
         return proxy_for(self.url) is not None
 
 
-class Answer(Protocol):
+class UpstreamResponse(Protocol):
     """An answer whose head has come."""
 
     status: int
@@ -80,7 +80,7 @@ class Client:
         *,
         connect: float | None = None,
         on_send: Callable[[], None] | None = None,
-    ) -> Answer:
+    ) -> UpstreamResponse:
         """The answer, its body still to be read. ``connect`` limits (seconds) the time a new connection takes.
 
         ``on_send`` is called when there is a connection and the request is about to be written; where the connection

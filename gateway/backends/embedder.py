@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 
-from gateway.backends.clock import Clock
 from gateway.backends.exchange import late
+from gateway.backends.openai_errors import Outage
+from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.backends.token_ids import TokenIds, UnknownToken
-from gateway.backends.upstream_errors import Outage
 from gateway.errors import BadRequest, GatewayError, UpstreamFailed, UpstreamUnavailable
 from gateway.policy.schema import Target
 from gateway.sidecar.api import Sidecar, SidecarBusy, SidecarDown, SidecarError, SidecarLoading
 from gateway.types import Call, Chunk, Chunks, Json
-from gateway.wire import openai_embeddings
+from gateway.wire.openai import embeddings as openai_embeddings
 
 SLICE = 16
 """Texts that are given to the sidecar at once: a long request must not fill the queue that guards wait in."""
@@ -53,7 +53,7 @@ class EmbedderBackend:
         """Raises ``BadRequest``, too, for what is not a text to embed."""
         params = call.request.params
         texts = await self._texts(call)
-        clock = Clock(call.timeouts, deadline=call.deadline)
+        clock = UpstreamTimeouts(call.timeouts, deadline=call.deadline)
         vectors: list[bytes] = []
         call.leaves()
         try:

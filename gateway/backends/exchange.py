@@ -10,15 +10,15 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.backends import upstream_errors
-from gateway.backends.client import Answer, Client, Endpoint
-from gateway.backends.clock import Clock
-from gateway.backends.reading import Reading
-from gateway.backends.scrubbing import Scrubber
-from gateway.backends.upstream_errors import Outage
+from gateway.backends import openai_errors
+from gateway.backends.client import Client, Endpoint, UpstreamResponse
+from gateway.backends.error_scrubber import ErrorScrubber
+from gateway.backends.openai_decoder import AnswerDecoder
+from gateway.backends.openai_errors import Outage
+from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import DeadlineExceeded, GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
+from gateway.fair_turns import FairTurns
 from gateway.policy.schema import Timeouts
-from gateway.turns import Turns
 from gateway.types import Chunk, Chunks
 
 MAX_ERROR = MAX_SHORT = 64 * 2**10
@@ -37,15 +37,15 @@ ErrorReader = Callable[[str, int, Mapping[str, str], bytes, Outage], GatewayErro
 """From the backend's name, the status, headers and body of an answer other than 200."""
 
 
-ReadingOf = Callable[[bool], Reading]
+ReadingOf = Callable[[bool], AnswerDecoder]
 """What reads an answer: given True, a stream, else a whole one."""
 
 
-def is_stream(answer: Answer) -> bool:
+def is_stream(answer: UpstreamResponse) -> bool:
     return answer.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
-def late(backend: str, clock: Clock) -> GatewayError:
+def late(backend: str, clock: UpstreamTimeouts) -> GatewayError:
     """The error for a wait that ``clock`` has ended."""
     if clock.past_deadline:
         return DeadlineExceeded(
@@ -65,7 +65,7 @@ class Exchange:
         self,
         backend: str,
         transport: httpx.AsyncBaseTransport | None = None,
-        read_error: ErrorReader = upstream_errors.from_response,
+        read_error: ErrorReader = openai_errors.from_response,
         *,
         api_key: str | None = None,
         base_url: str = "",
@@ -75,15 +75,15 @@ class Exchange:
         self.backend = backend
         self.outage = outage or Outage()
         self._client = Client(transport=transport)
-        self._turns = Turns()
+        self._turns = FairTurns()
         self._read_error = read_error
-        self._scrubber = Scrubber(backend, api_key, urlsplit(base_url).hostname)
+        self._scrubber = ErrorScrubber(backend, api_key, urlsplit(base_url).hostname)
 
     async def ask(
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        clock: Clock,
+        clock: UpstreamTimeouts,
         body: bytes,
         *,
         at_once: bool,
@@ -151,7 +151,7 @@ class Exchange:
                 # Closing an answer that is not at its end tells the server to stop working on it.
                 await answer.aclose()
 
-    def _identify(self, answer: Answer, chunks: Sequence[Chunk]) -> None:
+    def _identify(self, answer: UpstreamResponse, chunks: Sequence[Chunk]) -> None:
         """Raises ``UpstreamFailed`` if this is the answer to another request."""
         told = chunks[0].envelope.get("id") if chunks else None
         if not isinstance(told, str) or not told:
@@ -165,7 +165,7 @@ class Exchange:
 
     async def prove(self, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
         """Ask for what costs the server nothing: it serves if it answers with 200. Raises ``GatewayError``."""
-        clock = Clock(PROBE)
+        clock = UpstreamTimeouts(PROBE)
         with self._scrubber.about(b""):
             answer = await self._send(endpoint, headers, clock)
             try:
@@ -177,7 +177,7 @@ class Exchange:
                 await answer.aclose()
 
     async def whole(
-        self, endpoint: Endpoint, headers: Mapping[str, str], clock: Clock, body: bytes
+        self, endpoint: Endpoint, headers: Mapping[str, str], clock: UpstreamTimeouts, body: bytes
     ) -> bytes | None:
         """The body of a short answer, awaited in one go; None for a stream, which nobody asked for."""
         told = b""
@@ -198,10 +198,10 @@ class Exchange:
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        clock: Clock,
+        clock: UpstreamTimeouts,
         body: bytes = b"",
         on_send: Callable[[], None] | None = None,
-    ) -> Answer:
+    ) -> UpstreamResponse:
         """The answer, not yet read, for the caller to close; any status but 200 is raised."""
         try:
             async with clock:
@@ -209,7 +209,7 @@ class Exchange:
                     endpoint, headers, body, connect=clock.limits.connect, on_send=on_send
                 )
         except httpx.TransportError as error:
-            raise upstream_errors.from_transport(self.backend, error, self.outage) from error
+            raise openai_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
             raise late(self.backend, clock) from None
         if answer.status == 200:
@@ -221,12 +221,12 @@ class Exchange:
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        clock: Clock,
+        clock: UpstreamTimeouts,
         body: bytes,
         take: Callable[[bytes], object],
         owner: str,
         on_send: Callable[[], None] | None = None,
-    ) -> tuple[Answer, bool]:
+    ) -> tuple[UpstreamResponse, bool]:
         """An answer whose body was given to ``take``, awaited in one go; or a stream, and False: the caller's to read
         and close."""
         try:
@@ -241,12 +241,12 @@ class Exchange:
                     await self._body(answer, take, owner)
                     return answer, True
         except httpx.TransportError as error:
-            raise upstream_errors.from_transport(self.backend, error, self.outage) from error
+            raise openai_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
             raise late(self.backend, clock) from None
         raise await self._refusal(answer, clock)
 
-    async def _body(self, answer: Answer, take: Callable[[bytes], object], owner: str) -> None:
+    async def _body(self, answer: UpstreamResponse, take: Callable[[bytes], object], owner: str) -> None:
         size = 0
         try:
             async for part in answer:
@@ -259,7 +259,7 @@ class Exchange:
         finally:
             await answer.aclose()
 
-    async def _refusal(self, answer: Answer, clock: Clock) -> GatewayError:
+    async def _refusal(self, answer: UpstreamResponse, clock: UpstreamTimeouts) -> GatewayError:
         """The error in an answer other than 200."""
         said = b""
         clock.refused()
@@ -277,7 +277,7 @@ class Exchange:
         error.upstream_status = answer.status
         return error
 
-    async def _parts(self, answer: Answer, clock: Clock) -> AsyncGenerator[bytes, None]:
+    async def _parts(self, answer: UpstreamResponse, clock: UpstreamTimeouts) -> AsyncGenerator[bytes, None]:
         """The answer's bytes as they come. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""
         body = aiter(answer)
         try:
@@ -308,7 +308,7 @@ class _Turn:
 
     __slots__ = ("_began", "_owner", "_turns")
 
-    def __init__(self, turns: Turns, owner: str) -> None:
+    def __init__(self, turns: FairTurns, owner: str) -> None:
         self._turns = turns
         self._owner = owner
         self._began = time.perf_counter()

@@ -12,13 +12,13 @@ from random import Random
 import orjson
 
 from gateway.backends import fitting
-from gateway.backends.clock import Clock
 from gateway.backends.exchange import late
-from gateway.backends.upstream_errors import Outage, from_response
+from gateway.backends.openai_errors import Outage, from_response
+from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import BadRequest, UpstreamFailed
 from gateway.policy import schema
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Usage
-from gateway.wire import openai_embeddings
+from gateway.wire.openai import embeddings as openai_embeddings
 
 
 class FakeBackend:
@@ -36,7 +36,7 @@ class FakeBackend:
         asked = _last_words(call)
         reply = next((entry for entry in self._config.script if entry.match in asked), None)
         at_once = not (call.request.stream or call.timeouts.bounds_silence)
-        clock = Clock(call.timeouts, at_once=at_once, deadline=call.deadline)
+        clock = UpstreamTimeouts(call.timeouts, at_once=at_once, deadline=call.deadline)
         call.leaves()
         await self._pause(self._config.first_token_delay, clock)
         if reply is None or reply.status >= 400:
@@ -71,7 +71,7 @@ class FakeBackend:
             last = index == call.request.n - 1
             yield Chunk(index=index, delta={}, finish_reason=reason, usage=usage if last else None)
 
-    async def _pause(self, seconds: float, clock: Clock) -> None:
+    async def _pause(self, seconds: float, clock: UpstreamTimeouts) -> None:
         """Silence, within the limits that a server's would have. Raises ``GatewayError``."""
         try:
             async with clock:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,23 +13,20 @@ import orjson
 
 from gateway.backends import extras, fitting
 from gateway.backends.client import Endpoint
-from gateway.backends.clock import Clock
-from gateway.backends.collecting import Collecting
 from gateway.backends.exchange import Exchange
-from gateway.backends.reading import Body, Dialect, Events, Reading
-from gateway.backends.upstream_errors import Outage
-from gateway.backends.vector_reading import VectorsBody
+from gateway.backends.openai_decoder import AnswerDecoder, OpenAIBodyDecoder, OpenAIStreamDecoder
+from gateway.backends.openai_errors import Outage
+from gateway.backends.stream_collector import StreamCollector
+from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.errors import ENGINE_SOON, BadRequest, Rejected
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
-from gateway.wire import openai_chat, openai_completions, openai_embeddings
+from gateway.wire.dialect import Dialect
+from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 
 MOST_REFITTED = 4
 """Times that a request is sent again without what its server refused."""
-
-_CHAT, _COMPLETIONS, _EMBEDDINGS = (
-    cast("Dialect", module) for module in (openai_chat, openai_completions, openai_embeddings)
-)
 
 
 class OpenAIBackend:
@@ -57,8 +53,8 @@ class OpenAIBackend:
         self.name = name
         base_url = base_url.rstrip("/")
         self._endpoints = {
-            dialect.PATH: Endpoint("POST", base_url + dialect.PATH)
-            for dialect in (_CHAT, _COMPLETIONS, _EMBEDDINGS)
+            dialect.path: Endpoint("POST", base_url + dialect.path)
+            for dialect in (CHAT, COMPLETIONS, EMBEDDINGS)
         }
         self._health = Endpoint("GET", probe_url)
         # The bundled engine is started again at once, and asked all the time how it is.
@@ -67,7 +63,7 @@ class OpenAIBackend:
         self._cap = cap_name(base_url)
         self._hints = hints
         self._continues = continues
-        self._collecting = Collecting(name, enabled=streams)
+        self._collecting = StreamCollector(name, enabled=streams)
         self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
@@ -77,7 +73,7 @@ class OpenAIBackend:
         """Raises ``BadRequest`` at once for embeddings of the bundled engine, which has none; and for what a budget
         cannot hold (``extras``)."""
         dialect = _dialect(call.request)
-        if self._hints and dialect is _EMBEDDINGS:
+        if self._hints and dialect is EMBEDDINGS:
             raise BadRequest(
                 f"Backend '{self.name}' is the bundled engine, which does not make embeddings. Ask for a model whose "
                 "backend is an embedder, such as one of kind 'sidecar'.",
@@ -91,7 +87,7 @@ class OpenAIBackend:
             if not call.clips:
                 headers[fitting.OVER_CONTEXT] = "refuse"
         # The engine fits requests to its context itself, and knows better how.
-        name = fitting.CAPS[0] if dialect is _COMPLETIONS else self._cap
+        name = fitting.CAPS[0] if dialect is COMPLETIONS else self._cap
         asked = fitting.capped(call) if self._hints else fitting.fitted(call, name)
         if asked.continues and not self._continues:
             asked = replace(asked, continues=False)
@@ -100,9 +96,9 @@ class OpenAIBackend:
 
         def send(request: ChatRequest) -> Chunks:
             return self._exchange.ask(
-                self._endpoints[dialect.PATH],
+                self._endpoints[dialect.path],
                 headers,
-                Clock(call.timeouts, at_once=not request.stream, deadline=call.deadline),
+                UpstreamTimeouts(call.timeouts, at_once=not request.stream, deadline=call.deadline),
                 orjson.dumps(dialect.write_request(request, target.model)),
                 at_once=not request.stream,
                 reading_of=reading_of,
@@ -111,8 +107,14 @@ class OpenAIBackend:
                 on_send=call.leaves,
             )
 
-        def reading_of(streamed: bool) -> Reading:
-            kind = Events if streamed else VectorsBody if dialect is _EMBEDDINGS else Body
+        def reading_of(streamed: bool) -> AnswerDecoder:
+            kind = (
+                OpenAIStreamDecoder
+                if streamed
+                else VectorsDecoder
+                if dialect is EMBEDDINGS
+                else OpenAIBodyDecoder
+            )
             return kind(self.name, dialect, call)
 
         on_headers = partial(fitting.tell, call) if self._hints else None
@@ -159,5 +161,5 @@ def cap_name(base_url: str) -> str:
 
 def _dialect(request: ChatRequest) -> Dialect:
     if request.messages is not None:
-        return _CHAT
-    return _EMBEDDINGS if request.embeds else _COMPLETIONS
+        return CHAT
+    return EMBEDDINGS if request.embeds else COMPLETIONS

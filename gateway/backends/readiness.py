@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from gateway.backends.standing import Standing
+from gateway.backends.model_readiness import ModelReadiness
 from gateway.errors import GatewayError
 from gateway.types import Backend
 
@@ -64,7 +64,7 @@ class Readiness:
         proven: Callable[[str], object] = lambda name: None,
         trouble: Callable[[str], str | None] = lambda name: None,
         guards: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
-        standing: Standing | None = None,
+        standing: ModelReadiness | None = None,
         store: Callable[[], str | None] = lambda: None,
     ) -> None:
         """``proven`` is told the name of each backend that has just given its proof. ``trouble`` tells of a backend

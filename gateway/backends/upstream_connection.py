@@ -34,7 +34,7 @@ AT_ONCE = 2**16
 _LAST_BYTES = 4096
 
 
-class Home(Protocol):
+class ConnectionOwner(Protocol):
     """Where a connection rests between requests: all connections to one server share it."""
 
     ids_vary: set[str]
@@ -99,7 +99,7 @@ class Response:
 class Connection(asyncio.Protocol):
     """At most one request at a time."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: ConnectionOwner) -> None:
         self._home = home
         self.loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None

@@ -121,7 +121,7 @@ def prefix_of(request: ChatRequest, tenant: str, sharing: Sharing = "none") -> P
     """The prefix of ``request``'s prompt. Each tenant has prefixes of its own.
 
     A replica answers a cached prefix sooner: if prefixes were shared, one tenant could learn by timing what another
-    has asked. ``sharing`` is what may be shared all the same (``gateway/prefixes.py``).
+    has asked. ``sharing`` is what may be shared all the same (``gateway/prefix_sharing.py``).
     """
     written = bytearray()
     # Chat templates put the tools before the conversation.

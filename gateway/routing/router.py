@@ -10,7 +10,7 @@ from random import Random
 from gateway.errors import ContextTooLong, Forbidden, GatewayError, UnknownModel
 from gateway.metering.estimate import declared_cap
 from gateway.policy.schema import Policy, Target
-from gateway.prefixes import sharing
+from gateway.prefix_sharing import sharing
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.selector import Loads, ModelTargets, Selector
 from gateway.types import Call, Candidate, ChatRequest

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.embedder import EmbedderBackend
-from gateway.backends.engine_state import EngineState
+from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.transport import AiohttpTransport
@@ -73,9 +73,9 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
 
 def build_engines(
     policy: schema.Policy, backends: Mapping[str, Backend], state: WorkerState, before: Runtime | None
-) -> dict[str, EngineState]:
+) -> dict[str, EnginePoller]:
     """A poller for each engine, by the backend's name."""
-    engines: dict[str, EngineState] = {}
+    engines: dict[str, EnginePoller] = {}
     for name, backend in backends.items():
         config = policy.backends[name]
         if not isinstance(config, schema.EngineBackend):
@@ -87,8 +87,8 @@ def build_engines(
     return engines
 
 
-def _poller(name: str, config: schema.EngineBackend, state: WorkerState) -> EngineState:
-    return EngineState(
+def _poller(name: str, config: schema.EngineBackend, state: WorkerState) -> EnginePoller:
+    return EnginePoller(
         config.base_url,
         (state.transport or AiohttpTransport)(),
         lambda figures: state.pools.update_engine(name, figures),

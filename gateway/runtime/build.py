@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from gateway.admission.shedding import update_terms
+from gateway.backends.model_readiness import ModelReadiness
 from gateway.backends.readiness import Readiness
-from gateway.backends.standing import Standing
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
 from gateway.guards.actions.background import BackgroundScans
@@ -124,7 +124,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             proven=lambda name: state.health.recovered(name) if name in engines else None,
             trouble=state.health.problem,
             guards=unready(policy, state.sidecar),
-            standing=Standing(policy, backends.keys()),
+            standing=ModelReadiness(policy, backends.keys()),
             store=partial(quotas.closed, policy),
         ),
     )

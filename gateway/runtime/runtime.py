@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from gateway.backends.engine_state import EngineState
+from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.readiness import Readiness
 from gateway.caching.caches import Caches
 from gateway.guards.actions.background import BackgroundScans
@@ -33,7 +33,7 @@ class Runtime:
     policy: schema.Policy
     authenticator: Authenticator
     backends: Mapping[str, Backend]
-    engines: Mapping[str, EngineState]
+    engines: Mapping[str, EnginePoller]
     receipts: Receipts
     quotas: Quotas
     ledger: Ledger | None

@@ -11,8 +11,8 @@ from starlette.types import Scope, Send
 from gateway.errors import GatewayError, Internal
 from gateway.types import Principal
 from gateway.web.responses import send_error
-from gateway.wire.front import ErrorWriter
-from gateway.wire.openai_errors import error_body as openai_error
+from gateway.wire.dialect import ErrorWriter
+from gateway.wire.openai.errors import error_body as openai_error
 
 if TYPE_CHECKING:
     from gateway.runtime.runtime import Runtime

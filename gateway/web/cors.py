@@ -12,7 +12,7 @@ from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Cors as Config
 from gateway.policy.schema import Policy
 from gateway.web.responses import Headers, send_error
-from gateway.wire.openai_errors import error_body
+from gateway.wire.openai.errors import error_body
 
 METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _READABLE = frozenset(

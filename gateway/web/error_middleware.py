@@ -19,7 +19,7 @@ from gateway.runtime.runtime import Runtime
 from gateway.web.canonical import canonical
 from gateway.web.context import RequestContext
 from gateway.web.dialect import is_anthropic
-from gateway.wire.front import ErrorWriter
+from gateway.wire.dialect import ErrorWriter
 
 log = logging.getLogger(__name__)
 requests = logging.getLogger("gateway.requests")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from starlette.routing import Route
 from starlette.types import Scope
@@ -18,14 +17,13 @@ from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
 from gateway.web.operator_token import OperatorToken
-from gateway.wire import openai_chat, openai_completions, openai_models
-from gateway.wire.answer import Dialect
 from gateway.wire.anthropic import models as anthropic_models
+from gateway.wire.anthropic.dialect import AnthropicDialect
 from gateway.wire.anthropic.errors import error_body as anthropic_error
-from gateway.wire.anthropic.front import AnthropicFront
-from gateway.wire.embeddings_front import EmbeddingsFront
-from gateway.wire.front import ErrorWriter, Front, OpenAIFront
-from gateway.wire.openai_errors import error_body as openai_error
+from gateway.wire.dialect import Dialect, ErrorWriter
+from gateway.wire.openai import models as openai_models
+from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
+from gateway.wire.openai.errors import error_body as openai_error
 
 PUBLIC = ("/healthz", "/readyz", "/metrics")
 
@@ -47,19 +45,16 @@ def build(
 ) -> list[Route]:
     reader = BodyParser(pool)
 
-    def generating(front: Front) -> Generate:
-        return Generate(front, reader, max_body=max_body, heartbeat=heartbeat)
+    def generating(dialect: Dialect) -> Generate:
+        return Generate(dialect, reader, max_body=max_body, heartbeat=heartbeat)
 
-    chat, completions = (
-        generating(OpenAIFront(cast("Dialect", module))) for module in (openai_chat, openai_completions)
-    )
     models = Models(openai=openai_models, anthropic=anthropic_models)
     return [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/completions", completions, methods=["POST"]),
-        Route("/v1/embeddings", generating(EmbeddingsFront()), methods=["POST"]),
+        Route("/v1/chat/completions", generating(CHAT), methods=["POST"]),
+        Route("/v1/completions", generating(COMPLETIONS), methods=["POST"]),
+        Route("/v1/embeddings", generating(EMBEDDINGS), methods=["POST"]),
         Route("/v1/moderations", Moderations(reader, max_body=max_body), methods=["POST"]),
-        Route("/v1/messages", generating(AnthropicFront()), methods=["POST"]),
+        Route("/v1/messages", generating(AnthropicDialect()), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from gateway.fair_turns import FairTurns
 from gateway.guards.actions.offload import Offload
 from gateway.guards.scanners.scanner import Scanner
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, ToxicityGuard
-from gateway.turns import Turns
 
 _REMEMBERED = 10_000
 """Tenants; those of tokens need not be in the policy."""
@@ -26,7 +26,7 @@ class Guard:
         name: str,
         config: AnyGuard,
         scanner: Scanner,
-        turns: Turns | None = None,
+        turns: FairTurns | None = None,
         offload: Offload | None = None,
     ) -> None:
         """``turns`` is shared by all guards: what is scanned on the event loop takes them.
@@ -36,7 +36,7 @@ class Guard:
         self.name = name
         self.config = config
         self.scanner = scanner
-        self.turns = turns or Turns()
+        self.turns = turns or FairTurns()
         self.offload = offload
         self.window = max(config.window, scanner.longest)
         self.limit = config.max_characters if isinstance(config, LengthGuard) else None
@@ -83,7 +83,7 @@ class Guards:
     def __init__(
         self, policy: Policy, scanners: Mapping[str, Scanner], offloads: Mapping[str, Offload] | None = None
     ) -> None:
-        turns = Turns()
+        turns = FairTurns()
         self._all = [
             Guard(name, config, scanners[name], turns, (offloads or {}).get(name))
             for name, config in policy.guards.items()

@@ -107,7 +107,7 @@ class Model(Frozen):
     over_context: Literal["clip", "refuse"] = "clip"
     """What becomes of a ``max_tokens`` beyond what the prompt leaves of the context, where no larger one is left."""
     prefix_sharing: Sharing = "none"
-    """What of their prompts' beginnings tenants may find computed by another: see ``gateway/prefixes.py``."""
+    """What of their prompts' beginnings tenants may find computed by another: see ``gateway/prefix_sharing.py``."""
     shadow: Shadow | None = None
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()

@@ -12,7 +12,7 @@ from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call
 from gateway.web.responses import send_body
-from gateway.wire.anthropic.request_reader import read_count_request
+from gateway.wire.anthropic.body_to_request import read_count_request
 
 COUNTED_BY = b"x-tollgate-count"
 """The header that tells who counted: ``provider``, or ``estimate``."""

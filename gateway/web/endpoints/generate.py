@@ -27,8 +27,8 @@ from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.event_stream import EventStream
 from gateway.web.responses import Headers, send_body
-from gateway.wire.body import with_model
-from gateway.wire.front import EventWriter, Front
+from gateway.wire.dialect import Dialect, EventWriter
+from gateway.wire.json_body import with_model
 
 LAST_WORDS = 0.5
 """Seconds in which a client takes the news that its answer is cut, or does not."""
@@ -42,9 +42,9 @@ _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
 class Generate:
     """The ASGI endpoint of one dialect."""
 
-    def __init__(self, front: Front, reader: BodyParser, *, max_body: int, heartbeat: float) -> None:
+    def __init__(self, dialect: Dialect, reader: BodyParser, *, max_body: int, heartbeat: float) -> None:
         """``heartbeat`` is the longest silence, in seconds, of a stream that is under way; 0 is without bound."""
-        self._front = front
+        self._dialect = dialect
         self._reader = reader
         self._max_body = max_body
         self._heartbeat = heartbeat
@@ -59,7 +59,7 @@ class Generate:
                 data = await self._reader.read(naming, data, limits, owner)
             if await self._rendered(context, scope, data, send):
                 return
-            request = await self._reader.read(self._front.read_request, data, limits, owner)
+            request = await self._reader.read(self._dialect.read_request, data, limits, owner)
             call = make_call(context, request, scope)
             try:
                 async with (
@@ -75,12 +75,12 @@ class Generate:
                 raise
         except ClientDisconnected:
             return
-        context.runtime.rendered.keep(self._front, call, data)
+        context.runtime.rendered.keep(self._dialect, call, data)
 
     async def _rendered(self, context: RequestContext, scope: Scope, data: bytes, send: Send) -> bool:
         """Whether an answer stood ready. It waits for nothing, so nobody watches for its client to leave."""
         found = context.runtime.rendered.answer(
-            self._front,
+            self._dialect,
             context.caller(),
             context.request_id,
             scope["headers"],
@@ -98,7 +98,7 @@ class Generate:
 
     async def _whole(self, call: Call, chunks: AsyncIterator[Chunk], send: Send) -> None:
         first = await _first(chunks)
-        whole = self._front.whole(call)
+        whole = self._dialect.body_writer(call)
         whole.add(first)
         async for chunk in chunks:
             whole.add(chunk)
@@ -106,7 +106,7 @@ class Generate:
 
     async def _stream(self, call: Call, chunks: AsyncIterator[Chunk], scope: Scope, send: Send) -> None:
         """Raises what goes wrong before anything was sent."""
-        events = self._front.events(call)
+        events = self._dialect.event_writer(call)
         stream = EventStream(
             send, lambda: _headers(call), heartbeat=events.comment("waiting"), every=self._heartbeat
         )

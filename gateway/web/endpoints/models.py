@@ -10,13 +10,13 @@ from gateway.policy.schema import Model
 from gateway.runtime.runtime import Runtime
 from gateway.web.context import RequestContext
 from gateway.web.dialect import is_anthropic
-from gateway.wire.openai_models import Catalogue, Listed
+from gateway.wire.openai.models import ListedModel, ModelCatalogue
 
 
 class Models:
     """The two endpoints, in the form of whoever asks."""
 
-    def __init__(self, *, openai: Catalogue, anthropic: Catalogue) -> None:
+    def __init__(self, *, openai: ModelCatalogue, anthropic: ModelCatalogue) -> None:
         self._openai = openai
         self._anthropic = anthropic
 
@@ -32,14 +32,14 @@ class Models:
                 return JSONResponse(self._catalogue(request).write_one(model))
         raise UnknownModel.named(wanted)
 
-    def _catalogue(self, request: Request) -> Catalogue:
+    def _catalogue(self, request: Request) -> ModelCatalogue:
         return self._anthropic if is_anthropic(request.scope) else self._openai
 
 
-def _visible(context: RequestContext) -> list[Listed]:
+def _visible(context: RequestContext) -> list[ListedModel]:
     runtime, caller = context.runtime, context.caller()
     return [
-        Listed(shown, runtime.created, owner)
+        ListedModel(shown, runtime.created, owner)
         for name, model in runtime.policy.models.items()
         if (owner := _owner(runtime, model))
         for shown in (name, *model.aliases)

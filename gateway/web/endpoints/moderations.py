@@ -14,7 +14,7 @@ from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.responses import send_body
-from gateway.wire import openai_moderations
+from gateway.wire.openai import moderations as openai_moderations
 
 
 class Moderations:

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 from gateway.errors import BadRequest
 from gateway.types import Json
-from gateway.wire.openai_models import Listed
+from gateway.wire.openai.models import ListedModel
 
 PAGE, LARGEST_PAGE = 20, 1000
 """Models on a page where the caller does not say how many, and at most."""
 
 
-def write_list(models: Sequence[Listed], query: Mapping[str, str]) -> Json:
+def write_list(models: Sequence[ListedModel], query: Mapping[str, str]) -> Json:
     """A page: ``limit`` models after ``after_id``, or before ``before_id``. Raises ``BadRequest``."""
     limit = _limit(query.get("limit"))
     start, end = 0, len(models)
@@ -32,7 +32,7 @@ def write_list(models: Sequence[Listed], query: Mapping[str, str]) -> Json:
     }
 
 
-def write_one(model: Listed) -> Json:
+def write_one(model: ListedModel) -> Json:
     """Of what Anthropic tells of its models, what is not known of these is null."""
     return {
         "type": "model",
@@ -59,7 +59,7 @@ def _limit(text: str | None) -> int:
     return int(text)
 
 
-def _place(models: Sequence[Listed], wanted: str, name: str) -> int:
+def _place(models: Sequence[ListedModel], wanted: str, name: str) -> int:
     for place, model in enumerate(models):
         if model.id == wanted:
             return place

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.admission.speed import Average, SpeedEstimator
 from gateway.admission.wait_predictor import Forecast, check_in_time
-from gateway.engine_figures import EngineFigures
+from gateway.engine_load import EngineLoad
 from gateway.errors import Overloaded
 from gateway.types import TokenEstimate
 from tests.gateway.admission.test_pool import Clock
@@ -111,7 +111,7 @@ def test_the_engine_knows_better() -> None:
     clock = Clock()
     speed = SpeedEstimator(clock)
     learn(speed, 2.5)
-    speed.update_engine(EngineFigures(running=10, prefill=20.0, decode=50.0))
+    speed.update_engine(EngineLoad(running=10, prefill=20.0, decode=50.0))
     assert speed.tokens_per_second == 5.0
     assert speed.expected_service(DEMAND) == pytest.approx(100 / 20 + 50 / 5)
     clock.now += 5.1
@@ -122,14 +122,14 @@ def test_the_engine_knows_better() -> None:
 @pytest.mark.parametrize(
     ("figures", "saturation"),
     [
-        (EngineFigures(), 0.0),
-        (EngineFigures(waiting=1), 1.0),
-        (EngineFigures(running=8, waiting=2, places=16), 0.625),
-        (EngineFigures(running=16, waiting=20, places=16), 1.0),
-        (EngineFigures(running=1, places=16, kv_usage=0.95), 0.95),
+        (EngineLoad(), 0.0),
+        (EngineLoad(waiting=1), 1.0),
+        (EngineLoad(running=8, waiting=2, places=16), 0.625),
+        (EngineLoad(running=16, waiting=20, places=16), 1.0),
+        (EngineLoad(running=1, places=16, kv_usage=0.95), 0.95),
     ],
 )
-def test_the_engines_saturation(figures: EngineFigures, saturation: float) -> None:
+def test_the_engines_saturation(figures: EngineLoad, saturation: float) -> None:
     assert figures.saturation == saturation
 
 

@@ -20,7 +20,7 @@ from gateway.backends.exchange import LONG
 from gateway.backends.http1 import REST
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.transport import AiohttpTransport
-from gateway.backends.vector_reading import VectorsBody
+from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.types import Call, Chunk, Usage
 from tests.fakes import (
     DONE,
@@ -840,7 +840,7 @@ async def test_the_longer_an_outage_the_longer_the_wait(
     upstream: FakeUpstream, backend: OpenAIBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("gateway.backends.upstream_errors.time.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.backends.openai_errors.time.monotonic", lambda: now)
     upstream.scripts = [reply("", status=503)]
     waits = []
     for later in (0, 5, 5, 60):
@@ -856,7 +856,7 @@ async def test_the_bundled_engine_is_soon_there_again(
     upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("gateway.backends.upstream_errors.time.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.backends.openai_errors.time.monotonic", lambda: now)
     upstream.scripts = [reply("", status=503)]
     url = upstream.base_url
     engine = OpenAIBackend("engine", base_url=url, probe_url=f"{url}/models", hints=True)
@@ -1093,7 +1093,7 @@ async def test_long_answers_are_taken_in_turns(
     """However many come at once, one part of one of them is computed in a round of the loop."""
     rounds, fed = 0, [0, 0]
 
-    def counted(self: VectorsBody, part: bytes, of: Callable[..., Any] = VectorsBody.feed) -> Any:
+    def counted(self: VectorsDecoder, part: bytes, of: Callable[..., Any] = VectorsDecoder.feed) -> Any:
         nonlocal fed
         sizes[id(self)] = sizes.get(id(self), 0) + len(part)
         if sizes[id(self)] > LONG:
@@ -1109,7 +1109,7 @@ async def test_long_answers_are_taken_in_turns(
 
     sizes: dict[int, int] = {}
     most: list[int] = []
-    monkeypatch.setattr(VectorsBody, "feed", counted)
+    monkeypatch.setattr(VectorsDecoder, "feed", counted)
     vectors = [{"object": "embedding", "index": i, "embedding": [0.5] * 1536} for i in range(400)]
     upstream.scripts = [reply({"object": "list", "data": vectors, "usage": {"prompt_tokens": 400}})] * 5
     backend = backend_at(upstream.base_url)

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from gateway.caching.answers import LONGEST_PIECE, Recording, unpack
 from gateway.types import Call, Chunk, Usage
-from gateway.wire import openai_chat, openai_completions
-from gateway.wire.anthropic.front import AnthropicFront
-from gateway.wire.front import Front, OpenAIFront
+from gateway.wire.anthropic.dialect import AnthropicDialect
+from gateway.wire.dialect import Dialect
+from gateway.wire.openai.dialect import CHAT, COMPLETIONS
 from tests.fakes import CANDIDATE, a_call
 
-FRONTS: dict[str, Front] = {
-    "chat": OpenAIFront(openai_chat),
-    "completions": OpenAIFront(openai_completions),
-    "messages": AnthropicFront(),
+DIALECTS: dict[str, Dialect] = {
+    "chat": CHAT,
+    "completions": COMPLETIONS,
+    "messages": AnthropicDialect(),
 }
 
 
@@ -43,16 +43,16 @@ def again(recording: Recording, *, stream: bool) -> list[Chunk]:
     return list(answer.chunks(stream=stream))
 
 
-def whole(front: Front, call: Call, chunks: list[Chunk]) -> Any:
-    writer = front.whole(call)
+def whole(dialect: Dialect, call: Call, chunks: list[Chunk]) -> Any:
+    writer = dialect.body_writer(call)
     for chunk in chunks:
         writer.add(chunk)
     body = orjson.loads(writer.body())
     return {name: value for name, value in body.items() if name not in ("id", "created")}
 
 
-def events(front: Front, call: Call, chunks: list[Chunk]) -> list[Any]:
-    writer = front.events(call)
+def events(dialect: Dialect, call: Call, chunks: list[Chunk]) -> list[Any]:
+    writer = dialect.event_writer(call)
     data = b"".join([writer.event(chunk) for chunk in chunks]) + writer.end()
     lines = [line[6:] for line in data.split(b"\n") if line.startswith(b"data: ") and b"[DONE]" not in line]
     return [orjson.loads(line) for line in lines]
@@ -139,21 +139,23 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("dialect", FRONTS)
+@pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_whole_answer_has_the_same_body(name: str, dialect: str, stream: bool) -> None:
-    front, call = FRONTS[dialect], a_call(stream=False)
-    assert whole(front, call, again(said(*ANSWERS[name]), stream=stream)) == whole(front, call, ANSWERS[name])
+    dialect, call = DIALECTS[dialect], a_call(stream=False)
+    assert whole(dialect, call, again(said(*ANSWERS[name]), stream=stream)) == whole(
+        dialect, call, ANSWERS[name]
+    )
 
 
-@pytest.mark.parametrize("dialect", FRONTS)
+@pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_stream_says_the_same(name: str, dialect: str) -> None:
     """What a client puts together from the events is what it would have put together the first time."""
-    front, call = FRONTS[dialect], a_call(include_usage=True)
+    dialect, call = DIALECTS[dialect], a_call(include_usage=True)
     first, second = (
-        joined(events(front, call, list(chunks)))
+        joined(events(dialect, call, list(chunks)))
         for chunks in (ANSWERS[name], again(said(*ANSWERS[name]), stream=True))
     )
     assert first == second
@@ -244,13 +246,13 @@ def test_what_a_stage_above_writes_into_a_chunk_is_not_recorded() -> None:
 def test_any_answer_comes_out_as_it_went_in(pieces: list[tuple[str, str, int]], stream: bool) -> None:
     chunks = [Chunk(index=index, delta={name: value}) for name, value, index in pieces]
     chunks += [Chunk(index=index, delta={}, finish_reason="stop") for index in (0, 1)]
-    front, call = FRONTS["chat"], a_call(stream=False)
+    dialect, call = DIALECTS["chat"], a_call(stream=False)
     recording = said(*chunks)
-    assert whole(front, call, again(recording, stream=stream)) == whole(front, call, chunks)
+    assert whole(dialect, call, again(recording, stream=stream)) == whole(dialect, call, chunks)
     # So do the pieces that somebody gets who comes in at any point, with those that follow.
     for at in range(len(chunks) + 1):
         late = [*said(*chunks[:at]).chunks(), *chunks[at:]]
-        assert whole(front, call, late) == whole(front, call, chunks)
+        assert whole(dialect, call, late) == whole(dialect, call, chunks)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ async def test_what_is_raised_is_the_same_here(pool: ProcessPool) -> None:
 
 
 def _read_an_array() -> object:
-    from gateway.wire.body import read_json
+    from gateway.wire.json_body import read_json
 
     return read_json(b"[]")
 

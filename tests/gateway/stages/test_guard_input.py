@@ -19,7 +19,7 @@ from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input
 from gateway.types import Call, ChatRequest, Chunk, Chunks
-from gateway.wire.anthropic import request_reader
+from gateway.wire.anthropic import body_to_request
 from tests.fakes import a_call, policy
 from tests.scanners import Blocks, Slow, Words, down, flags_of, guards_of
 
@@ -624,7 +624,7 @@ async def test_the_input_of_a_call_that_is_nested_without_end_is_refused() -> No
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}
     turns = [{"role": "assistant", "content": [block]}, {"role": "user", "content": [result]}]
     body = {"model": "m", "max_tokens": 9, "messages": turns}
-    own = request_reader.read_request(json.dumps(body).encode())
+    own = body_to_request.read_request(json.dumps(body).encode())
     with pytest.raises(errors.BadRequest, match="levels"):
         await ask(a_guard(), a_call(messages=own.messages, native=own.native))
 

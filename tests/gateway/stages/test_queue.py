@@ -12,12 +12,12 @@ import pytest
 
 from gateway.admission.pool import Pools
 from gateway.backends.fake import FakeBackend
-from gateway.engine_figures import EngineFigures
+from gateway.engine_load import EngineLoad
 from gateway.errors import Internal, Overloaded, UpstreamFailed
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
 from gateway.policy import schema
-from gateway.prefixes import alias
+from gateway.prefix_sharing import alias
 from gateway.stages.queue import queue
 from gateway.types import Call, Chunk, Chunks, Handler, Principal, TokenEstimate, Usage
 from tests.fakes import CANDIDATE, a_call, policy
@@ -364,7 +364,7 @@ async def test_copies_get_only_the_room_that_is_to_spare() -> None:
 @in_virtual_time
 async def test_an_engine_that_says_it_is_full_sheds_too() -> None:
     gate = Gate(limits={}, kind="engine", tiers=TIERS)
-    gate.pools.update_engine("up", EngineFigures(running=4, places=16, kv_usage=0.95))
+    gate.pools.update_engine("up", EngineLoad(running=4, places=16, kv_usage=0.95))
     with pytest.raises(Overloaded):
         await gate.answer(gate.call("free"))
     await gate.answer(gate.call("pro"))

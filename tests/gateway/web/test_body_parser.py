@@ -15,11 +15,12 @@ from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, Limits
 from gateway.web import body_parser
 from gateway.web.body_parser import BodyParser
-from gateway.wire import body, openai_chat, openai_completions, openai_moderations
-from gateway.wire.anthropic import request_reader
-from gateway.wire.anthropic.front import AnthropicFront
-from gateway.wire.embeddings_front import EmbeddingsFront
-from gateway.wire.front import OpenAIFront
+from gateway.wire import json_body
+from gateway.wire.anthropic import body_to_request
+from gateway.wire.anthropic.dialect import AnthropicDialect
+from gateway.wire.openai import chat as openai_chat
+from gateway.wire.openai import moderations as openai_moderations
+from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 
 pytestmark = pytest.mark.anyio
 
@@ -54,13 +55,13 @@ async def test_long_bodies_of_many_values_are_read_elsewhere(reader: BodyParser)
 
 TURNS = [{"role": "user", "content": [{"type": "text", "text": "é\n"}] * 4}] * 1000
 FRONTS: list[tuple[Any, dict[str, Any]]] = [
-    (OpenAIFront(openai_chat).read_request, {"messages": TURNS}),  # type: ignore[arg-type]
-    (OpenAIFront(openai_completions).read_request, {"prompt": list(range(200_000))}),  # type: ignore[arg-type]
-    (EmbeddingsFront().read_request, {"input": [list(range(100))] * 2000}),
-    (AnthropicFront().read_request, {"messages": TURNS, "max_tokens": 5}),
-    (request_reader.read_count_request, {"messages": TURNS}),
+    (CHAT.read_request, {"messages": TURNS}),
+    (COMPLETIONS.read_request, {"prompt": list(range(200_000))}),
+    (EMBEDDINGS.read_request, {"input": [list(range(100))] * 2000}),
+    (AnthropicDialect().read_request, {"messages": TURNS, "max_tokens": 5}),
+    (body_to_request.read_count_request, {"messages": TURNS}),
     (openai_moderations.read_request, {"input": ["a b"] * 2048, "more": [{}] * 20_000}),
-    (partial(body.with_model, model="other"), {"messages": TURNS}),
+    (partial(json_body.with_model, model="other"), {"messages": TURNS}),
 ]
 
 

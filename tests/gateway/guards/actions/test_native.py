@@ -11,7 +11,7 @@ from gateway.errors import BadRequest
 from gateway.guards.actions.native import conversation
 from gateway.guards.actions.request_texts import RequestTexts
 from gateway.types import ChatRequest
-from gateway.wire.anthropic.request_reader import read_request
+from gateway.wire.anthropic.body_to_request import read_request
 
 
 @pytest.mark.parametrize("kind", ["tool_result", "new_kind"])

@@ -1,0 +1,155 @@
+"""How much structure a server's answer may have: what has more is the server's fault, and costs the loop seconds.
+
+Texts are not counted, only what holds them: a long one is soon read, a hundred thousand short ones are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from gateway.errors import UpstreamFailed
+from gateway.policy.schema.limits import Limits
+from gateway.types import ChatRequest, Chunk, Json
+from gateway.wire.json_body import is_deeper
+
+MAX_BODY = 64 * 2**20
+"""Bytes in a whole answer; more is not an answer."""
+MAX_STREAM = 4 * MAX_BODY
+"""The same of each choice of a stream, whose events repeat much: half a million tokens, or more."""
+LOGPROBS = 8
+"""Times as many values as usual may come where log-probabilities were asked for: up to 20 alternatives a token."""
+A_CHOICE, A_VECTOR = 64, 4096
+"""Values that come with each choice and each vector that was asked for, beside ``limits.answer_values``."""
+FEW = 2**13
+"""Bytes of an event that can hold no more values than are soon read."""
+_NUMBERS = 4
+"""So many in a list cost as much as one other value."""
+
+
+class AnswerLimits:
+    """What has come of one answer, beside its texts. What is too much raises ``UpstreamFailed``.
+
+    ``choices`` are those that were asked for: ``n`` for each prompt; of embeddings, one for each text.
+    """
+
+    def __init__(self, backend: str, request: ChatRequest, limits: Limits) -> None:
+        self.choices = request.n * _prompts(request.prompt)
+        self._backend = backend
+        self._limits = limits
+        self._size = self._values = 0
+        times = LOGPROBS if _has_logprobs(request) else 1
+        self._most_streamed = MAX_STREAM * times * self.choices
+        self._most_values = limits.answer_values * times + self.choices * (
+            A_VECTOR if request.embeds else A_CHOICE
+        )
+        self._indices: set[int] = set()
+        self._calls: set[tuple[int, int]] = set()
+        """By the indices of their choice and their own."""
+        self._blocks = 0
+        self._empty = 0
+
+    def read(self, part: bytes) -> None:
+        """Part of a whole answer's JSON. It is counted before it is parsed, as each value takes 50 bytes or more."""
+        self._size += len(part)
+        if self._size > MAX_BODY:
+            raise self._failed(f"sent an answer of over {MAX_BODY} bytes")
+        self._values += _values(part)
+        if self._values > self._most_values:
+            raise self._too_much(f"an answer of more than {self._most_values} values", "limits.answer_values")
+
+    def read_event(self, data: bytes) -> None:
+        """The JSON of one event of a stream."""
+        self._size += len(data)
+        if self._size > self._most_streamed:
+            raise self._failed(f"streamed an answer of over {self._most_streamed} bytes")
+        if len(data) > FEW and _values(data) > self._most_values:
+            raise self._too_much(f"an event of more than {self._most_values} values", "limits.answer_values")
+
+    def parsed(self, data: bytes) -> Any:
+        """The JSON of an event or of a whole answer. Raises ``orjson.JSONDecodeError``.
+
+        What lies deeper than bodies may would be too deep for who walks through it: counts, guards and caches.
+        """
+        value, most = orjson.loads(data), self._limits.depth
+        if len(data) > 2 * most and data.count(b"[") + data.count(b"{") > most and is_deeper(value, most):
+            raise self._failed(f"sent an answer that is nested more than {most} levels deep")
+        return value
+
+    def take(self, chunk: Chunk, place: int) -> bool:
+        """The chunk at this ``place`` among those of one body or event: none has two of one choice.
+
+        Gives whether it brings anything.
+        """
+        delta = chunk.delta
+        if delta is None:
+            return True
+        if place >= self.choices or chunk.index not in self._indices:
+            self._begin(chunk.index, place)
+        content = delta.get("content")
+        if content and type(content) is str and len(delta) == 1:  # nearly all of them
+            return True
+        if calls := delta.get("tool_calls"):
+            self._calls.update((chunk.index, call.get("index", i)) for i, call in enumerate(calls))
+            self._count_parts(max(len(self._calls), len(calls)))
+        if isinstance(content, list):
+            self._count_parts(len(content))
+        return says(delta) or chunk.finish_reason is not None or chunk.logprobs is not None
+
+    def begin_blocks(self, count: int = 1) -> None:
+        """Blocks of a message, in Anthropic's words."""
+        self._blocks += count
+        self._count_parts(self._blocks)
+
+    def pass_over(self, count: int = 1) -> None:
+        """Events that bring nothing: comments, pings, empty deltas, nonsense."""
+        self._empty += count
+        if self._empty > self._limits.empty_events:
+            raise self._too_much(
+                f"more than {self._limits.empty_events} events without content", "limits.empty_events"
+            )
+
+    def _begin(self, index: int, place: int) -> None:
+        self._indices.add(index)
+        if place >= self.choices or len(self._indices) > self.choices:
+            raise self._failed(
+                f"sent more answers than the {self.choices} that it was asked for. Its operator should see why; until "
+                "then ask another model"
+            )
+
+    def _count_parts(self, count: int) -> None:
+        if count > self._limits.answer_parts:
+            raise self._too_much(
+                f"an answer of more than {self._limits.answer_parts} tool calls or parts",
+                "limits.answer_parts",
+            )
+
+    def _too_much(self, what: str, key: str) -> UpstreamFailed:
+        return self._failed(
+            f"sent {what}. Its operator should see why; if it is meant so, raise '{key}' in the policy"
+        )
+
+    def _failed(self, what: str) -> UpstreamFailed:
+        return UpstreamFailed(f"Backend '{self._backend}' {what}.", code="upstream_malformed")
+
+
+def says(delta: Mapping[str, Json]) -> bool:
+    """Whether it says something: a role alone does not."""
+    return any(value for name, value in delta.items() if name != "role")
+
+
+def _values(data: bytes) -> int:
+    """Texts, names, lists and objects, and a part of all numbers. Signs within texts count, too: they are few."""
+    return data.count(b"{") + data.count(b"[") + data.count(b'"') // 2 + data.count(b",") // _NUMBERS
+
+
+def _has_logprobs(request: ChatRequest) -> bool:
+    # ``logprobs: 0`` of a plain completion asks for those of the tokens themselves.
+    return any(request.params.get(name) not in (None, False) for name in ("logprobs", "prompt_logprobs"))
+
+
+def _prompts(prompt: Json) -> int:
+    """How many prompts a request holds: only raw ones, as a list of texts or of token lists, can be many."""
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1

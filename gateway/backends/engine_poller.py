@@ -1,0 +1,133 @@
+"""Asks a bundled engine how it is, again and again: its queue, its KV cache, its speed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import orjson
+
+from gateway.engine_load import EngineLoad
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 64 * 2**10
+"""Bytes; the engine's answer has some 500."""
+
+
+class EnginePoller:
+    """Polls ``{base_url}/v1/engine/state`` every ``interval`` seconds, each time for ``patience`` at most.
+
+    ``tell`` is given the figures; while the engine is away it hears nothing, and is to forget what has grown old.
+    The transport is the poller's own, closed with it.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        transport: httpx.AsyncBaseTransport,
+        tell: Callable[[EngineLoad], object],
+        *,
+        on_return: Callable[[], object] = lambda: None,
+        interval: float = 0.5,
+        patience: float = 1.0,
+    ) -> None:
+        """``on_return`` is called when an engine that was away answers again."""
+        self._url = httpx.URL(base_url.rstrip("/") + "/v1/engine/state")
+        self._transport = transport
+        self._tell = tell
+        self._on_return = on_return
+        self._interval = interval
+        self._patience = patience
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> Self:
+        """Begin, in the running event loop."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._poll())
+        return self
+
+    async def aclose(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _poll(self) -> None:
+        away = False
+        while True:
+            try:
+                async with asyncio.timeout(self._patience):
+                    figures = read_figures(await self._ask())
+            except (httpx.TransportError, TimeoutError, ValueError) as error:
+                if not away:
+                    log.debug(
+                        "the engine at %s does not tell its state: %r", self._url.netloc.decode(), error
+                    )
+                away = True
+            else:
+                if away:
+                    self._on_return()
+                away = False
+                self._tell(figures)
+            await asyncio.sleep(self._interval)
+
+    async def _ask(self) -> bytes:
+        """Raises ``httpx.TransportError`` or ValueError."""
+        request = httpx.Request(
+            "GET",
+            self._url,
+            headers={"accept-encoding": "identity", "user-agent": "tollgate"},
+            extensions={"timeout": {"connect": self._patience}},
+        )
+        response = await self._transport.handle_async_request(request)
+        try:
+            if response.status_code != 200:
+                raise ValueError(f"status {response.status_code}")
+            body = b""
+            async for part in response.aiter_raw():
+                body += part
+                if len(body) > MAX_BODY:
+                    raise ValueError("the answer is too long")
+            return body
+        finally:
+            await response.aclose()
+
+
+def read_figures(body: bytes) -> EngineLoad:
+    """The engine's JSON as figures; what is missing is 0. Raises ValueError for anything that is no such answer."""
+    state = orjson.loads(body)
+    if not isinstance(state, dict):
+        raise ValueError("the engine's state is no JSON object")
+    cache = state.get("kv_cache")
+    return EngineLoad(
+        running=int(_number(state.get("running"))),
+        waiting=int(_number(state.get("waiting"))),
+        places=int(_number(state.get("max_num_seqs"))),
+        kv_usage=min(1.0, _number(cache.get("usage") if isinstance(cache, dict) else None)),
+        prefill=_number(state.get("prefill_tokens_per_second")),
+        decode=_number(state.get("decode_tokens_per_second")),
+    )
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ValueError(f"{value!r} is no figure of the engine's")
+    return float(value)

@@ -1,0 +1,187 @@
+"""Bytes of a server with OpenAI's API to chunks: one decoder for streams, one for whole answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.backends.answer_limits import AnswerLimits, says
+from gateway.backends.openai_errors import from_event
+from gateway.errors import GatewayError, UpstreamFailed
+from gateway.types import Call, Chunk, Json
+from gateway.wire import sse
+from gateway.wire.dialect import Dialect
+
+_NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
+
+
+class AnswerDecoder(Protocol):
+    @property
+    def done(self) -> bool:
+        """The answer's end has been read; whatever follows is of no interest."""
+        ...
+
+    spoken: bool
+    """Something of the answer itself has come: a role alone is no first token."""
+    error: GatewayError | None
+    """What is wrong with the answer; it comes after the chunks before it."""
+
+    def feed(self, part: bytes) -> Sequence[Chunk]:
+        """The chunks that ``part`` completes, each but the last with ``more`` set. Raises ``GatewayError`` where
+        there are none before it."""
+        ...
+
+    def finish(self) -> Sequence[Chunk]:
+        """The upstream closed: the last chunks. Raises ``gateway.errors.GatewayError`` if the answer is cut."""
+        ...
+
+
+class OpenAIStreamDecoder:
+    """A stream ends at ``[DONE]``, or, from servers that do not send it, once every choice told why it ended."""
+
+    def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
+        self.done = False
+        self.spoken = False
+        self.error: GatewayError | None = None
+        self._backend = backend
+        self._read_event = dialect.chunk_reader().read_event
+        self._call = call
+        self._reader = sse.EventReader()
+        self._volume = AnswerLimits(backend, call.request, call.policy.limits)
+        self._ended: set[int] = set()
+        self._malformed = 0
+        self._tools: dict[tuple[int, int], _Tool] = {}
+        """Tool calls, by the indices of their choice and their own."""
+
+    def feed(self, part: bytes) -> Sequence[Chunk]:
+        chunks: list[Chunk] = []
+        try:
+            for data in self._reader.feed(part):
+                if data == b"[DONE]":
+                    self.done = True
+                    break
+                self._read(data, chunks)
+            if self._reader.passed_over:
+                self._volume.pass_over(self._reader.passed_over)
+                self._reader.passed_over = 0
+        except sse.EventTooLarge as error:
+            self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
+        except GatewayError as error:
+            self.error = error
+        for chunk in chunks[:-1]:
+            chunk.more = True
+        return chunks
+
+    def finish(self) -> Sequence[Chunk]:
+        if len(self._ended) < self._volume.choices and not self.done:
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' ended its stream before the answer was complete.",
+                code="upstream_cut",
+            )
+        if not self.spoken and not self._ended:
+            raise _empty(self._backend)
+        return ()
+
+    def _read(self, data: bytes, chunks: list[Chunk]) -> None:
+        self._volume.read_event(data)
+        fresh: list[Chunk] = []
+        is_news = False
+        try:
+            raw = self._volume.parsed(data)
+            if raw.get("error"):
+                raise from_event(self._backend, raw["error"])
+            for chunk in self._read_event(raw):
+                is_news = self._volume.take(chunk, len(fresh)) or is_news
+                fresh.append(chunk)
+            for chunk in fresh:
+                if chunk.delta and "tool_calls" in chunk.delta:
+                    self._hear_tools(chunk.index, chunk.delta["tool_calls"] or ())
+        except _NONSENSE:
+            # One bad event in an otherwise sound stream is not worth the answer.
+            self._malformed += 1
+            self._call.receipt.note("backend", malformed_events=self._malformed)
+            self._volume.pass_over()
+            return
+        if not is_news:
+            self._volume.pass_over()
+        for chunk in fresh:
+            if chunk.delta is not None and not self.spoken:
+                self.spoken = says(chunk.delta)
+            if chunk.finish_reason is not None:
+                if self._malformed and chunk.finish_reason != "length":
+                    self._check_tools()
+                self._ended.add(chunk.index)
+        chunks += fresh
+
+    def _hear_tools(self, choice: int, calls: Sequence[Mapping[str, Json]]) -> None:
+        for place, call in enumerate(calls):
+            tool = self._tools.setdefault((choice, call.get("index", place)), _Tool())
+            function = call.get("function") or {}
+            tool.named = tool.named or bool(function.get("name"))
+            tool.arguments.append(function.get("arguments") or "")
+
+    def _check_tools(self) -> None:
+        """A text is little the worse for a lost event; a tool call without it is another call."""
+        if not all(tool.is_whole() for tool in self._tools.values()):
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' garbled a tool call in its stream.", code="upstream_malformed"
+            )
+
+
+@dataclass(slots=True)
+class _Tool:
+    named: bool = False
+    arguments: list[str] = field(default_factory=list)
+
+    def is_whole(self) -> bool:
+        try:
+            orjson.loads("".join(self.arguments) or "{}")
+        except orjson.JSONDecodeError:
+            return False
+        return self.named
+
+
+class OpenAIBodyDecoder:
+    """A whole answer, as one JSON document."""
+
+    def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
+        self.done = False
+        self.spoken = False
+        self.error: GatewayError | None = None
+        self._backend = backend
+        self._dialect = dialect
+        self._volume = AnswerLimits(backend, call.request, call.policy.limits)
+        self._parts: list[bytes] = []
+
+    def feed(self, part: bytes) -> Sequence[Chunk]:
+        self._volume.read(part)
+        self._parts.append(part)
+        return ()
+
+    def finish(self) -> Sequence[Chunk]:
+        try:
+            raw = self._whole()
+            if raw.get("error"):
+                raise from_event(self._backend, raw["error"])
+            chunks: list[Chunk] = []
+            for chunk in self._dialect.chunk_reader().read_answer(raw):
+                self._volume.take(chunk, len(chunks))
+                chunks.append(chunk)
+        except _NONSENSE as error:
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' answered with something that is not a completion; "
+                "the operator should check its base_url."
+            ) from error
+        if not any(chunk.delta is not None for chunk in chunks):
+            raise _empty(self._backend)
+        return chunks
+
+    def _whole(self) -> Any:
+        return self._volume.parsed(b"".join(self._parts))
+
+
+def _empty(backend: str) -> UpstreamFailed:
+    return UpstreamFailed(f"Backend '{backend}' sent an empty answer.", code="upstream_empty")

@@ -1,0 +1,115 @@
+"""The time limits of one upstream answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+
+from gateway.policy.schema import Timeouts
+
+AFTER_THE_END = 0.25
+"""Seconds to wait for a server to close an answer whose end mark has been read, so that its connection can be kept."""
+
+
+class UpstreamTimeouts:
+    """Bounds every wait for an upstream: to the first token, between events, and for the whole answer.
+
+    Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed. Time between waits is
+    the client's, who may read slowly: it counts towards the whole only. A server that thinks for minutes may show
+    that it is alive (``heard``): the limits to the first token and between events begin anew then, the one to the
+    whole does not. An answer that is to come ``at_once``, not as a stream, has its first token with its last, so that
+    the limit to the first means nothing to it. The caller's ``deadline``, on ``time.perf_counter``'s clock, is a limit
+    to the whole like the total.
+
+    It is ``asyncio.timeout`` in all but its cost: once the answer is under way one timer serves many waits, and is
+    set anew when it rings too early, not each time that a token comes.
+    """
+
+    def __init__(self, limits: Timeouts, *, at_once: bool = False, deadline: float | None = None) -> None:
+        self.limits = limits
+        self._deadline = deadline
+        self.is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
+        left = limits.total if deadline is None else min(limits.total, deadline - time.perf_counter())
+        self._end = self._now() + left
+        self._limit = self._patience = limits.total if at_once else limits.first_token
+        self._begun = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.Task[object] | None = None
+        self._late = False
+
+    def progress(self) -> None:
+        """Something of the answer has come."""
+        self._begun = True
+        self._limit = self._patience = self.limits.idle
+
+    def heard(self) -> None:
+        """Something has come that is no part of the answer: a comment, an empty line, a ping, half an event."""
+        self._patience = self._limit
+
+    def refused(self) -> None:
+        """The answer is an error, whose words are not worth the time of a whole answer."""
+        self._patience = min(self._patience, self.limits.idle)
+
+    def ended(self) -> None:
+        """The answer is complete, only its connection is still open."""
+        self.is_over = True
+        self._patience = AFTER_THE_END
+
+    @property
+    def past_deadline(self) -> bool:
+        """The limit that has passed is the caller's own."""
+        return self._deadline is not None and time.perf_counter() >= self._deadline
+
+    def verdict(self) -> str:
+        """Which limit has passed, in words that follow the server's name."""
+        if self._now() >= self._end:
+            return f"did not finish within {self.limits.total:g} s"
+        if self._begun:
+            return f"stalled for {self.limits.idle:g} s in the middle of its answer"
+        return f"sent nothing within {self.limits.first_token:g} s"
+
+    async def __aenter__(self) -> None:
+        self._entered = self._now()
+        self._due = min(self._entered + self._patience, self._end)
+        self._waiting = task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a clock bounds the waits of a task")
+        self._cancelling = task.cancelling()
+        if self._timer is None or self._timer.when() > self._due:
+            self._set()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._waiting = self._waiting, None
+        # A wait can end without a sign of life, as the one for an answer's head does.
+        self._patience -= self._now() - self._entered
+        if error is not None or not self._begun:
+            self.close()
+        if self._late and task is not None:
+            self._late = False
+            if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+                raise TimeoutError from error
+
+    def close(self) -> None:
+        """No more waits are to come. Without this a timer may stay behind until its time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set(self) -> None:
+        self.close()
+        self._timer = self._loop.call_at(self._due, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._waiting is None:
+            return
+        if self._now() < self._due:
+            self._set()
+            return
+        self._late = True
+        self._waiting.cancel()

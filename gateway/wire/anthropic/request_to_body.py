@@ -1,0 +1,282 @@
+"""A request of ours, which has OpenAI's shape, as one to Anthropic's Messages API.
+
+What that API cannot do is refused by name if the answer would be another one without it, and left out if not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from gateway.errors import BadRequest
+from gateway.types import ChatRequest, Json, Native
+from gateway.wire.anthropic import messages_to_turns
+from gateway.wire.anthropic.body_to_request import DIALECT
+
+PATH = "/v1/messages"
+LEAST_THINKING = 1024
+"""Tokens (https://platform.claude.com/docs/en/build-with-claude/extended-thinking)."""
+
+_REFUSED = frozenset(
+    {
+        *("allowed_token_ids", "audio", "bad_words", "best_of", "echo", "frequency_penalty", "function_call"),
+        *("functions", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
+        *("logit_bias", "logprobs", "min_tokens", "modalities", "moderation", "presence_penalty"),
+        *("prompt_logprobs", "stop_token_ids", "structured_outputs", "suffix", "top_logprobs"),
+        *("use_beam_search", "web_search_options"),
+    }
+)
+"""The answer would be another one without them. All others that are not translated concern speed, storage, repetition,
+sampling or style, or are unknown here, and are left out."""
+
+_TRANSLATED = frozenset(
+    {
+        *(
+            "max_completion_tokens",
+            "max_tokens",
+            "parallel_tool_calls",
+            "reasoning_effort",
+            "response_format",
+        ),
+        *(
+            "stop",
+            "stream_options",
+            "temperature",
+            "thinking",
+            "tool_choice",
+            "tools",
+            "top_k",
+            "top_p",
+            "user",
+        ),
+    }
+)
+HOTTEST = 1
+"""OpenAI's temperatures go to 2."""
+
+_NEUTRAL: Mapping[str, tuple[Json, ...]] = {
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "top_logprobs": (0,),
+}
+"""Without an equivalent, but harmless with these values."""
+
+
+def write_request(
+    request: ChatRequest, model: str, *, max_tokens: int, by_word: bool = False
+) -> dict[str, Json]:
+    """The body to send; ``max_tokens`` is the cap where the caller set none, as this API demands one.
+
+    ``by_word`` asks for a JSON schema's form in words, as ``json_object`` is asked for always: not every model has
+    structured outputs, nor are all schemas fit for them.
+    A caller's own words are sent as they are, but for what policies decide. Raises ``BadRequest`` for what this API has
+    no equivalent of.
+    """
+    if request.native is not None and request.speaks(DIALECT):
+        return _as_written(request, request.native, model)
+    if request.messages is None:
+        raise BadRequest(
+            "This model's provider has no raw completions. Send messages to /v1/chat/completions instead.",
+            param="prompt",
+            code="unsupported_parameter",
+        )
+    params = {name: value for name, value in request.params.items() if value is not None}
+    _refuse_unsupported(request, params)
+    system, messages = messages_to_turns.write(request.messages)
+    sent: dict[str, Json] = {
+        "model": model,
+        "max_tokens": _cap(params, max_tokens),
+        "messages": messages,
+    }
+    if request.stream:
+        sent["stream"] = True
+    if wish := _wish(params.get("response_format"), by_word=by_word):
+        system = [*system, {"type": "text", "text": wish}]
+    if system:
+        sent["system"] = system
+    if "temperature" in params:
+        sent["temperature"] = min(params["temperature"], HOTTEST)
+    for name in ("top_p", "top_k"):
+        if name in params:
+            sent[name] = params[name]
+    if "thinking" in params:
+        sent["thinking"] = _thinking(params["thinking"], sent["max_tokens"])
+    if params.get("stop"):
+        stop = params["stop"]
+        sent["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    if "user" in params:
+        sent["metadata"] = {"user_id": params["user"]}
+    if params.get("tools"):
+        sent["tools"] = [_tool(tool, i) for i, tool in enumerate(params["tools"])]
+        if choice := _tool_choice(params):
+            sent["tool_choice"] = choice
+    if config := _output_config(params, by_word=by_word):
+        sent["output_config"] = config
+    return sent
+
+
+def left_out(request: ChatRequest) -> list[str]:
+    """The parameters of ``request`` that ``write_request`` leaves out, and that would mean something elsewhere."""
+    if request.speaks(DIALECT):
+        return []
+    return [
+        name
+        for name, value in request.params.items()
+        if value is not None and name not in _TRANSLATED and value not in _NEUTRAL.get(name, ())
+    ]
+
+
+def is_too_hot(request: ChatRequest) -> bool:
+    """Whether ``write_request`` lowers the temperature."""
+    return not request.speaks(DIALECT) and (request.params.get("temperature") or 0) > HOTTEST
+
+
+def _as_written(request: ChatRequest, native: Native, model: str) -> dict[str, Json]:
+    # Stages may have asked for more, such as a cascade for log-probabilities.
+    _refuse_unsupported(request, {name: value for name, value in request.params.items() if value is not None})
+    sent: dict[str, Json] = {**native.body, "model": model}
+    if request.stream:  # which the gateway may want of an answer that the caller wants whole
+        sent["stream"] = True
+    cap = request.params.get("max_completion_tokens")
+    if cap is not None and cap != sent.get("max_tokens"):
+        sent["max_tokens"] = cap
+        if "thinking" in sent:
+            sent["thinking"] = _thinking(sent["thinking"], cap)
+    return sent
+
+
+def _thinking(thinking: Json, cap: int) -> Json:
+    """``thinking`` with room for an answer beside the thoughts, without which the API refuses the request."""
+    match thinking:
+        case {"budget_tokens": int(budget)} if budget >= cap:
+            if cap <= LEAST_THINKING:
+                return {"type": "disabled"}
+            return {**thinking, "budget_tokens": max(LEAST_THINKING, cap // 2)}
+    return thinking
+
+
+def _cap(params: Mapping[str, Json], otherwise: int) -> int:
+    """The caller's, or ``otherwise`` beside what it may think."""
+    asked = params.get("max_completion_tokens") or params.get("max_tokens")
+    if asked:
+        return int(asked)
+    match params.get("thinking"):
+        case {"type": "enabled", "budget_tokens": int(budget)} if budget > 0:
+            return budget + otherwise
+    return otherwise
+
+
+def _refuse_unsupported(request: ChatRequest, params: Mapping[str, Json]) -> None:
+    if request.n != 1:
+        raise _unsupported("n")
+    for name, value in params.items():
+        if name in _REFUSED and value not in _NEUTRAL.get(name, ()):
+            raise _unsupported(name)
+
+
+def _unsupported(name: str) -> BadRequest:
+    return BadRequest(
+        f"This model's provider does not support '{name}'. Leave it out, or ask another model.",
+        param=name,
+        code="unsupported_parameter",
+    )
+
+
+def _invalid(where: str, what: str) -> BadRequest:
+    return BadRequest(f"'{where}' {what}.", param=where, code="invalid_value")
+
+
+def _tool(tool: Json, i: int) -> dict[str, Json]:
+    match tool:
+        case {"type": "function", "function": {"name": str(name), **function}}:
+            parameters = function.get("parameters") or {"properties": {}}
+            if not isinstance(parameters, dict):
+                raise _invalid(f"tools[{i}].function.parameters", "should be a JSON schema")
+            written: dict[str, Json] = {"name": name, "input_schema": {"type": "object", **parameters}}
+            if function.get("description"):
+                written["description"] = function["description"]
+            if function.get("strict"):
+                written["strict"] = True
+            if tool.get("cache_control"):
+                written["cache_control"] = tool["cache_control"]
+            return written
+        case {"type": "function"}:
+            raise _invalid(f"tools[{i}].function", "should be an object with a name")
+    raise _unsupported(f"tools[{i}].type")
+
+
+def _tool_choice(params: Mapping[str, Json]) -> dict[str, Json] | None:
+    choice: dict[str, Json]
+    match params.get("tool_choice", "auto"):
+        case "none":
+            return {"type": "none"}
+        case "auto":
+            choice = {"type": "auto"}
+        case "required":
+            choice = {"type": "any"}
+        case {"type": "function", "function": {"name": str(name)}}:
+            choice = {"type": "tool", "name": name}
+        case _:
+            raise _unsupported("tool_choice")
+    if params.get("parallel_tool_calls") is False:
+        choice["disable_parallel_tool_use"] = True
+    # To let the model choose is what it does unasked.
+    return None if choice == {"type": "auto"} else choice
+
+
+_OBJECT = (
+    "Answer with one JSON object and nothing else: no words before or after it, no Markdown, no code fence."
+)
+
+
+def _wish(form: Json, *, by_word: bool) -> str:
+    """What the model is told about the form of its answer, where nothing makes it keep to it."""
+    match form:
+        case {"type": "json_object"}:
+            return _OBJECT
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} if by_word:
+            return f"{_OBJECT} It must fit this JSON schema: {orjson.dumps(schema).decode()}"
+    return ""
+
+
+def _closed(schema: Json) -> Json:
+    """``schema`` with its objects closed, which structured outputs demand of them all."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {
+        name: value if name in ("enum", "const", "default", "examples") else _closed(value)
+        for name, value in schema.items()
+    }
+    if closed.get("type") == "object" and "properties" in closed:
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _output_config(params: Mapping[str, Json], *, by_word: bool) -> dict[str, Json]:
+    """How much thought to spend, and the shape of the answer."""
+    config: dict[str, Json] = {}
+    match params.get("reasoning_effort"):
+        case None | "none":
+            pass
+        case "minimal":
+            config["effort"] = "low"
+        case "low" | "medium" | "high" | "xhigh" | "max" as effort:
+            config["effort"] = effort
+        case _:
+            raise _unsupported("reasoning_effort")
+    match params.get("response_format"):
+        case None | {"type": "text"} | {"type": "json_object"}:
+            pass
+        case {"type": "json_schema", "json_schema": {"schema": dict()}} if by_word:
+            pass
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            config["format"] = {"type": "json_schema", "schema": _closed(schema)}
+        case _:
+            raise _unsupported("response_format")
+    return config

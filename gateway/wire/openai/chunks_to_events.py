@@ -1,0 +1,82 @@
+"""Chunks to server-sent events of OpenAI's APIs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import orjson
+
+from gateway.errors import GatewayError
+from gateway.types import Call, Candidate, Chunk, Json, Usage
+from gateway.wire import sse
+from gateway.wire.openai.envelope import AnswerFormat, envelope_fields
+from gateway.wire.openai.errors import error_body
+from gateway.wire.openai.thinking_blocks import ThinkingBlocks
+from gateway.wire.openai.usage import write_usage
+
+_SHARED = frozenset({"id", "created", "system_fingerprint"})
+"""Fields of a stream that are the same in all its events."""
+
+
+class OpenAIEventWriter:
+    """Writes chunks as server-sent events. With ``include_usage`` an event at the end tells it, the rest null."""
+
+    def __init__(self, format: AnswerFormat, call: Call) -> None:
+        self._format = format
+        self._call = call
+        self._usage: Usage | None = None
+        self._tail = b'],"usage":null}\n\n' if call.request.include_usage else b"]}\n\n"
+        self._start = b""
+        self._shared: dict[str, Json] = {}
+        self._candidate: Candidate | None = None
+        self._thoughts: dict[int, ThinkingBlocks] = {}
+
+    def event(self, chunk: Chunk) -> bytes:
+        """Empty when the chunk holds nothing for the caller."""
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if not self._start or self._call.candidate is not self._candidate:
+            self._open(chunk.envelope)
+        if chunk.delta is None:
+            return b""
+        if len(chunk.delta) > 1 or "content" not in chunk.delta:
+            thoughts = self._thoughts.setdefault(chunk.index, ThinkingBlocks())
+            chunk = replace(chunk, delta=thoughts.feed(chunk.delta))
+        event = self._start + orjson.dumps(self._format.event_choice(chunk)) + self._tail
+        if chunk.revocation is None and (not chunk.envelope or chunk.envelope.keys() <= _SHARED):
+            return event
+        own = {name: value for name, value in chunk.envelope.items() if name not in _SHARED}
+        if chunk.revocation is not None:
+            own["tollgate"] = chunk.revocation
+            event = self._told_usage() + event
+        # Fields of this event alone, such as a provider's filter verdicts or timings, follow those that all share.
+        return event[:-3] + b"," + orjson.dumps(own)[1:] + b"\n\n"
+
+    def comment(self, text: str) -> bytes:
+        return sse.comment(text)
+
+    def end(self) -> bytes:
+        """The usage, where it was asked for and is known, and the end mark."""
+        return self._told_usage() + sse.DONE
+
+    def _told_usage(self) -> bytes:
+        """Once, and at the end; but where an answer was cut, that is the last that is said."""
+        usage, self._usage = self._usage, None
+        if not self._call.request.include_usage or usage is None:
+            return b""
+        return self._start + b'],"usage":' + orjson.dumps(write_usage(usage)) + b"}\n\n"
+
+    def error(self, error: GatewayError) -> bytes:
+        """Past the first byte an error can only be an event; without [DONE], so that nobody takes it for success."""
+        return sse.event(error_body(error, self._call.request_id))
+
+    def _open(self, envelope: Mapping[str, Json]) -> None:
+        # What all events of an answer share is written out once; only the model can change, if another takes over.
+        if not self._shared:
+            self._shared = {name: value for name, value in envelope.items() if name in _SHARED}
+            self._shared.setdefault("created", int(time.time()))
+        self._candidate = self._call.candidate
+        head = envelope_fields(self._shared, self._format.chunk_object, self._format.id_prefix, self._call)
+        self._start = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['

@@ -1,0 +1,88 @@
+"""OpenAI's answers, whole or as events, to chunks: objects with ``choices`` and ``usage``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import orjson
+
+from gateway.types import Chunk, Json
+from gateway.wire.openai.usage import read_usage
+
+# "obfuscation" pads one event of OpenAI's, and means nothing in another.
+_OURS = frozenset({"choices", "usage", "object", "model", "obfuscation", "native"})
+
+
+def read_chunks(
+    raw: Mapping[str, Json], delta: Callable[[Mapping[str, Json]], Mapping[str, Json]]
+) -> Iterator[Chunk]:
+    """The chunks in one upstream body or event. Raises ``KeyError``, ``TypeError``, ``AttributeError`` on nonsense."""
+    envelope = {name: value for name, value in raw.items() if name not in _OURS}
+    usage = read_usage(raw.get("usage"))
+    choices = raw["choices"] or ()
+    last = len(choices) - 1
+    for i, choice in enumerate(choices):
+        said = delta(choice)
+        if not _OWN.isdisjoint(said):
+            said = {
+                name: value for name, value in said.items() if name not in _OWN or _is_sealed(name, value)
+            }
+        chunk = Chunk(
+            index=choice.get("index", i),
+            delta=said,
+            finish_reason=choice.get("finish_reason"),
+            stop=_stop(choice),
+            logprobs=choice.get("logprobs"),
+            usage=usage if i == last else None,
+            envelope=envelope,
+        )
+        _check(chunk)
+        yield chunk
+    if not choices and usage is not None:
+        yield Chunk(usage=usage, envelope=envelope)
+
+
+_OWN = frozenset({"native", "signature", "redacted_thinking"})
+"""Names that mean something among chunks, and in no answer of this shape, or nothing but a text."""
+
+
+def _is_sealed(name: str, value: Json) -> bool:
+    return name != "native" and isinstance(value, str)
+
+
+def _check(chunk: Chunk) -> None:
+    """What stages may rely on: raises ``TypeError`` here, where it is one bad event, and not in their midst."""
+    # A class pattern costs more than these, and this runs for every token.
+    delta = chunk.delta
+    content, calls = (
+        (delta.get("content"), delta.get("tool_calls")) if isinstance(delta, dict) else (None, ...)
+    )
+    if (
+        type(chunk.index) is not int
+        or not (chunk.finish_reason is None or isinstance(chunk.finish_reason, str))
+        or not (chunk.logprobs is None or isinstance(chunk.logprobs, dict))
+        or not (content is None or isinstance(content, str | list))
+        or not (calls is None or (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)))
+    ):
+        raise TypeError("not a choice")
+    for place, call in enumerate(calls or ()):
+        if type(call.get("index", place)) is not int:
+            call["index"] = place  # some servers write null
+        if not isinstance(call.get("id"), str | None):
+            call["id"] = str(call["id"])
+        function = call.get("function")
+        if isinstance(function, dict):
+            if not isinstance(function.get("name"), str | None):
+                raise TypeError("not a name")
+            if not isinstance(function.get("arguments"), str | None):
+                function["arguments"] = orjson.dumps(
+                    function["arguments"]
+                ).decode()  # as Ollama's own API has them
+        elif function is not None:
+            raise TypeError("not a function")
+
+
+def _stop(choice: Mapping[str, Json]) -> str | int | None:
+    """What ended a choice, as vLLM and the bundled engine tell it."""
+    stop = choice.get("stop_reason")
+    return stop if isinstance(stop, str | int) else None

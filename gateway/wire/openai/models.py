@@ -1,0 +1,39 @@
+"""OpenAI's list of models (https://platform.openai.com/docs/api-reference/models)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.types import Json
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model that a caller may use, under one of its names."""
+
+    id: str
+    created: int
+    """Unix time."""
+    owner: str
+    """The backend that serves it."""
+
+
+class ModelCatalogue(Protocol):
+    """How a dialect tells of models; the dialects' modules themselves are the implementations."""
+
+    def write_list(self, models: Sequence[ListedModel], query: Mapping[str, str]) -> Json:
+        """``query`` is the request's: a dialect may list page by page. Raises ``BadRequest``."""
+        ...
+
+    def write_one(self, model: ListedModel) -> Json: ...
+
+
+def write_list(models: Sequence[ListedModel], query: Mapping[str, str]) -> Json:
+    """All at once: OpenAI's list has no pages."""
+    return {"object": "list", "data": [write_one(model) for model in models]}
+
+
+def write_one(model: ListedModel) -> Json:
+    return {"id": model.id, "object": "model", "created": model.created, "owned_by": model.owner}

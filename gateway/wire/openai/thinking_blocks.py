@@ -1,0 +1,38 @@
+"""Signed thoughts in OpenAI's dialect, which has no words for them: as ``thinking_blocks``, the name LiteLLM gave them.
+
+A client that sends the assistant's message back with its ``thinking_blocks`` lets a model of Anthropic's go on thinking
+where it left off, which tool turns need (https://docs.litellm.ai/docs/reasoning_content).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.types import Json
+
+_SEALED = frozenset({"signature", "redacted_thinking"})
+
+
+class ThinkingBlocks:
+    """Those of one choice. A signed one is told as a whole, once its signature is known."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self) -> None:
+        self._words: list[str] = []
+
+    def feed(self, delta: Mapping[str, Json]) -> Mapping[str, Json]:
+        """``delta`` as callers get it."""
+        if words := delta.get("reasoning_content"):
+            self._words.append(words)
+        if _SEALED.isdisjoint(delta):
+            return delta
+        blocks: list[Json] = []
+        if signature := delta.get("signature"):
+            thought = "".join(self._words)
+            blocks.append({"type": "thinking", "thinking": thought, "signature": signature})
+            self._words.clear()
+        if hidden := delta.get("redacted_thinking"):
+            blocks.append({"type": "redacted_thinking", "data": hidden})
+        rest = {name: value for name, value in delta.items() if name not in _SEALED}
+        return {**rest, "thinking_blocks": blocks} if blocks else rest

@@ -1,0 +1,48 @@
+"""Token usage as OpenAI's API writes it."""
+
+from __future__ import annotations
+
+from gateway.types import Json, Usage
+from gateway.wire.token_counts import count, is_count
+
+
+def read_usage(raw: Json) -> Usage | None:
+    """The usage in an upstream's words; a detail that is no count of tokens is taken for 0.
+
+    None where there is none, or none that can be believed: the gateway then counts by itself.
+    """
+    if not isinstance(raw, dict) or not raw:
+        return None
+    if not (is_count(raw, "prompt_tokens") and is_count(raw, "completion_tokens")):
+        return None
+    read, spoken = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
+    prompt, completion = count(raw, "prompt_tokens"), count(raw, "completion_tokens")
+    reasoning = count(spoken, "reasoning_tokens") if spoken else 0
+    if (beyond := count(raw, "total_tokens") - prompt - completion) > 0:
+        # xAI and Gemini leave thoughts, which they bill, out of the completion; others tell nothing but the total.
+        if prompt or completion:
+            completion, reasoning = completion + beyond, max(reasoning, beyond)
+        else:
+            prompt = beyond
+    usage = Usage(
+        prompt=prompt,
+        completion=completion,
+        cached=count(read, "cached_tokens") if read else 0,
+        cache_write=count(read, "cache_write_tokens") if read else 0,
+        reasoning=reasoning,
+    )
+    return usage if usage.believable else None
+
+
+def write_usage(usage: Usage) -> dict[str, Json]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached,
+            # OpenRouter's name for it; OpenAI's own API has no such thing.
+            **({"cache_write_tokens": usage.cache_write} if usage.cache_write else {}),
+        },
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.backends.engine_poller import EnginePoller, read_figures
+from gateway.backends.transport import AiohttpTransport
+from gateway.engine_load import EngineLoad
+from tests.fakes import Do, FakeUpstream, head, reply
+
+pytestmark = pytest.mark.anyio
+
+STATE: dict[str, Any] = {
+    "model": "demo",
+    "max_model_len": 2048,
+    "max_num_seqs": 16,
+    "running": 4,
+    "waiting": 2,
+    "queue_depth": 2,
+    "kv_cache": {"block_size": 16, "blocks_total": 100, "blocks_used": 75, "usage": 0.75},
+    "prefill_tokens_per_second": 743.5,
+    "decode_tokens_per_second": 258.0,
+    "device": "cpu",
+}
+FIGURES = EngineLoad(running=4, waiting=2, places=16, kv_usage=0.75, prefill=743.5, decode=258.0)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.figures: asyncio.Queue[EngineLoad] = asyncio.Queue()
+
+    def __call__(self, figures: EngineLoad) -> None:
+        self.figures.put_nowait(figures)
+
+    async def next(self) -> EngineLoad:
+        async with asyncio.timeout(300):
+            return await self.figures.get()
+
+
+def polling(upstream: FakeUpstream, told: Told, *, patience: float = 1.0) -> EnginePoller:
+    root = upstream.base_url.removesuffix("/v1")
+    return EnginePoller(root, AiohttpTransport(), told, interval=0.01, patience=patience)
+
+
+async def test_the_figures_are_told_again_and_again(upstream: FakeUpstream) -> None:
+    upstream.health = reply(STATE)
+    told = Told()
+    async with polling(upstream, told):
+        assert await told.next() == FIGURES
+        upstream.health = reply({**STATE, "running": 5})
+        while (await told.next()).running != 5:
+            pass
+    assert {probe.path for probe in upstream.probes} == {"/v1/engine/state"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(reply({}, status=503), id="error status"),
+        pytest.param(reply("[1]"), id="no object"),
+        pytest.param(reply("{"), id="no JSON"),
+        pytest.param(reply({**STATE, "running": "many"}), id="no number"),
+        pytest.param(reply({**STATE, "kv_cache": {"usage": -1}}), id="negative"),
+        pytest.param((head(200, {"content-length": "10"}), Do.ABORT), id="cut"),
+        pytest.param((Do.HANG,), id="silent"),
+        pytest.param(reply(b" " * 100_000), id="endless"),
+    ],
+)
+async def test_an_engine_that_cannot_tell_is_asked_again(upstream: FakeUpstream, answer: Any) -> None:
+    upstream.health = answer
+    told = Told()
+    async with polling(upstream, told, patience=0.05):
+        async with asyncio.timeout(300):
+            while len(upstream.probes) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert told.figures.empty()
+        upstream.health = reply(STATE)
+        assert await told.next() == FIGURES
+
+
+async def test_an_engine_that_comes_back_is_heard_again(upstream: FakeUpstream) -> None:
+    upstream.health = reply(STATE)
+    told = Told()
+    async with polling(upstream, told):
+        await told.next()
+        await upstream.stop()
+        while not told.figures.empty():
+            told.figures.get_nowait()
+        await asyncio.sleep(0.05)
+        assert told.figures.empty()
+        await upstream.start()
+        assert await told.next() == FIGURES
+
+
+async def test_closing_ends_it_at_once_and_twice_does_no_harm(upstream: FakeUpstream) -> None:
+    upstream.health = (Do.HANG,)
+    told = Told()
+    state = polling(upstream, told, patience=60).start()
+    async with asyncio.timeout(300):
+        while not upstream.probes:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        await state.aclose()
+        await state.aclose()
+        await upstream.probes[0].left.wait()
+
+
+async def test_closing_before_it_began() -> None:
+    await EnginePoller("http://127.0.0.1:1", AiohttpTransport(), Told()).aclose()
+
+
+def test_what_is_missing_is_nothing() -> None:
+    assert read_figures(b"{}") == EngineLoad()
+    assert read_figures(b'{"running": 3, "kv_cache": null}') == EngineLoad(running=3)
