@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from gateway.policy.engine_options import complaint
+from gateway.policy.engine_options import start_error
 from gateway.policy.loader import Loaded
 from gateway.policy.schema import EngineBackend
 
@@ -52,7 +52,7 @@ def unsound(loaded: Loaded) -> str | None:
     """Why an engine of the policy would end as soon as it is started, again and again."""
     for name in launches(loaded):
         backend = loaded.policy.backends[name]
-        if isinstance(backend, EngineBackend) and (why := complaint(backend)):
+        if isinstance(backend, EngineBackend) and (why := start_error(backend)):
             return f"backend '{name}': {why}"
     return None
 

@@ -16,8 +16,8 @@ _SHOWN = {hidden: char for char, hidden in _HIDDEN.items()}
 
 
 def protect(text: str) -> str:
-    """YAML text in which a reference is one word to the parser even where ``{`` and ``,`` have a meaning, as in
-    ``{api_key: ${NAME}}``: its special characters become private-use ones, each in its place."""
+    """YAML text in which a reference is plain text to the parser even where ``{`` and ``,`` have a meaning, as in
+    ``{api_key: ${NAME}}``: its special characters are replaced by private-use ones."""
     return _UNQUOTED.sub(lambda reference: reference[0].translate(_HIDDEN), text) if "${" in text else text
 
 
@@ -28,7 +28,7 @@ def restore(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Substituted:
-    """A scalar's text after substitution, and the variables without a default that had nothing to give."""
+    """A scalar's text after substitution, and the variables without a default that are unset or empty."""
 
     text: str
     used: bool = False
@@ -37,9 +37,9 @@ class Substituted:
 
 
 def substitute(text: str, env: Mapping[str, str]) -> Substituted:
-    """Replace every reference in ``text``; a default stands in for a variable that is unset or empty.
+    """Replace every reference in ``text``; a default replaces a variable that is unset or empty.
 
-    A value is never looked at again, so it can hold ``${`` itself. Raises ValueError on a malformed reference.
+    Values are not substituted again, so they can hold ``${`` themselves. Raises ValueError on a malformed reference.
     """
     if "${" not in text:
         return Substituted(text)

@@ -1,4 +1,4 @@
-"""The schema's complaints in an operator's words."""
+"""Validation errors of the schema as messages for operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.policy.problems import KeyPath, listed, suggestion
 from gateway.policy.schema import Backend, Guard
 from gateway.policy.yaml_tree import typed
 
-_PLAIN_WORDS = {
+_MESSAGES = {
     "missing": "is required, and missing",
     "model_type": "should be a mapping: {key: value}",
     "model_attributes_type": "should be a mapping: {key: value}",
@@ -36,7 +36,7 @@ _BOUNDS = {
 
 
 def explain(details: ErrorDetails) -> tuple[KeyPath, str]:
-    """Where pydantic's complaint belongs, and how an operator would put it."""
+    """The key path of a pydantic error, and a message for the operator."""
     path, owner = locate(details["loc"])
     context = details.get("ctx", {})
     match details["type"]:
@@ -44,33 +44,33 @@ def explain(details: ErrorDetails) -> tuple[KeyPath, str]:
             return path, f"unknown key{_meant(str(path[-1]), tuple(owner.model_fields), details['input'])}"
         case "union_tag_not_found":
             if not isinstance(details["input"], dict):
-                return path, _PLAIN_WORDS["model_type"]
+                return path, _MESSAGES["model_type"]
             return (*path, "kind"), f"is required, and missing; write one of {listed(_kinds(path))}"
         case "union_tag_invalid":
             tag = str(context.get("tag"))
             what = str(path[0]).removesuffix("s")
-            return (*path, "kind"), f"'{tag}' is no kind of {what}{suggestion(tag, _kinds(path))}"
+            return (*path, "kind"), f"'{tag}' is not a kind of {what}{suggestion(tag, _kinds(path))}"
         case "value_error":
             return path, str(context.get("error"))
         case _ if details["input"] is None and details["type"] != "missing":
             return path, "has no value; write one, or remove the key"
         case bound if bound in _BOUNDS:
-            name, words = _BOUNDS[bound]
-            return path, words.format(f"{context[name]:g}")
+            name, message = _BOUNDS[bound]
+            return path, message.format(f"{context[name]:g}")
         case "int_type" | "float_type" if _quoted(details["input"]):
-            return path, f"{_PLAIN_WORDS[details['type']]}, without quotes"
+            return path, f"{_MESSAGES[details['type']]}, without quotes"
         case known:
             message = details["msg"].removeprefix("Input ")
-            return path, _PLAIN_WORDS.get(known, message[:1].lower() + message[1:])
+            return path, _MESSAGES.get(known, message[:1].lower() + message[1:])
 
 
 def _quoted(value: object) -> bool:
-    """Whether it is a number but for its quotes."""
+    """Whether it is a number in quotes."""
     return isinstance(value, str) and not isinstance(typed(value), str | bool)
 
 
 def _meant(key: str, known: tuple[str, ...], value: object) -> str:
-    """What may have been meant by a key that is unknown."""
+    """What an unknown key may have been meant to be."""
     name, colon, rest = key.partition(":")
     if colon and rest and name in known:
         return f"; put a space after the colon: '{name}: {rest}'"

@@ -16,11 +16,11 @@ class Located(NamedTuple):
     path: KeyPath
     """The key path that an operator sees, without pydantic's marks for union members and keys."""
     owner: type[BaseModel] | None
-    """The type that was asked for the last key, where that is a model."""
+    """The type that has, or lacks, the last key, where that is a model."""
 
 
 def locate(loc: tuple[str | int, ...]) -> Located:
-    """What pydantic's ``loc`` means in an operator's file."""
+    """Pydantic's ``loc`` as a key path of the file."""
     path: list[str | int] = []
     owner: type[BaseModel] | None = None
     here: Any = Policy
@@ -65,7 +65,7 @@ def models_in(annotation: Any) -> tuple[type[BaseModel], ...]:
 
 
 def kind_of(model: type[BaseModel]) -> str | None:
-    """The value of ``kind`` by which a union of models tells this one."""
+    """The value of ``kind`` that selects this model of a union."""
     field = model.model_fields.get("kind")
     return get_args(field.annotation)[0] if field else None
 

@@ -1,4 +1,4 @@
-"""Keys that are written and can have no effect where they stand: whoever wrote them means something else."""
+"""Keys that have no effect where they are written: probably something else was meant."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.schema import AnthropicBackend, EngineBackend, FakeBackend, OpenAIBackend, Policy
 
-_OF_LAUNCHED = ("model", "args", "env")
-_OF_STREAMS = ("stream", "window", "interval")
-_OF_QUEUES = ("max_wait", "max_queue", "ageing", "patience")
-_OF_SHARES = ("weight", "priority", "on_saturation")
-"""Of tiers. The bundled engine shares by itself, and tells how full it is."""
-_SILENT = FakeBackend | AnthropicBackend
-"""They tell no log-probabilities."""
+_LAUNCH_KEYS = ("model", "args", "env")
+_STREAM_KEYS = ("stream", "window", "interval")
+_QUEUE_KEYS = ("max_wait", "max_queue", "ageing", "patience")
+_SCHEDULING_KEYS = ("weight", "priority", "on_saturation")
+"""Of tiers. The bundled engine schedules by these itself, and reports its load."""
+_WITHOUT_LOGPROBS = FakeBackend | AnthropicBackend
 
 
-def idle(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
+def ineffective_keys(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """``content`` is what is written, as far as it makes ``policy``."""
-    yield from _empty(content)
+    yield from _without_value(content)
     yield from _unlaunched(policy, content)
     yield from _unstreamed(policy, content)
     yield from _unlimited(policy)
@@ -29,45 +28,43 @@ def idle(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     yield from _without_queue(policy, content)
 
 
-def _empty(content: Any, path: KeyPath = ()) -> Iterator[Diagnostic]:
-    """``exact:`` and nothing after it switches nothing on."""
+def _without_value(content: Any, path: KeyPath = ()) -> Iterator[Diagnostic]:
+    """``exact:`` without a value switches nothing on."""
     if isinstance(content, dict):
         for key, value in content.items():
             if value is not None:
-                yield from _empty(value, (*path, key))
+                yield from _without_value(value, (*path, key))
             elif not (
                 len(path) == 2 and path[0] == "backends" and key == "api_key"
             ):  # its variable is not set
                 instead = "write {} for the defaults" if path == ("caches",) else "write one"
-                message = f"has no value, which is as if it were left out; {instead}, or remove the key"
+                message = f"has no value, and is ignored; {instead}, or remove the key"
                 yield Diagnostic((*path, key), message)
     elif isinstance(content, list):
         for index, value in enumerate(content):
-            yield from _empty(value, (*path, index))
+            yield from _without_value(value, (*path, index))
 
 
 def _unlaunched(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """Whoever writes ``launch: false`` knows it; a variable may say so in one place and not in another."""
+    """Launch options without ``launch``; an explicit ``launch: false`` may come from a variable."""
     for name, backend in policy.backends.items():
         if isinstance(backend, EngineBackend) and "launch" not in backend.model_fields_set:
-            for key in _OF_LAUNCHED:
+            for key in _LAUNCH_KEYS:
                 if content["backends"][name].get(key) is not None:
-                    message = (
-                        "has no effect on an engine that runs already; write 'launch: true', or remove it"
-                    )
+                    message = "has no effect without 'launch: true'; write that, or remove this key"
                     yield Diagnostic(("backends", name, key), message)
 
 
 def _unstreamed(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     for name, guard in policy.guards.items():
         written = content["guards"][name]
-        for key in _OF_STREAMS:
+        for key in _STREAM_KEYS:
             if key in written and guard.action == "flag":
                 yield Diagnostic(
                     ("guards", name, key), "has no effect with 'action: flag', which delays nothing"
                 )
             elif key in written and "output" not in guard.on:
-                message = "has no effect on requests; write 'on: [input, output]' for answers to be looked at"
+                message = "has no effect on requests; write 'on: [input, output]' to scan answers"
                 yield Diagnostic(("guards", name, key), message)
         if "on_error" in written and guard.action == "flag":
             message = "has no effect with 'action: flag', which refuses nothing"
@@ -75,18 +72,18 @@ def _unstreamed(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnost
 
 
 def _unlimited(policy: Policy) -> Iterator[Diagnostic]:
-    """A key whose tenant nobody describes has no limits of a tenant's. Where none is described, none is meant."""
+    """A key whose tenant has no entry has no tenant limits. A policy without tenants means that."""
     for index, key in enumerate(policy.keys):
         if policy.tenants and key.tenant not in policy.tenants and "tenant" in key.model_fields_set:
             message = (
-                f"no tenant is named '{key.tenant}': the key has no quotas and no budget of a tenant's"
+                f"no tenant is named '{key.tenant}': the key has no tenant quotas and no tenant budget"
                 f"{suggestion(key.tenant, tuple(policy.tenants))}"
             )
             yield Diagnostic(("keys", index, "tenant"), message)
 
 
 def _conditions(policy: Policy) -> Iterator[Diagnostic]:
-    """A condition under which no request begins with its step."""
+    """Conditions under which no request begins with that step."""
     for name, model in policy.models.items():
         taken = 0.0
         for index, step in enumerate(model.cascade[:-1]):
@@ -111,8 +108,8 @@ def _unsure(policy: Policy) -> Iterator[Diagnostic]:
             if step.escalate.mean_logprob_below is None or asked is None:
                 continue
             backends = {target.backend: policy.backends[target.backend] for target in asked.targets}
-            if backends and all(isinstance(backend, _SILENT) for backend in backends.values()):
-                message = f"has no effect: {', '.join(backends)} tells no log-probabilities"
+            if backends and all(isinstance(backend, _WITHOUT_LOGPROBS) for backend in backends.values()):
+                message = f"has no effect: {', '.join(backends)} returns no log-probabilities"
                 yield Diagnostic(
                     ("models", name, "cascade", index, "escalate", "mean_logprob_below"), message
                 )
@@ -132,7 +129,7 @@ def _no_larger(policy: Policy) -> Iterator[Diagnostic]:
 
 
 def _without_queue(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """Tiers where everybody is let in at once."""
+    """Tier keys where no backend has a queue."""
     queues = any(
         isinstance(backend, OpenAIBackend | AnthropicBackend)  # they get a limit by their latency
         or backend.max_concurrency is not None
@@ -142,9 +139,9 @@ def _without_queue(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagn
     if queues:
         return
     engines = any(isinstance(backend, EngineBackend) for backend in policy.backends.values())
-    idle = _OF_QUEUES if engines else (*_OF_QUEUES, *_OF_SHARES)
+    unused = _QUEUE_KEYS if engines else (*_QUEUE_KEYS, *_SCHEDULING_KEYS)
     for name in policy.tiers:
-        for key in idle:
+        for key in unused:
             if key in content["tiers"][name]:
                 message = "has no effect: no backend has a queue. Write max_concurrency for one, or remove it"
                 yield Diagnostic(("tiers", name, key), message)

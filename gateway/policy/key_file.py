@@ -21,7 +21,7 @@ _PLAIN = frozenset(" !#$%&'()*+,-./:;<=>?@[]^_`{|}~")
 
 
 class CannotEdit(Exception):
-    """The file is written in a way that this module does not dare to change."""
+    """The file has a layout that this module cannot change safely."""
 
 
 def added(text: str, entry: Mapping[str, Any] | str, name: str = "keys") -> str:

@@ -12,15 +12,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway import packages
-from gateway.policy import advice, checks, prices, yaml_tree
+from gateway.policy import checks, prices, yaml_tree
 from gateway.policy.explain import explain
 from gateway.policy.fields import locate
 from gateway.policy.files import PolicyFile, read_files
 from gateway.policy.folder import find, joined, location_of
-from gateway.policy.ineffective_keys import idle
+from gateway.policy.ineffective_keys import ineffective_keys
 from gateway.policy.prices import CatalogPrice
 from gateway.policy.problems import KeyPath, PolicyError, Problem
 from gateway.policy.schema import EngineBackend, Policy
+from gateway.policy.warnings import warnings_of
 from gateway.policy.yaml_tree import Map, Scalar
 
 
@@ -101,7 +102,7 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
     policy, listed = prices.completed(policy, disabled)
     warnings = tuple(
         Problem.at(location_of(folder.root, diagnostic.path), diagnostic.message, diagnostic.path)
-        for diagnostic in (*idle(policy, content), *advice.advise(policy))
+        for diagnostic in (*ineffective_keys(policy, content), *warnings_of(policy))
     )
     return Loaded(policy, disabled, digest, folder.sources, warnings, listed)
 

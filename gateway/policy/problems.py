@@ -1,4 +1,4 @@
-"""What can be wrong with a policy folder, and how it is said: ``file:line: message``, all of it at once."""
+"""What can be wrong with a policy folder: all problems at once, each as ``file:line: message``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands in a policy: mapping keys and list positions, outermost first."""
+"""The path of a value in a policy: mapping keys and list indexes, outermost first."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -25,7 +25,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One mistake. ``message`` begins with the key path where there is one, and says what to write instead."""
+    """One problem. ``message`` begins with the key path where there is one, and says what to write instead."""
 
     file: Path
     line: int
@@ -40,16 +40,16 @@ class Problem:
 
 
 class Diagnostic(NamedTuple):
-    """A mistake, before it is known in which file it stands."""
+    """A problem at a key path; the file and line are found later."""
 
     path: KeyPath
     message: str
     clash: KeyPath | None = None
-    """The other place, where two collide."""
+    """The path of the other value, where two collide."""
 
 
 class PolicyError(Exception):
-    """A policy folder that cannot be used; ``problems`` says everything that is wrong with it."""
+    """An invalid policy folder; ``problems`` is everything that is wrong with it."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(sorted(set(problems)))

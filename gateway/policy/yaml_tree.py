@@ -42,9 +42,9 @@ class Scalar:
     empty: tuple[str, ...] = ()
     """Environment variables without a default that are set to nothing."""
     used: bool = False
-    """Environment variables stand in it."""
+    """It has references to environment variables."""
     broken: bool = False
-    """What is meant cannot be told, which has been said."""
+    """A reference in it is malformed, which was reported."""
     size: int = 1
     depth: int = 0
 
@@ -72,7 +72,7 @@ Node = Scalar | Sequence | Map
 
 class Entry(NamedTuple):
     location: Location
-    """Where the key stands."""
+    """Of the key."""
     node: Node
 
 
@@ -85,7 +85,7 @@ def read(text: str, file: Path, env: Mapping[str, str], problems: list[Problem])
     except _Stop:
         return None
     except yaml.MarkedYAMLError as error:
-        # What was never closed is found missing at the very end; its beginning is the better place to look.
+        # A bracket that is never closed is an error at the end of the file; its beginning is the better line to report.
         ends = error.problem_mark is None or error.problem_mark.line >= len(text.splitlines())
         mark = (error.context_mark if ends else None) or error.problem_mark
         line = min(mark.line + 1 if mark else 1, len(text.splitlines()))
@@ -193,7 +193,7 @@ class _Composer:
 
     def _alias(self, anchor: str | None, location: Location) -> None:
         if any(collection.anchor == anchor for collection in self._open):
-            self._stop(location, f"'*{anchor}' stands inside the very value that it names")
+            self._stop(location, f"'*{anchor}' is inside the value that it names")
         if anchor is None or anchor not in self._anchors:
             self._stop(
                 location, f"'*{anchor}' names no anchor; write '&{anchor}' before the value that is meant"
@@ -257,7 +257,7 @@ class _Composer:
     def _tagless(self, tag: str | None, location: Location) -> None:
         if tag is not None:
             shown = tag.replace("tag:yaml.org,2002:", "!!")
-            self._problem(location, f"the tag '{shown}' is not understood; remove it")
+            self._problem(location, f"the tag '{shown}' is not supported; remove it")
 
     def _too_deep(self, location: Location) -> NoReturn:
         self._stop(location, f"nested more than {MAX_DEPTH} levels deep")
@@ -292,13 +292,13 @@ def typed(text: str) -> str | int | float | bool | None:
 
 
 def _explain(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
-    said = ", ".join(part for part in (error.context, error.problem) if part)
+    message = ", ".join(part for part in (error.context, error.problem) if part)
     lines = text.splitlines()
     written = lines[line - 1] if line <= len(lines) else ""
-    if "cannot start any token" in said and "\t" in written:
-        return f"{said}; indent with spaces, not tabs"
-    if "cannot start any token" in said or "mapping values are not allowed" in said:
-        return f"{said}; put text with special characters in quotes"
+    if "cannot start any token" in message and "\t" in written:
+        return f"{message}; indent with spaces, not tabs"
+    if "cannot start any token" in message or "mapping values are not allowed" in message:
+        return f"{message}; put text with special characters in quotes"
     if error.context_mark is not None and error.context_mark.line + 1 != line:
-        return f"{said}; it began at line {error.context_mark.line + 1}"
-    return said
+        return f"{message}; it began at line {error.context_mark.line + 1}"
+    return message

@@ -20,10 +20,10 @@ from pathlib import Path
 from gateway.backends.launcher import launches
 from gateway.children.child import OnLine
 from gateway.identity.control import Control, preallocate
-from gateway.policy.alone import not_shared
 from gateway.policy.key_store import ISSUED
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
+from gateway.policy.warnings import unshared_state
 from gateway.process.last_good_policy import LastGoodPolicy
 from gateway.process.ready_watch import until_ready
 from gateway.process.signals import StopSignals
@@ -118,7 +118,7 @@ def _warn(loaded: Loaded, settings: Settings) -> None:
         )
     for problem in loaded.warnings:
         log.warning("%s", problem)
-    for message in not_shared(loaded.policy, settings.workers):
+    for message in unshared_state(loaded.policy, settings.workers):
         log.warning("%s", message)
 
 

@@ -12,8 +12,8 @@ from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited, TooM
 from gateway.metering.estimate import Estimator, LearnedEstimate
 from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
-from gateway.policy.advice import has_limits
 from gateway.policy.schema import Policy
+from gateway.policy.warnings import has_limits
 from gateway.quota.allowance import Allowance, AllowanceContext, Reservation
 from gateway.quota.counters import Counters, Elastic, QuotaDecision
 from gateway.quota.failover import FailoverCounters

@@ -28,8 +28,8 @@ from gateway.observe.receipts import Receipts
 from gateway.observe.window_usage import read_window_usage
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import schema
-from gateway.policy.advice import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
+from gateway.policy.warnings import has_calendar_limits, has_limits
 from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policy.engine_options import complaint
+from gateway.policy.engine_options import start_error
 from gateway.policy.schema import EngineBackend
 
 POLICY = """\
@@ -34,7 +34,7 @@ def engine(**more: object) -> EngineBackend:
 def test_what_would_start_is_let_be(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for good in ({}, {"model": str(tmp_path)}, {"model": "org/on-the-hub"}, {"args": ["--max-model-len=64"]}):
-        assert complaint(engine(**good)) is None
+        assert start_error(engine(**good)) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_would_start_is_let_be(tmp_path: Path) -> None:
     ],
 )
 def test_what_would_not_is_told_in_the_engines_own_words(more: dict[str, object], said: str) -> None:
-    assert (complaint(engine(**more)) or "").startswith(f"the engine would not start: {said}")
+    assert (start_error(engine(**more)) or "").startswith(f"the engine would not start: {said}")
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,12 @@ def told(folder: Path, lines: str) -> list[str]:
     [
         (
             "caches:\n  exact:",
-            "b.yaml:2: caches.exact: has no value, which is as if it were left out; write {}",
+            "b.yaml:2: caches.exact: has no value, and is ignored; write {}",
         ),
         ("caches:\n  semantic: null", "b.yaml:2: caches.semantic: has no value"),
         (
             "models:\n  x:\n    context:\n    targets: [{backend: one, model: m}]",
-            "b.yaml:3: models.x.context: has no value, which is as if it were left out; write one",
+            "b.yaml:3: models.x.context: has no value, and is ignored; write one",
         ),
         (
             f"tenants: {{acme: {{}}}}\nkeys:\n  - {{id: k, sha256: '{HASH}', tenant: acmee}}",
@@ -49,7 +49,7 @@ def told(folder: Path, lines: str) -> list[str]:
         ),
         (
             "backends:\n  e:\n    kind: engine\n    model: x",
-            "b.yaml:4: backends.e.model: has no effect on an engine that runs already; write 'launch: true'",
+            "b.yaml:4: backends.e.model: has no effect without 'launch: true'; write that",
         ),
         ("backends:\n  e: {kind: engine, args: [--x]}", "b.yaml:2: backends.e.args: has no effect"),
         ("backends:\n  e: {kind: engine, env: [X]}", "b.yaml:2: backends.e.env: has no effect"),
@@ -86,7 +86,7 @@ def told(folder: Path, lines: str) -> list[str]:
         ),
         (
             "models:\n  auto:\n    cascade:\n    - {model: s, escalate: {mean_logprob_below: -1}}\n    - {model: m}",
-            "b.yaml:4: models.auto.cascade[0].escalate.mean_logprob_below: has no effect: script tells no",
+            "b.yaml:4: models.auto.cascade[0].escalate.mean_logprob_below: has no effect: script returns no",
         ),
         (
             (

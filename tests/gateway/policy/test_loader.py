@@ -110,7 +110,7 @@ store: file:///tmp
     expected = [
         "a.yaml:3: backends.one.base_url: is required, and missing",
         "a.yaml:3: backends.one.bse_url: unknown key; did you mean 'base_url'?",
-        "a.yaml:4: backends.two.kind: 'opnai' is no kind of backend; did you mean 'openai'?",
+        "a.yaml:4: backends.two.kind: 'opnai' is not a kind of backend; did you mean 'openai'?",
         "a.yaml:5: backends.tri.kind: is required, and missing; write one of 'engine', 'openai', 'anthropic', …",
         "a.yaml:6: backends.fyr: should be a mapping: {key: value}",
         "a.yaml:9: models.m.targets[0].backend: no backend is named 'onee'; did you mean 'one'?",
@@ -160,9 +160,9 @@ def test_a_broken_file_does_not_make_the_others_look_wrong(write: Write) -> None
         ("store: a: b\n", "not valid YAML: mapping values are not allowed in this context; put text with"),
         ("a: \x07\n", "not valid YAML: control characters are not allowed; remove that character"),
         ("version: 1\nversion: 1\n", "2: version: is written twice in one mapping; the first is at line 1"),
-        ("version: !!python/object:os.system 1\n", "version: the tag '!!python/object:os.system' is not understood"),
+        ("version: !!python/object:os.system 1\n", "version: the tag '!!python/object:os.system' is not supported"),
         ("version: *one\n", "version: '*one' names no anchor"),
-        ("models: &m {a: *m}\n", "models.a: '*m' stands inside the very value that it names"),
+        ("models: &m {a: *m}\n", "models.a: '*m' is inside the value that it names"),
         ("[1, 2]: 3\n", "a key must be plain text"),
         ("~: 3\n", "a key must be plain text"),
         ("version: ${1X}\n", "version: write ${NAME} or ${NAME:-default}, or $${ where you mean the characters ${"),
@@ -422,7 +422,7 @@ def test_the_builtin_embedder_does_not_bear_cutting(write: Write, sidecar: str) 
     folder = write(a=BASE, b=claim + sidecar)
     [problem] = problems(folder)
     assert problem.startswith(
-        "b.yaml:2: backends.two.matryoshka: the built-in all-MiniLM-L6-v2 does not bear"
+        "b.yaml:2: backends.two.matryoshka: the built-in all-MiniLM-L6-v2 cannot be truncated"
     )
     load_policy(write(b=claim + "{embedder: nomic-embed}"), {})
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.policy.alone import not_shared
+from gateway.policy.warnings import unshared_state
 from tests.fakes import policy
 
 BUDGET = {"tenants": {"a": {"budget": {"usd_per_day": 1.0}}}}
@@ -23,6 +23,6 @@ QUOTA = {"tiers": {"a": {"quotas": {"requests_per_minute": 1}}}}
     ],
 )
 def test_workers_that_share_nothing_are_told(more: dict[str, Any], workers: int, told: list[str]) -> None:
-    said = list(not_shared(policy(**more), workers))
+    said = list(unshared_state(policy(**more), workers))
     assert [next(word for word in ("quotas", "receipts") if word in one) for one in said] == told
     assert all("redis://" in one for one in said)

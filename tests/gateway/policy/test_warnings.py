@@ -34,7 +34,7 @@ guards:
         ("{acme: {local_only: true}}", "", ", fallbacks: [m]", 0, ""),
     ],
 )
-def test_far_judges(tmp_path: Path, tenants: str, other: str, more: str, line: int, said: str) -> None:
+def test_warnings_of(tmp_path: Path, tenants: str, other: str, more: str, line: int, said: str) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text(POLICY.format(tenants=tenants, other=other, more=more))
     told = [str(warning) for warning in load_policy(tmp_path, {}).warnings]

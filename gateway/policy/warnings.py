@@ -1,0 +1,102 @@
+"""Likely mistakes in a valid policy: warnings of ``tollgate check``, and in the log at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from gateway.policy.prices import has_budgets, is_unpriced, owners
+from gateway.policy.problems import Diagnostic
+from gateway.policy.schema import InjectionGuard, Policy, Quotas, ToxicityGuard
+
+
+def warnings_of(policy: Policy) -> Iterator[Diagnostic]:
+    if has_budgets(policy):
+        yield from _unpriced(policy)
+    yield from _remote_judges(policy)
+
+
+def _unpriced(policy: Policy) -> Iterator[Diagnostic]:
+    """Targets without a price, where there are budgets."""
+    effect = (
+        "requests under a budget are refused"
+        if policy.on_unpriced == "refuse"
+        else "counts as free under every budget"
+    )
+    for name, model in policy.models.items():
+        for index, target in enumerate(model.targets):
+            if is_unpriced(policy, target):
+                message = (
+                    f"'{target.model}' has no price: {effect}. Write prices.{target.backend}/{target.model}, one for "
+                    f"all of the backend ({target.backend}/*), or default_price"
+                )
+                yield Diagnostic(("models", name, "targets", index), message)
+
+
+def has_limits(policy: Policy) -> bool:
+    """Whether anybody is under a quota or a budget."""
+    return has_budgets(policy) or any(owner.quotas != Quotas() for owner in owners(policy))
+
+
+def has_calendar_limits(policy: Policy) -> bool:
+    """Whether anybody is under a limit by the day or the month."""
+    return has_budgets(policy) or any(owner.quotas.tokens_per_day is not None for owner in owners(policy))
+
+
+def unshared_state(policy: Policy, workers: int) -> Iterator[str]:
+    """What several workers do not share where ``store`` is their own memory."""
+    if workers == 1:
+        return
+    if policy.store == "memory" and has_limits(policy):
+        yield (
+            f"store: memory with {workers} workers: each counts quotas and budgets by itself, so that up to "
+            f"{workers} times as much is let in. Write 'store: redis://…' for limits that hold, or serve with "
+            "--workers 1"
+        )
+    if policy.where_caches_are == "memory":
+        yield (
+            f"store: memory with {workers} workers: each keeps its own caches and receipts, so that "
+            f"/v1/requests/{{id}} finds a receipt about one time in {workers}. Write 'store: redis://…' to share them, "
+            "or serve with --workers 1"
+        )
+
+
+def _remote_judges(policy: Policy) -> Iterator[Diagnostic]:
+    """Judges that may not see texts that must stay on local backends."""
+    keepers = [name for name, guard in policy.guards.items() if guard.action == "local"]
+    for name, guard in policy.guards.items():
+        if not isinstance(guard, InjectionGuard | ToxicityGuard) or guard.judge is None:
+            continue
+        if _is_local(policy, guard.judge):
+            continue
+        tenants = [
+            tenant
+            for tenant, one in policy.tenants.items()
+            if one.local_only and any(fnmatchcase(tenant, pattern) for pattern in guard.tenants)
+        ]
+        whose = (
+            "this guard's texts, any of which it may find must stay"
+            if name in keepers
+            else f"those of tenant '{tenants[0]}' (local_only)"
+            if tenants
+            else f"those that guard '{keepers[0]}' keeps local"
+            if keepers
+            else ""
+        )
+        if whose:
+            yield Diagnostic(
+                ("guards", name, "judge"),
+                f"'{guard.judge}' has no local target, so it cannot judge {whose}: there "
+                f"'on_error: {guard.on_error}' decides. Give it a target or fallback with 'local: true'",
+            )
+
+
+def _is_local(policy: Policy, model: str) -> bool:
+    """Whether the model, or one of its fallbacks, has a target on a local backend."""
+    to_check = [model]
+    for name in to_check:  # grows while it is read
+        known = policy.models[policy.resolve(name) or name]
+        if any(policy.backends[target.backend].local for target in known.targets):
+            return True
+        to_check += [other for other in known.fallbacks if other not in to_check]
+    return False
