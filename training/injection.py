@@ -29,7 +29,7 @@ from sklearn.linear_model import LogisticRegression  # noqa: E402
 
 from gateway.guards.scanners.disguise import plain  # noqa: E402
 from gateway.guards.scanners.injection import CLEAR  # noqa: E402
-from gateway.guards.scanners.wording import WEIGHTS, Weights, Wording, form, grams, words  # noqa: E402
+from gateway.guards.scanners.wording import WEIGHTS, Wording, WordingWeights, form, grams, words  # noqa: E402
 from gateway.sidecar.models.embedder import BuiltInEmbedder  # noqa: E402
 from training.injection_contrasts import contrast  # noqa: E402
 
@@ -281,7 +281,7 @@ def unseen(made: Sequence[Text], all_: Windows, folds: np.ndarray) -> Unseen:
 
 
 def _wording(weights: dict[str, Any]) -> Wording:
-    return Wording(Weights(**weights))
+    return Wording(WordingWeights(**weights))
 
 
 def shift(made: Sequence[Text], log_odds: np.ndarray) -> float:

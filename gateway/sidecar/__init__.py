@@ -1,1 +1,1 @@
-"""The process that runs the small models: its client, its protocol, and the worker itself."""
+"""The process that runs the small models: client, protocol and worker."""

@@ -1,4 +1,4 @@
-"""What the sidecar does for the gateway's workers. ``client.py`` is the implementation; tests may have others."""
+"""The sidecar's operations, as gateway workers call them. ``client.py`` implements them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import Any, NamedTuple, Protocol
 from gateway.findings import Finding
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="")
-"""The tenant for whom the sidecar is asked: set where it is known, for all that a request does, and passed on by the
-client. The sidecar gives each its turn."""
+"""The tenant of the current request; the client passes it on, and the sidecar serves tenants in turn."""
 
 
 class SidecarError(Exception):
-    """The sidecar did not do what it was asked. The message says why, for logs."""
+    """An operation failed. The message says why, for logs."""
 
 
 class SidecarDown(SidecarError):
-    """It cannot be reached, or went away in the middle; it is restarted by whoever started it."""
+    """It cannot be reached, or its connection broke; the supervisor restarts it."""
 
 
 class SidecarLoading(SidecarError):
-    """It is there, and the model is still being loaded, or could not be."""
+    """The model is still loading, or could not be loaded."""
 
 
 class SidecarBusy(SidecarError):
@@ -30,7 +29,7 @@ class SidecarBusy(SidecarError):
 
 
 class Scored(NamedTuple):
-    """A head's scores for a part of a text: long texts are judged in overlapping windows."""
+    """A head's scores for a part of a text: long texts are scored in overlapping windows."""
 
     start: int
     end: int
@@ -45,23 +44,23 @@ class Hit(NamedTuple):
     similarity: float
     """Cosine."""
     confidence: float
-    """The verifier's: that one answer serves both."""
+    """The verifier's: the probability that one answer serves both."""
     age: float
     """Seconds."""
 
 
 class LookupResult(NamedTuple):
-    """What a look into the semantic cache gave."""
+    """What a look-up in the semantic cache found."""
 
     hit: Hit | None
     reason: str
     """``hit``; or why there is none: ``empty``, ``unlike``, or what the verifier refused, such as ``number``."""
     similarity: float | None = None
-    """Of the nearest question, whether or not it served."""
+    """Of the nearest question, hit or not."""
 
 
 class Sidecar(Protocol):
-    """All raise ``SidecarError`` and nothing else; all may be cancelled. Callers bound the time they wait."""
+    """All raise ``SidecarError`` and nothing else; all may be cancelled. Callers set timeouts."""
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """For each text, its sentence embedding: little-endian float32, of length 1. Longer than the model's input
@@ -69,7 +68,7 @@ class Sidecar(Protocol):
         ...
 
     async def score(self, head: str, texts: Sequence[str]) -> list[list[Scored]]:
-        """What a head (``toxicity``, ``injection``, ``complexity``) makes of each text, window by window."""
+        """A head's (``toxicity``, ``injection``, ``complexity``) scores of each text, window by window."""
         ...
 
     async def classify(self, model: str, texts: Sequence[str]) -> list[list[Scored]]:
@@ -79,7 +78,7 @@ class Sidecar(Protocol):
     async def entities(
         self, texts: Sequence[str], *, language: str, entities: Sequence[str]
     ) -> list[list[Finding]]:
-        """Presidio's findings in each text, as they are: overlaps and scores are the caller's to judge."""
+        """Presidio's findings in each text, unfiltered: overlapping ones and low scores included."""
         ...
 
     async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> LookupResult:

@@ -1,4 +1,4 @@
-"""A worker's side of the socket: one connection, many requests under way at once."""
+"""A gateway worker's side of the socket: one connection, many requests in flight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONNECT_TIMEOUT = 1.0
 
 
 class SidecarOperations:
-    """The sidecar's operations as requests and answers; how they travel is the subclass's."""
+    """The sidecar's operations as requests and responses; subclasses implement the transport."""
 
     async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
         raise NotImplementedError
@@ -78,7 +78,7 @@ def _scored(frame: Frame) -> list[list[Scored]]:
 
 
 class NoSidecar(SidecarOperations):
-    """Stands where a gateway has no sidecar: whatever it is asked, it says what to do about that."""
+    """For a gateway without a sidecar: every operation fails, and says what to do about it."""
 
     async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
         raise SidecarDown(
@@ -90,17 +90,17 @@ class NoSidecar(SidecarOperations):
 
 
 class SidecarClient(SidecarOperations):
-    """Connects when it is first asked, and again when it is asked after a break.
+    """Connects on the first request, and reconnects on the first request after the connection broke.
 
-    Nothing is asked twice: what was under way when the connection broke fails with ``SidecarDown`` at once. After a
-    failed attempt to connect, requests fail at once for a pause that grows from 50 to 500 ms.
+    Nothing is retried: requests in flight when the connection breaks fail with ``SidecarDown``. After a failed
+    attempt to connect, requests fail at once for a backoff that grows from 50 to 500 ms.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._link: _Link | None = None
-        self._connecting: asyncio.Task[_Link] | None = None
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[_Connection] | None = None
         self._pause = _FIRST_PAUSE
         self._not_before = 0.0
         self._closed = False
@@ -110,17 +110,17 @@ class SidecarClient(SidecarOperations):
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
-        if self._link is not None:
-            self._link.end(SidecarDown("the gateway is shutting down"))
-            await self._link.gone.wait()
+        if self._connection is not None:
+            self._connection.end(SidecarDown("the gateway is shutting down"))
+            await self._connection.gone.wait()
 
     async def _ask(self, op: str, arguments: Mapping[str, Any], payload: bytes = b"") -> Frame:
-        link = self._link
-        if link is None or link.ended:
-            link = await self._connect()
-        return await link.ask(op, arguments, payload)
+        connection = self._connection
+        if connection is None or connection.ended:
+            connection = await self._connect()
+        return await connection.ask(op, arguments, payload)
 
-    async def _connect(self) -> _Link:
+    async def _connect(self) -> _Connection:
         if self._closed:
             raise SidecarDown("the gateway is shutting down")
         if self._connecting is None:
@@ -134,71 +134,71 @@ class SidecarClient(SidecarOperations):
         try:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            if connecting.cancelled():  # by aclose, not the caller by whoever waits for it
+            if connecting.cancelled():  # by aclose; the caller was not cancelled
                 raise SidecarDown("the gateway is shutting down") from None
             raise
 
-    async def _open(self) -> _Link:
-        link = _Link()
+    async def _open(self) -> _Connection:
+        connection = _Connection()
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
-                await loop.create_unix_connection(lambda: link, str(self._path))
-                await link.greeted
+                await loop.create_unix_connection(lambda: connection, str(self._path))
+                await connection.greeted
         except (OSError, TimeoutError, SidecarDown) as error:
-            link.end(SidecarDown("the connection was given up"))
+            connection.end(SidecarDown("the connection was given up"))
             self._not_before = self._clock() + self._pause
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
             why = str(error) or "it does not answer"
             raise SidecarDown(f"the sidecar cannot be reached at {self._path}: {why}") from None
         except asyncio.CancelledError:
-            link.end(SidecarDown("the gateway is shutting down"))
+            connection.end(SidecarDown("the gateway is shutting down"))
             raise
         self._pause = _FIRST_PAUSE
-        self._link = link
-        return link
+        self._connection = connection
+        return connection
 
-    def _opened(self, task: asyncio.Task[_Link]) -> None:
+    def _opened(self, task: asyncio.Task[_Connection]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # whoever waited has it; perhaps nobody waits any more
+            task.exception()  # retrieved, as nobody may be waiting any more
 
 
-class _Link(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection, from its greeting to its end."""
 
     def __init__(self) -> None:
         self.ended = False
         self.gone = asyncio.Event()
-        """Its socket is closed."""
+        """Set when its socket is closed."""
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader()
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
-        self._asked = 0
+        self._last_id = 0
 
     async def ask(self, op: str, arguments: Mapping[str, Any], payload: bytes) -> Frame:
         transport = self._transport
         if self.ended or transport is None:
             raise SidecarDown("the sidecar went away")
-        self._asked = number = self._asked + 1
-        frame = encode({"id": number, "op": op, "tenant": TENANT.get(), **arguments}, payload)
+        self._last_id = request_id = self._last_id + 1
+        frame = encode({"id": request_id, "op": op, "tenant": TENANT.get(), **arguments}, payload)
         if transport.get_write_buffer_size() + len(frame) > 2 * MAX_FRAME:
-            raise SidecarBusy("the sidecar does not read what it is sent")
+            raise SidecarBusy("the sidecar does not read its requests")
         answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answered
+        self._waiting[request_id] = answered
         transport.write(frame)
         try:
             return await answered
         except asyncio.CancelledError:
             if not self.ended:
-                transport.write(encode({"cancel": number}))
+                transport.write(encode({"cancel": request_id}))
             raise
         finally:
-            self._waiting.pop(number, None)
+            self._waiting.pop(request_id, None)
 
     def end(self, error: SidecarError) -> None:
-        """Whoever still waits is told ``error``."""
+        """Requests in flight fail with ``error``."""
         self.ended = True
         if self._transport is not None:
             self._transport.abort()
@@ -240,7 +240,7 @@ class _Link(asyncio.Protocol):
             answered.set_exception(error)
             if isinstance(
                 error, SidecarDown
-            ):  # it is shutting down; who asks next may find another in its place
+            ):  # it is shutting down; the next request may reach its successor
                 self.end(error)
         else:
             answered.set_result(frame)

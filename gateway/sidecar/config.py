@@ -1,4 +1,4 @@
-"""What the sidecar's process is to do, as the supervisor tells it in an environment variable."""
+"""The sidecar process's configuration, which the supervisor passes in an environment variable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = "TOLLGATE_SIDECAR_CONFIG"
 
 @dataclass(frozen=True, slots=True)
 class SidecarConfig:
-    """Two that are equal need no restart."""
+    """If a new policy's is equal, the sidecar need not restart."""
 
     socket: str
     embedder: str | None = "builtin"
@@ -30,9 +30,9 @@ class SidecarConfig:
     max_queue: int = 256
     max_batch: int = 16
     max_windows: int = 64
-    """Of one text; a longer text is not judged at all rather than judged in part."""
+    """Of one text; longer texts are refused, not scored in part."""
     heads: str | None = None
-    """The folder of the heads; None: those that are shipped."""
+    """The folder of the heads; None: the shipped ones."""
     redis: str | None = None
     """Where the semantic cache is kept; None: in memory."""
     index_bytes: int = 256 * 2**20

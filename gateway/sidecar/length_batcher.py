@@ -1,8 +1,7 @@
-"""Short texts beside long ones: each kind has a thread and a line of its own.
+"""Short texts beside long ones: each kind has a thread and a queue of its own.
 
-One line would be fair, and yet a short text would wait for the long one that is being computed, which takes five to ten
-times as long as itself, and many times that on a machine that is busy. With a thread of its own the system lets it run
-at once.
+In one queue a short text would wait for the long one that is being computed, which takes five to ten times as long, and
+much longer on a busy machine. With a thread of its own it runs at once.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ class LengthBatcher(Generic[V]):
         self._long = long
 
     def __len__(self) -> int:
-        """Texts that wait."""
+        """Texts that are queued."""
         return len(self._short) + len(self._long)
 
     @property
     def batches(self) -> int:
-        """How many were computed."""
+        """Batches computed."""
         return self._short.batches + self._long.batches
 
     @property
     def computed(self) -> int:
-        """How many texts were."""
+        """Texts computed."""
         return self._short.computed + self._long.computed
 
     async def get(self, texts: Iterable[str]) -> list[V]:
-        """As ``Batcher.get``: either kind may be refused for want of a place in its line."""
+        """As ``Batcher.get``; each kind has a queue of its own that may be full."""
         texts = list(texts)
         kinds = [len(text) > SHORT for text in texts]
         if not any(kinds):

@@ -1,4 +1,4 @@
-"""What goes over the socket between a gateway worker and the sidecar.
+"""The protocol between a gateway worker and the sidecar.
 
 A frame is two little-endian uint32 (bytes of the header, bytes of the payload), the header as JSON, the payload as it
 is. Both sides greet first with ``HELLO``. After that the gateway sends ``{"id", "op", "tenant", …}`` or
@@ -32,7 +32,7 @@ _NAMES = {kind: name for name, kind in _ERRORS.items()}
 
 
 class ProtocolError(Exception):
-    """The other side does not keep to the protocol; the connection is of no use any more."""
+    """The peer violated the protocol; the connection must be closed."""
 
 
 class Frame(NamedTuple):
@@ -41,7 +41,7 @@ class Frame(NamedTuple):
 
 
 def encode(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
-    """Raises ``SidecarError`` for what no frame can hold."""
+    """Raises ``SidecarError`` for what is too large for a frame."""
     try:
         head = orjson.dumps(header)
     except TypeError:  # half a surrogate pair, which is no character of UTF-8
@@ -63,7 +63,7 @@ def _mended(value: Any) -> Any:
 
 
 class FrameReader:
-    """Cuts what comes over a connection into frames."""
+    """Splits a byte stream into frames."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -77,16 +77,16 @@ class FrameReader:
         while len(rest) - start >= _LENGTHS.size:
             head, body = _LENGTHS.unpack_from(rest, start)
             if head + body > MAX_FRAME:
-                raise ProtocolError(f"a frame of {head + body} bytes, where {MAX_FRAME} are the most")
+                raise ProtocolError(f"a frame of {head + body} bytes; at most {MAX_FRAME} are accepted")
             begin = start + _LENGTHS.size
             if len(rest) < begin + head + body:
                 break
             try:
                 header = orjson.loads(rest[begin : begin + head])
             except orjson.JSONDecodeError as error:
-                raise ProtocolError("a header that is no JSON") from error
+                raise ProtocolError("a header that is not JSON") from error
             if not isinstance(header, dict):
-                raise ProtocolError("a header that is no object")
+                raise ProtocolError("a header that is not an object")
             start = begin + head + body
             frames.append(Frame(header, bytes(rest[begin + head : start])))
         if start:
@@ -97,15 +97,15 @@ class FrameReader:
 def greeted(header: Mapping[str, Any]) -> None:
     """Check the first header of a connection. Raises ``ProtocolError``."""
     if header.get("tollgate-sidecar") != VERSION:
-        raise ProtocolError("the sidecar and the gateway are of different versions; start the gateway anew")
+        raise ProtocolError("the sidecar and the gateway are of different versions; restart the gateway")
 
 
 def failure(error: SidecarError) -> dict[str, str]:
-    """An error as an answer's header has it."""
+    """An error as a response's header."""
     return {"error": _NAMES.get(type(error), "error"), "message": str(error)}
 
 
 def raise_failure(header: Mapping[str, Any]) -> None:
-    """Raise the error that an answer's header holds, if it holds one."""
+    """Raise the error in a response's header, if there is one."""
     if "error" in header:
         raise _ERRORS.get(header["error"], SidecarError)(header.get("message", "no reason given"))

@@ -1,4 +1,4 @@
-"""Whether the sidecar has what those guards need that refuse their tenants' requests without it."""
+"""Whether the sidecar is ready for the guards that refuse requests which they cannot scan."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from gateway.sidecar.api import Sidecar, SidecarError
 from gateway.sidecar.requirements import models_of
 
 _PATIENCE = 2.0
-"""Seconds: it is asked for its state, which waits for no model."""
+"""Seconds; the status waits for no model."""
 
 
 def unready(policy: Policy, sidecar: Sidecar) -> Callable[[], Awaitable[Mapping[str, str]]] | None:
-    """Tells which guards cannot judge now, and why. None where there is no guard of that kind.
+    """Returns a check of which guards cannot scan now, and why; None if no guard refuses what it cannot scan.
 
-    Those count that refuse what they cannot judge, whichever tenants they look after: a worker that answers some
-    of them with 503 is not ready. A guard that only flags refuses nothing.
+    Guards of all tenants count: a worker that answers some of them with 503 is not ready.
     """
     needed = {
         name: models
@@ -33,13 +32,13 @@ def unready(policy: Policy, sidecar: Sidecar) -> Callable[[], Awaitable[Mapping[
             async with asyncio.timeout(_PATIENCE):
                 states = (await sidecar.status())["models"]
         except SidecarError:
-            return dict.fromkeys(needed, "the sidecar is not there yet, or is being restarted")
+            return dict.fromkeys(needed, "the sidecar is starting or restarting")
         except TimeoutError:
             return dict.fromkeys(needed, f"the sidecar does not answer within {_PATIENCE:g} s")
         missing: dict[str, str] = {}
         for name, models in needed.items():
             for model in models:
-                state = states.get(model, "loading")  # one that the policy before had no use for
+                state = states.get(model, "loading")  # not needed by the policy before
                 if state != "ready" and name not in missing:
                     missing[name] = (
                         f"'{model}' is still being loaded" if state == "loading" else f"'{model}' {state}"

@@ -11,12 +11,12 @@ from gateway.sidecar.config import SidecarConfig
 
 
 def needs_sidecar(policy: Policy) -> bool:
-    """A cascade by complexity alone is no need: it has a judge of its own."""
+    """A cascade by complexity alone does not: its classifier runs in the gateway."""
     return needs_embedder(policy) or _needs_entities(policy) or bool(_classifiers(policy))
 
 
 def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
-    """What its process is to do for ``policy``."""
+    """The configuration that ``policy`` needs."""
     given = policy.sidecar
     semantic = _semantic(policy)
     kept = semantic or SemanticCache()
@@ -37,7 +37,7 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
 
 
 def models_of(guard: AnyGuard) -> tuple[str, ...]:
-    """What must be loaded there before ``guard`` can judge, by the names of the sidecar's ``status``."""
+    """The models that ``guard`` needs, by their names in the sidecar's ``status``."""
     if isinstance(guard, PiiGuard):
         return ("entities",) if asked_of_sidecar(guard.entities, guard.checks) else ()
     if isinstance(guard, InjectionGuard | ToxicityGuard) and "model" in guard.checks:
@@ -46,7 +46,7 @@ def models_of(guard: AnyGuard) -> tuple[str, ...]:
 
 
 def has_heads(policy: Policy) -> bool:
-    """Whether the sidecar, as ``policy`` has it started, scores by the shipped heads."""
+    """Whether the sidecar that ``policy`` starts has the shipped heads."""
     return policy.sidecar.embedder == "builtin" and needs_embedder(policy)
 
 

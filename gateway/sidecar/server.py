@@ -1,4 +1,4 @@
-"""The sidecar's side of the socket. It knows requests and their cancellation, nothing of models."""
+"""The sidecar's side of the socket: requests and their cancellation; it knows no models."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from gateway.sidecar.protocol import (
 
 log = logging.getLogger(__name__)
 
-Answer = tuple[Mapping[str, Any], bytes]
-Handler = Callable[[str, Mapping[str, Any], bytes], Awaitable[Answer]]
+Response = tuple[Mapping[str, Any], bytes]
+Handler = Callable[[str, Mapping[str, Any], bytes], Awaitable[Response]]
 """Takes an operation, its arguments and its payload. Raises ``SidecarError``."""
 
 _MAX_IN_FLIGHT = 4096
@@ -75,40 +75,42 @@ class _Connection(asyncio.Protocol):
             if task := self._in_flight.get(cancelled):
                 task.cancel()
         else:
-            number, op = header.pop("id", None), header.pop("op", None)
-            if not isinstance(number, int) or not isinstance(op, str) or number in self._in_flight:
-                raise ProtocolError("a request without a number or an operation of its own")
+            request_id, op = header.pop("id", None), header.pop("op", None)
+            if not isinstance(request_id, int) or not isinstance(op, str) or request_id in self._in_flight:
+                raise ProtocolError("a request without an id or an operation of its own")
             if len(self._in_flight) >= _MAX_IN_FLIGHT:
-                self._say(number, failure(SidecarBusy(f"{_MAX_IN_FLIGHT} requests are under way already")))
+                self._reply(
+                    request_id, failure(SidecarBusy(f"{_MAX_IN_FLIGHT} requests are in flight already"))
+                )
                 return
-            self._in_flight[number] = asyncio.create_task(self._answer(number, op, frame))
+            self._in_flight[request_id] = asyncio.create_task(self._answer(request_id, op, frame))
 
-    async def _answer(self, number: int, op: str, frame: Frame) -> None:
-        TENANT.set(str(frame.header.pop("tenant", "")))  # this task's own
+    async def _answer(self, request_id: int, op: str, frame: Frame) -> None:
+        TENANT.set(str(frame.header.pop("tenant", "")))  # in this task's context
         try:
             header, payload = await self._handler(op, frame.header, frame.payload)
-            self._say(number, header, payload)
+            self._reply(request_id, header, payload)
         except SidecarError as error:
-            self._say(number, failure(error))
+            self._reply(request_id, failure(error))
         except Exception as error:
-            # Its message could quote the text, so that only its kind and place are told.
-            place = error.__traceback__
-            while place is not None and place.tb_next is not None:
-                place = place.tb_next
-            where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "an unknown place"
+            # Its message could quote the text, so only its type and location are logged.
+            frame_of = error.__traceback__
+            while frame_of is not None and frame_of.tb_next is not None:
+                frame_of = frame_of.tb_next
+            where = f"{frame_of.tb_frame.f_code.co_filename}:{frame_of.tb_lineno}" if frame_of else "unknown"
             log.error("'%s' failed: %s at %s", op, type(error).__name__, where)
-            self._say(number, failure(SidecarError(f"'{op}' failed ({type(error).__name__})")))
+            self._reply(request_id, failure(SidecarError(f"'{op}' failed ({type(error).__name__})")))
         finally:
-            self._in_flight.pop(number, None)
+            self._in_flight.pop(request_id, None)
 
-    def _say(self, number: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
+    def _reply(self, request_id: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
         if self._transport is None:
             return
         if self._transport.get_write_buffer_size() > 2 * MAX_FRAME:
-            log.error("a gateway worker does not read its answers; its connection is closed")
+            log.error("a gateway worker does not read its responses; its connection is closed")
             self._end()
             return
-        self._transport.write(encode({"id": number, **header}, payload))
+        self._transport.write(encode({"id": request_id, **header}, payload))
 
     def _end(self) -> None:
         if self._transport is not None:

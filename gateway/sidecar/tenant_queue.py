@@ -1,8 +1,8 @@
-"""Who is next at a model: each tenant in its turn, by what its texts cost, however many of them wait.
+"""A queue in which tenants take turns by the cost of their texts, however many each has queued.
 
-Start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996): each tenant's line has a start, which moves on by the cost
-of what it is served; the least start is next. A tenant that was idle starts where the others are, so that it saves
-nothing up.
+Start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996): each tenant's queue has a start tag, which advances by the
+cost of what it is served; the least start tag is served next. An idle tenant resumes at the others' virtual time, so it
+accumulates no credit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 class _Tenant(Generic[T]):
     start: float
     waiting: OrderedDict[T, int] = field(default_factory=OrderedDict)
-    """What waits, and its cost."""
+    """Items and their costs."""
 
 
 class TenantQueue(Generic[T]):
     """Items are hashable, and of one tenant each."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Tenant[T]] = {}
+        self._by_tenant: dict[str, _Tenant[T]] = {}
         self._virtual = 0.0
         self._length = 0
 
@@ -33,60 +33,60 @@ class TenantQueue(Generic[T]):
         return self._length
 
     def length(self, tenant: str) -> int:
-        line = self._lines.get(tenant)
-        return len(line.waiting) if line is not None else 0
+        own = self._by_tenant.get(tenant)
+        return len(own.waiting) if own is not None else 0
 
     def push(self, tenant: str, item: T, cost: int) -> None:
-        line = self._lines.get(tenant)
-        if line is None:
-            line = self._lines[tenant] = _Tenant(self._virtual)
-        line.waiting[item] = max(1, cost)
+        own = self._by_tenant.get(tenant)
+        if own is None:
+            own = self._by_tenant[tenant] = _Tenant(self._virtual)
+        own.waiting[item] = max(1, cost)
         self._length += 1
 
     def head(self) -> T:
-        """Who is next, and stays. Raises ``IndexError`` where nobody waits."""
-        return next(iter(self._lines[self._next()].waiting))
+        """The next item, which stays. Raises ``IndexError`` if the queue is empty."""
+        return next(iter(self._by_tenant[self._next()].waiting))
 
     def pop(self) -> T:
-        """Who is next, and leaves. Raises ``IndexError`` where nobody waits."""
+        """Remove the next item. Raises ``IndexError`` if the queue is empty."""
         tenant = self._next()
-        line = self._lines[tenant]
-        item, cost = line.waiting.popitem(last=False)
-        self._virtual = line.start
-        line.start += cost
+        own = self._by_tenant[tenant]
+        item, cost = own.waiting.popitem(last=False)
+        self._virtual = own.start
+        own.start += cost
         self._left(tenant)
         return item
 
     def remove(self, tenant: str, item: T) -> None:
-        """It does not want to wait any longer."""
-        del self._lines[tenant].waiting[item]
+        """Remove an item that was cancelled."""
+        del self._by_tenant[tenant].waiting[item]
         self._left(tenant)
 
-    def crowd_out(self, tenant: str, wanted: int) -> T | None:
-        """The newest item of the longest line, which leaves; None where ``tenant``'s own would be as long then."""
-        longest = max(self._lines, key=self.length, default=None)
+    def evict(self, tenant: str, wanted: int) -> T | None:
+        """Remove and return the newest item of the longest queue; None if ``tenant``'s own would then be as long."""
+        longest = max(self._by_tenant, key=self.length, default=None)
         if longest is None or self.length(longest) <= self.length(tenant) + wanted:
             return None
-        item, _ = self._lines[longest].waiting.popitem()
+        item, _ = self._by_tenant[longest].waiting.popitem()
         self._left(longest)
         return item
 
     def clear(self) -> None:
-        self._lines.clear()
+        self._by_tenant.clear()
         self._length = 0
 
     def _next(self) -> str:
-        if not self._lines:
-            raise IndexError("nobody waits")
-        return min(self._lines, key=lambda name: self._lines[name].start)
+        if not self._by_tenant:
+            raise IndexError("the queue is empty")
+        return min(self._by_tenant, key=lambda name: self._by_tenant[name].start)
 
     def _left(self, tenant: str) -> None:
         self._length -= 1
-        line = self._lines[tenant]
-        if not line.waiting:
-            # Leaving and coming back is no way to the front: everybody starts where this one stopped.
-            self._virtual = max(self._virtual, min(self._starts(but=tenant), default=line.start))
-            del self._lines[tenant]
+        own = self._by_tenant[tenant]
+        if not own.waiting:
+            # Leaving and coming back gains nothing: all others start where this tenant stopped.
+            self._virtual = max(self._virtual, min(self._starts(but=tenant), default=own.start))
+            del self._by_tenant[tenant]
 
     def _starts(self, but: str) -> list[float]:
-        return [line.start for name, line in self._lines.items() if name != but]
+        return [own.start for name, own in self._by_tenant.items() if name != but]

@@ -1,7 +1,7 @@
 """The sidecar's process: ``python -m gateway.sidecar.worker``, started by ``tollgate serve``.
 
-Its configuration comes in an environment variable (``gateway.sidecar.config``). It serves from the start; models are
-loaded meanwhile.
+Its configuration comes in an environment variable (``gateway.sidecar.config``). It serves from the start, while
+models are loading.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
 }
-"""Libraries read these when they are imported. Threads are torch's to have, and set by the policy."""
-_TALKATIVE = ("faiss", "presidio-analyzer", "sentence_transformers", "transformers")
+"""Libraries read these when they are imported. Only torch has threads, as many as the policy says."""
+_VERBOSE = ("faiss", "presidio-analyzer", "sentence_transformers", "transformers")
 
 
 def main() -> int:
@@ -42,9 +42,9 @@ def main() -> int:
         os.environ.setdefault(name, value)
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # they are for the developers of the libraries
+        warnings.simplefilter("ignore")  # meant for the libraries' developers
     logs.set_up(settings.log_level, settings.log_format)
-    for name in _TALKATIVE:
+    for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     asyncio.run(run(config))
     return 0
@@ -66,7 +66,7 @@ async def run(config: SidecarConfig) -> None:
         server.close()
         await registry.aclose()
         path.unlink(missing_ok=True)  # noqa: ASYNC240
-    # A forward pass under way, or a library's thread, would hold up the end.
+    # A forward pass in flight, or a library's thread, would delay the exit.
     sys.stderr.flush()
     os._exit(0)
 

@@ -18,7 +18,7 @@ _WHERE = (range(0x80, 0x10000), range(0x10000, 0x20000))
 _UNSEEN = re.compile("[\u00ad\u034f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 
 
-def through(text: str, find: Callable[[str], Iterable[Finding]]) -> Iterator[Finding]:
+def find_visible(text: str, find: Callable[[str], Iterable[Finding]]) -> Iterator[Finding]:
     """What ``find`` finds in ``text`` without its invisible signs: a zero-width space splits no address."""
     if text.isascii() or not _UNSEEN.search(text):
         yield from find(text)

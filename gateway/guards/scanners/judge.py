@@ -66,7 +66,7 @@ class LlamaGuard:
         self._policy = policy
         self._handler = handler
         self._local_only = local_only
-        self._places = asyncio.Semaphore(concurrency)
+        self._slots = asyncio.Semaphore(concurrency)
         self._numbers = count(1)
 
     async def judge(self, texts: Sequence[str], origin: Origin, asker: Call | None = None) -> list[Verdict]:
@@ -85,9 +85,9 @@ class LlamaGuard:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _verdict(self, text: str, origin: Origin, asker: Call | None) -> Verdict:
-        async with self._places:
-            said = await self._ask(text, origin, asker)
-        match = _ANSWER.fullmatch(said)
+        async with self._slots:
+            reply = await self._ask(text, origin, asker)
+        match = _ANSWER.fullmatch(reply)
         if match is None:
             raise Unscanned(f"the judge '{self._model}' said neither 'safe' nor 'unsafe'")
         if match[1]:
@@ -97,20 +97,20 @@ class LlamaGuard:
 
     async def _ask(self, text: str, origin: Origin, asker: Call | None) -> str:
         call = self._call(text, origin, asker)
-        said: list[str] = []
+        parts: list[str] = []
         try:
             async with aclosing(self._handler(call)) as chunks:
                 async for chunk in chunks:
                     content = chunk.delta.get("content") if chunk.delta is not None else None
                     if isinstance(content, str):
-                        said.append(content)
+                        parts.append(content)
         except GatewayError as error:
             # Its message may repeat what was asked.
             raise Unscanned(f"the judge '{self._model}' failed: {error.code}") from None
         finally:
             if asker is not None:
                 self._tell(asker.receipt, call)
-        return "".join(said)
+        return "".join(parts)
 
     def _tell(self, receipt: Receipt, call: Call) -> None:
         before = receipt.notes.get("judge", {})

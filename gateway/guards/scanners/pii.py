@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from gateway.findings import Finding
 from gateway.guards.scanners.escapes import unglued
-from gateway.guards.scanners.folding import folded, through
+from gateway.guards.scanners.folding import find_visible, folded
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.pii.entities import asked_of_sidecar
 from gateway.pii.patterns import PATTERNS
@@ -71,7 +71,7 @@ class Pii:
     def _matches(self, text: str) -> Iterator[Finding]:
         text = folded(unglued(text))
         for pattern in self._patterns:
-            yield from through(text, pattern.find)
+            yield from find_visible(text, pattern.find)
 
     def _verdict(self, findings: Iterable[Finding], check: str) -> Verdict:
         candidates = list(findings)

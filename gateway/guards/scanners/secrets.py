@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gateway.findings import Finding
 from gateway.guards.scanners.escapes import unglued
-from gateway.guards.scanners.folding import through
+from gateway.guards.scanners.folding import find_visible
 from gateway.guards.scanners.pii import apart
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.policy.schema.guards import SecretsGuard
@@ -22,7 +22,7 @@ from gateway.types import Call
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class KeyFormat:
     """What a provider's key looks like."""
 
     label: str
@@ -32,60 +32,60 @@ class Form:
     """Its group ``secret`` is the credential; without such a group, all of it."""
 
 
-def _form(label: str, hint: str, pattern: str) -> Form:
-    return Form(label, hint, re.compile(rf"(?<![A-Za-z0-9_]){pattern}(?![A-Za-z0-9_])", re.ASCII))
+def _format(label: str, hint: str, pattern: str) -> KeyFormat:
+    return KeyFormat(label, hint, re.compile(rf"(?<![A-Za-z0-9_]){pattern}(?![A-Za-z0-9_])", re.ASCII))
 
 
-FORMS: tuple[Form, ...] = (
-    _form("tollgate_key", "tg-", r"tg-[A-Za-z0-9_-]{43}"),
-    _form("openai_key", "sk-", r"sk-(?:(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{20,200}|[A-Za-z0-9]{32,64})"),
-    _form("anthropic_key", "sk-ant-", r"sk-ant-[a-z]{2,10}\d\d-[A-Za-z0-9_-]{32,200}"),
-    _form("openrouter_key", "sk-or-", r"sk-or-v\d-[0-9a-f]{64}"),
-    _form("aws_access_key", "A", r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}"),
-    _form("github_token", "gh", r"gh[oprsu]_[A-Za-z0-9]{36,255}"),
-    _form("github_token", "github_pat_", r"github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}"),
-    _form("gitlab_token", "gl", r"gl(?:agent|cbt|dt|ffct|ft|imt|oas|pat|ptt|rt|soat)-[A-Za-z0-9_.=-]{20,100}"),
-    _form("slack_token", "xox", r"xox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{10,200}"),
-    _form("slack_token", "xapp-", r"xapp-\d-[A-Z0-9]{8,20}-\d{8,20}-[a-f0-9]{32,64}"),
-    _form(
+KEY_FORMATS: tuple[KeyFormat, ...] = (
+    _format("tollgate_key", "tg-", r"tg-[A-Za-z0-9_-]{43}"),
+    _format("openai_key", "sk-", r"sk-(?:(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{20,200}|[A-Za-z0-9]{32,64})"),
+    _format("anthropic_key", "sk-ant-", r"sk-ant-[a-z]{2,10}\d\d-[A-Za-z0-9_-]{32,200}"),
+    _format("openrouter_key", "sk-or-", r"sk-or-v\d-[0-9a-f]{64}"),
+    _format("aws_access_key", "A", r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}"),
+    _format("github_token", "gh", r"gh[oprsu]_[A-Za-z0-9]{36,255}"),
+    _format("github_token", "github_pat_", r"github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}"),
+    _format("gitlab_token", "gl", r"gl(?:agent|cbt|dt|ffct|ft|imt|oas|pat|ptt|rt|soat)-[A-Za-z0-9_.=-]{20,100}"),
+    _format("slack_token", "xox", r"xox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{10,200}"),
+    _format("slack_token", "xapp-", r"xapp-\d-[A-Z0-9]{8,20}-\d{8,20}-[a-f0-9]{32,64}"),
+    _format(
         "slack_webhook",
         "hooks.slack.com",
         r"hooks\.slack\.com/(?:services|workflows)/T[A-Z0-9]{6,12}/[A-Z0-9]{6,14}/[A-Za-z0-9]{16,32}",
     ),
-    _form("stripe_key", "_live_", r"(?:sk|rk)_live_[A-Za-z0-9]{16,247}"),
-    _form("stripe_key", "_test_", r"(?:sk|rk)_test_[A-Za-z0-9]{16,247}"),
-    _form("stripe_key", "whsec_", r"whsec_[A-Za-z0-9+/]{32,64}={0,2}"),
-    _form("google_key", "AIza", r"AIza[A-Za-z0-9_-]{35}"),
-    _form("google_token", "ya29.", r"ya29\.[A-Za-z0-9_-]{20,400}"),
-    _form("google_client_secret", "GOCSPX-", r"GOCSPX-[A-Za-z0-9_-]{28}"),
-    _form("azure_key", "AccountKey", r"AccountKey=(?P<secret>[A-Za-z0-9+/]{86}==)"),
-    _form("azure_key", "SharedAccessKey", r"SharedAccessKey=(?P<secret>[A-Za-z0-9+/]{43}=)"),
-    _form("azure_client_secret", "Q~", r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}"),
-    _form("huggingface_token", "hf_", r"hf_[A-Za-z0-9]{30,40}"),
-    _form("huggingface_token", "api_org_", r"api_org_[A-Za-z0-9]{34}"),
-    _form("npm_token", "npm_", r"npm_[A-Za-z0-9]{36}"),
-    _form("pypi_token", "pypi-", r"pypi-AgE[A-Za-z0-9_-]{50,400}"),
-    _form("twilio_key", "SK", r"SK[0-9a-f]{32}"),
-    _form("sendgrid_key", "SG.", r"SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"),
-    _form("mailgun_key", "key-", r"key-[0-9a-f]{32}"),
-    _form("mailchimp_key", "-us", r"[0-9a-f]{32}-us\d{1,2}"),
-    _form("telegram_token", ":AA", r"\d{8,10}:AA[A-Za-z0-9_-]{33}"),
-    _form("discord_token", ".", r"[MNO][A-Za-z0-9]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}"),
-    _form("digitalocean_token", "_v1_", r"do[opr]_v1_[0-9a-f]{64}"),
-    _form("databricks_token", "dapi", r"dapi[0-9a-f]{32}(?:-\d)?"),
-    _form("shopify_token", "shp", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
-    _form("groq_key", "gsk_", r"gsk_[A-Za-z0-9]{40,60}"),
-    _form("perplexity_key", "pplx-", r"pplx-[A-Za-z0-9]{40,60}"),
-    _form("replicate_token", "r8_", r"r8_[A-Za-z0-9]{37}"),
-    _form("xai_key", "xai-", r"xai-[A-Za-z0-9]{60,100}"),
-    _form("linear_key", "lin_api_", r"lin_api_[A-Za-z0-9]{40}"),
-    _form("notion_token", "ntn_", r"ntn_[A-Za-z0-9]{40,60}"),
-    _form("vault_token", "hvs.", r"hvs\.[A-Za-z0-9_-]{24,200}"),
-    _form("docker_token", "dckr_", r"dckr_(?:pat|oat)_[A-Za-z0-9_-]{27,40}"),
-    _form("newrelic_key", "NRAK-", r"NRAK-[A-Z0-9]{27}"),
-    _form("age_key", "AGE-SECRET-KEY-", r"AGE-SECRET-KEY-1[02-9AC-HJ-NP-Z]{58}"),
-    _form("jwt", "eyJ", r"eyJ[A-Za-z0-9_-]{8,2000}\.eyJ[A-Za-z0-9_-]{8,6000}(?:\.[A-Za-z0-9_-]{0,1000})?"),
-    _form(
+    _format("stripe_key", "_live_", r"(?:sk|rk)_live_[A-Za-z0-9]{16,247}"),
+    _format("stripe_key", "_test_", r"(?:sk|rk)_test_[A-Za-z0-9]{16,247}"),
+    _format("stripe_key", "whsec_", r"whsec_[A-Za-z0-9+/]{32,64}={0,2}"),
+    _format("google_key", "AIza", r"AIza[A-Za-z0-9_-]{35}"),
+    _format("google_token", "ya29.", r"ya29\.[A-Za-z0-9_-]{20,400}"),
+    _format("google_client_secret", "GOCSPX-", r"GOCSPX-[A-Za-z0-9_-]{28}"),
+    _format("azure_key", "AccountKey", r"AccountKey=(?P<secret>[A-Za-z0-9+/]{86}==)"),
+    _format("azure_key", "SharedAccessKey", r"SharedAccessKey=(?P<secret>[A-Za-z0-9+/]{43}=)"),
+    _format("azure_client_secret", "Q~", r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}"),
+    _format("huggingface_token", "hf_", r"hf_[A-Za-z0-9]{30,40}"),
+    _format("huggingface_token", "api_org_", r"api_org_[A-Za-z0-9]{34}"),
+    _format("npm_token", "npm_", r"npm_[A-Za-z0-9]{36}"),
+    _format("pypi_token", "pypi-", r"pypi-AgE[A-Za-z0-9_-]{50,400}"),
+    _format("twilio_key", "SK", r"SK[0-9a-f]{32}"),
+    _format("sendgrid_key", "SG.", r"SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"),
+    _format("mailgun_key", "key-", r"key-[0-9a-f]{32}"),
+    _format("mailchimp_key", "-us", r"[0-9a-f]{32}-us\d{1,2}"),
+    _format("telegram_token", ":AA", r"\d{8,10}:AA[A-Za-z0-9_-]{33}"),
+    _format("discord_token", ".", r"[MNO][A-Za-z0-9]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}"),
+    _format("digitalocean_token", "_v1_", r"do[opr]_v1_[0-9a-f]{64}"),
+    _format("databricks_token", "dapi", r"dapi[0-9a-f]{32}(?:-\d)?"),
+    _format("shopify_token", "shp", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    _format("groq_key", "gsk_", r"gsk_[A-Za-z0-9]{40,60}"),
+    _format("perplexity_key", "pplx-", r"pplx-[A-Za-z0-9]{40,60}"),
+    _format("replicate_token", "r8_", r"r8_[A-Za-z0-9]{37}"),
+    _format("xai_key", "xai-", r"xai-[A-Za-z0-9]{60,100}"),
+    _format("linear_key", "lin_api_", r"lin_api_[A-Za-z0-9]{40}"),
+    _format("notion_token", "ntn_", r"ntn_[A-Za-z0-9]{40,60}"),
+    _format("vault_token", "hvs.", r"hvs\.[A-Za-z0-9_-]{24,200}"),
+    _format("docker_token", "dckr_", r"dckr_(?:pat|oat)_[A-Za-z0-9_-]{27,40}"),
+    _format("newrelic_key", "NRAK-", r"NRAK-[A-Z0-9]{27}"),
+    _format("age_key", "AGE-SECRET-KEY-", r"AGE-SECRET-KEY-1[02-9AC-HJ-NP-Z]{58}"),
+    _format("jwt", "eyJ", r"eyJ[A-Za-z0-9_-]{8,2000}\.eyJ[A-Za-z0-9_-]{8,6000}(?:\.[A-Za-z0-9_-]{0,1000})?"),
+    _format(
         "connection_string",
         "://",
         r"[a-z][a-z0-9+.-]{1,30}://[^\s:@/?#\"'<>`]{0,128}:(?P<secret>[^\s@/?#\"'<>`]{3,128})@(?:\[|[A-Za-z0-9_]{1,255})",
@@ -111,7 +111,7 @@ _ASSIGNED = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _HINTS = ("pass", "pwd", "secret", "token", "key", "cred", "bearer")
-_DULL = re.compile(
+_PLACEHOLDER_VALUE = re.compile(
     r"(?:x{4,}|\*{3,}|\.{3,}|\$|%[A-Za-z(]|\{|<|your|my[_-]|example|sample|dummy|changeme|change[_-]me|placeholder|redacted"
     r"|insert|replace|none\Z|null\Z|true\Z|false\Z|undefined|os\.|process\.|env|getenv|config|settings|self\.|this\.|https?:|test)",
     re.IGNORECASE,
@@ -134,7 +134,7 @@ class Secrets:
         self._config = config
 
     def quick(self, text: str, origin: Origin) -> Verdict:
-        findings = list(through(unglued(text), find))
+        findings = list(find_visible(unglued(text), find))
         if not findings:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), max(finding.score for finding in findings))
@@ -147,11 +147,11 @@ def find(text: str) -> Iterator[Finding]:
     """All candidates, perhaps overlapping."""
     yield from _private_keys(text)
     yield from _middle_of_a_key(text)
-    for form in FORMS:
+    for form in KEY_FORMATS:
         if form.hint in text:
             for match in form.pattern.finditer(text):
                 start, end = match.span("secret" if "secret" in form.pattern.groupindex else 0)
-                if _may_be(form, text[start:end], match[0]):
+                if _is_plausible(form, text[start:end], match[0]):
                     yield Finding(form.label, start, end, 0.95)
     yield from _assigned(text)
 
@@ -161,11 +161,11 @@ _DOCUMENTED = "EXAMPLE"
 """Stands in every key of Amazon's documentation, and by chance in one of 10 billion."""
 
 
-def _may_be(form: Form, secret: str, match: str) -> bool:
+def _is_plausible(form: KeyFormat, secret: str, match: str) -> bool:
     if form.label == "connection_string":
         user = match.partition("://")[2].partition(":")[0]
         # postgres:postgres@localhost is what tutorials write.
-        return not _DULL.match(secret) and secret.lower() not in _NO_PASSWORDS | {user.lower()}
+        return not _PLACEHOLDER_VALUE.match(secret) and secret.lower() not in _NO_PASSWORDS | {user.lower()}
     # Documentation writes sk-xxxxxxxx; a real key has many different signs.
     return len(set(secret)) >= 10 and _DOCUMENTED not in secret
 
@@ -234,7 +234,7 @@ def _assigned(text: str) -> Iterator[Finding]:
 
 def _looks_secret(value: str, *, password: bool) -> bool:
     """A person's password has letters and other signs; a token is long and random. Names, addresses and ids are not."""
-    if _DULL.match(value) or _UUID.match(value) or _NAME.match(value) or _DOCUMENTED in value:
+    if _PLACEHOLDER_VALUE.match(value) or _UUID.match(value) or _NAME.match(value) or _DOCUMENTED in value:
         return False
     letters = any(map(str.isalpha, value))
     digits = any(map(str.isdigit, value))

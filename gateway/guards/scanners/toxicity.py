@@ -28,7 +28,7 @@ _LEAST = 3
 _WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
 
 
-class Weights(NamedTuple):
+class ToxicityWeights(NamedTuple):
     """What training gave: the fast check, and how the head's log-odds and the fast check's become one score."""
 
     fast: Ngrams
@@ -51,11 +51,13 @@ class Weights(NamedTuple):
 
 
 @cache
-def weights() -> Weights:
+def weights() -> ToxicityWeights:
     """Raises OSError, ValueError or KeyError if the installation is damaged."""
     tuned = json.loads(_WEIGHTS.read_text(encoding="utf-8"))
     low, high = tuned["clear"]
-    return Weights(Ngrams.load(_WEIGHTS), tuned["head"], tuned["ngrams"], tuned["offset"], (low, high))
+    return ToxicityWeights(
+        Ngrams.load(_WEIGHTS), tuned["head"], tuned["ngrams"], tuned["offset"], (low, high)
+    )
 
 
 def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:

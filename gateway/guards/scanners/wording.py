@@ -51,7 +51,7 @@ FORM = (
 """What the numbers of ``form`` stand for, in their order."""
 
 
-class Weights(NamedTuple):
+class WordingWeights(NamedTuple):
     """Everything that training finds out. ``form``, ``low`` and ``high`` have an entry for each of ``FORM``."""
 
     grams: Mapping[str, float]
@@ -110,7 +110,7 @@ def form(text: str, tokens: Sequence[str]) -> list[float]:
 class Wording:
     """Weighs texts in this very process."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: WordingWeights) -> None:
         self._weights = weights
         self._model = LinearModel.of_columns([weights.bias], [weights.grams])
         self._measures = Measures(weights.form, weights.low, weights.high)
@@ -120,7 +120,7 @@ class Wording:
     @classmethod
     def load(cls, path: Path = WEIGHTS) -> Wording:
         """Reads a weights file. Raises ``OSError`` or ``ValueError`` where it cannot."""
-        return cls(Weights(**orjson.loads(path.read_bytes())))
+        return cls(WordingWeights(**orjson.loads(path.read_bytes())))
 
     def log_odds(self, text: str) -> float:
         """Of the worst piece of ``text``, in any of its readings."""

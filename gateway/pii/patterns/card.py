@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gateway.findings import Finding
-from gateway.pii.patterns.pattern import Context, Pattern
+from gateway.pii.patterns.pattern import ContextWords, Pattern
 
 _CANDIDATE = re.compile(
     r"\d(?<![\w.,+-]\d)(?:\d{11,18}|\d{3}(?:(?P<dash>[ -])\d{4}(?:(?P=dash)\d{4}){2}(?:(?P=dash)\d{3})?"
@@ -26,7 +26,7 @@ _ISSUERS = re.compile(
     r"|(?:5018|5020|5038|5[678]\d\d|6304|6390|67\d\d|0604)\d{8,15}\Z"  # Maestro
     r"|(?:60|65|81|82|508)\d{13,14}\Z"  # RuPay
 )
-_CONTEXT = Context(
+_CONTEXT = ContextWords(
     r"""
     card(?!i) credit debit visa\b master\s?card amex\b american\sexpress discover diners maestro jcb\b
     cc\b pan\b kredit karten carte tarjeta carta cartão cartao kaart kort karta kart карт billing payment
@@ -61,4 +61,4 @@ def find(text: str) -> Iterator[Finding]:
         yield Finding("CREDIT_CARD", match.start(), match.end(), score)
 
 
-CREDIT_CARD = Pattern("CREDIT_CARD", 23 + Context.BEFORE, find)
+CREDIT_CARD = Pattern("CREDIT_CARD", 23 + ContextWords.BEFORE, find)

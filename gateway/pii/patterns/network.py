@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv6Address
 
 from gateway.findings import Finding
-from gateway.pii.patterns.pattern import Context, Pattern
+from gateway.pii.patterns.pattern import ContextWords, Pattern
 
 _V4 = re.compile(
     r"\d(?<![\w.]\d)(?:(?<=[1-9])\d|(?<=1)\d\d|(?<=2)(?:[0-4]\d|5[0-5]))?(?:\.(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)){3}"
@@ -15,7 +15,7 @@ _V4 = re.compile(
     re.ASCII,
 )
 _V6 = re.compile(r":(?<![A-Za-z0-9_]{5}:)[0-9A-Fa-f:.]{1,39}", re.ASCII)
-_V4_CONTEXT = Context(
+_V4_CONTEXT = ContextWords(
     r"""
     ips?\b ipv4 address host server dns\b ping subnet gateway client ssh\b router network localhost proxy
     firewall remote resolver connect block
@@ -88,5 +88,5 @@ def find_mac(text: str) -> Iterator[Finding]:
             yield Finding("MAC_ADDRESS", match.start(), match.end(), 0.9 if match[1] else 0.6)
 
 
-IP_ADDRESS = Pattern("IP_ADDRESS", 45 + Context.BEFORE, find_ip)
+IP_ADDRESS = Pattern("IP_ADDRESS", 45 + ContextWords.BEFORE, find_ip)
 MAC_ADDRESS = Pattern("MAC_ADDRESS", 17, find_mac)

@@ -23,7 +23,7 @@ class Pattern:
     """All candidates with their scores, in order, perhaps overlapping those of other patterns."""
 
 
-class Context:
+class ContextWords:
     """Words that, shortly before a match, make it likely or unlikely: the nearest one decides."""
 
     BEFORE = 48
@@ -39,11 +39,11 @@ class Context:
         )
         self._after = re.compile(rf"[\s\\,;()\-]{{0,4}}(?:{behind})(?!\w)", re.IGNORECASE) if after else None
 
-    def of(self, text: str) -> Surroundings:
-        return Surroundings(self._before, self._after, text)
+    def of(self, text: str) -> ContextReader:
+        return ContextReader(self._before, self._after, text)
 
 
-class Surroundings:
+class ContextReader:
     """What the words say of one match after another, in the text's order. Each word is read once."""
 
     __slots__ = ("_after", "_before", "_nearest", "_read", "_text", "_where")
@@ -55,12 +55,12 @@ class Surroundings:
 
     def __call__(self, start: int, end: int) -> int:
         """1 where the words speak for a match, -1 where they speak against it, 0 where they say nothing."""
-        first = max(0, start - Context.BEFORE)
+        first = max(0, start - ContextWords.BEFORE)
         for match in self._before.finditer(self._text, max(first, self._read), start):
             self._where = match.start()
             self._nearest = 1 if match["word"] else -1
         self._read = max(self._read, start)
         nearest = self._nearest if self._where >= first else 0
-        if nearest <= 0 and self._after and self._after.match(self._text, end, end + Context.AFTER):
+        if nearest <= 0 and self._after and self._after.match(self._text, end, end + ContextWords.AFTER):
             return 1
         return nearest

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from gateway.findings import Finding
-from gateway.pii.patterns.pattern import Context, Pattern
+from gateway.pii.patterns.pattern import ContextWords, Pattern
 
 _CANDIDATE = re.compile(
     r"\d(?<![\w/&?%$€£¥-]\d)(?<!\d[ :(+.,]\d)(?<!&#\d)"
@@ -30,7 +30,7 @@ _SHAPES = re.compile(
     r"|0[1-9]\d{1,3}([ .-])\d{2,4}(?:\4\d{2,4}){1,3}\Z"  # trunk prefix and groups
     r"|0[1-9]\d{1,4}[ \-/]\d{5,8}\Z"
 )
-_CONTEXT = Context(
+_CONTEXT = ContextWords(
     r"""
     phone telephone tele?\b tel\. mobile cell\b cellphone call(?:ed|ing|s|er|back)?\b fax\b dial desk\b
     office(?:\sphone|\sno\.?|\snumber)?[:\s]{0,3}\Z whatsapp sms\b texts?\sme text messages? contact
@@ -80,4 +80,4 @@ def find(text: str) -> Iterator[Finding]:
         yield Finding("PHONE_NUMBER", start, end, score)
 
 
-PHONE_NUMBER = Pattern("PHONE_NUMBER", 40 + Context.BEFORE, find)
+PHONE_NUMBER = Pattern("PHONE_NUMBER", 40 + ContextWords.BEFORE, find)

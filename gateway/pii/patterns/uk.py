@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from gateway.findings import Finding
-from gateway.pii.patterns.pattern import Context, Pattern
+from gateway.pii.patterns.pattern import ContextWords, Pattern
 
 _TEN = re.compile(r"\d(?<![\w.,+-]\d)\d\d([ -]?)\d{3}\1\d{4}(?![\w-]|[.,]\d)", re.ASCII)
-_NHS = Context(
+_NHS = ContextWords(
     r"nhs national\shealth patient medical\srecord",
 )
 
@@ -37,5 +37,5 @@ def find_nino(text: str) -> Iterator[Finding]:
         yield Finding("UK_NINO", match.start(), match.end(), 0.7)
 
 
-UK_NHS = Pattern("UK_NHS", 12 + Context.BEFORE, find_nhs)
+UK_NHS = Pattern("UK_NHS", 12 + ContextWords.BEFORE, find_nhs)
 UK_NINO = Pattern("UK_NINO", 13, find_nino)

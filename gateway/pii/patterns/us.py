@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator
 
 from gateway.findings import Finding
-from gateway.pii.patterns.pattern import Context, Pattern
+from gateway.pii.patterns.pattern import ContextWords, Pattern
 
 _NINE = re.compile(r"\d(?<![\w.,+-]\d)\d\d([ -]?)\d\d\1\d{4}(?![\w-]|[.,]\d)", re.ASCII)
-_SSN = Context(
+_SSN = ContextWords(
     r"ssn ss# soc(?:ial)?\.?\s?sec social tax(?:payer)?\sid tin\b",
     r"order invoice tracking serial part model sku zip phone routing account",
 )
-_ITIN = Context(
+_ITIN = ContextWords(
     r"itin individual\stax tax(?:payer)?\sid tin\b",
 )
 
@@ -44,7 +44,7 @@ def find_itin(text: str) -> Iterator[Finding]:
 
 
 _PASSPORT = re.compile(r"\d(?<![\w.,+-]\d)\d{8}(?![\w-]|[.,]\d)|[A-Z](?<!\w[A-Z])\d{8}(?![\w-])", re.ASCII)
-_PASSPORTS = Context(
+_PASSPORTS = ContextWords(
     r"passport passeport pasaporte reisepass travel\sdocument",
 )
 
@@ -74,7 +74,7 @@ def find_license(text: str) -> Iterator[Finding]:
             yield Finding("US_DRIVER_LICENSE", start, end, 0.75)
 
 
-US_SSN = Pattern("US_SSN", 11 + Context.BEFORE, find_ssn)
-US_ITIN = Pattern("US_ITIN", 11 + Context.BEFORE, find_itin)
-US_PASSPORT = Pattern("US_PASSPORT", 9 + Context.BEFORE, find_passport)
-US_DRIVER_LICENSE = Pattern("US_DRIVER_LICENSE", 20 + Context.BEFORE, find_license)
+US_SSN = Pattern("US_SSN", 11 + ContextWords.BEFORE, find_ssn)
+US_ITIN = Pattern("US_ITIN", 11 + ContextWords.BEFORE, find_itin)
+US_PASSPORT = Pattern("US_PASSPORT", 9 + ContextWords.BEFORE, find_passport)
+US_DRIVER_LICENSE = Pattern("US_DRIVER_LICENSE", 20 + ContextWords.BEFORE, find_license)

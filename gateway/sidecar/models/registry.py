@@ -1,4 +1,4 @@
-"""Which models the process has, and what they do for a request."""
+"""The models of the sidecar's process, and the operations that they serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.sidecar.batcher import Batcher
 from gateway.sidecar.config import SidecarConfig
 from gateway.sidecar.fair_thread import FairThread
 from gateway.sidecar.length_batcher import LengthBatcher
-from gateway.sidecar.server import Answer
+from gateway.sidecar.server import Response
 
 if TYPE_CHECKING:
     from gateway.sidecar.models.classifier import TextClassifier
@@ -31,18 +31,18 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOOK_AGAIN = 2.0
-"""Seconds between looks for packages that someone else is to install."""
-_MOST_TEXTS = 1024
-"""Of one request."""
-_SOON = 2048
-"""Characters that are cut into windows at once, in a millisecond: to wait for a thread could take longer."""
-_FEW = 16
-"""Encodings that heads judge at once."""
+_RETRY_PACKAGES = 2.0
+"""Seconds between two checks whether missing packages have been installed."""
+_MAX_TEXTS = 1024
+"""In one request."""
+_CUT_INLINE = 2048
+"""Characters that are cut into windows on the event loop, in a millisecond: waiting for a thread could take longer."""
+_HEADS_AT_ONCE = 16
+"""Encodings that a head scores at once."""
 
 
 class ModelHandle(Generic[T]):
-    """A model that is being loaded, is there, or could not be loaded."""
+    """A model that is loading, is ready, or could not be loaded."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class ModelHandle(Generic[T]):
 
 
 class ModelRegistry:
-    """Loads what ``config`` names, in the background, and answers requests with what is there."""
+    """Loads the models that ``config`` names, in the background, and serves requests with those that are ready."""
 
     def __init__(self, config: SidecarConfig) -> None:
         self._config = config
@@ -78,17 +78,17 @@ class ModelRegistry:
         }
         self._heads: dict[str, Head] = {}
         self._short, self._long = (ThreadPoolExecutor(1, f"{name} texts") for name in ("short", "long"))
-        """One forward pass of each at a time: torch has threads of its own for what is parallel in it."""
+        """One forward pass of each at a time; torch parallelizes within it."""
         self._presidio = FairThread("presidio", config.max_queue)
         self._cutting = FairThread("cutting", 4 * config.max_queue)
-        """Long texts into windows, which must not wait behind a forward pass."""
+        """Cuts long texts into windows, which must not wait for a forward pass."""
         self._encodings: LengthBatcher[Floats] = self._batched(lambda texts: self._embedding().encode(texts))
         self._classified: dict[str, LengthBatcher[Mapping[str, float]]] = {
             name: self._batched(partial(_classify, slot)) for name, slot in self._classifiers.items()
         }
         self._loading: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._ops: Mapping[str, Callable[..., Awaitable[Answer]]] = {
+        self._ops: Mapping[str, Callable[..., Awaitable[Response]]] = {
             "embed": self._op_embed,
             "score": self._op_score,
             "classify": self._op_classify,
@@ -115,7 +115,7 @@ class ModelRegistry:
         for thread in (self._short, self._long, self._presidio.thread, self._cutting.thread):
             thread.shutdown(wait=False, cancel_futures=True)
 
-    async def handle(self, op: str, arguments: Mapping[str, Any], payload: bytes) -> Answer:
+    async def handle(self, op: str, arguments: Mapping[str, Any], payload: bytes) -> Response:
         """Answer a request. Raises ``SidecarError``."""
         if op not in self._ops:
             raise SidecarError(f"the sidecar knows no '{op}'")
@@ -126,7 +126,7 @@ class ModelRegistry:
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """Sentence embeddings."""
         embedder = self._embedding()
-        _bounded(texts)
+        _check_count(texts)
         parts = await self._cut(texts, embedder.beginning)
         return [embedder.sentence(encoding) for encoding in await self._encodings.get(parts)]
 
@@ -155,7 +155,7 @@ class ModelRegistry:
             log.info("ready: %s", ", ".join(self._slots) or "nothing to load")
 
     def _jobs(self) -> Iterator[tuple[ModelHandle[Any], tuple[str, ...], Callable[[], Any]]]:
-        """What is to be loaded, the modules which that needs, and how, in the order of loading."""
+        """Handles to fill, the modules that each needs, and its loader, in the order of loading."""
         if self._embedder is not None:
             builtin = self._config.embedder == "builtin"
             yield (
@@ -173,14 +173,14 @@ class ModelRegistry:
     async def _fill(self, slot: ModelHandle[T], needed: tuple[str, ...], load: Callable[[], T]) -> None:
         while absent := packages.missing(needed):
             slot.fail(f"{', '.join(absent)} not installed; {packages.NO_GUARDS}")
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_RETRY_PACKAGES)
         async with self._one_at_a_time:
             try:
                 slot.fill(await asyncio.to_thread(load))
                 return
             except ImportError as error:
                 slot.fail(f"{error}; {packages.NO_GUARDS}")
-            except Exception as error:  # a foreign model's libraries raise what they like
+            except Exception as error:  # third-party models raise anything
                 slot.fail(str(error).strip().partition("\n")[0] or type(error).__name__)
         log.error("'%s' cannot be used: %s", slot.name, slot.state.removeprefix("failed: "))
 
@@ -211,12 +211,12 @@ class ModelRegistry:
         return SemanticIndex(self.embed, config.redis, config.index_bytes, config.index_entries)
 
     def _embedding(self) -> Embedder:
-        return _wanted(self._embedder, "an embedder").get()
+        return _required(self._embedder, "an embedder").get()
 
-    async def _op_embed(self, texts: Sequence[str]) -> Answer:
+    async def _op_embed(self, texts: Sequence[str]) -> Response:
         return {}, b"".join(await self.embed(texts))
 
-    async def _op_score(self, head: str, texts: Sequence[str]) -> Answer:
+    async def _op_score(self, head: str, texts: Sequence[str]) -> Response:
         from gateway.sidecar.models.heads import vectors
 
         embedder = self._embedding()
@@ -229,15 +229,15 @@ class ModelRegistry:
         async def judged(parts: list[str]) -> list[dict[str, float]]:
             encodings = await self._encodings.get(parts)
             scores: list[list[float]] = []
-            for at in range(0, len(encodings), _FEW):
-                some = encodings[at : at + _FEW]
+            for at in range(0, len(encodings), _HEADS_AT_ONCE):
+                some = encodings[at : at + _HEADS_AT_ONCE]
                 scores += judge(vectors(some, embedder.pools, judge.pools)).tolist()
                 await asyncio.sleep(0)
             return [dict(zip(judge.labels, row, strict=True)) for row in scores]
 
         return await self._by_window(texts, embedder.windows, judged)
 
-    async def _op_classify(self, model: str, texts: Sequence[str]) -> Answer:
+    async def _op_classify(self, model: str, texts: Sequence[str]) -> Response:
         slot = self._classifiers.get(model)
         if slot is None:
             raise SidecarError(f"no guard of the policy has the classifier '{model}'")
@@ -248,12 +248,12 @@ class ModelRegistry:
         texts: Sequence[str],
         windows: Callable[[str, int], list[tuple[int, int]]],
         judged: Callable[[list[str]], Awaitable[Sequence[Mapping[str, float]]]],
-    ) -> Answer:
-        _bounded(texts)
+    ) -> Response:
+        _check_count(texts)
         most = self._config.max_windows
         spans = await self._cut(texts, lambda text: windows(text, most))
         parts = [text[start:end] for text, ranges in zip(texts, spans, strict=True) for start, end in ranges]
-        # In slices, so that a long text neither fills the queue nor goes before what came after it.
+        # In slices, so that a long text neither fills the queue nor delays what came after it.
         size = min(self._config.max_batch, self._config.max_queue)
         scored: list[Mapping[str, float]] = []
         for at in range(0, len(parts), size):
@@ -262,14 +262,14 @@ class ModelRegistry:
         return {"scores": [[(start, end, next(scores)) for start, end in ranges] for ranges in spans]}, b""
 
     async def _cut(self, texts: Sequence[str], cut: Callable[[str], T]) -> list[T]:
-        """What ``cut`` makes of each: a short text does not wait for the thread in which long ones are cut."""
-        if sum(map(len, texts)) <= _SOON:
+        """``cut`` each text; short ones do not wait for the thread in which long ones are cut."""
+        if sum(map(len, texts)) <= _CUT_INLINE:
             return [cut(text) for text in texts]
         return [await self._cutting.run(1, cut, text, cost=len(text)) for text in texts]
 
-    async def _op_entities(self, texts: Sequence[str], language: str, entities: Sequence[str]) -> Answer:
-        finder = _wanted(self._entities, "Presidio").get()
-        _bounded(texts)
+    async def _op_entities(self, texts: Sequence[str], language: str, entities: Sequence[str]) -> Response:
+        finder = _required(self._entities, "Presidio").get()
+        _check_count(texts)
 
         def find(text: str) -> list[Finding]:
             return finder.find(text, language, entities)
@@ -280,8 +280,8 @@ class ModelRegistry:
             raise SidecarError(str(error)) from None
         return {"found": [[(f.label, f.start, f.end, f.score) for f in of_text] for of_text in found]}, b""
 
-    async def _op_look_up(self, partition: str, question: str, budget: float, floor: float) -> Answer:
-        index = _wanted(self._index, "a semantic cache").get()
+    async def _op_look_up(self, partition: str, question: str, budget: float, floor: float) -> Response:
+        index = _required(self._index, "a semantic cache").get()
         look = await index.look_up(partition, question, budget=budget, floor=floor)
         hit = look.hit
         return {
@@ -292,16 +292,16 @@ class ModelRegistry:
 
     async def _op_remember(
         self, partition: str, question: str, key: str, ttl: float, payload: bytes = b""
-    ) -> Answer:
-        index = _wanted(self._index, "a semantic cache").get()
+    ) -> Response:
+        index = _required(self._index, "a semantic cache").get()
         await index.remember(partition, question, payload, key=key, ttl=ttl)
         return {}, b""
 
-    async def _op_forget(self, partition: str, key: str) -> Answer:
-        await _wanted(self._index, "a semantic cache").get().forget(partition, key)
+    async def _op_forget(self, partition: str, key: str) -> Response:
+        await _required(self._index, "a semantic cache").get().forget(partition, key)
         return {}, b""
 
-    async def _op_status(self) -> Answer:
+    async def _op_status(self) -> Response:
         return {
             "models": {name: slot.state for name, slot in self._slots.items()},
             "heads": list(self._heads),
@@ -318,15 +318,15 @@ def _classify(slot: ModelHandle[TextClassifier], texts: Sequence[str]) -> list[M
     return slot.get().classify(texts)
 
 
-def _wanted(slot: ModelHandle[T] | None, what: str) -> ModelHandle[T]:
+def _required(slot: ModelHandle[T] | None, what: str) -> ModelHandle[T]:
     if slot is None:
-        raise SidecarError(f"this sidecar was started without {what}, as the policy had no use for one")
+        raise SidecarError(f"this sidecar was started without {what}, as the policy did not need one")
     return slot
 
 
-def _bounded(texts: Sequence[str]) -> None:
-    if len(texts) > _MOST_TEXTS:
-        raise SidecarBusy(f"{len(texts)} texts at once, where {_MOST_TEXTS} are the most")
+def _check_count(texts: Sequence[str]) -> None:
+    if len(texts) > _MAX_TEXTS:
+        raise SidecarBusy(f"{len(texts)} texts at once; at most {_MAX_TEXTS} are accepted")
 
 
 def _load_classifier(name: str) -> TextClassifier:
@@ -338,7 +338,7 @@ def _load_classifier(name: str) -> TextClassifier:
 
 @contextmanager
 def _named(model: str) -> Iterator[None]:
-    """What the libraries say of a model that they cannot find often leaves out which."""
+    """Name the model in the libraries' errors, which often leave it out."""
     if model.startswith(("/", "./", "../", "~")) and not Path(model).is_dir():
         raise ValueError(f"there is no folder '{model}'")
     try:

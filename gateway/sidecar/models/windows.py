@@ -1,4 +1,4 @@
-"""Long texts in parts that a model can take."""
+"""Long texts split into windows of a model's input size."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from gateway.sidecar.api import SidecarError
 Span = tuple[int, int]
 
 CHARACTERS_PER_TOKEN = 8
-"""More than this on average is no text that could be judged: it is not even cut into tokens."""
+"""A text with more than this on average is refused before it is tokenized."""
 
 
 class TooLong(SidecarError):
-    """It would have to be judged in part."""
+    """It could only be scored in part."""
 
     def __init__(self, windows: int) -> None:
-        super().__init__(f"a text too long to be judged in full: it has more than {windows} windows")
+        super().__init__(f"the text is too long: it has more than {windows} windows")
 
 
 def refuse_longer(text: str, size: int, most: int) -> None:
-    """Raises ``TooLong`` for a text that is certain to be, or to take long to find out."""
+    """Raises ``TooLong`` for a text that is certain to be, without tokenizing it."""
     if len(text) > size * most * CHARACTERS_PER_TOKEN:
         raise TooLong(most)
 

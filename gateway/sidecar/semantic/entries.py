@@ -1,4 +1,4 @@
-"""Questions that were answered, with their answers, in partitions; bounded in bytes and number."""
+"""Answered questions in partitions, bounded in bytes and number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from gateway.sidecar.semantic.alignment import Floats
 
 _OVERHEAD = 512
-"""Bytes of an entry's objects, about."""
+"""Approximate bytes of an entry's Python objects."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,14 +68,14 @@ class IndexPartition:
             del self.by_key[entry.key]
 
     def nearest(self, vector: Floats, count: int) -> list[tuple[float, IndexEntry]]:
-        """By inner product, the nearest first."""
+        """By inner product, nearest first."""
         filled = self._vectors[: len(self.entries)]
         found = faiss.knn(vector[None], filled, min(count, len(filled)), metric=faiss.METRIC_INNER_PRODUCT)
         return [(float(near), self.entries[row]) for near, row in zip(found[0][0], found[1][0], strict=True)]
 
 
 class IndexEntries:
-    """All partitions, with one bound: what was not asked for the longest goes first. For one thread."""
+    """All partitions, with one bound and one LRU order. Not thread-safe."""
 
     def __init__(self, max_bytes: int, max_entries: int) -> None:
         self.size = 0
@@ -92,7 +92,7 @@ class IndexEntries:
         return iter(self._by_use)
 
     def add(self, entry: IndexEntry) -> None:
-        """In place of one with the same question. An entry larger than all that may be kept is not kept."""
+        """Replaces one with the same question. An entry larger than the bound is not kept."""
         partition = self._partitions.get(entry.partition)
         if partition is not None and (old := partition.by_question.get(entry.question)) is not None:
             self.remove(old)
@@ -123,7 +123,7 @@ class IndexEntries:
         self._by_use.move_to_end(entry)
 
     def expire(self, now: float) -> None:
-        """Remove all that expired."""
+        """Remove expired entries."""
         while self._expiries and self._expiries[0][0] <= now:
             self.remove(heapq.heappop(self._expiries)[2])
 

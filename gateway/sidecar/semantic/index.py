@@ -1,4 +1,4 @@
-"""The semantic cache: finds the nearest questions of a partition, and lets the verifier say which answer may serve."""
+"""The semantic cache's look-up: the nearest questions of a partition, of which the verifier accepts one or none."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Embed = Callable[[Sequence[str]], Awaitable[list[bytes]]]
 
 CANDIDATES = 8
 ROUNDING = 1e-6
-"""Of a cosine in float32: the same vector twice gives 0.9999999, and a policy's 1.0 means that one."""
+"""Of a cosine in float32: equal vectors give 0.9999999, and a policy's 1.0 means equal."""
 LEAST_SIMILAR = 0.6
-"""Below it nothing was ever served: the verifier is spared."""
+"""Below it the verifier never accepted anything, so it is not asked."""
 
 
 class SemanticIndex:
-    """``redis``: the URL of a server over which replicas share entries, and from which a restart has them back.
+    """``redis``: the URL of a server through which replicas share entries, and which keeps them over restarts.
 
-    ``clock`` gives seconds since the epoch, as replicas compare what they say.
+    ``clock`` gives seconds since the epoch, as replicas compare them.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SemanticIndex:
         self._clock = clock
         self._shared = SharedIndex(redis, max_entries=max_entries, clock=clock) if redis else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
-        """All that touches the entries runs on it, in order."""
+        """The only thread that touches the entries."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -62,7 +62,7 @@ class SemanticIndex:
     async def look_up(
         self, partition: str, question: str, *, budget: float, floor: float = 0.0
     ) -> LookupResult:
-        """Raises what ``embed`` raises. ``floor``: questions less alike (cosine) are never considered."""
+        """Raises what ``embed`` raises. ``floor``: less similar questions (cosine) are never considered."""
         vector = await self._vector(question)
         news = await self._shared.news(partition) if self._shared is not None else ()
         return await self._run(self._look_up, partition, question, vector, budget, floor, news)
@@ -77,7 +77,7 @@ class SemanticIndex:
             await self._shared.tell(entry)
 
     async def forget(self, partition: str, key: str) -> None:
-        """Here, and soon in all replicas."""
+        """Here, and eventually in all replicas."""
         removed = await self._run(self._forget, partition, key)
         if self._shared is not None:
             await self._shared.forget(
@@ -94,7 +94,7 @@ class SemanticIndex:
         return np.frombuffer(found, dtype="<f4").astype(np.float32, copy=False)
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T:
-        # Shielded: what was read from Redis must not be lost with a caller who hangs up.
+        # Shielded: what was read from Redis must not be lost when the caller is cancelled.
         return await asyncio.shield(
             asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         )

@@ -23,7 +23,7 @@ def guard(*entities: str, **more: Any) -> PiiGuard:
         (guard(*EVERY), {}, []),
         (guard(*EVERY, checks=("fast",)), {}, []),
         (guard("US_BANK_NUMBER", "DATE_TIME", "DE_TAX_ID"), {}, []),
-        (guard("US_BANK_NUMBER", checks=("fast",)), {}, ["US_BANK_NUMBER: only the model tier"]),
+        (guard("US_BANK_NUMBER", checks=("fast",)), {}, ["US_BANK_NUMBER: only the model check"]),
         (guard("EMAIL"), {}, ["EMAIL: nobody here"]),
         (guard("PERSON", "LOCATION"), {"en": "any"}, []),
         (guard("PERSON"), {}, ["PERSON: it takes a spaCy model to find it in 'en'"]),

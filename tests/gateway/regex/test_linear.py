@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.guards.scanners import disguise, ngrams, secrets, tiers, wording
+from gateway.guards.scanners import disguise, layered, ngrams, secrets, wording
 from gateway.guards.scanners.escapes import Unescaping, unglued
-from gateway.guards.scanners.folding import folded, through
+from gateway.guards.scanners.folding import find_visible, folded
 from gateway.pii.patterns import PATTERNS
 
 SCANS: dict[str, Callable[[str], object]] = {
     **{
-        name: lambda text, find=pattern.find: list(through(folded(unglued(text)), find))  # type: ignore[misc]
+        name: lambda text, find=pattern.find: list(find_visible(folded(unglued(text)), find))  # type: ignore[misc]
         for name, pattern in PATTERNS.items()
     },
     "secrets": lambda text: list(secrets.find(text)),
@@ -23,7 +23,7 @@ SCANS: dict[str, Callable[[str], object]] = {
     "words": wording.words,
     "form": lambda text: wording.form(text, ["a"]),
     "sentences of the wording": lambda text: wording._SENTENCE.findall(text),
-    "sentences": lambda text: tiers.sentences(text, 0, len(text)),
+    "sentences": lambda text: layered.sentences(text, 0, len(text)),
     "tokens": ngrams.tokens,
     "escapes": lambda text: Unescaping().feed(text),
 }

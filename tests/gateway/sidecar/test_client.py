@@ -14,7 +14,7 @@ from gateway.findings import Finding
 from gateway.sidecar.api import Hit, LookupResult, Scored, SidecarBusy, SidecarDown, SidecarError
 from gateway.sidecar.client import NoSidecar, SidecarClient
 from gateway.sidecar.protocol import encode
-from gateway.sidecar.server import Answer, serve
+from gateway.sidecar.server import Response, serve
 
 pytestmark = pytest.mark.anyio
 
@@ -33,9 +33,9 @@ class Script:
         self.cancelled = 0
         self.waiting = 0
         self.released = asyncio.Event()
-        self.answers: dict[str, Answer | Exception] = {}
+        self.answers: dict[str, Response | Exception] = {}
 
-    async def __call__(self, op: str, arguments: Mapping[str, Any], payload: bytes) -> Answer:
+    async def __call__(self, op: str, arguments: Mapping[str, Any], payload: bytes) -> Response:
         self.asked.append((op, dict(arguments), payload))
         if arguments.get("texts") == ["wait"]:
             self.waiting += 1

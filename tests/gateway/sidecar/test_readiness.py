@@ -1,4 +1,4 @@
-"""What readiness hears of guards whose models are not there."""
+"""Readiness and guards whose models are not ready."""
 
 from __future__ import annotations
 

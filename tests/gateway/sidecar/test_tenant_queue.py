@@ -18,12 +18,12 @@ from gateway.sidecar.tenant_queue import TenantQueue
 
 
 def test_costs_are_shared_evenly_while_both_wait() -> None:
-    line: TenantQueue[str] = TenantQueue()
+    queue: TenantQueue[str] = TenantQueue()
     for number in range(20):
-        line.push("a", f"a{number}", 10)
+        queue.push("a", f"a{number}", 10)
     for number in range(20):
-        line.push("b", f"b{number}", 1)
-    served = [line.pop() for _ in range(22)]
+        queue.push("b", f"b{number}", 1)
+    served = [queue.pop() for _ in range(22)]
     assert sum(name.startswith("b") for name in served) >= 18
     assert [name for name in served if name[0] == "b"] == sorted(
         (name for name in served if name[0] == "b"), key=lambda name: int(name[1:])
@@ -31,37 +31,37 @@ def test_costs_are_shared_evenly_while_both_wait() -> None:
 
 
 def test_who_comes_new_need_not_wait_for_a_long_line() -> None:
-    line: TenantQueue[str] = TenantQueue()
+    queue: TenantQueue[str] = TenantQueue()
     for number in range(100):
-        line.push("a", f"a{number}", 5)
+        queue.push("a", f"a{number}", 5)
     for _ in range(10):
-        line.pop()
-    line.push("b", "b", 5)
-    assert "b" in [line.pop(), line.pop()]
+        queue.pop()
+    queue.push("b", "b", 5)
+    assert "b" in [queue.pop(), queue.pop()]
 
 
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.sampled_from(["push", "pop", "out"])))
 )
 def test_nobody_is_lost(steps: list[tuple[str, int, str]]) -> None:
-    line: TenantQueue[int] = TenantQueue()
+    queue: TenantQueue[int] = TenantQueue()
     waiting: dict[int, str] = {}
     for number, (tenant, cost, what) in enumerate(steps):
         if what == "push":
-            line.push(tenant, number, cost)
+            queue.push(tenant, number, cost)
             waiting[number] = tenant
         elif what == "pop" and waiting:
-            head = line.head()
-            assert line.pop() == head
+            head = queue.head()
+            assert queue.pop() == head
             del waiting[head]
-        elif (gone := line.crowd_out(tenant, 1)) is not None:
+        elif (gone := queue.evict(tenant, 1)) is not None:
             assert waiting.pop(gone) != tenant
-        assert len(line) == len(waiting)
+        assert len(queue) == len(waiting)
         for name in "abc":
-            assert line.length(name) == sum(one == name for one in waiting.values())
-    assert sorted(line.pop() for _ in range(len(line))) == sorted(waiting)
+            assert queue.length(name) == sum(one == name for one in waiting.values())
+    assert sorted(queue.pop() for _ in range(len(queue))) == sorted(waiting)
     with pytest.raises(IndexError):
-        line.pop()
+        queue.pop()
 
 
 class Model:

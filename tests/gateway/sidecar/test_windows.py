@@ -49,7 +49,7 @@ def test_more_windows_than_the_bound_are_refused() -> None:
     tokens = [(n, n + 1) for n in range(100)]
     words = list(range(100))
     assert len(windows(100, tokens, words, size=10, overlap=0, most=10)) == 10
-    with pytest.raises(TooLong, match="too long to be judged in full"):
+    with pytest.raises(TooLong, match="the text is too long"):
         windows(100, tokens, words, size=10, overlap=0, most=9)
 
 
