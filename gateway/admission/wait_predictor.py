@@ -108,7 +108,7 @@ def check_in_time(forecast: Forecast, *, max_wait: float, left: float | None, ba
     if left is not None and left <= 0:
         raise Overloaded(
             f"The time for this request had passed before it reached backend '{backend}'. Allow it longer.",
-            code="deadline_exceeded",
+            code="deadline_unreachable",
             retry_after=max(1.0, forecast.wait),
         )
     if left is not None and forecast.wait + forecast.service > left:
@@ -117,13 +117,13 @@ def check_in_time(forecast: Forecast, *, max_wait: float, left: float | None, ba
             f"Backend '{backend}' could not finish this request in the {left:.3g} s it has left: it would "
             f"wait about {forecast.wait:.3g} s and take about {forecast.service:.3g} s. Try again later, with a "
             "longer deadline, or with a smaller max_tokens.",
-            code="deadline_exceeded",
+            code="deadline_unreachable",
             retry_after=max(1.0, forecast.wait - time_to_wait),
         )
     if forecast.wait > max_wait:
         raise Overloaded(
             f"Backend '{backend}' is busy: this request would wait about {forecast.wait:.3g} s, and your tier waits "
             f"{max_wait:g} s at most. Try again later.",
-            code="queue_timeout",
+            code="predicted_wait_too_long",
             retry_after=max(1.0, forecast.wait - max_wait),
         )

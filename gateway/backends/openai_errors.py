@@ -57,8 +57,8 @@ _TOO_LONG_WORDS = re.compile(
     re.IGNORECASE,
 )
 
-_NOT_ADMITTED = {"deadline_unreachable": "deadline_exceeded", "queue_full": "queue_full"}
-"""What the bundled engine refuses at its door, in good health: by its words, and by ours."""
+_NOT_ADMITTED = frozenset({"deadline_unreachable", "queue_full"})
+"""The bundled engine's codes for a request that it does not admit, though it works."""
 
 
 class Outage:
@@ -118,7 +118,7 @@ def from_response(
             if told.get("code") in _NOT_ADMITTED:
                 return Overloaded(
                     f"Backend '{backend}' did not admit the request{said}",
-                    code=_NOT_ADMITTED[told["code"]],
+                    code=told["code"],
                     retry_after=wait,
                 )
             wait = outage.wait() if wait is None else wait

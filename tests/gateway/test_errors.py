@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections import defaultdict
 
 import orjson
 import pytest
 
 from gateway import errors
 from gateway.errors import GatewayError
+from tests.import_graph import ROOT
 
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, GatewayError)]
 PLAIN = [kind for kind in TREE if not issubclass(kind, errors.Rejected | errors.MethodNotAllowed)]
@@ -28,6 +31,22 @@ def test_the_docstrings_tree_is_the_real_one() -> None:
     for name, status in drawn:
         if status:
             assert getattr(errors, name).status == int(status)
+
+
+def test_one_code_has_one_status() -> None:
+    statuses = defaultdict(set)
+    for kind in PLAIN:
+        statuses[kind.code].add(kind.status)
+    for path in (ROOT / "gateway").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                kind = next((kind for kind in PLAIN if kind.__name__ == node.func.id), None)
+                for keyword in node.keywords if kind is not None else ():
+                    if keyword.arg == "code" and isinstance(keyword.value, ast.Constant):
+                        statuses[keyword.value.value].add(kind.status)
+    assert {code for code, found in statuses.items() if code is not None and len(found) > 1} == set()
+    assert statuses["deadline_exceeded"] == {504}
+    assert statuses["deadline_unreachable"] == {503}
 
 
 def test_only_what_another_try_could_mend_is_retryable() -> None:

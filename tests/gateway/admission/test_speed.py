@@ -149,13 +149,13 @@ def test_the_first_values_count_alike() -> None:
     [
         (0.0, 0.0, None, None, None),
         (5.0, 100.0, None, None, None),
-        (5.1, 0.0, None, "queue_timeout", 1.0),
-        (12.0, 0.0, None, "queue_timeout", 7.0),
+        (5.1, 0.0, None, "predicted_wait_too_long", 1.0),
+        (12.0, 0.0, None, "predicted_wait_too_long", 7.0),
         (1.0, 1.0, 2.0, None, None),
-        (4.0, 2.0, 3.0, "deadline_exceeded", 3.0),
-        (1.0, 2.0, 2.9, "deadline_exceeded", 1.0),
-        (3.0, 10.0, 5.0, "deadline_exceeded", 3.0),
-        (0.0, 0.0, -0.1, "deadline_exceeded", 1.0),
+        (4.0, 2.0, 3.0, "deadline_unreachable", 3.0),
+        (1.0, 2.0, 2.9, "deadline_unreachable", 1.0),
+        (3.0, 10.0, 5.0, "deadline_unreachable", 3.0),
+        (0.0, 0.0, -0.1, "deadline_unreachable", 1.0),
     ],
 )
 def test_what_would_be_late_is_refused_at_once(
