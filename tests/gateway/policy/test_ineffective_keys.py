@@ -43,8 +43,8 @@ def told(folder: Path, lines: str) -> list[str]:
         (
             f"tenants: {{acme: {{}}}}\nkeys:\n  - {{id: k, sha256: '{HASH}', tenant: acmee}}",
             (
-                "b.yaml:3: keys[0].tenant: no tenant is named 'acmee': the key has no tenant quotas and no tenant budget; "
-                "did you mean 'acme'?"
+                "b.yaml:3: keys[0].tenant: no tenant is named 'acmee': the key has no tenant quotas and no tenant "
+                "budget; did you mean 'acme'?"
             ),
         ),
         (
