@@ -82,7 +82,7 @@ class Server(uvicorn.Server):
             connection.shutdown()
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while self.server_state.connections or self.server_state.tasks:
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110
                     await asyncio.sleep(0.002)
         except TimeoutError:
             for task in self.server_state.tasks:
