@@ -1,1 +1,1 @@
-"""Personal data: the kinds there are, who can find each, and patterns for those that have a form."""
+"""Personal data: its entities, what can find each, and patterns for those with a fixed format."""

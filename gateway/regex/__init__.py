@@ -1,1 +1,1 @@
-"""What regular expressions can cost: how long Python's engine may take over a text."""
+"""How long Python's engine may take to match a regular expression."""

@@ -1,4 +1,4 @@
-"""Which patterns may take exponential time: Python's engine tries one way of matching after another."""
+"""Which patterns may take exponential time in Python's backtracking engine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MANY = 16
 
 
 def unbounded(pattern: str) -> str | None:
-    """Why a pattern may take time exponential in the text, which nothing can interrupt; None where it cannot.
+    """Why a pattern may take exponential time, which nothing can interrupt; None if it cannot.
 
-    That takes a repetition whose body fits the same text in several ways: one with a repetition inside, as in
+    The cause is a repetition whose body matches the same text in several ways: one with a repetition inside, as in
     ``(a+)+``, or with alternatives or options that begin alike, as in ``(a|b|ab)*`` and ``(a?ab?)*``. Such a pattern
     can be written without.
     """
@@ -33,7 +33,7 @@ def unbounded(pattern: str) -> str | None:
 
 
 def _repeated(parsed: Any) -> Iterator[Any]:
-    """The bodies of all repetitions that may go on for long."""
+    """The bodies of all long repetitions."""
     for operation, argument in parsed:
         if str(operation) in _REPEATS and argument[1] > _MANY:
             yield argument[2]
@@ -42,14 +42,14 @@ def _repeated(parsed: Any) -> Iterator[Any]:
 
 
 def _is_plain(body: Any, *, after: Any) -> bool:
-    """Whether the next few characters say how ``body`` goes on; ``after`` is what may follow it."""
+    """Whether the next few characters determine how ``body`` matches; ``after`` is what may follow it."""
     items = list(body)
-    for place, (operation, argument) in enumerate(items):
+    for at, (operation, argument) in enumerate(items):
         name = str(operation)
-        rest = [*items[place + 1 :], *after]
+        rest = [*items[at + 1 :], *after]
         if name == "BRANCH":
             ways = [[*way, *rest] for way in argument[1]]
-            if any(_begin_alike(one, other) for at, one in enumerate(ways) for other in ways[:at]):
+            if any(_begin_alike(one, other) for number, one in enumerate(ways) for other in ways[:number]):
                 return False
             if not all(_is_plain(way, after=rest) for way in argument[1]):
                 return False
@@ -70,11 +70,11 @@ def _is_plain(body: Any, *, after: Any) -> bool:
 _CHARACTERS = frozenset({"LITERAL", "NOT_LITERAL", "ANY", "IN"})
 _ZERO_WIDTH = frozenset({"AT", "ASSERT", "ASSERT_NOT"})
 _ALPHABET = tuple(map(chr, (*range(0x600), *range(0x2000, 0x2100), 0x3042, 0x4E2D, 0xAC00, 0x1F600)))
-"""Characters by which sets are compared: of every kind that patterns tell apart."""
+"""Sample characters by which sets are compared, of every class that patterns distinguish."""
 
 
 def _begin_alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether some text begins both, as far as characters that stand one by one tell, and the next one thing."""
+    """Whether some text may begin both, by their leading single characters and the item that follows."""
     same = 0
     for mine, its in zip(one, other, strict=False):
         if str(mine[0]) not in _CHARACTERS or str(its[0]) not in _CHARACTERS:
@@ -87,7 +87,7 @@ def _begin_alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _first(items: Any) -> frozenset[str]:
-    """With which characters of the alphabet ``items`` may begin; all of them where that cannot be told."""
+    """With which characters of the alphabet ``items`` may begin; all of them if unknown."""
     found: frozenset[str] = frozenset()
     for operation, argument in items:
         name = str(operation)
@@ -118,7 +118,7 @@ def _can_be_empty(items: Any) -> bool:
 
 
 def _fitting(operation: Any, argument: Any) -> frozenset[str]:
-    """In either case of letters: whether case counts is not told here."""
+    """In either case, as the flags are not known here."""
     from re import _compiler, _parser  # type: ignore[attr-defined]
 
     state = _parser.State()
@@ -145,7 +145,7 @@ def _nested(parsed: Any, *, within: bool) -> bool:
 
 
 def _parts(argument: Any) -> Iterator[Any]:
-    """The parsed patterns that stand in an operation's argument: groups, alternatives, look-arounds."""
+    """The parsed patterns in an operation's argument: groups, alternatives, look-arounds."""
     if hasattr(argument, "data"):
         yield argument
     elif isinstance(argument, tuple | list):

@@ -1,9 +1,9 @@
-"""Which patterns are proven to take time that grows with the text and no faster, whatever the text is.
+"""Which patterns provably take linear time.
 
-Python's engine tries one way of matching after the other, from every place of the text. Where the ways from one place
-are few, and none is long, the time is at most their number times the text's length. That holds for patterns without
-unbounded repetitions, as far as the product of their choices is small; and for one such repetition of a single
-character's kind at the very end, as nothing that follows can fail: what it has passed over is part of the match.
+Python's engine tries one way of matching after the other, from every position. If the steps from one position are
+bounded, the time is at most that bound times the text's length. They are for patterns without unbounded repetitions, if
+the product of their choices is small, and with one unbounded repetition of a single character class at the very end, as
+nothing that follows can fail.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 STEPS = 256
-"""Of the engine, from one place, at most."""
+"""The engine's steps from one position, at most."""
 ALL_STEPS = 2048
 """Of all patterns of a guard together."""
 _ONE = frozenset({"LITERAL", "NOT_LITERAL", "ANY", "IN", "AT"})
 
 
 def are_linear(patterns: Iterable[str]) -> bool:
-    """Whether all are, and together take few steps for each character. Others may be so without being proven."""
+    """Whether all provably are, with few steps in total for each character."""
     total = 0
     for pattern in patterns:
         cost = steps(pattern)
@@ -30,7 +30,7 @@ def are_linear(patterns: Iterable[str]) -> bool:
 
 
 def steps(pattern: str) -> int | None:
-    """How many the engine takes from one place at most. None where that is more than ``STEPS`` or not known."""
+    """The engine's steps from one position at most; None if that is more than ``STEPS`` or unknown."""
     try:
         from re import _parser  # type: ignore[attr-defined]
 
@@ -50,7 +50,7 @@ class _Unknown(Exception):
 
 
 def _sequence(items: Sequence[Any]) -> tuple[int, int]:
-    """In how many ways it can match at one place, and the steps of trying all of them."""
+    """The number of ways to match at one position, and the steps of trying them all."""
     ways, cost = 1, 0
     for operation, argument in items:
         more, each = _item(str(operation), argument)
@@ -87,4 +87,4 @@ def _item(name: str, argument: Any) -> tuple[int, int]:
             if cost > STEPS or ways > STEPS:
                 raise _Unknown
         return ways, cost + 1
-    raise _Unknown  # references back, conditions, what later versions bring
+    raise _Unknown  # back-references, conditionals, and whatever later versions add

@@ -1,1 +1,1 @@
-"""What acts: a policy's guards at work on texts, within their time, and what becomes of a request."""
+"""Guards at work: scans of requests and texts, and the actions on their findings."""

@@ -1,4 +1,4 @@
-"""The texts in a delta of an answer: all that a client may see or act on."""
+"""The texts in a delta of an answer, and deltas made of texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTENT: Channel = "content"
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _FUNCTION = ("name", "arguments", "input")
 _SEALED = ("signature", "redacted_thinking")
-"""What only the model that wrote it can read."""
+"""Encrypted for the model that wrote it."""
 _KNOWN = frozenset((*_TEXTS, *_SEALED, "role", "tool_calls", "function_call"))
 _CALL = frozenset(("index", "id", "type", "function", "custom"))
 
@@ -30,25 +30,25 @@ class DeltaText(NamedTuple):
 def delta_texts(delta: Mapping[str, Json]) -> list[DeltaText]:
     """The texts in ``delta``, but for empty ones."""
     content = delta.get("content")
-    if len(delta) == 1 and content is not None:  # nearly all of them
+    if len(delta) == 1 and content is not None:  # nearly always
         return [DeltaText(CONTENT, ("content",), content)] if content and isinstance(content, str) else []
-    return [*_said(delta)]
+    return [*_delta_texts(delta)]
 
 
-def _said(delta: Mapping[str, Json]) -> Iterator[DeltaText]:
-    # Thoughts come before what they lead to.
+def _delta_texts(delta: Mapping[str, Json]) -> Iterator[DeltaText]:
+    # Thoughts precede content.
     for name in ("reasoning_content", "reasoning", "content", "refusal"):
         text = delta.get(name)
         if isinstance(text, str) and text:
             yield DeltaText(name, (name,), text)
     calls = delta.get("tool_calls")
-    for place, call in enumerate(calls if isinstance(calls, list) else ()):
+    for at, call in enumerate(calls if isinstance(calls, list) else ()):
         if not isinstance(call, Mapping):
             continue
-        number = call.get("index", place)
+        number = call.get("index", at)
         for kind in ("function", "custom"):
             for name, text in _named(call.get(kind)):
-                path = ("tool_calls", place, kind, name)
+                path = ("tool_calls", at, kind, name)
                 yield DeltaText(f"tool_calls[{number}].{kind}.{name}", path, text)
     for name, text in _named(delta.get("function_call")):
         yield DeltaText(f"function_call.{name}", ("function_call", name), text)
@@ -57,7 +57,7 @@ def _said(delta: Mapping[str, Json]) -> Iterator[DeltaText]:
 
 
 def _of_event(event: Mapping[str, Json]) -> Iterator[DeltaText]:
-    """The texts of a block that the canonical form has no words for, or of what is added to it."""
+    """The texts of a block, or of a delta to one, that the canonical form does not have."""
     field = "content_block" if "content_block" in event else "delta"
     for path, text in native.texts(event[field]):
         name = "arguments" if path == ("partial_json",) else ".".join(map(str, path))
@@ -65,7 +65,7 @@ def _of_event(event: Mapping[str, Json]) -> Iterator[DeltaText]:
 
 
 def is_whole(channel: Channel) -> bool:
-    """Whether a text comes in one piece, and can leave in no other way."""
+    """Whether a text comes, and must leave, in one piece."""
     return channel.startswith("native[") and not channel.endswith("].arguments")
 
 
@@ -78,7 +78,7 @@ def _named(function: Json) -> Iterator[tuple[str, str]]:
 
 
 def is_json(channel: Channel, request: ChatRequest) -> bool:
-    """Whether the text is one that programs parse: a tool call's arguments, or the content if so asked for."""
+    """Whether the text is JSON: a tool call's arguments, or the content if the request asks for JSON."""
     if channel != CONTENT:
         return channel.endswith(".arguments")
     form = request.params.get("response_format")
@@ -86,7 +86,7 @@ def is_json(channel: Channel, request: ChatRequest) -> bool:
 
 
 def delta_of(channel: Channel, text: str) -> dict[str, Json]:
-    """The delta that says ``text`` and nothing else."""
+    """A delta that holds ``text`` only."""
     head, _, name = channel.rpartition(".")
     if not head:
         return {channel: text}
@@ -105,7 +105,7 @@ def readable(delta: Mapping[str, Json]) -> tuple[Mapping[str, Json], frozenset[s
 
     A content in parts, as some servers send it, becomes the text of its parts.
     """
-    if len(delta) == 1 and isinstance(delta.get("content"), str):  # nearly all of them
+    if len(delta) == 1 and isinstance(delta.get("content"), str):  # nearly always
         return delta, frozenset()
     content = delta.get("content")
     calls = delta.get("tool_calls")
@@ -160,16 +160,16 @@ def _function(function: Json) -> Json:
 
 
 def _parts(parts: list[Json], left_out: set[str]) -> dict[str, str]:
-    said: dict[str, str] = {}
+    found: dict[str, str] = {}
     for part in parts:
         text = part.get("text") if isinstance(part, Mapping) else part
         thought = part.get("thinking") if isinstance(part, Mapping) else None
         if isinstance(thought, list):
             thought = "".join(str(one.get("text") or "") for one in thought if isinstance(one, Mapping))
         if isinstance(text, str):
-            said["content"] = said.get("content", "") + text
+            found["content"] = found.get("content", "") + text
         elif isinstance(thought, str):
-            said["reasoning_content"] = said.get("reasoning_content", "") + thought
+            found["reasoning_content"] = found.get("reasoning_content", "") + thought
         else:
             left_out.add("parts")
-    return said
+    return found

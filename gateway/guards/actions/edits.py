@@ -1,4 +1,4 @@
-"""Changes to a text: which characters go, and what stands in their place."""
+"""Edits of a text: which characters are replaced, and by what."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _UNFIT = re.compile(r"[^A-Z0-9_]")
 
 @lru_cache(1024)
 def shown(label: str) -> str:
-    """A label as it stands in a text in place of what was found."""
+    """A label as it is written into a text."""
     return _UNFIT.sub("_", label.upper())
 
 
 class Edit(NamedTuple):
-    """``[start, end)`` is to be replaced by a name for what was found there."""
+    """``[start, end)`` is to be replaced by a name for the finding."""
 
     start: int
     end: int
@@ -40,14 +40,14 @@ def merged(edits: Iterable[Edit]) -> list[Edit]:
     return whole
 
 
-def applied(text: str, edits: Iterable[Edit], words: Iterable[str]) -> str:
-    """``text`` with each edit (in order, without overlaps) replaced by its word."""
+def applied(text: str, edits: Iterable[Edit], replacements: Iterable[str]) -> str:
+    """``text`` with each edit (in order, without overlaps) replaced."""
     parts: list[str] = []
-    place = 0
-    for edit, word in zip(edits, words, strict=True):
-        parts += (text[place : edit.start], word)
-        place = edit.end
-    return "".join((*parts, text[place:]))
+    done = 0
+    for edit, replacement in zip(edits, replacements, strict=True):
+        parts += (text[done : edit.start], replacement)
+        done = edit.end
+    return "".join((*parts, text[done:]))
 
 
 class Offsets:
@@ -59,16 +59,16 @@ class Offsets:
         self._replaced: list[tuple[int, int, int]] = []
 
     def replace(self, start: int, end: int, length: int) -> None:
-        """``[start, end)`` became ``length`` characters. To be told in order."""
+        """``[start, end)`` became ``length`` characters. To be called in order."""
         self._replaced.append((start, end, length))
 
-    def of(self, place: int) -> int:
-        """Where ``place`` is now; within what was replaced, where the replacement begins."""
-        moved = place
+    def of(self, position: int) -> int:
+        """Where ``position`` is now; inside a replaced part, where the replacement begins."""
+        moved = position
         for start, end, length in self._replaced:
-            if start >= place:
+            if start >= position:
                 break
-            moved += length - (end - start) if end <= place else start - place
+            moved += length - (end - start) if end <= position else start - position
         return moved
 
 
@@ -77,19 +77,19 @@ _STRUCTURE = frozenset("{}[],: \t\r\n")
 
 
 class JsonCursor:
-    """Follows JSON text that comes in pieces, so that what is put into it leaves it JSON."""
+    """Follows JSON text that comes in pieces, so that it stays JSON when parts of it are replaced."""
 
     __slots__ = ("_left", "_owed", "in_string")
 
     def __init__(self) -> None:
         self.in_string = False
         self._left = 0
-        """Characters of an escape sequence that are still to come."""
+        """Missing characters of an escape sequence."""
         self._owed = ""
-        """A word that waits for the end of that sequence."""
+        """A replacement that waits for the end of that sequence."""
 
     def pass_over(self, text: str) -> str:
-        """``text`` as it is, after a word that had to wait."""
+        """``text`` unchanged, after a replacement that had to wait."""
         start = 0
         while self._left and start < len(text):
             self._escape(text[start])
@@ -107,13 +107,13 @@ class JsonCursor:
         return text
 
     def _escape(self, character: str) -> None:
-        # No hexadecimal digit is a "u": where one comes it follows the backslash, and four digits follow it.
+        # "u" is no hexadecimal digit: it can only follow the backslash, and four digits follow it.
         self._left = 4 if character == "u" else self._left - 1
 
     def cut(self, text: str, word: str) -> str:
-        """What is left of ``text`` when it is taken out, with ``word`` in its place if that is not empty.
+        """``text`` removed and ``word`` put in, if it is not empty.
 
-        Quotation marks and structure stay; so does each escape sequence that is only half inside.
+        Quotation marks and structure stay, and so do escape sequences that are only partly in ``text``.
         """
         kept: list[str] = []
         word, self._owed = self._owed + word, ""

@@ -1,4 +1,4 @@
-"""The guards of a policy, and which of them look after whom."""
+"""The guards of a policy, by tenant."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, ToxicityGuard
 
 _REMEMBERED = 10_000
-"""Tenants; those of tokens need not be in the policy."""
+"""Tenants; those of JWTs need not be in the policy."""
 
 
 class Guard:
-    """One guard: what its operator wants, and who looks."""
+    """One guard: its configuration and its scanner."""
 
     __slots__ = ("config", "limit", "name", "offload", "scanner", "turns", "window")
 
@@ -29,9 +29,9 @@ class Guard:
         turns: FairTurns | None = None,
         offload: Offload | None = None,
     ) -> None:
-        """``turns`` is shared by all guards: what is scanned on the event loop takes them.
+        """``turns`` is shared by all guards that scan on the event loop.
 
-        ``offload`` is where the fast check reads what may take long; None: on the event loop, whatever it takes.
+        ``offload`` runs slow fast checks in other processes; None: on the event loop.
         """
         self.name = name
         self.config = config
@@ -40,20 +40,20 @@ class Guard:
         self.offload = offload
         self.window = max(config.window, scanner.longest)
         self.limit = config.max_characters if isinstance(config, LengthGuard) else None
-        """Characters that all texts may have together: counted, not scanned."""
+        """Maximum characters of all texts together, which are counted, not scanned."""
 
     def offloads(self, characters: int) -> bool:
-        """Whether the fast check reads so many, all texts together, in another process."""
+        """Whether the fast check scans so many, all texts together, in another process."""
         return self.offload is not None and self.offload.takes(characters)
 
     @property
     def acts(self) -> bool:
-        """Whether anything but notes may come of it: what only flags is not waited for."""
+        """Whether it may change or refuse anything; guards that only flag run in the background."""
         return self.config.action != "flag"
 
     @property
     def asks_judge(self) -> bool:
-        """Whether texts may be sent to a model for a verdict."""
+        """Whether a judge model may be asked."""
         return isinstance(self.config, InjectionGuard | ToxicityGuard) and self.config.judge is not None
 
     @property
@@ -91,7 +91,7 @@ class Guards:
         self._known: dict[str, TenantGuards] = {}
 
     def of(self, tenant: str) -> TenantGuards:
-        """Looked up once a tenant."""
+        """Computed once a tenant."""
         known = self._known.get(tenant)
         if known is None:
             if len(self._known) >= _REMEMBERED:

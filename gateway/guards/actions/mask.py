@@ -1,4 +1,4 @@
-"""Originals for placeholders, and back again in an answer that may cut a placeholder anywhere."""
+"""Placeholders for originals in a request, and originals for placeholders in its streamed answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gateway.guards.scanners.escapes import Unescaping
 from gateway.types import ChatRequest, Chunk
 
 _AT_ONCE = 500
-"""Edits after which others have their turn."""
+"""Edits between two turns of the event loop."""
 _PLACEHOLDER = re.compile(r"<[A-Z0-9_]+_\d+>")
 
 
 class Placeholders:
-    """The placeholders of one request: ``<EMAIL_ADDRESS_1>`` for the first address in it, wherever it stands."""
+    """The placeholders of one request: ``<EMAIL_ADDRESS_1>`` for the first address in it, wherever it occurs."""
 
     def __init__(self, texts: Iterable[RequestText]) -> None:
         self._taken = {match for text in texts for match in _PLACEHOLDER.findall(text.text)}
@@ -35,7 +35,7 @@ class Placeholders:
         return {placeholder: original for (_, original), placeholder in self._by_original.items()}
 
     async def edited(self, text: RequestText, edits: list[Edit]) -> str:
-        """What takes the place of ``text``; ``edits`` are in order and without overlaps. Others run in between."""
+        """``text`` with ``edits``, which are in order and without overlaps. Yields to the event loop."""
         if text.kind != "json":
             return await self._edited(text.text, edits, is_name=text.kind == "name")
         fresh: dict[int, str] = {}
@@ -56,7 +56,7 @@ class Placeholders:
         return rewritten(text.document, fresh)
 
     async def _edited(self, text: str, edits: list[Edit], *, is_name: bool) -> str:
-        words = []
+        replacements = []
         for number, edit in enumerate(edits, 1):
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
@@ -64,12 +64,12 @@ class Placeholders:
             if (
                 is_name
             ):  # https://platform.openai.com/docs/api-reference/chat: letters, digits, _ and - at most
-                words.append(label)
+                replacements.append(label)
             elif edit.reversible:
-                words.append(self._placeholder(label, text[edit.start : edit.end]))
+                replacements.append(self._placeholder(label, text[edit.start : edit.end]))
             else:
-                words.append(f"[{label}]")
-        return applied(text, edits, words)
+                replacements.append(f"[{label}]")
+        return applied(text, edits, replacements)
 
     def _placeholder(self, label: str, original: str) -> str:
         known = self._by_original.get((label, original))
@@ -83,35 +83,35 @@ class Placeholders:
 
 
 class Originals:
-    """By placeholder, and what placeholders look like."""
+    """Originals by placeholder, and what the placeholders look like."""
 
     def __init__(self, originals: Mapping[str, str]) -> None:
         self.by_name = originals
         self.labels = {name.rpartition("_")[0] for name in originals}
-        """Each with the bracket before it."""
+        """With the bracket."""
         self.longest = max(map(len, originals), default=0)
 
 
 class PlaceholderFiller:
-    """Puts the originals into one text of an answer, as it comes."""
+    """Puts the originals into one text of an answer as it streams."""
 
-    __slots__ = ("_labels", "_longest", "_originals", "_place", "_unescaping", "held", "offsets")
+    __slots__ = ("_labels", "_longest", "_originals", "_position", "_unescaping", "held", "offsets")
 
     def __init__(self, originals: Originals, *, is_json: bool) -> None:
         self.held = ""
-        """What may be the beginning of a placeholder."""
+        """Possibly the beginning of a placeholder."""
         self.offsets = Offsets()
         self._originals = originals.by_name
         self._labels = originals.labels
         self._longest = originals.longest
         self._unescaping = Unescaping() if is_json else None
-        self._place = 0
+        self._position = 0
 
     def feed(self, text: str) -> str:
         if self._unescaping is not None:
             text = self._unescaping.feed(text)
         if not self.held and "<" not in text:
-            self._place += len(text)
+            self._position += len(text)
             return text
         text = self.held + text
         start = text.rfind("<")
@@ -128,10 +128,12 @@ class PlaceholderFiller:
             if original is not None:
                 if self._unescaping is not None:
                     original = orjson.dumps(original).decode()[1:-1]
-                self.offsets.replace(self._place + match.start(), self._place + match.end(), len(original))
+                self.offsets.replace(
+                    self._position + match.start(), self._position + match.end(), len(original)
+                )
                 parts += (text[done : match.start()], original)
                 done = match.end()
-        self._place += len(text)
+        self._position += len(text)
         return "".join((*parts, text[done:])) if parts else text
 
     def _may_begin(self, tail: str) -> bool:
@@ -145,12 +147,12 @@ class PlaceholderFiller:
 
     def end(self) -> str:
         held, self.held = self.held, ""
-        self._place += len(held)
+        self._position += len(held)
         return held
 
 
 class Unmasker:
-    """Puts a request's originals back into its answer. Only its own placeholders are filled."""
+    """Puts a request's originals back into its answer; other placeholders are left."""
 
     def __init__(self, originals: Mapping[str, str], request: ChatRequest) -> None:
         self._originals = Originals(originals)
@@ -158,7 +160,7 @@ class Unmasker:
         self._fillers: dict[int, dict[Channel, PlaceholderFiller]] = {}
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        """What can be passed on now."""
+        """The chunks that can be passed on now."""
         if chunk.delta is None:
             return [chunk]
         fillers = self._fillers.setdefault(chunk.index, {})
@@ -172,7 +174,7 @@ class Unmasker:
                 fresh += filler.end()
             if fresh != text:
                 delta = put(delta, path, fresh)
-        # A block of the provider's own follows what was said before it.
+        # A native block follows the text before it.
         begins = "content_block" in (delta.get("native") or ())
         before = self.end(chunk.index) if chunk.finish_reason is not None or begins else []
         if chunk.revocation is not None:
@@ -182,7 +184,7 @@ class Unmasker:
         return [*before, chunk]
 
     def end(self, index: int | None = None) -> list[Chunk]:
-        """What is still held of one choice, or of all."""
+        """The held rest of one choice, or of all."""
         rest = []
         for number, fillers in self._fillers.items():
             if index is None or number == index:
@@ -200,7 +202,7 @@ class Unmasker:
         self, revocation: Mapping[str, Any], fillers: dict[Channel, PlaceholderFiller]
     ) -> Mapping[str, Any]:
         filler = fillers.get(revocation.get("channel", CONTENT))
-        place = revocation.get("from")
-        if filler is None or not isinstance(place, int):
+        position = revocation.get("from")
+        if filler is None or not isinstance(position, int):
             return revocation
-        return {**revocation, "from": filler.offsets.of(place)}
+        return {**revocation, "from": filler.offsets.of(position)}

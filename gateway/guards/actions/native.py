@@ -1,7 +1,6 @@
 """Texts in requests and events in a provider's own dialect.
 
-They are read from wherever they stand, kinds of block included that nobody here has heard of; what is no text is told
-from what is by the names of fields.
+They are read wherever they are, in unknown kinds of blocks too; the names of fields tell which values are not text.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from gateway.types import Json
 Path = tuple[str | int, ...]
 
 DEEPEST = 100
-"""Levels of objects and lists; no schema or document that people write has more."""
+"""Levels of objects and lists; no real schema or document has more."""
 _OPAQUE = frozenset(
     {
         *("type", "id", "tool_use_id", "tool_id", "file_id", "container_id", "media_type", "signature"),
         *("cache_control", "caller", "url", "page_age", "error_code", "toolset_name", "retrieved_at"),
     }
 )
-"""For machines: changed, they would no longer be what they are."""
+"""Identifiers and the like, which must not be changed."""
 _FETCHED = frozenset({"base64", "url", "file", "image"})
-"""Sources that hold no text, or none yet."""
+"""Sources that hold no text, or one that is not fetched yet."""
 _CALLS = ("tool_use",)
 _RESULTS = ("tool_result",)
 _SETTINGS = frozenset(
@@ -36,7 +35,7 @@ _SETTINGS = frozenset(
         "output_config",
     }
 )
-"""Of a request's fields those that say nothing to the model, or that are read on their own."""
+"""A request's fields that the model does not see, or that are read separately."""
 
 
 _TOOL_SETTINGS = frozenset(
@@ -45,7 +44,7 @@ _TOOL_SETTINGS = frozenset(
         *("mcp_server_name", "configs", "default_config", "model"),
     }
 )
-"""Of a tool's fields those that are for machines."""
+"""A tool's fields that hold no prose."""
 
 
 class Found(NamedTuple):
@@ -55,7 +54,7 @@ class Found(NamedTuple):
     value: Json
     origin: Origin
     kind: str = "text"
-    """``text``, ``name`` or ``arguments``; ``unread`` where there is something, and no text."""
+    """``text``, ``name`` or ``arguments``; ``unread`` for content that is not text."""
 
 
 def others(body: Mapping[str, Json]) -> list[str]:
@@ -64,7 +63,7 @@ def others(body: Mapping[str, Json]) -> list[str]:
 
 
 def tools(body: Mapping[str, Json]) -> Iterator[tuple[Path, Json, bool]]:
-    """What is said in the definitions of tools, and whether it is a schema, most of whose words are for machines."""
+    """The values in the definitions of tools, and whether each is a schema, most of which is no prose."""
     for i, tool in enumerate(body.get("tools") or ()):
         for name, value in tool.items():
             if name not in _TOOL_SETTINGS:
@@ -72,7 +71,7 @@ def tools(body: Mapping[str, Json]) -> Iterator[tuple[Path, Json, bool]]:
 
 
 def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
-    """What the system and the turns say."""
+    """The texts of the system prompt and the messages."""
     yield from _content(body.get("system"), ("system",), "system")
     for i, turn in enumerate(body["messages"]):
         role = turn.get("role")
@@ -83,7 +82,7 @@ def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
 
 
 def texts(value: Json, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """All of an answer's block or delta."""
+    """All texts of an answer's block or delta."""
     for found in _content(value, path, "assistant"):
         if isinstance(found.value, str) and found.kind != "unread":
             yield found.path, found.value
@@ -121,14 +120,14 @@ def _block(block: Mapping[str, Json], path: Path, origin: Origin) -> Iterator[Fo
     if kind.endswith(_RESULTS):
         origin = "tool"
     for name, value in block.items():
-        place = (*path, name)
+        at = (*path, name)
         if name == "input" and kind.endswith(_CALLS) and isinstance(value, Mapping):
-            yield Found(place, value, origin, "arguments")
+            yield Found(at, value, origin, "arguments")
         elif name == "name" and kind.endswith(_CALLS):
-            yield Found(place, value, origin, "name")
+            yield Found(at, value, origin, "name")
         elif name == "data" and (kind in _FETCHED or kind == "redacted_thinking"):
-            yield Found(place, value, origin, "unread")
+            yield Found(at, value, origin, "unread")
         elif name not in _OPAQUE and not name.startswith("encrypted_"):
-            yield from _content(value, place, origin)
+            yield from _content(value, at, origin)
         elif name in ("url", "file_id") and kind in _FETCHED:
-            yield Found(place, value, origin, "unread")
+            yield Found(at, value, origin, "unread")

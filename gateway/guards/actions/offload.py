@@ -1,6 +1,6 @@
-"""A guard's fast check in a process beside this one: for what is long, and for patterns that may take long.
+"""A guard's fast check in another process: for long texts, and for patterns that may be slow.
 
-``timeout`` acts there, in the middle of a regular expression too: the process is ended, and another takes its place.
+``timeout`` holds there, in the middle of a regular expression too: the process is killed and replaced.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gateway.regex.linear import are_linear
 
 MAX_WAIT = 30.0
 """Seconds that a piece may wait for its tenant's turn and a free process."""
-AT_ONCE = 16_000
-"""Characters of all texts together that forms are looked for in at once, by a guard whose patterns are proven linear:
-that takes a millisecond; the way to another process and back takes 0.1 to 0.2 ms, half of that of this one's time."""
+MAX_MATCHED_INLINE = 16_000
+"""Characters of all texts together that a guard with proven linear patterns scans on the event loop: that takes a
+millisecond; a round trip to another process takes 0.1 to 0.2 ms, half of it on the event loop."""
 MAX_SCORED_INLINE = 2_000
-"""The same for what weighs words, which takes 0.5 to 3 ms for 1,000 characters."""
-_PIECE_OF_FORMS = 64_000
-"""Characters of a piece in which forms are looked for: it must be worth the way to the other process and back."""
-_KEPT = 16
-"""Guards that a process has ready at once."""
+"""The same for guards that score texts, which takes 0.5 to 3 ms for 1,000 characters."""
+_MATCHED_PIECE = 64_000
+"""Characters of a piece that patterns scan: it must be worth the round trip."""
+_CACHED = 16
+"""Guards that a process keeps ready."""
 
 _Piece = tuple[str, Origin]
 
@@ -42,18 +42,18 @@ class Offload:
     """The fast check of one guard. ``pool`` has the processes, one at a time for a tenant."""
 
     def __init__(self, config: AnyGuard, pool: ProcessPool, *, is_judged: bool = False) -> None:
-        """``is_judged``: there is a judge for what the fast check leaves open."""
-        weighs = isinstance(config, InjectionGuard | ToxicityGuard)
+        """``is_judged``: there is a judge for what the fast check leaves undecided."""
+        scores = isinstance(config, InjectionGuard | ToxicityGuard)
         unproven = isinstance(config, TopicsGuard) and not are_linear(config.patterns)
-        self._at_once = 0 if unproven else MAX_SCORED_INLINE if weighs else AT_ONCE
-        self.piece = PIECE if weighs or unproven else _PIECE_OF_FORMS
+        self._at_once = 0 if unproven else MAX_SCORED_INLINE if scores else MAX_MATCHED_INLINE
+        self.piece = PIECE if scores or unproven else _MATCHED_PIECE
         """Characters that are scanned at once."""
         self._pool = pool
         self._timeout = config.timeout
         self._remote = _RemoteScanner(pickle.dumps((config, is_judged), pickle.HIGHEST_PROTOCOL))
 
     def takes(self, characters: int) -> bool:
-        """Whether so many are for another process. All are where nobody knows how long a pattern takes."""
+        """Whether so many are offloaded; for unproven patterns, all are."""
         return characters > self._at_once
 
     async def quick(self, owner: str, pieces: Sequence[_Piece]) -> list[Verdict | None]:
@@ -67,7 +67,7 @@ class Offload:
 
 
 class _RemoteScanner:
-    """A guard's scanner as another process has it. To get it ready there takes none of the guard's time."""
+    """A guard's scanner in another process. Building it there does not count for the guard's ``timeout``."""
 
     def __init__(self, spec: bytes) -> None:
         self._spec = spec
@@ -85,9 +85,9 @@ def _unpickled(spec: bytes) -> _RemoteScanner:
     return _RemoteScanner(spec)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def _scanner(spec: bytes) -> Scanner:
-    # Not needed, nor loaded, where nothing is scanned.
+    # Imported only in processes that scan.
     from gateway.guards.scanners.factory import build_scanner
     from gateway.sidecar.client import NoSidecar
 
@@ -96,7 +96,7 @@ def _scanner(spec: bytes) -> Scanner:
 
 
 class _NoJudge:
-    """Stands for the judge, who is asked in the gateway itself."""
+    """In place of the judge, which is called in the gateway itself."""
 
     async def judge(self, texts: Sequence[str], origin: Origin, asker: object = None) -> list[Verdict]:
         raise Unscanned("the judge is not asked from here")

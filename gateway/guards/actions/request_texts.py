@@ -1,4 +1,4 @@
-"""Where the texts of a request are, whose words they are, and how they are replaced."""
+"""The texts of a request: where they are, their origin, and how they are replaced."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _ORIGINS: Mapping[str, Origin] = {
     "function": "tool",
 }
 _DESCRIBING = frozenset(("description", "title", "default", "const", "enum", "example", "examples"))
-"""Of JSON Schema's keywords (draft 2020-12, validation, section 9), those that hold people's words."""
+"""Of JSON Schema's keywords (draft 2020-12, validation, section 9), those whose values are prose."""
 _WHOLE: Mapping[str, Origin] = {
     "documents": "tool",
     "metadata": "user",
     "web_search_options": "user",
     "chat_template_kwargs": "user",
 }
-"""Parameters all of whose texts are read: what vLLM and others put into the prompt, and what servers keep."""
+"""Parameters whose texts are all read: those that vLLM and others put into the prompt, and those that servers store."""
 _HALF = re.compile(r"\\u[dD][89a-fA-F]", re.ASCII)
-"""What an escape of half a character begins with (RFC 8259, section 7)."""
+"""The escape of a high surrogate (RFC 8259, section 7)."""
 _ANSWER_FIELDS = ("refusal", "reasoning_content", "reasoning")
 
 
@@ -44,8 +44,8 @@ _ANSWER_FIELDS = ("refusal", "reasoning_content", "reasoning")
 class RequestText:
     """One text of a request.
 
-    Of ``json``, the arguments of a tool call, the values are read, a line each; what is put into them leaves them
-    JSON. A ``name`` may not hold all characters.
+    Of ``json``, the arguments of a tool call, ``text`` has keys and values, one a line; edits leave it valid JSON. A
+    ``name`` allows few characters.
     """
 
     path: Path
@@ -53,24 +53,24 @@ class RequestText:
     origin: Origin
     kind: Kind = "text"
     document: Json = None
-    """Of ``json``."""
+    """The parsed ``json``."""
 
 
 @dataclass(slots=True)
 class RequestTexts:
-    """All that a request says: first what stays the same from turn to turn, then its messages in their order.
+    """All texts of a request: first those that stay the same from turn to turn, then its messages in order.
 
-    A placeholder's number is the place of what it stands for among the others. With what is said last at the end, turns
-    that follow change nothing of a prompt that its provider has in its cache, nor of a thought that was signed.
+    Placeholders are numbered in this order. As new messages come last, later turns leave the prefix unchanged that a
+    provider has cached, and so the thoughts that it signed.
     """
 
     texts: list[RequestText] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """What is no text: ``image_url``, ``input_audio``, ``token_ids`` …"""
+    """Content that is not text: ``image_url``, ``input_audio``, ``token_ids`` …"""
 
     @classmethod
     def of(cls, request: ChatRequest) -> RequestTexts:
-        """Raises ``BadRequest`` for what is nested without end."""
+        """Raises ``BadRequest`` for what is nested too deeply."""
         texts = cls()
         if request.native is not None:
             texts._native(request.native.body)
@@ -92,7 +92,7 @@ class RequestTexts:
         return texts
 
     def _native(self, body: Mapping[str, Json]) -> None:
-        """A request in its caller's own words, which are what its model will see."""
+        """A request in the caller's own dialect, in which it is sent upstream."""
         below: Path = ("native",)
         for path, value, is_schema in native.tools(body):
             self._described((*below, *path), value, "system", prose=not is_schema)
@@ -173,11 +173,11 @@ class RequestTexts:
             self._add((*path, "arguments"), _unescaped(arguments), origin)
 
     def _document(self, path: Path, document: Json, origin: Origin) -> None:
-        said = "\n".join(_leaf_text(value) for value in _leaves(document))
-        self.texts.append(RequestText(path, said, origin, "json", document))
+        text = "\n".join(_leaf_text(value) for value in _leaves(document))
+        self.texts.append(RequestText(path, text, origin, "json", document))
 
     def _described(self, path: Path, value: Json, origin: Origin, *, prose: bool = False) -> None:
-        """What is ``prose`` in definitions and schemas; their names and keywords are for machines."""
+        """The prose in definitions and schemas, not their names and keywords. With ``prose``, every string is."""
         if len(path) > DEEPEST:
             raise BadRequest(f"'{path[1]}' has more than {DEEPEST} levels.", param=str(path[1]))
         if isinstance(value, str):
@@ -203,7 +203,7 @@ class RequestTexts:
 
 
 def replaced(request: ChatRequest, texts: Mapping[Path, str]) -> ChatRequest:
-    """``request`` with other texts at these places; nothing of the old one is changed."""
+    """A copy of ``request`` with other texts at these paths."""
     if request.native is not None:
         return _native_replaced(request, request.native, {path[1:]: text for path, text in texts.items()})
     fresh = {name: _put_all(getattr(request, str(name)), below) for name, below in _by_step(texts).items()}
@@ -211,19 +211,21 @@ def replaced(request: ChatRequest, texts: Mapping[Path, str]) -> ChatRequest:
 
 
 def _native_replaced(request: ChatRequest, own: Native, texts: Mapping[Path, str]) -> ChatRequest:
-    """The caller's words with other texts at these places, and the canonical form of that."""
+    """A native request with other texts at these paths, and its canonical form."""
     values = {
-        # What a call was given stands there as it is, and not written out as JSON.
+        # The input of a call is an object there, not JSON text.
         path: text if isinstance(_at(own.body, path), str) else json.loads(text)
         for path, text in texts.items()
     }
     fresh = own.read(_put_all(own.body, values))
-    said = {name: fresh.params[name] for name in _TEXT_PARAMS if name in fresh.params}
-    return replace(request, messages=fresh.messages, params={**request.params, **said}, native=fresh.native)
+    changed = {name: fresh.params[name] for name in _TEXT_PARAMS if name in fresh.params}
+    return replace(
+        request, messages=fresh.messages, params={**request.params, **changed}, native=fresh.native
+    )
 
 
 _TEXT_PARAMS = ("tools", "response_format", "user")
-"""The parameters that hold texts."""
+"""Parameters that hold texts."""
 
 
 def _at(tree: Json, path: Path) -> Json:
@@ -233,7 +235,7 @@ def _at(tree: Json, path: Path) -> Json:
 
 
 def _put_all(tree: Json, values: Mapping[Path, Json]) -> Json:
-    """As ``put`` does it for each of ``values``, with no more than one copy of anything."""
+    """``put`` for each of ``values``, with at most one copy of any object."""
     if () in values:
         return values[()]
     copy: Any = dict(tree) if isinstance(tree, Mapping) else list(tree)
@@ -250,7 +252,7 @@ def _by_step(values: Mapping[Path, Json]) -> dict[str | int, dict[Path, Json]]:
 
 
 def put(tree: Json, path: Path, value: Json) -> Json:
-    """A copy of ``tree`` with ``value`` at ``path``; what does not lie on the path is shared."""
+    """A copy of ``tree`` with ``value`` at ``path``; everything off the path is shared."""
     if not path:
         return value
     step, rest = path[0], path[1:]
@@ -275,7 +277,7 @@ def _leaves(document: Json) -> Iterator[Json]:
 
 
 def argument_texts(arguments: str) -> str:
-    """The keys and values of a tool call's arguments, a line each; what is no JSON as it is."""
+    """The keys and values of a tool call's arguments, a line each; unchanged if it is not JSON."""
     try:
         return "\n".join(map(_leaf_text, _leaves(_parsed(arguments))))
     except ValueError:
@@ -283,36 +285,36 @@ def argument_texts(arguments: str) -> str:
 
 
 def _parsed(arguments: str) -> Json:
-    """Raises ``ValueError`` for what is no JSON, is nested without end, or could not be written again as it was."""
+    """Raises ``ValueError`` for what is not JSON, is nested too deeply, or would not survive being written again."""
     try:
         document = json.loads(
             arguments, object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_finite
         )
     except RecursionError:
-        raise ValueError("nested without end") from None
+        raise ValueError("nested too deeply") from None
     if _is_deep(document):
-        raise ValueError("nested without end")
+        raise ValueError("nested too deeply")
     if _HALF.search(arguments):
-        json.dumps(document, ensure_ascii=False).encode()  # half a character has no bytes: a UnicodeError
+        json.dumps(document, ensure_ascii=False).encode()  # a lone surrogate raises UnicodeError
     return document
 
 
 def _distinct(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice, and only its last value would be seen")
+        raise ValueError("a name occurs twice, and only its last value would be read")
     return found
 
 
 def _finite(number: str) -> float:
     value = float(number)
     if not math.isfinite(value):
-        raise ValueError(f"{number} is no JSON, or no number of Python's")
+        raise ValueError(f"{number} is not JSON, or not a Python number")
     return value
 
 
 def _unescaped(arguments: str) -> str:
-    """With the escapes undone that hide what whoever parses it would read."""
+    """With the escapes undone that hide characters from patterns."""
     return Unescaping().feed(arguments + "\n").removesuffix("\n")
 
 
@@ -333,7 +335,7 @@ def _leaf_text(leaf: Json) -> str:
 
 
 def rewritten(document: Json, edit: Mapping[int, str]) -> str:
-    """The JSON text of ``document`` with other words for some of its leaves, by their numbers."""
+    """The JSON text of ``document`` with some of its leaves, by number, replaced."""
     number = -1
 
     def leaf(value: Json) -> Json:
@@ -352,11 +354,11 @@ def rewritten(document: Json, edit: Mapping[int, str]) -> str:
 
 
 def leaf_spans(document: Json) -> list[tuple[int, int]]:
-    """Where the leaves are in the text that is read of ``document``."""
+    """Where the leaves are in the ``text`` of ``document``."""
     spans = []
-    place = 0
+    start = 0
     for value in _leaves(document):
-        end = place + len(_leaf_text(value))
-        spans.append((place, end))
-        place = end + 1
+        end = start + len(_leaf_text(value))
+        spans.append((start, end))
+        start = end + 1
     return spans

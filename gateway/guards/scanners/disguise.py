@@ -1,4 +1,4 @@
-"""Text as a model would understand it: what was written so as to slip past a filter is written plainly again."""
+"""Undoes disguises that slip past a filter and that a model still understands."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _GONE: dict[int, str | None] = {
     0xFDFA: "\u0635",
     0xFDFB: "\u062c",
 }
-"""Variation selectors too; tag characters, which are unseen copies of ASCII, become what they copy.
-Two signs that stand for a phrase become its first letter: spelled out they would make a text up to 18 times as long."""
+"""Variation selectors too; tag characters, invisible copies of ASCII, become what they copy. Two ligatures of a
+phrase become its first letter: decomposed they would make a text up to 18 times as long."""
 
 # The confusables that attacks use most: https://www.unicode.org/reports/tr39/
 _FOREIGN = str.maketrans(
@@ -56,9 +56,9 @@ _READABLE = re.compile(r"[A-Za-z]{2}[ ,.:;!?'\"\n-]+[A-Za-z]")
 
 
 def plain(text: str) -> str:
-    """``text`` in compatibility form, without what cannot be seen, and with lookalikes as what they look like.
+    """``text`` in NFKC, without invisible characters, and with confusables replaced by what they look like.
 
-    Cyrillic and Greek words stay as they are in texts that are mainly in these. To do it twice changes nothing.
+    Cyrillic and Greek words stay in texts that are mainly in these scripts. Idempotent.
     """
     if text.isascii():
         return text
@@ -71,7 +71,7 @@ def plain(text: str) -> str:
 
 
 def _latin(word: str, mainly_latin: bool) -> str:
-    """A word that mixes alphabets, or in a Latin text could be Latin letters altogether, in Latin letters."""
+    """A word that mixes scripts, or that consists of Latin lookalikes in a Latin text, in Latin letters."""
     if word.isascii() or not _NOT_LATIN.search(word):
         return word
     changed = word.translate(_FOREIGN)

@@ -1,4 +1,4 @@
-"""JSON's escapes: those that need not be are undone, and those that must be do not hide what follows them."""
+"""JSON's escapes: needless ones are undone, and necessary ones do not hide what follows them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.ASCII | re.DOTALL
 )
-"""One after the other, so that a backslash is never taken for the beginning of what follows its own escape."""
+"""Matched in sequence, so that an escaped backslash never begins another escape."""
 _OPEN = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z", re.ASCII)
-"""An escape that more may belong to: two of them may be the halves of one character (RFC 8259, section 7)."""
+"""An incomplete escape: two may be a surrogate pair (RFC 8259, section 7)."""
 _LONGEST = 11
 _HALF = re.compile("[\ud800-\udfff]")
 _LETTER = re.compile(r"\\[bfnrt]")
@@ -18,19 +18,19 @@ _READ = {r"\n": "\r\n", r"\r": "\r\r"}
 
 
 class Unescaping:
-    """JSON text that comes in pieces, written without the escapes that it can do without.
+    """Removes needless escapes from JSON text that comes in pieces.
 
-    ``\\u0040`` becomes ``@``: patterns then see what whoever parses the text would see. It stays the same JSON.
+    ``\\u0040`` becomes ``@``, so that patterns see what a parser of the text would. It stays the same JSON.
     """
 
     __slots__ = ("_held",)
 
     def __init__(self) -> None:
         self._held = ""
-        """What may be the beginning of an escape."""
+        """Possibly the beginning of an escape."""
 
     def feed(self, text: str) -> str:
-        """What is known of it by now. Half an escape at the end of all is no JSON, and is never given out."""
+        """As much as is certain by now. An incomplete escape at the very end is not JSON, and is dropped."""
         if not self._held and "\\" not in text:
             return text
         text = self._held + text
@@ -45,7 +45,7 @@ class Unescaping:
 
 
 def _written(escape: re.Match[str]) -> str:
-    if escape[0][1] not in "u/" or escape[0] == "\\u":  # as it must be, or no JSON
+    if escape[0][1] not in "u/" or escape[0] == "\\u":  # necessary, or not JSON
         return escape[0]
     text = json.dumps(json.loads(f'"{escape[0]}"'), ensure_ascii=False)[1:-1]
     return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)

@@ -1,5 +1,5 @@
-"""Text as patterns expect it, with digits, dashes, spaces and full-width signs as their plain ASCII twins, and without
-what cannot be seen; and where that which is found in it lies in the original."""
+"""Text as patterns expect it: digits, dashes, spaces and full-width characters in ASCII, without invisible characters,
+and with findings at their positions in the original."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from gateway.findings import Finding
 
 _FULL_WIDTH = range(0xFF01, 0xFF5F)
 """``!`` to ``~``."""
-_WHERE = (range(0x80, 0x10000), range(0x10000, 0x20000))
+_RANGES = (range(0x80, 0x10000), range(0x10000, 0x20000))
 
 
-_UNSEEN = re.compile("[\u00ad\u034f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_INVISIBLE = re.compile("[\u00ad\u034f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 
 
 def find_visible(text: str, find: Callable[[str], Iterable[Finding]]) -> Iterator[Finding]:
-    """What ``find`` finds in ``text`` without its invisible signs: a zero-width space splits no address."""
-    if text.isascii() or not _UNSEEN.search(text):
+    """What ``find`` finds in ``text`` without its invisible characters: a zero-width space splits no address."""
+    if text.isascii() or not _INVISIBLE.search(text):
         yield from find(text)
         return
-    places = [place for place, sign in enumerate(text) if not _UNSEEN.match(sign)]
-    for one in find("".join(text[place] for place in places)):
+    positions = [at for at, sign in enumerate(text) if not _INVISIBLE.match(sign)]
+    for one in find("".join(text[at] for at in positions)):
         if one.end > one.start:
-            yield Finding(one.label, places[one.start], places[one.end - 1] + 1, one.score)
+            yield Finding(one.label, positions[one.start], positions[one.end - 1] + 1, one.score)
 
 
 def folded(text: str) -> str:
     """Of the same length: an Arabic 4 becomes 4, a no-break space a space, an en dash a hyphen."""
-    return text if text.isascii() else text.translate(_twins())
+    return text if text.isascii() else text.translate(_ascii_twins())
 
 
 @cache
-def _twins() -> Mapping[int, str]:
+def _ascii_twins() -> Mapping[int, str]:
     twins: dict[int, str] = {}
-    for code in (code for span in _WHERE for code in span):
+    for code in (code for span in _RANGES for code in span):
         if code in _FULL_WIDTH:
             twins[code] = chr(code - 0xFEE0)
             continue

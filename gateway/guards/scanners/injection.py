@@ -1,4 +1,4 @@
-"""Prompt injection and jailbreaks, in what users write and in what tools and documents bring along."""
+"""Prompt injection and jailbreaks, in users' messages, tool results and documents."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gateway.text.linear import probability
 from gateway.types import Call
 
 ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
-"""Not ``system``: the developer's own words may instruct."""
+"""Not ``system``: the developer may give instructions."""
 LABELS = ("injection", "indirect", "jailbreak")
 CLEAR = (0.02, 0.98)
 """Probabilities below and above which the fast check alone decides."""
 
 _LEAST = 6
-"""ASCII characters that it takes to give an order: ids and numbers, as lists of inputs hold them, do not."""
+"""Shorter ASCII texts, such as ids and numbers in lists of inputs, are harmless."""
 _NAMED = -4.0
-"""Log-odds below which no threshold makes it an attack of some kind: to name the kind costs time."""
-_BREATH = 2_000
-"""Characters that are weighed before others have their turn on the event loop."""
+"""Log-odds below which the kind is not computed, as no threshold makes it an attack."""
+_YIELD_AFTER = 2_000
+"""Characters that are scored between two turns of the event loop."""
 
 DOUBT = 2.0
-"""Log-odds that a sentence of a longer text must have more, as it may only sound odd by itself."""
+"""Log-odds that are subtracted from a sentence of a longer text, which may sound odd out of context."""
 
 
 def injection(config: InjectionGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
@@ -55,7 +55,7 @@ def _layered(config: InjectionGuard, detector: _Detector, judge: Judge | None) -
 
 
 class _ByOrigin:
-    """As what is found in a tool's result is another thing than the same words of a user."""
+    """By origin, as findings in a tool's result have other labels than those in a user's message."""
 
     longest = 0
     origins = ORIGINS
@@ -76,13 +76,13 @@ class _Reading(NamedTuple):
     number: int
     text: str
     span: tuple[int, int] | None
-    """What it counts for in the text that was given; None: each window for itself."""
+    """The span of the given text that it counts for; None: that of each window."""
     doubt: float = 0.0
-    """Log-odds that are taken off."""
+    """Log-odds that are subtracted."""
 
 
 class _Detector:
-    """The two checks for one origin."""
+    """Both checks for one origin."""
 
     def __init__(
         self, wording: Wording, sidecar: Sidecar, classifier: Classifier | None, origin: Origin
@@ -99,7 +99,7 @@ class _Detector:
         return {self._label(text) if log_odds > _NAMED else "injection": probability(log_odds)}
 
     async def model(self, texts: Sequence[str]) -> list[list[Scored]]:
-        """Each text as it reads; what is hidden in it, which counts for the whole; and its suspect sentences."""
+        """Scores each text, what is hidden in it (which counts for the whole), and its suspect sentences."""
         read: list[_Reading] = []
         for index, text in enumerate(texts):
             same = plain(text)
@@ -110,13 +110,13 @@ class _Detector:
                 read.append(_Reading(index, same[start:end], whole or (start, end), DOUBT))
             await asyncio.sleep(0)
         result: list[list[Scored]] = [[] for _ in texts]
-        weighed = 0
+        scored = 0
         for one, parts in zip(read, await self._scores([one.text for one in read]), strict=True):
             for part in parts:
                 result[one.number].append(self._scored(one, part))
-                weighed += part.end - part.start
-                if weighed > _BREATH:
-                    weighed = 0
+                scored += part.end - part.start
+                if scored > _YIELD_AFTER:
+                    scored = 0
                     await asyncio.sleep(0)
         return result
 

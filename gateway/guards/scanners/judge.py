@@ -1,8 +1,8 @@
-"""A guard model in the manner of Llama Guard, asked through the gateway's own backends.
+"""A judge model with Llama Guard's output format, called through the gateway's own backends.
 
-It answers ``safe``, or ``unsafe`` and on the next line the codes of the hazards it sees
-(https://www.llama.com/docs/model-cards-and-prompt-formats/llama-guard-3/). Its server's chat template holds the
-instructions; the conversation to judge is all that is sent.
+It answers ``safe``, or ``unsafe`` and on the next line hazard codes
+(https://www.llama.com/docs/model-cards-and-prompt-formats/llama-guard-3/). Its chat template holds the
+instructions; only the conversation to judge is sent.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ANSWER = re.compile(r"\s*(?:(safe)|unsafe(?:\s+(S\d{1,2})(?:\s*,\s*S\d{1,2})*)?
 
 
 class LlamaGuard:
-    """A ``Judge``. ``handler`` begins past guards and caches, and books what is asked on account of ``call.payer``;
-    ``model`` is a public model of ``policy``.
+    """A ``Judge``. ``handler`` begins behind guards and caches, and bills ``call.payer``; ``model`` is a public model
+    of ``policy``.
 
     A text may go wherever its request may. With ``local_only`` it goes to local backends only: that is for a guard
     which has yet to decide whether the request must stay local.
@@ -72,7 +72,7 @@ class LlamaGuard:
     async def judge(self, texts: Sequence[str], origin: Origin, asker: Call | None = None) -> list[Verdict]:
         """One verdict a text, whose finding spans the whole of it. Raises ``Unscanned``.
 
-        The request of ``asker`` is told what it took, and its tenant pays where the policy's ``billing`` says so.
+        Its usage is noted on the request ``asker``, whose tenant pays if the policy's ``billing`` says so.
         """
         if len(texts) == 1:
             return [await self._verdict(texts[0], origin, asker)]
@@ -89,7 +89,7 @@ class LlamaGuard:
             reply = await self._ask(text, origin, asker)
         match = _ANSWER.fullmatch(reply)
         if match is None:
-            raise Unscanned(f"the judge '{self._model}' said neither 'safe' nor 'unsafe'")
+            raise Unscanned(f"the judge '{self._model}' answered neither 'safe' nor 'unsafe'")
         if match[1]:
             return Verdict((), 0.0, "judge")
         code = (match[2] or "").upper()

@@ -15,26 +15,26 @@ from gateway.text.linear import log_odds
 from gateway.types import Call
 
 Fast = Callable[[str], Mapping[str, float]]
-"""Probability by label, in this process: at most 2 ms for 1,000 characters."""
+"""Probability by label; at most 2 ms for 1,000 characters."""
 Model = Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]
-"""What a model makes of each text, window by window. Raises ``SidecarError``."""
+"""A model's scores of each text, window by window. Raises ``SidecarError``."""
 
 _SENTENCE = re.compile(r"[^\s.!?\n](?:[^.!?\n]|[.!?](?!\s|$))*[.!?]*")
 _TINY = 1e-9
 _NARROWED = 64
-"""Sentences of unsafe windows that are looked at again: that only tells where, and must not take long."""
+"""Sentences of unsafe windows that are scored again to narrow down the findings."""
 
 
 class Judge(Protocol):
-    """A larger model that is asked where the others are not sure."""
+    """A larger model for what the others leave undecided."""
 
     async def judge(self, texts: Sequence[str], origin: Origin, asker: Call | None = None) -> list[Verdict]:
-        """One verdict a text; ``asker`` is whose they are. Raises ``Unscanned``."""
+        """One verdict a text; ``asker`` is the request that they belong to. Raises ``Unscanned``."""
         ...
 
 
 class LayeredScanner:
-    """A ``Scanner`` out of a fast check, a model and a judge, each of which may be missing.
+    """A ``Scanner`` made of a fast check, a model and a judge, each of which may be missing.
 
     ``thresholds`` are the operator's, by label; labels without one are ignored. ``clear`` and ``unclear`` are
     probabilities as they would be at a threshold of 0.5, and move with the threshold in log-odds: with ``clear``
@@ -83,7 +83,9 @@ class LayeredScanner:
     async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         if self._model is None:
             if self._judge is None:
-                raise Unscanned("neither a model nor a judge is there for what the fast check leaves open")
+                raise Unscanned(
+                    "there is neither a model nor a judge for what the fast check leaves undecided"
+                )
             return await self._judge.judge(texts, origin, call)
         try:
             windows = await self._model(texts)
@@ -103,7 +105,7 @@ class LayeredScanner:
     async def _verdicts(
         self, model: Model, texts: Sequence[str], windows: Sequence[Sequence[Scored]]
     ) -> list[Verdict]:
-        """Findings with spans as narrow as the sentences of a window that is unsafe, by a second look at those."""
+        """Findings narrowed down to the unsafe sentences of unsafe windows, which are scored by themselves."""
         score = [0.0] * len(texts)
         hits: list[tuple[int, str, float, Scored]] = []
         for index, parts in enumerate(windows):
@@ -124,7 +126,7 @@ class LayeredScanner:
         self, model: Model, texts: Sequence[str], hits: Sequence[tuple[int, str, float, Scored]]
     ) -> list[tuple[int, int]]:
         pieces = [sentences(texts[index], part.start, part.end) for index, _, _, part in hits]
-        # A window of one sentence has nothing to narrow down, and one of very many stays as it is.
+        # Windows of one sentence, and of very many, stay as they are.
         left = _NARROWED
         for at, spans in enumerate(pieces):
             if len(spans) > left:
@@ -138,7 +140,7 @@ class LayeredScanner:
         ]
         try:
             scored = iter(await model(wanted) if wanted else [])
-        except SidecarError:  # what was found stands, wherever in the window it is
+        except SidecarError:  # the finding stays, as wide as its window
             return [(part.start, part.end) for _, _, _, part in hits]
         narrowed = []
         for (_, label, _, part), spans in zip(hits, pieces, strict=True):
@@ -153,11 +155,11 @@ class LayeredScanner:
         return narrowed
 
     def _margin(self, label: str, probability: float) -> float:
-        """By how much, in log-odds, a probability lies above the label's threshold."""
+        """How far, in log-odds, a probability is above the label's threshold."""
         return log_odds(probability, _TINY) - self._thresholds[label]
 
     def _best(self, scores: Mapping[str, float]) -> tuple[str, float, float]:
-        """The label that lies furthest above its threshold, its probability, and by how much."""
+        """The label furthest above its threshold, its probability, and its margin."""
         best = ("", 0.0, -math.inf)
         for label, probability in scores.items():
             if label in self._thresholds and (margin := self._margin(label, probability)) > best[2]:
@@ -166,7 +168,7 @@ class LayeredScanner:
 
 
 def unsafe(classifier: Classifier, scores: Mapping[str, float]) -> float:
-    """The probability of those labels that count. Raises ``SidecarError`` for one that the model does not have."""
+    """The probability of the labels listed under ``unsafe``. Raises ``SidecarError`` for one that the model lacks."""
     missing = [label for label in classifier.unsafe if label not in scores]
     if missing:
         raise SidecarError(
@@ -182,7 +184,7 @@ def sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def _apart(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """In order and without overlaps: those that touch become one, under the label of the surest."""
+    """In order and without overlaps: those that overlap are merged under the label with the highest score."""
     apart: list[Finding] = []
     for finding in sorted(findings, key=lambda each: each.start):
         if apart and finding.start < apart[-1].end:

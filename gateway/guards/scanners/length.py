@@ -11,7 +11,7 @@ from gateway.types import Call
 
 
 class Length:
-    """Whoever has the texts adds their lengths up and asks ``exceeds``. As a ``Scanner`` it looks at no text."""
+    """The caller sums up lengths and calls ``exceeds``; as a ``Scanner`` it scans nothing."""
 
     origins: frozenset[Origin] = frozenset()
     longest = 0
@@ -20,7 +20,7 @@ class Length:
         self.max_characters = config.max_characters
 
     def exceeds(self, count: int) -> Finding | None:
-        """What is beyond the limit, where ``count`` characters are."""
+        """What is beyond the limit in ``count`` characters."""
         return Finding("length", self.max_characters, count) if count > self.max_characters else None
 
     def quick(self, text: str, origin: Origin) -> Verdict:

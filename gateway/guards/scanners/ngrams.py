@@ -1,4 +1,4 @@
-"""A linear model over words and letters, in plain Python: the fast check of a scanner that weighs the wording."""
+"""A linear model over words and letters in plain Python: the toxicity guard's fast check."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LEET = str.maketrans("01345789@$!|*", "oieastbgasii*", "*")
 _REPEATED = re.compile(r"([^\W\d_])\1{2,}")
 _LOOKALIKES = str.maketrans("асеіорхуАВЕІКМНОРСТХ’", "aceiopxyabeikmhopctx'")
 _PHRASES = {0xFDFA: "\u0635", 0xFDFB: "\u062c"}
-"""One sign each; spelled out they would make a text up to 18 times as long."""
+"""Ligatures of a phrase: decomposed they would make a text up to 18 times as long."""
 CHUNK, OVERLAP = 500, 100
-"""Characters that are scored together, and by which such chunks overlap."""
+"""Characters that are scored together, and the overlap of such chunks."""
 SMOOTHING = 50
-"""Added to the number of features, so that two words alone do not weigh too much."""
+"""Added to the number of features, so that texts of two words do not score too high."""
 
 GROUP = "\N{SECTION SIGN}"
-"""Stands for whoever is argument_texts of, so that what is said of one group is known of all."""
+"""Replaces the name of a group of people, so that what is learned about one holds for all."""
 _GROUPS = frozenset(
     re.findall(
         r"\w+",
@@ -80,7 +80,7 @@ def tokens(text: str) -> list[str]:
 
 
 def _spelled(letters: Sequence[str], words: list[str]) -> None:
-    """Three letters or more that stand alone are one word: ``h a t e``."""
+    """Three or more single letters are one word: ``h a t e``."""
     if len(letters) < 3:
         words.extend(letters)
         return
@@ -122,7 +122,7 @@ class Ngrams:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Raises OSError, ValueError or KeyError if the file is not there or is no such model."""
+        """Raises OSError, ValueError or KeyError if the file is missing or is not such a model."""
         model = json.loads(path.read_text(encoding="utf-8"))
         return cls(model["labels"], model["bias"], model["weights"], scale=model["scale"])
 

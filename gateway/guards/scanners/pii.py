@@ -33,7 +33,7 @@ class Pii:
         self._asked = asked_of_sidecar(config.entities, config.checks)
         # Numbers are the same in all languages; names and dates are not.
         self._named = tuple(entity for entity in self._asked if entity in NAMES or entity == "DATE_TIME")
-        self._order = {entity: place for place, entity in enumerate(config.entities)}
+        self._order = {entity: rank for rank, entity in enumerate(config.entities)}
         self._languages = config.languages
         self._threshold = config.threshold
         self._sidecar = sidecar
@@ -48,7 +48,7 @@ class Pii:
 
     async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         if self._sidecar is None:
-            raise Unscanned("there is no sidecar to look for " + ", ".join(self._asked))
+            raise Unscanned("there is no sidecar to find " + ", ".join(self._asked))
         first, *others = self._languages
         questions = [(first, self._asked), *((language, self._named) for language in others if self._named)]
         try:
@@ -83,9 +83,9 @@ class Pii:
 
 
 def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding]:
-    """Those that stay where findings overlap, in the text's order.
+    """Resolve overlaps; the result is in the text's order.
 
-    The higher score stays; then what comes first in ``order``; then the longer one.
+    The higher score wins, then the one first in ``order``, then the longer one.
     """
     ranked = sorted(
         (finding for finding in findings if finding.end > finding.start),
@@ -93,11 +93,11 @@ def apart(findings: Iterable[Finding], order: Mapping[str, int]) -> list[Finding
     )
     kept: list[Finding] = []
     for finding in ranked:
-        place = bisect(kept, finding.start, key=_start)
-        if (not place or kept[place - 1].end <= finding.start) and (
-            place == len(kept) or finding.end <= kept[place].start
+        at = bisect(kept, finding.start, key=_start)
+        if (not at or kept[at - 1].end <= finding.start) and (
+            at == len(kept) or finding.end <= kept[at].start
         ):
-            kept.insert(place, finding)
+            kept.insert(at, finding)
     return kept
 
 

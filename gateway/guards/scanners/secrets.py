@@ -1,7 +1,7 @@
-"""Credentials: providers' keys by the forms that their documentation gives, private keys, tokens, passwords.
+"""Credentials: providers' keys by their documented formats, private keys, tokens, passwords.
 
-A form is tried only where its fixed part stands in the text, and every form is bounded, so that the time grows with
-the text and no faster.
+A format is tried only if its fixed part occurs in the text, and every format is bounded, so that the time is linear in
+the text.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class KeyFormat:
 
     label: str
     hint: str
-    """A fixed part of every match: without it in the text there is nothing to look for."""
+    """A fixed part of every match; texts without it are not searched."""
     pattern: re.Pattern[str]
-    """Its group ``secret`` is the credential; without such a group, all of it."""
+    """Its group ``secret`` is the credential, or else the whole match."""
 
 
 def _format(label: str, hint: str, pattern: str) -> KeyFormat:
@@ -123,12 +123,12 @@ _MARKS = frozenset("!@#$%^&*+=~?|\\")
 
 
 class Secrets:
-    """The ``Scanner`` of one ``secrets`` guard. It decides at once; there is nothing to be thorough about."""
+    """The ``Scanner`` of one ``secrets`` guard. The fast check decides everything."""
 
     origins: frozenset[Origin] = frozenset({"system", "user", "assistant", "tool", "answer"})
     longest = 512
-    """Keys and passwords. A private key is longer. Its first line is sure to be found, and all that follows; and in a
-    text that begins in the middle of a key, its lines are."""
+    """Keys and passwords. Private keys are longer: they are found from their first line on, or by their lines in a
+    text that begins in the middle of one."""
 
     def __init__(self, config: SecretsGuard) -> None:
         self._config = config
@@ -158,7 +158,7 @@ def find(text: str) -> Iterator[Finding]:
 
 _NO_PASSWORDS = frozenset({"password", "passwd", "pass", "pwd", "secret"})
 _DOCUMENTED = "EXAMPLE"
-"""Stands in every key of Amazon's documentation, and by chance in one of 10 billion."""
+"""In every key of Amazon's documentation, and by chance in one of 10 billion."""
 
 
 def _is_plausible(form: KeyFormat, secret: str, match: str) -> bool:
@@ -197,22 +197,22 @@ def _middle_of_a_key(text: str) -> Iterator[Finding]:
         lines.append(line.span())
     if len(lines) <= _FEWEST_LINES:
         return
-    place = lines[-1][1]
-    rest = _REST.match(text, place)
-    if rest and rest.end() > place:
+    at = lines[-1][1]
+    rest = _REST.match(text, at)
+    if rest and rest.end() > at:
         lines.append(rest.span())
-        place = rest.end()
-    ends = _ENDS.match(text, place)
+        at = rest.end()
+    ends = _ENDS.match(text, at)
     if ends:
         lines.append(ends.span())
-    elif text.startswith("-----", place):
+    elif text.startswith("-----", at):
         return
     for start, end in lines:
         yield Finding("private_key", start, end, 0.7)
 
 
 def _assigned(text: str) -> Iterator[Finding]:
-    """What is said to be a password or a token, and looks like one."""
+    """What is assigned to a password or token, and looks like one."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
         return
@@ -233,7 +233,7 @@ def _assigned(text: str) -> Iterator[Finding]:
 
 
 def _looks_secret(value: str, *, password: bool) -> bool:
-    """A person's password has letters and other signs; a token is long and random. Names, addresses and ids are not."""
+    """A password has letters and other characters; a token is long and random. Names, addresses and ids are neither."""
     if _PLACEHOLDER_VALUE.match(value) or _UUID.match(value) or _NAME.match(value) or _DOCUMENTED in value:
         return False
     letters = any(map(str.isalpha, value))
@@ -244,6 +244,6 @@ def _looks_secret(value: str, *, password: bool) -> bool:
 
 
 def entropy(text: str) -> float:
-    """Bits a character, by how often each one occurs (Shannon 1948)."""
+    """Bits per character, by their frequencies (Shannon 1948)."""
     length = len(text)
     return -sum(count / length * math.log2(count / length) for count in Counter(text).values())

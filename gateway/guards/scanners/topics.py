@@ -1,4 +1,4 @@
-"""Words, phrases and patterns that are not to be argument_texts of."""
+"""Words, phrases and patterns that a policy forbids."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ _WORD = re.compile(
     rf"[{_UNSPACED}]|[^\W{_UNSPACED}\u0300-\u036f][^\W{_UNSPACED}]*(?:[\u0300-\u036f]+[^\W{_UNSPACED}]*)*|\S"
 )
 _SLACK = 16
-"""Characters of wider spaces, and of the signs beside a phrase that show where its words end."""
+"""Characters of wider spaces, and of the context that shows where a phrase's words end."""
 
 
 class Topics:
     """The ``Scanner`` of one ``topics`` guard. Labels are ``word:<index>`` and ``pattern:<index>``, as in the policy.
 
-    All words together are looked for in one pass. A pattern is tried on stretches of twice the guard's window, which
-    overlap by the window: so its time grows with the text and not with its square, what it finds is at most that
-    long, and what it is sure to find is at most a window long. ``unbounded`` finds most patterns that even so could
-    take forever.
+    All words are searched in one pass. A pattern is tried on spans of twice the guard's window that overlap by the
+    window, so that its time is linear in the text: findings are at most a span long, and those of up to a window are
+    sure to be found. ``unbounded`` finds most patterns that could take exponential time even so.
     """
 
     origins: frozenset[Origin] = frozenset({"user", "assistant", "tool", "answer"})
@@ -52,9 +51,9 @@ class Topics:
 
     def quick(self, text: str, origin: Origin) -> Verdict:
         plain = unglued(text)
-        findings = [*self._said(plain), *self._matched(text)]
+        findings = [*self._phrases_in(plain), *self._matches_in(text)]
         if plain is not text:
-            findings += self._matched(plain)
+            findings += self._matches_in(plain)
         if not findings:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), 1.0)
@@ -62,8 +61,8 @@ class Topics:
     async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         return [self.quick(text, origin) for text in texts]
 
-    def _said(self, text: str) -> Iterator[Finding]:
-        """The longest phrase at each word; phrases stand in a tree, word by word."""
+    def _phrases_in(self, text: str) -> Iterator[Finding]:
+        """The longest phrase at each word, by a trie of words."""
         if not self._phrases:
             return
         words = list(_WORD.finditer(text))
@@ -81,7 +80,7 @@ class Topics:
             if found:
                 yield Finding(f"word:{found[0]}", words[first].start(), words[found[1]].end())
 
-    def _matched(self, text: str) -> Iterator[Finding]:
+    def _matches_in(self, text: str) -> Iterator[Finding]:
         step, length = self._window, len(text)
         for index, pattern in enumerate(self._patterns):
             first = last = 0
@@ -89,17 +88,17 @@ class Topics:
                 end = min(start + 2 * step, length)
                 for match in pattern.finditer(text, start, end):
                     if match.start() >= start + step and end < length:
-                        break  # the next stretch shows it whole
+                        break  # the next span has all of it
                     if match.start() >= last:
                         if last > first:
                             yield Finding(f"pattern:{index}", first, last)
                         first = match.start()
-                    # One that is longer than a stretch goes on in the next.
+                    # A finding longer than a span goes on in the next.
                     last = max(last, match.end())
             if last > first:
                 yield Finding(f"pattern:{index}", first, last)
 
 
 def _key(word: str) -> str:
-    """Without regard to case, and to how the same letter is put together in Unicode."""
+    """Case-folded, in Unicode normal form."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word).casefold())

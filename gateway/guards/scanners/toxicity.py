@@ -19,26 +19,26 @@ from gateway.text.linear import log_odds, probability
 CATEGORIES = ("hate", "harassment", "violence", "sexual", "self_harm")
 ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
 UNSAFE = "unsafe"
-"""The one label of a classifier that takes the head's place."""
+"""The one label of a classifier that replaces the head."""
 
 _LONG, _MOST_SUSPECTS = 200, 8
-"""Characters of a window in which a sentence could drown; sentences of a window that are looked at again."""
+"""Windows of more characters are scored by sentence too; the number of such sentences."""
 _LEAST = 3
-"""ASCII characters that it takes to say something harmful: ids and numbers, as lists of inputs hold them, do not."""
+"""Shorter ASCII texts, such as ids and numbers in lists of inputs, are harmless."""
 _WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
 
 
 class ToxicityWeights(NamedTuple):
-    """What training gave: the fast check, and how the head's log-odds and the fast check's become one score."""
+    """The fast check, and how its log-odds and the head's are combined."""
 
     fast: Ngrams
     head: float
-    """What the head's log-odds count for."""
+    """The weight of the head's log-odds."""
     ngrams: float
     offset: Mapping[str, float]
     """What is added to the log-odds of each category."""
     clear: tuple[float, float]
-    """Between these probabilities the fast check leaves the decision to the head."""
+    """Between these probabilities the fast check does not decide."""
 
     def combine(self, scores: Mapping[str, float], text: str) -> dict[str, float]:
         """Probabilities by category, from the head's for a window and the window's text."""
@@ -61,7 +61,7 @@ def weights() -> ToxicityWeights:
 
 
 def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
-    """The scanner of a policy's guard. Of the categories, each is found from its own threshold on."""
+    """The scanner of a policy's guard; each category has its own threshold."""
     thresholds = {label: config.categories.get(label, config.threshold) for label in config.categories} | {
         label: config.threshold for label in (*CATEGORIES, UNSAFE) if label not in config.categories
     }
@@ -86,10 +86,10 @@ def _wording(text: str) -> Mapping[str, float]:
 
 
 def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]:
-    """Probabilities of all categories for each window of each text: the head's and the fast check's made one.
+    """Probabilities of all categories for each window of each text, combined of the head's and the fast check's.
 
-    A sentence of a long window that the wording alone would condemn is scored by itself too, lest it drown in what
-    stands around it. Raises ``SidecarError``.
+    A sentence of a long window that the fast check flags is scored by itself too, as the window's score may hide it.
+    Raises ``SidecarError``.
     """
     tuned = weights()
     fast, combine = tuned.fast, tuned.combine
@@ -123,7 +123,7 @@ def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Sc
 
 
 def classifier(sidecar: Sidecar, config: Classifier) -> Model:
-    """The policy's own model, whose unsafe labels count together."""
+    """The policy's own classifier, whose unsafe labels are summed up."""
 
     async def score(texts: Sequence[str]) -> list[list[Scored]]:
         return [

@@ -1,4 +1,4 @@
-"""How much the wording of a text is that of a prompt injection: a linear model over words and form, in plain Python.
+"""A linear model over words and form in plain Python: the injection guard's fast check.
 
 ``training/injection.py`` writes the weights.
 """
@@ -24,9 +24,9 @@ CHUNK = 1_000
 OVERLAP = 250
 
 SHORT = 300
-"""Characters above which each sentence is weighed by itself too, so that one order does not drown in a document."""
+"""Above so many characters each sentence is scored by itself too, as one order hardly changes a document's score."""
 OUT_OF_CONTEXT = 2.5
-"""Log-odds that a sentence must have more then, as it may only sound odd by itself."""
+"""Log-odds that are subtracted then, as a harmless sentence may sound odd out of context."""
 MAX_SUSPECTS = 4
 
 _SENTENCE = re.compile(r"[^\s.!?\n][^.!?\n]{19,}[.!?]*")
@@ -48,11 +48,11 @@ FORM = (
     "length", "words", "variety", "longest", "capitals", "digits", "foreign", "markers", "addressed",
     "addressed_share", "lines", "quotes", "brackets", "colons", "exclamations", "questions", "asks", "code", "tags",
 )  # fmt: skip
-"""What the numbers of ``form`` stand for, in their order."""
+"""The names of ``form``'s numbers, in order."""
 
 
 class WordingWeights(NamedTuple):
-    """Everything that training finds out. ``form``, ``low`` and ``high`` have an entry for each of ``FORM``."""
+    """What training writes. ``form``, ``low`` and ``high`` have an entry for each of ``FORM``."""
 
     grams: Mapping[str, float]
     form: Sequence[float]
@@ -61,13 +61,13 @@ class WordingWeights(NamedTuple):
     high: Sequence[float]
     bias: float
     kinds: Mapping[str, Mapping[str, float]]
-    """For ``indirect`` and ``jailbreak``, what speaks for them once a text is an attack; ``""`` is the bias."""
+    """For ``indirect`` and ``jailbreak``, the weights by which an attack is one; ``""`` is the bias."""
     stack: tuple[float, float, float]
-    """How the model check's verdict is made: of the head's log-odds, of these, and a constant."""
+    """Of the model check's log-odds: the weights of the head's log-odds and of these, and a constant."""
 
 
 def words(text: str) -> list[str]:
-    """Words and signs in small letters; all numbers are alike. Chinese, Japanese and Korean characters stand alone."""
+    """Lower-case words and signs; all numbers are one token, and each CJK character is one."""
     return ["0" if word[0].isdigit() else word for word in _WORD.findall(text.lower())]
 
 
@@ -108,7 +108,7 @@ def form(text: str, tokens: Sequence[str]) -> list[float]:
 
 
 class Wording:
-    """Weighs texts in this very process."""
+    """Scores texts."""
 
     def __init__(self, weights: WordingWeights) -> None:
         self._weights = weights
@@ -119,11 +119,11 @@ class Wording:
 
     @classmethod
     def load(cls, path: Path = WEIGHTS) -> Wording:
-        """Reads a weights file. Raises ``OSError`` or ``ValueError`` where it cannot."""
+        """Reads a weights file. Raises ``OSError`` or ``ValueError``."""
         return cls(WordingWeights(**orjson.loads(path.read_bytes())))
 
     def log_odds(self, text: str) -> float:
-        """Of the worst piece of ``text``, in any of its readings."""
+        """The highest of any chunk of ``text``, in any of its readings."""
         text = plain(text)
         worst = max(map(self._of_chunk, _chunks(text)))
         if len(text) > SHORT:
@@ -134,18 +134,18 @@ class Wording:
         return worst
 
     def readings(self, text: str) -> Iterator[str]:
-        """What else ``text``, which is plain, may say."""
+        """Other readings of ``text``, which is plain."""
         return readings(text, self._weights.grams)
 
     def suspects(self, text: str) -> list[tuple[int, int]]:
-        """Spans of the sentences of a longer text that would be an attack by themselves: the worst ``MAX_SUSPECTS``."""
+        """The ``MAX_SUSPECTS`` sentences of a long text with the highest scores above 0."""
         if len(text) <= SHORT:
             return []
-        weighed = [(self._of_chunk(match[0]), match.span()) for match in _SENTENCE.finditer(text)]
-        return [span for score, span in sorted(weighed, reverse=True)[:MAX_SUSPECTS] if score > 0]
+        scored = [(self._of_chunk(match[0]), match.span()) for match in _SENTENCE.finditer(text)]
+        return [span for score, span in sorted(scored, reverse=True)[:MAX_SUSPECTS] if score > 0]
 
     def stacked(self, probability: float, text: str) -> float:
-        """Log-odds of a window, from what the head says of it and what its wording says."""
+        """Log-odds of a window, from the head's probability and from its wording."""
         head, own, constant = self._weights.stack
         return head * log_odds(probability, 1e-6) + own * self.log_odds(text) + constant
 

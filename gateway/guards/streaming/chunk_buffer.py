@@ -1,4 +1,4 @@
-"""An answer read by a task of its own, so that its reader can wait for other things as well."""
+"""An answer read by a task of its own, so that its consumer can wait for other events too."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from contextlib import aclosing
 from gateway.types import Chunk, Chunks
 
 AHEAD = 64
-"""Chunks that are read before they are wanted."""
+"""Chunks that are read ahead."""
 
 
 class ChunkBuffer:
-    """Reads up to ``AHEAD`` chunks more than are taken."""
+    """Reads up to ``AHEAD`` chunks ahead of ``take``."""
 
     def __init__(self, chunks: Chunks) -> None:
         self.ready: deque[Chunk] = deque()
         self.ended = False
         """No more will come."""
         self.error: BaseException | None = None
-        """What ended it, if that was no good end."""
+        """What ended it early."""
         self._chunks = chunks
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._capacity = asyncio.Event()
         self._task = asyncio.create_task(self._read())
 
     def wake(self, *_: object) -> None:
-        """Let ``wait`` return."""
-        self._news.set()
+        """Make ``wait`` return."""
+        self._changed.set()
 
     async def wait(self) -> None:
-        """For a chunk, the end, or whatever else there was to ``wake`` for."""
-        await self._news.wait()
-        self._news.clear()
+        """For a chunk, the end, or a ``wake``."""
+        await self._changed.wait()
+        self._changed.clear()
 
     def take(self) -> list[Chunk]:
-        """All that is ready."""
+        """All chunks that are ready."""
         chunks = list(self.ready)
         self.ready.clear()
-        self._room.set()
+        self._capacity.set()
         return chunks
 
     def stop(self, why: str | None = None) -> None:
-        """End the work behind it; ``why`` is told to it."""
+        """Cancel the reading task, with ``why`` as the message."""
         self._task.cancel(why)
 
     async def aclose(self) -> None:
@@ -56,12 +56,12 @@ class ChunkBuffer:
             async with aclosing(self._chunks) as chunks:
                 async for chunk in chunks:
                     self.ready.append(chunk)
-                    self._news.set()
+                    self._changed.set()
                     if len(self.ready) >= AHEAD:
-                        self._room.clear()
-                        await self._room.wait()
+                        self._capacity.clear()
+                        await self._capacity.wait()
         except BaseException as error:
             self.error = error
         finally:
             self.ended = True
-            self._news.set()
+            self._changed.set()

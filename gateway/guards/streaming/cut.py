@@ -1,4 +1,4 @@
-"""The end of an answer that a guard cut: what is told of it to the caller, and in the receipt."""
+"""The end of an answer that a guard cut, for the caller and for the receipt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.guards.actions.guards import Guard
 from gateway.types import Chunk, Json, Usage
 
 _SHARED = ("id", "created", "system_fingerprint")
-"""What the last chunk tells in common with those before it."""
+"""What the last chunk has in common with those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Cut:
     reason: str
     choice: int
     channel: str
-    place: int
+    position: int
     """Of the first unsafe character, in the text as the client would have it."""
     leaked: int
     seconds: float
@@ -34,22 +34,22 @@ class Cut:
             "reason": self.reason,
             "choice": self.choice,
             "channel": self.channel,
-            "from": self.place,
+            "from": self.position,
             "leaked": self.leaked,
             "seconds": round(self.seconds, 6),
         }
 
     def revocation(self, request_id: str) -> dict[str, Json]:
-        """For the caller. The place is in the text that ``channel`` names, the content where it names none."""
-        told: dict[str, Json] = {
+        """For the caller. ``from`` is in the text that ``channel`` names, the content if it names none."""
+        facts: dict[str, Json] = {
             "revoked": True,
             "reason": self.reason,
             "guard": self.guard.name,
-            "from": self.place,
+            "from": self.position,
             "choice": self.choice,
             "request_id": request_id,
         }
-        return told if self.channel == CONTENT else {**told, "channel": self.channel}
+        return facts if self.channel == CONTENT else {**facts, "channel": self.channel}
 
 
 def final_chunks(
@@ -61,9 +61,9 @@ def final_chunks(
     *,
     begun: bool = True,
 ) -> list[Chunk]:
-    """One chunk for each choice of ``open_``, the one that was cut last of all.
+    """One chunk for each choice of ``open_``, the cut one last.
 
-    Where nothing of that one has ``begun`` it begins before those that follow it: OpenAI's client counts on that.
+    If the cut one has not ``begun``, its first chunk comes before the others': OpenAI's client relies on that.
     """
     shared = {name: value for name, value in envelope.items() if name in _SHARED}
     others = [index for index in sorted(open_) if index != cut.choice]

@@ -1,4 +1,4 @@
-"""The stream of a guarded answer: read by one task, judged, and given out; cut where a guard says so."""
+"""The stream of a guarded answer: read ahead by a task, scanned, released or cut."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import CUT
 from gateway.types import Call, Chunk, Chunks, Handler
 
-HELD = 5.0
-"""Seconds between two signs of life to a client that waits for a verdict: proxies close what is silent for long."""
+KEEP_ALIVE = 5.0
+"""Seconds between two comments to a client that waits for a verdict: proxies close idle connections."""
 AT_ONCE = 32
-"""Chunks of what was held that leave before others have their turn."""
+"""Held chunks that leave between two turns of the event loop."""
 
 
 async def guarded(
-    call: Call, guards: Sequence[Guard], metrics: Metrics, following: Handler, *, held: float = HELD
+    call: Call, guards: Sequence[Guard], metrics: Metrics, following: Handler, *, held: float = KEEP_ALIVE
 ) -> Chunks:
     buffer = ChunkBuffer(following(call))
     answer = GuardedAnswer(call, guards, metrics, buffer.wake)
-    heart = _Heart(buffer, held) if answer.holds and call.request.stream else None
+    keep_alive = _KeepAlive(buffer, held) if answer.holds and call.request.stream else None
     try:
         while True:
             await buffer.wait()
-            ended = buffer.ended  # asked before taking: then nothing is left behind
+            ended = buffer.ended  # read before taking, so that nothing is left behind
             for chunk in buffer.take():
                 if chunk.comment is None:
                     answer.feed(chunk)
@@ -46,43 +46,43 @@ async def guarded(
                 break
             if ended:
                 if buffer.error is not None:
-                    raise buffer.error  # what is held is not judged, and stays
+                    raise buffer.error  # what is held was not cleared, and is dropped
                 if answer.is_done:
                     answer.scanned = True
                     return
-            if heart is not None and heart.is_due() and answer.is_holding:
+            if keep_alive is not None and keep_alive.is_due() and answer.is_holding:
                 yield Chunk(comment="held")
         buffer.stop(CUT)
         await buffer.aclose()
         for chunk in answer.final_chunks():
             yield chunk
     finally:
-        if heart is not None:
-            heart.stop()
+        if keep_alive is not None:
+            keep_alive.stop()
         answer.note()
         answer.stop()
         await buffer.aclose()
         await answer.aclose()
 
 
-class _Heart:
-    """Wakes the reader every few seconds."""
+class _KeepAlive:
+    """Wakes the consumer every few seconds."""
 
     def __init__(self, buffer: ChunkBuffer, interval: float) -> None:
         self._inbox = buffer
         self._interval = interval
-        self._beaten = False
-        self._timer = asyncio.get_running_loop().call_later(interval, self._beat)
+        self._fired = False
+        self._timer = asyncio.get_running_loop().call_later(interval, self._fire)
 
     def is_due(self) -> bool:
-        """Once for each beat."""
-        beaten, self._beaten = self._beaten, False
-        return beaten
+        """Once for each interval."""
+        fired, self._fired = self._fired, False
+        return fired
 
     def stop(self) -> None:
         self._timer.cancel()
 
-    def _beat(self) -> None:
-        self._beaten = True
+    def _fire(self) -> None:
+        self._fired = True
         self._inbox.wake()
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._beat)
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._fire)

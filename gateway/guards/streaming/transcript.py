@@ -1,4 +1,4 @@
-"""What an answer has said, for those who read it when it has ended."""
+"""The text of an answer, for scans after it has ended."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gateway.guards.actions.deltas import CONTENT, Channel, delta_texts, readabl
 from gateway.guards.actions.request_texts import argument_texts
 from gateway.types import Chunk
 
-MOST = 2_000_000
+MAX_CHARACTERS = 2_000_000
 """Characters that are kept of one answer."""
 TOO_LONG = "too_long"
 
 
 class Transcript:
-    """All texts of an answer, by choice and channel, in the pieces in which they came."""
+    """All texts of an answer, by choice and channel."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, Channel], list[str]] = {}
@@ -26,16 +26,16 @@ class Transcript:
         if chunk.delta is None:
             return
         delta: Mapping[str, object] = chunk.delta
-        if len(delta) != 1 or not isinstance(delta.get(CONTENT), str):  # nearly all are
+        if len(delta) != 1 or not isinstance(delta.get(CONTENT), str):  # nearly always
             delta, _ = readable(chunk.delta)
         for channel, _, text in delta_texts(delta):
             self._characters[chunk.index] = self._characters.get(chunk.index, 0) + len(text)
-            if self._kept < MOST:
+            if self._kept < MAX_CHARACTERS:
                 self._parts.setdefault((chunk.index, channel), []).append(text)
             self._kept += len(text)
 
     def scan_input(self) -> ScanInput:
-        """Of the arguments of tool calls, their values, as whoever parses them has them."""
+        """Of the arguments of tool calls, the parsed keys and values."""
         texts = ("".join(parts) for parts in self._parts.values())
         return ScanInput(
             texts=[
@@ -43,5 +43,5 @@ class Transcript:
                 for (_, channel), text in zip(self._parts, texts, strict=True)
             ],
             lengths=list(self._characters.values()),
-            unread=[TOO_LONG] if self._kept > MOST else [],
+            unread=[TOO_LONG] if self._kept > MAX_CHARACTERS else [],
         )

@@ -1,4 +1,4 @@
-"""A pattern, and the words around a match that speak for or against it."""
+"""A pattern, and the context words that make a match more or less likely."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Find = Callable[[str], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """How one entity is found. Finding takes time linear in the text, whatever the text."""
+    """How one entity is found, in time linear in the text."""
 
     entity: str
     """Presidio's name."""
     longest: int
-    """Characters of the longest that is sure to be found, with the words before it that decide."""
+    """Characters of the longest one that is sure to be found, context words included."""
     find: Find
     """All candidates with their scores, in order, perhaps overlapping those of other patterns."""
 
 
 class ContextWords:
-    """Words that, shortly before a match, make it likely or unlikely: the nearest one decides."""
+    """Words shortly before a match that make it likely or unlikely; the nearest decides."""
 
     BEFORE = 48
-    """Characters before a match that are looked at."""
+    """Characters before a match that are read."""
     AFTER = 12
 
     def __init__(self, words: str, against: str = "", after: str = "") -> None:
@@ -44,7 +44,7 @@ class ContextWords:
 
 
 class ContextReader:
-    """What the words say of one match after another, in the text's order. Each word is read once."""
+    """The context of matches in the text's order. Each word is read once."""
 
     __slots__ = ("_after", "_before", "_nearest", "_read", "_text", "_where")
 
@@ -54,7 +54,7 @@ class ContextReader:
         self._where = self._nearest = 0
 
     def __call__(self, start: int, end: int) -> int:
-        """1 where the words speak for a match, -1 where they speak against it, 0 where they say nothing."""
+        """1 if context words speak for a match, -1 if they speak against it, 0 if there are none."""
         first = max(0, start - ContextWords.BEFORE)
         for match in self._before.finditer(self._text, max(first, self._read), start):
             self._where = match.start()

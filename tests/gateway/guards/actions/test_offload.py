@@ -17,7 +17,7 @@ from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.guards.actions.batch_scan import BatchScan
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.offload import AT_ONCE, MAX_SCORED_INLINE, Offload
+from gateway.guards.actions.offload import MAX_MATCHED_INLINE, MAX_SCORED_INLINE, Offload
 from gateway.guards.actions.screening import Screening
 from gateway.guards.scanners.factory import build_scanners
 from gateway.observe.metrics import Metrics
@@ -70,7 +70,7 @@ async def screened(mine: Guards, text: str, tenant: str = "acme") -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_long_texts_are_read_elsewhere_with_the_same_findings(pool: ProcessPool, kind: str) -> None:
-    long = AT_ONCE if kind in ("pii", "secrets", "topics") else MAX_SCORED_INLINE
+    long = MAX_MATCHED_INLINE if kind in ("pii", "secrets", "topics") else MAX_SCORED_INLINE
     telling = (
         "mail ann@example.org of case-17, the merger, password: hunter2x! and kill all of those idiots. "
     )
@@ -226,9 +226,9 @@ async def test_streams_are_read_elsewhere_too(pool: ProcessPool, stream: str) ->
 
 async def test_long_answers_are_read_elsewhere(pool: ProcessPool) -> None:
     rules = {"on": ["output"], "action": "redact", "stream": "hold", "checks": ["fast"]}
-    text = "so " * AT_ONCE + "to ann@example.org"
+    text = "so " * MAX_MATCHED_INLINE + "to ann@example.org"
     chunks = await answered(guards(pool, pii=rules), text)
-    assert "".join((one.delta or {}).get("content", "") for one in chunks) == "so " * AT_ONCE + (
+    assert "".join((one.delta or {}).get("content", "") for one in chunks) == "so " * MAX_MATCHED_INLINE + (
         "to [EMAIL_ADDRESS]"
     )
     none = ProcessPool(0, queue_timeout=0.01)
