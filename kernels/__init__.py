@@ -1,4 +1,4 @@
-"""The engine's operations, one file each: a reference in plain torch, a Triton kernel, and C for CPUs in ``native``.
+"""The engine's operations: each has a reference in plain torch and a Triton kernel; ``native`` has C for CPUs.
 
 Importing this package is cheap on purpose: it pulls in neither torch nor triton. ``__version__`` stays below
 0.18 because transformers probes for an unrelated package of the same name and tests its version.
@@ -6,4 +6,4 @@ Importing this package is cheap on purpose: it pulls in neither torch nor triton
 
 __version__ = "0.2.0"
 __project__ = "tollgate"
-"""What tells it from that package, which is installed in the same place (engine/__main__.py)."""
+"""Distinguishes it from that package, which has the same import name: engine/__main__.py checks it."""

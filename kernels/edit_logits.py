@@ -1,14 +1,14 @@
-"""What requests change in their logits before a token is drawn.
+"""Logits processing before sampling: grammar masks, stop tokens, biases and penalties.
 
 Row by row, in this order, all in float32:
 
-    x[token] = -inf                 where the row's bit mask has 0 for the token, or ends before it
-    x[stop] = -inf                  for the stops, unless then nothing is left in the row
+    x[token] = -inf                 where the row's bit mask is 0 for the token, or ends before it
+    x[stop] = -inf                  for the stop tokens, unless no token would be left in the row
     x[token] += first[i]            for the biases
     x[token] = (x[token] / second[i] if x[token] > 0 else x[token] * second[i]) - first[i]      for the penalties
 
-Shapes: ``logits`` [rows, vocab]. Returns float32 [rows, vocab]; ``logits`` stay as they are. On a GPU the first launch
-has many programs a row, and copies; the second has one a row, and is left out where only masks are given.
+Shapes: ``logits`` [rows, vocab]. Returns float32 [rows, vocab]; ``logits`` are not modified. On a GPU the first launch
+has many programs a row, copies and masks; the second has one a row, and is skipped where only masks are given.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from torch import Tensor
 from kernels.launch import Variant, arch, jit, tl, triton
 
 SIZES = {"CHUNK": 4096, "BLOCK": 1024}
-"""Logits, and places, that a program looks at at a time, on all chips."""
+"""Logits, and entries of ``Edits.tokens``, that a program processes at a time, on all chips."""
 
 WARPS = {"sm_80": 8, "sm_90": 8, "sm_100": 8, "gfx942": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Tensors on the device of the logits."""
+    """The edits of a batch, on the logits' device."""
 
     mask_of: Tensor | None = None
-    """int32 [rows]: a row's place in ``bits``, or -1."""
+    """int32 [rows]: the index of a row's mask in ``bits``, or -1."""
     bits: Tensor | None = None
-    """int32 [masks, words]: a bit a token, the lowest first, 1 for allowed."""
+    """int32 [masks, words]: one bit a token, the lowest first; 1: allowed."""
     starts: Tensor | None = None
-    """int32 [3 * rows + 1]: where the stops of each row begin in ``tokens``, then where the biases of each do, then the
-    penalties, and the end."""
+    """int32 [3 * rows + 1]: offsets in ``tokens`` of each row's stop tokens, then of each row's biases, then of each
+    row's penalties, and the end."""
     tokens: Tensor | None = None
-    """int32 [places]. Within the stops, biases or penalties of a row no token comes twice."""
+    """int32 [entries]. No token is repeated within a row's stop tokens, biases or penalties."""
     first: Tensor | None = None
-    """float32 [places]: what is added, or charged."""
+    """float32 [entries]: a bias, or a penalty that is subtracted (presence and frequency)."""
     second: Tensor | None = None
-    """float32 [places]: the penalty for repetition."""
+    """float32 [entries]: the repetition penalty."""
 
 
 def edit_logits_reference(logits: Tensor, edits: Edits) -> Tensor:
@@ -54,8 +54,8 @@ def edit_logits_reference(logits: Tensor, edits: Edits) -> Tensor:
         within = token < 32 * edits.bits.shape[1]
         words = edits.bits[:, torch.where(within, token // 32, 0)]
         allowed = ((words >> (token % 32)) & 1).bool() & within
-        barred = ~allowed[edits.mask_of.clamp(min=0)] & (edits.mask_of >= 0)[:, None]
-        out.masked_fill_(barred, float("-inf"))
+        masked_out = ~allowed[edits.mask_of.clamp(min=0)] & (edits.mask_of >= 0)[:, None]
+        out.masked_fill_(masked_out, float("-inf"))
     if edits.starts is not None:
         bounds = edits.starts.tolist()
         for row, x in enumerate(out):
@@ -71,7 +71,7 @@ def edit_logits_reference(logits: Tensor, edits: Edits) -> Tensor:
 
 
 @jit
-def _bar_kernel(logits, mask_of, bits, out, vocab, words, stride, MASKED: tl.constexpr, CHUNK: tl.constexpr):
+def _mask_kernel(logits, mask_of, bits, out, vocab, words, stride, MASKED: tl.constexpr, CHUNK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(logits + row * stride + columns, columns < vocab, other=0.0).to(tl.float32)
@@ -90,14 +90,14 @@ def _edit_kernel(
     row = tl.program_id(0)
     x = out + row.to(tl.int64) * vocab
     column = tl.arange(0, CHUNK)
-    place = tl.arange(0, BLOCK)
-    # Between any two steps, what some of the threads stored is read by others.
+    offset = tl.arange(0, BLOCK)
+    # Barriers between the steps: threads read what other threads stored.
     start, end = tl.load(starts + row), tl.load(starts + row + 1)
     if start < end:
         for at in range(start, end, BLOCK):
-            inside = at + place < end
-            token = tl.load(tokens + at + place, inside, other=0)
-            tl.store(kept + at + place, tl.load(x + token, inside, other=0.0), inside)
+            inside = at + offset < end
+            token = tl.load(tokens + at + offset, inside, other=0)
+            tl.store(kept + at + offset, tl.load(x + token, inside, other=0.0), inside)
             tl.store(x + token, float("-inf"), inside)
         tl.debug_barrier()
         top = float("-inf")
@@ -107,25 +107,25 @@ def _edit_kernel(
         tl.debug_barrier()
         if top == float("-inf"):
             for at in range(start, end, BLOCK):
-                inside = at + place < end
-                token = tl.load(tokens + at + place, inside, other=0)
-                tl.store(x + token, tl.load(kept + at + place, inside, other=0.0), inside)
+                inside = at + offset < end
+                token = tl.load(tokens + at + offset, inside, other=0)
+                tl.store(x + token, tl.load(kept + at + offset, inside, other=0.0), inside)
         tl.debug_barrier()
     start, end = tl.load(starts + rows + row), tl.load(starts + rows + row + 1)
     for at in range(start, end, BLOCK):
-        inside = at + place < end
-        token = tl.load(tokens + at + place, inside, other=0)
-        added = tl.load(first + at + place, inside, other=0.0)
+        inside = at + offset < end
+        token = tl.load(tokens + at + offset, inside, other=0)
+        added = tl.load(first + at + offset, inside, other=0.0)
         tl.store(x + token, tl.load(x + token, inside, other=0.0) + added, inside)
     tl.debug_barrier()
     start, end = tl.load(starts + 2 * rows + row), tl.load(starts + 2 * rows + row + 1)
     for at in range(start, end, BLOCK):
-        inside = at + place < end
-        token = tl.load(tokens + at + place, inside, other=0)
-        charge = tl.load(first + at + place, inside, other=0.0)
-        factor = tl.load(second + at + place, inside, other=1.0)
+        inside = at + offset < end
+        token = tl.load(tokens + at + offset, inside, other=0)
+        penalty = tl.load(first + at + offset, inside, other=0.0)
+        factor = tl.load(second + at + offset, inside, other=1.0)
         old = tl.load(x + token, inside, other=0.0)
-        tl.store(x + token, tl.where(old > 0, old / factor, old * factor) - charge, inside)
+        tl.store(x + token, tl.where(old > 0, old / factor, old * factor) - penalty, inside)
 
 
 def edit_logits_triton(logits: Tensor, edits: Edits) -> Tensor:
@@ -137,7 +137,7 @@ def edit_logits_triton(logits: Tensor, edits: Edits) -> Tensor:
         return out
     warps = WARPS[arch(logits.device)]
     masked = edits.bits is not None
-    _bar_kernel[(rows, triton.cdiv(vocab, SIZES["CHUNK"]))](
+    _mask_kernel[(rows, triton.cdiv(vocab, SIZES["CHUNK"]))](
         logits,
         edits.mask_of if masked else out,
         edits.bits if masked else out,
@@ -173,7 +173,7 @@ def variants(arch: str) -> Iterator[Variant]:
             integers = "*i32" if masked else "*fp32"
             yield Variant(
                 f"{dtype} copy{' masked' if masked else ''}",
-                _bar_kernel,
+                _mask_kernel,
                 {
                     "logits": f"*{dtype}",
                     "mask_of": integers,

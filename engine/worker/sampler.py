@@ -13,7 +13,7 @@ from engine.core.sampling_row import SamplingRow
 from engine.worker.logit_editor import LogitEditor
 from engine.worker.upload import upload
 from kernels.launch import on_triton
-from kernels.sample import COLDEST, sample
+from kernels.sample import MIN_TEMPERATURE, sample
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -51,7 +51,7 @@ def _choose(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
     if on_triton(logits):
         return _choose_on_gpu(logits, sampling_rows)
     params = [sampling_row.sampling for sampling_row in sampling_rows]
-    if all(p.temperature < COLDEST for p in params):
+    if all(p.temperature < MIN_TEMPERATURE for p in params):
         # Also the first of several largest; in 16 bits on a CPU in a quarter of argmax's time.
         return logits.max(dim=-1).indices.tolist()
     device, vocab = logits.device, logits.shape[1]

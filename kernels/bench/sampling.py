@@ -10,7 +10,7 @@ from torch import Tensor
 from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY
 from kernels.edit_logits import Edits, edit_logits_reference, edit_logits_triton
-from kernels.sample import COLDEST, sample
+from kernels.sample import MIN_TEMPERATURE, sample
 
 _FILTERS = {
     "greedy": (0.0, 0, 1.0, 0.0),
@@ -59,7 +59,7 @@ def _sample_exact(
     """The formula of kernels/sample.py in float64."""
     order, probs = _distribution(logits, temperature, top_k, top_p, min_p)
     rank = torch.searchsorted(probs.cumsum(-1), uniform[:, None], right=True).clamp(max=logits.shape[1] - 1)
-    return torch.where(temperature < COLDEST, order[:, 0], order.gather(1, rank).squeeze(1))
+    return torch.where(temperature < MIN_TEMPERATURE, order[:, 0], order.gather(1, rank).squeeze(1))
 
 
 def _distribution(
@@ -67,7 +67,7 @@ def _distribution(
 ) -> tuple[Tensor, Tensor]:
     """Tokens in the order of the cumulative distribution, and their probabilities; ties are in the order of ids."""
     vocab = logits.shape[1]
-    greedy = temperature < COLDEST
+    greedy = temperature < MIN_TEMPERATURE
     temperature = torch.where(greedy, 1.0, temperature).double()
     values, ids = torch.softmax(logits.double() / temperature[:, None], -1).sort(
         stable=True, dim=-1, descending=True

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.sample import HEADS, sample_reference
+from kernels.sample import CANDIDATE_COUNTS, sample_reference
 
-HEAD = HEADS[0]
+HEAD = CANDIDATE_COUNTS[0]
 
 
 def draw(
