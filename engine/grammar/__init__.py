@@ -1,1 +1,1 @@
-"""Constrained decoding with llguidance: what a grammar means (``language``), and which tokens it allows (``masks``)."""
+"""Structured output with llguidance: compiling grammars (``language``), and masks of the allowed tokens (``masks``)."""

@@ -1,4 +1,4 @@
-"""The tokens that each request's grammar allows next, as bits, computed beside the forward pass."""
+"""Bit masks of the tokens that each request's grammar allows next, computed while the forward pass runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from engine.core.sampling_params import Grammar
 from engine.core.sampling_row import SamplingRow
-from engine.grammar.compiled import Compiled, Entry
-from engine.grammar.follower import SLOW, Bits, Follower
+from engine.grammar.grammar_cache import CompiledGrammar, GrammarCache
+from engine.grammar.matcher import SLOW_SECONDS, Bits, GrammarMatcher
 
 _END = "<|end of grammar|>"
-"""A token of our own that llguidance takes for the end: which tokens really end an answer, each request says."""
+"""A token of our own that llguidance takes for the end; each request's own stop tokens replace it in the masks."""
 
-PATIENCE = 0.002
-"""Seconds that a step waits for slow masks, if there are others whom it keeps waiting."""
+MASK_TIMEOUT = 0.002
+"""Seconds that a step waits for slow masks where other requests share the step."""
 
 
 @dataclass(slots=True)
@@ -34,78 +34,80 @@ class _Task:
     """The masks of one request in one step."""
 
     request_id: int
-    follower: Follower
+    matcher: GrammarMatcher
     answer: list[int]
-    """All that was generated."""
+    """All generated tokens."""
     stops: frozenset[int]
     rows: list[int] = field(default_factory=list)
-    """Which of the step's draws they are."""
+    """Indices of the step's sampling rows that the masks are for."""
     draft_tokens: list[int] = field(default_factory=list)
 
 
-class Pending:
-    """Masks on their way."""
+class PendingMasks:
+    """The masks of a step, in flight."""
 
     def __init__(
         self,
-        grammars: Grammars,
-        together: list[_Task],
+        grammars: GrammarManager,
+        fast: list[_Task],
         bits: Future[Bits] | None,
-        apart: list[_Task],
+        slow: list[_Task],
         alone: bool,
     ) -> None:
-        """``bits``: of ``together``, one after the other. ``alone``: no draw of the step is without a grammar."""
+        """``bits``: the masks of ``fast``, in order. ``alone``: every row of the step has a grammar."""
         self.late: set[int] = set()
-        """Requests whose masks were not waited for, so that nothing can be drawn for them in this step."""
+        """Requests whose masks were not ready in time, so that no token can be sampled for them in this step."""
         self._grammars = grammars
-        self._together = together
+        self._fast = fast
         self._bits = bits
-        self._apart = apart
+        self._slow = slow
         self._alone = alone
 
-    def wait(self, patience: float | None = None) -> tuple[list[int], Tensor]:
-        """(rows, int32 [len(rows), words]): which draws have masks, and these.
+    def wait(self, timeout: float | None = None) -> tuple[list[int], Tensor]:
+        """(rows, int32 [len(rows), words]): the sampling rows that have masks, and the masks.
 
-        ``patience``: seconds after which slow masks are late, but for the first of them where nobody else is in the
-        step; None: all are waited for.
+        ``timeout``: seconds after which slow masks are late; where the step has no other rows, the first of them is
+        waited for. None: all are waited for.
         """
         found: list[tuple[int, Bits]] = []
         if self._bits is not None:
             every, row = self._bits.result(), 0
-            for task in self._together:
-                if task.follower.exhausted:
-                    self._grammars.start_apart(task)
-                    self._apart.append(task)
+            for task in self._fast:
+                if task.matcher.exhausted:
+                    self._grammars.start_slow(task)
+                    self._slow.append(task)
                 else:
                     found += zip(task.rows, every[row:], strict=False)
                 row += len(task.rows)
-        futures = [task.follower.pending[2] for task in self._apart if task.follower.pending]
-        if futures and patience is None:
+        futures = [task.matcher.pending[2] for task in self._slow if task.matcher.pending]
+        if futures and timeout is None:
             wait(futures)
         elif futures:
             if self._alone and not found:
                 wait(futures, return_when=FIRST_COMPLETED)
-            wait(futures, patience)
-        for task in self._apart:
-            follower = task.follower
-            if follower.pending is not None and follower.pending[2].done():
-                found += zip(task.rows, follower.pending[2].result(), strict=True)
+            wait(futures, timeout)
+        for task in self._slow:
+            matcher = task.matcher
+            if matcher.pending is not None and matcher.pending[2].done():
+                found += zip(task.rows, matcher.pending[2].result(), strict=True)
             else:
                 self.late.add(task.request_id)
-        for task in (*self._together, *self._apart):
-            if task.follower.failed is not None:
-                self._grammars.failed[task.request_id] = task.follower.failed
+        for task in (*self._fast, *self._slow):
+            if task.matcher.failed is not None:
+                self._grammars.failed[task.request_id] = task.matcher.failed
         found.sort(key=lambda one: one[0])
         rows = [row for row, _ in found]
         bits = np.array([bits for _, bits in found], dtype=np.int32).reshape(len(rows), self._grammars.words)
         return rows, torch.from_numpy(bits)
 
 
-class Grammars:
-    """Masks are computed in threads: those that are quick for all requests in one go, those that were slow the last
-    time (and the first of each request) one by one in another thread, so that nobody waits for them but who asked.
+class GrammarManager:
+    """Matchers and masks of all requests that have a grammar.
 
-    Where a grammar is complete, the request's stop tokens are allowed; where nothing else may follow, they alone are.
+    Masks are computed in threads: fast ones for all requests in one call, those that were slow the last time (and the
+    first of each request) one by one in another thread, so that only their own requests wait for them.
+
+    Where a grammar is complete, the request's stop tokens are allowed; where nothing else may follow, only they are.
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
@@ -114,17 +116,17 @@ class Grammars:
         Returns at once; the vocabulary's trie (half a second for 150,000 tokens) is built in the thread.
         """
         self.failed: dict[int, str] = {}
-        """Requests whose answers cannot go on, and why: see ``take_failed``."""
+        """Requests whose answers cannot be continued, and why: see ``take_failed``."""
         self.words = -(-vocab_size // 32)
         self._thread = ThreadPoolExecutor(1, "grammar")
-        self._slow = ThreadPoolExecutor(1, "slow-grammar")
+        self._slow_thread = ThreadPoolExecutor(1, "slow-grammar")
         self._compiler = ThreadPoolExecutor(1, "compiler")
         self._vocabulary = self._thread.submit(_read, folder)
         self._executor = LLExecutor()
-        self._compiled = Compiled()
-        self._followers: dict[int, Follower] = {}
+        self._compiled = GrammarCache()
+        self._matchers: dict[int, GrammarMatcher] = {}
 
-    def prepare(self, grammar: Grammar) -> Future[Entry] | None:
+    def prepare(self, grammar: Grammar) -> Future[CompiledGrammar] | None:
         """Starts to compile it, in a thread of its own: a large one takes seconds, for which no step should wait.
 
         ``None`` if it is compiled.
@@ -133,45 +135,45 @@ class Grammars:
             return None
         return self._compiler.submit(lambda: self._compiled.get(grammar, self._vocabulary.result()[0]))
 
-    def begin(self, sampling_rows: Sequence[SamplingRow]) -> Pending | None:
-        """Starts to compute the masks of the draws that have a grammar; ``None`` if none has."""
+    def start(self, sampling_rows: Sequence[SamplingRow]) -> PendingMasks | None:
+        """Starts to compute the masks of the rows that have a grammar; ``None`` if none has."""
         tasks = self._tasks(sampling_rows)
         if not tasks:
             return None
-        together, apart = [], []
+        fast, slow = [], []
         for task in tasks:
-            follower = task.follower
-            # One that came late is as good now: its request has gained nothing since. Nor is one lost that was in
-            # time while a sibling's was late: they begin in the same step, and might else never all be there at once.
-            if follower.waits_for(task.answer, task.draft_tokens):
-                apart.append(task)
-            elif follower.apart or follower.busy:
-                self.start_apart(task)
-                apart.append(task)
+            matcher = task.matcher
+            # A mask that came late is still valid: its request has no new token since. So is one that was in time
+            # while a sibling's was late: siblings start in the same step, and might never all be ready at once.
+            if matcher.has_pending(task.answer, task.draft_tokens):
+                slow.append(task)
+            elif matcher.slow or matcher.busy:
+                self.start_slow(task)
+                slow.append(task)
             else:
-                follower.pending = None
-                together.append(task)
-        bits = self._thread.submit(self._fill_all, together) if together else None
+                matcher.pending = None
+                fast.append(task)
+        bits = self._thread.submit(self._fill_fast, fast) if fast else None
         alone = sum(len(task.rows) for task in tasks) == len(sampling_rows)
-        return Pending(self, together, bits, apart, alone)
+        return PendingMasks(self, fast, bits, slow, alone)
 
-    def start_apart(self, task: _Task) -> None:
-        bits = self._slow.submit(self._fill_one, task)
-        task.follower.pending = len(task.answer), task.draft_tokens, bits
+    def start_slow(self, task: _Task) -> None:
+        bits = self._slow_thread.submit(self._fill_slow, task)
+        task.matcher.pending = len(task.answer), task.draft_tokens, bits
 
-    def settle(self) -> None:
-        """Waits for what was begun: a step was given up, and its masks are begun anew with the next one."""
-        for thread in (self._thread, self._slow):
+    def drain(self) -> None:
+        """Waits for masks in flight, after a step that was abandoned; the next step starts them again."""
+        for thread in (self._thread, self._slow_thread):
             thread.submit(int).result()
 
     def take_failed(self) -> dict[int, str]:
-        """Requests whose grammar took too much since the last call, and why."""
+        """Requests that have failed since the last call, and why."""
         failed, self.failed = self.failed, {}
         return failed
 
-    def forget(self, request_ids: Sequence[int]) -> None:
+    def release(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
-            self._followers.pop(request_id, None)
+            self._matchers.pop(request_id, None)
 
     def _tasks(self, sampling_rows: Sequence[SamplingRow]) -> list[_Task]:
         """What is to be done for each request, with the guesses up to one that is none of the tokenizer's tokens.
@@ -184,78 +186,80 @@ class Grammars:
             if grammar is None:
                 continue
             if not sampling_row.draft_tokens:
-                follower = self._followers.get(sampling_row.request_id)
-                if follower is None:
-                    follower = self._followers[sampling_row.request_id] = Follower(grammar, self._compiled)
+                matcher = self._matchers.get(sampling_row.request_id)
+                if matcher is None:
+                    matcher = self._matchers[sampling_row.request_id] = GrammarMatcher(
+                        grammar, self._compiled
+                    )
                 answer = sampling_row.history[sampling_row.prompt_length :]
                 tasks.append(
-                    _Task(sampling_row.request_id, follower, answer, sampling_row.sampling.stop_token_ids)
+                    _Task(sampling_row.request_id, matcher, answer, sampling_row.sampling.stop_token_ids)
                 )
             tasks[-1].rows.append(row)
             tasks[-1].draft_tokens = sampling_row.draft_tokens
         return tasks
 
-    def _fill_all(self, tasks: list[_Task]) -> Bits:
+    def _fill_fast(self, tasks: list[_Task]) -> Bits:
         tokenizer, end = self._vocabulary.result()
         bits, row = self._blank(sum(len(task.rows) for task in tasks), tokenizer), 0
-        alone, with_drafts, places = [], [], []
+        alone, with_drafts, first_rows = [], [], []
         for task in tasks:
-            task.follower.follow(task.answer, tokenizer)
-            matcher, draft_tokens = task.follower.matcher, _known(task.draft_tokens, end)
+            task.matcher.advance(task.answer, tokenizer)
+            matcher, draft_tokens = task.matcher.llmatcher, _in_vocabulary(task.draft_tokens, end)
             if draft_tokens:
                 with_drafts.append((matcher, row, draft_tokens))
             else:
                 alone.append((matcher, row))
-            places.append(row)
+            first_rows.append(row)
             row += len(task.rows)
-        began = time.perf_counter()
+        started = time.perf_counter()
         if alone:
             fill_next_token_bitmask_par(self._executor, alone, bits)
         if with_drafts:
             fill_next_token_bitmask_par_with_draft_tokens(self._executor, with_drafts, bits)
-        seconds = time.perf_counter() - began
-        for task, row in zip(tasks, places, strict=True):
-            # Whose fault it was, they find out one by one.
-            task.follower.apart = task.follower.apart or seconds > SLOW
-            task.follower.worked(seconds / len(tasks))
-            task.follower.look()
-            self._let_end(task.stops, bits[row : row + len(task.rows)], end)
+        seconds = time.perf_counter() - started
+        for task, row in zip(tasks, first_rows, strict=True):
+            # Which of them was slow shows when they are computed one by one.
+            task.matcher.slow = task.matcher.slow or seconds > SLOW_SECONDS
+            task.matcher.charge(seconds / len(tasks))
+            task.matcher.check()
+            self._replace_end_token(task.stops, bits[row : row + len(task.rows)], end)
         return self._fit(bits)
 
-    def _fill_one(self, task: _Task) -> Bits:
+    def _fill_slow(self, task: _Task) -> Bits:
         tokenizer, end = self._vocabulary.result()
-        bits, follower = self._blank(len(task.rows), tokenizer), task.follower
-        follower.follow(task.answer, tokenizer)
+        bits, matcher = self._blank(len(task.rows), tokenizer), task.matcher
+        matcher.advance(task.answer, tokenizer)
         for _ in range(2):
-            if follower.exhausted:
-                follower.revive(task.answer, tokenizer)
-            follower.fill(bits, _known(task.draft_tokens, end))
-            if not follower.exhausted:
+            if matcher.exhausted:
+                matcher.restart(task.answer, tokenizer)
+            matcher.fill(bits, _in_vocabulary(task.draft_tokens, end))
+            if not matcher.exhausted:
                 break
-        self._let_end(task.stops, bits, end)
+        self._replace_end_token(task.stops, bits, end)
         return self._fit(bits)
 
     def _blank(self, rows: int, tokenizer: LLTokenizer) -> Bits:
         # Draws after a guess that the grammar forbids stay as they are: nobody will want them.
         return np.full((rows, -(-tokenizer.vocab_size // 32)), -1, dtype=np.int32)
 
-    def _let_end(self, stop_token_ids: frozenset[int], bits: Bits, end: int) -> None:
-        """Puts the request's stop tokens in the place of ours."""
+    def _replace_end_token(self, stop_token_ids: frozenset[int], bits: Bits, end: int) -> None:
+        """Replaces ``end`` by the request's stop tokens."""
         word, bit = divmod(end, 32)
-        mine = np.uint32(1 << bit)
+        end_bit = np.uint32(1 << bit)
         unsigned = bits.view(np.uint32)
-        over = np.flatnonzero(unsigned[:, word] & mine)
-        unsigned[:, word] &= ~mine
+        over = np.flatnonzero(unsigned[:, word] & end_bit)
+        unsigned[:, word] &= ~end_bit
         stops = [token for token in stop_token_ids if token < end]
         for row in over.tolist():
             for token in stops:
                 unsigned[row, token // 32] |= np.uint32(1 << token % 32)
             if not stops and not unsigned[row].any():
-                # Nothing ends this request but its length: better any text than none to choose from.
+                # Only max_tokens ends this request: any token is better than an empty mask.
                 bits[row] = -1
 
     def _fit(self, bits: Bits) -> Bits:
-        """As many words as the logits have: ids that the tokenizer has not are never allowed."""
+        """As wide as the logits: ids beyond the tokenizer's vocabulary are never allowed."""
         if bits.shape[1] == self.words:
             return bits
         fitted = np.zeros((len(bits), self.words), dtype=np.int32)
@@ -264,12 +268,12 @@ class Grammars:
         return fitted
 
 
-def _known(draft_tokens: list[int], end: int) -> list[int]:
+def _in_vocabulary(draft_tokens: list[int], end: int) -> list[int]:
     return list(takewhile(lambda draft_token: draft_token < end, draft_tokens))
 
 
 def _read(folder: Path) -> tuple[LLTokenizer, int]:
-    """llguidance's tokenizer, and the token that stands for the end of a grammar."""
+    """llguidance's tokenizer, and the id of ``_END``."""
     tokenizer = RustTokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -277,6 +281,6 @@ def _read(folder: Path) -> tuple[LLTokenizer, int]:
     end = tokenizer.token_to_id(_END)
     kinds = tokenizer.decoder.__getstate__() if tokenizer.decoder is not None else b""
     if b'"Metaspace"' in kinds:
-        # The same to llguidance, which asks only what a token's bytes are, in a form that it reads.
+        # Equivalent for llguidance, which needs only each token's bytes, and in a form that it can read.
         tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback()])
     return LLTokenizer(tokenizer.to_str(), eos_token=end), end

@@ -1,10 +1,10 @@
-"""JSON schemas made ready for llguidance, without changing what a good answer to them is.
+"""JSON schemas normalised for llguidance, without changing which answers are valid.
 
-- What says nothing is taken out where llguidance does not know it: ``uniqueItems: false``, a ``format`` of another's
-  invention (formats are remarks, https://json-schema.org/draft/2020-12/json-schema-validation#section-7.2).
-- Objects are closed: where nothing is said of further properties, none are made up.
-- Counts that are written 2.0 are written 2, which is the same to a schema and not to llguidance.
-- Strings that nothing else bounds get a bound where one is asked for, so that a small model comes to an end.
+- Keywords without effect are removed where llguidance does not know them: ``uniqueItems: false``, an unknown ``format``
+  (an annotation: https://json-schema.org/draft/2020-12/json-schema-validation#section-7.2).
+- Objects that do not mention ``additionalProperties`` are closed.
+- Counts written as 2.0 become 2, which JSON Schema treats alike and llguidance does not.
+- Unbounded strings get a ``maxLength`` where the caller asks for one, so that a small model's answer ends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _OF_ONE = (
 )
 _OF_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _OF_NAMES = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
-"""Where a schema has others: one, a list, or by name."""
+"""Keywords whose value is a schema, a list of schemas, or schemas by name."""
 _MIXED = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
-"""Beside these an object has more properties than stand with it."""
+"""Keywords that may add properties to an object."""
 _BOUNDS = ("const", "enum", "format", "maxLength", "pattern")
 _NUMBER_BOUNDS = ("const", "enum", "exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
 _COUNTS = frozenset(
@@ -37,13 +37,13 @@ _FORMATS = frozenset(
         "uuid",
     }
 )
-"""Those that llguidance knows."""
+"""The formats that llguidance knows."""
 _INT64 = 9 * 10**18
-"""All that most readers of JSON take for a whole number; more digits than these are a model's babble."""
+"""The range of integers that most JSON parsers accept; more digits are a sign of a model in a loop."""
 
 
 def prepared(schema: Schema, *, longest: int | None = None) -> Schema:
-    """``schema`` closed and without words of no effect; strings without a bound get ``longest`` characters."""
+    """``schema`` closed and without keywords of no effect; unbounded strings get ``longest`` characters."""
     return _Preparation(closes=not _merges(schema), longest=longest).of(schema)
 
 
@@ -53,10 +53,10 @@ class _Preparation:
         self._longest = longest
 
     def of(self, schema: Any, *, mixed: bool = False) -> Any:
-        """``mixed``: another schema's properties come on top of these."""
+        """``mixed``: another schema adds properties to these."""
         if not isinstance(schema, dict):
             return schema
-        found = {name: value for name, value in schema.items() if not _says_nothing(name, value)}
+        found = {name: value for name, value in schema.items() if not _has_no_effect(name, value)}
         if set(found) & {"if", "then", "else"} and not ("if" in found and {"then", "else"} & set(found)):
             found = {name: value for name, value in found.items() if name not in ("if", "then", "else")}
         within = mixed or ("properties" in found and any(name in found for name in _MIXED))
@@ -86,7 +86,7 @@ class _Preparation:
             schema |= {"minimum": -_INT64, "maximum": _INT64}
 
 
-def _says_nothing(name: str, value: Any) -> bool:
+def _has_no_effect(name: str, value: Any) -> bool:
     match name:
         case "uniqueItems":
             return value is False
@@ -102,7 +102,7 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 
 def _is_open(schema: Mapping[str, Any]) -> bool:
-    """An object that names properties and says nothing of others, which are not needed either."""
+    """An object with ``properties`` that neither mentions nor requires others."""
     names = schema.get("properties")
     if not isinstance(names, dict) or not names or any(name in schema for name in _MIXED):
         return False
@@ -115,7 +115,7 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
 
 
 def _merges(schema: Any) -> bool:
-    """Whether any object's properties stand in several places: then none of them is to be closed."""
+    """Whether any object's properties come from several subschemas: then no object is closed."""
     if isinstance(schema, list):
         return any(_merges(one) for one in schema)
     if not isinstance(schema, dict):

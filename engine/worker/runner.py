@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
-from engine.grammar.masks import PATIENCE, Grammars
+from engine.grammar.masks import MASK_TIMEOUT, GrammarManager
 from engine.kv_cache import KVCache, KVShape
 from engine.layers.lora import start_bank
 from engine.messages import LoadAdapter, UnloadAdapter
@@ -101,10 +101,10 @@ class Runner:
         # Graphs with all-reduces of several ranks are untested, so there are none.
         self._recording = config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1
         self._graphs: DecodeGraphs | None = None
-        self.grammars: Grammars | None = None
+        self.grammars: GrammarManager | None = None
         if self.tp.rank == 0 and (config.model / "tokenizer.json").is_file():
             # Only rank 0 samples.
-            self.grammars = Grammars(config.model, self.model.vocab_size)
+            self.grammars = GrammarManager(config.model, self.model.vocab_size)
         self._sampler = Sampler()
         self.compilations = Compilations()
         shape = self.model.kv_shape
@@ -185,7 +185,7 @@ class Runner:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.grammars:
-            self.grammars.settle()
+            self.grammars.drain()
         raise OutOfMemory(reason)
 
     @torch.inference_mode()
@@ -193,12 +193,12 @@ class Runner:
         if self.speculation:
             self.speculation.begin(plan)
         if self.grammars and plan.ended:
-            self.grammars.forget(plan.ended)
+            self.grammars.release(plan.ended)
         self.cache.copy(plan.copies)
         if not plan.requests:
             return SamplerOutput()
         batch = self._batches.build(plan)
-        masks = self.grammars.begin(batch.sampling_rows) if self.grammars else None
+        masks = self.grammars.start(batch.sampling_rows) if self.grammars else None
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
         hidden = self._graphs.forward(batch) if self._graphs else None
@@ -210,7 +210,7 @@ class Runner:
         if batch.sampling_rows:
             logits = self.model.logits(hidden[batch.logits_indices])
             # Draft tokens continue what is sampled, so with speculation every mask is awaited.
-            allowed = masks.wait(None if self.speculation else PATIENCE) if masks else None
+            allowed = masks.wait(None if self.speculation else MASK_TIMEOUT) if masks else None
             if allowed is not None and not allowed[0]:
                 allowed = None  # none is ready
             tokens = self._sampler.sample(logits, batch.sampling_rows, allowed)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from engine.core.sampling_params import Grammar, SamplingParams
 from engine.core.sampling_row import SamplingRow
 from engine.grammar import compiled
-from engine.grammar.masks import Grammars
+from engine.grammar.masks import GrammarManager
 from tests.engine.tiny import make_tokenizer
 from tests.examples import examples
 
@@ -40,8 +40,8 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def grammars(folder: Path) -> Grammars:
-    return Grammars(folder, VOCAB)
+def grammars(folder: Path) -> GrammarManager:
+    return GrammarManager(folder, VOCAB)
 
 
 def params(grammar: Grammar | None, **changes: object) -> SamplingParams:
@@ -91,8 +91,8 @@ def bits(mask: torch.Tensor) -> set[int]:
     return {i for i in range(mask.numel() * 32) if int(mask[i // 32]) >> (i % 32) & 1}
 
 
-def allowed(grammars: Grammars, sampling_rows: list[SamplingRow]) -> list[set[int]]:
-    masks = grammars.begin(sampling_rows)
+def allowed(grammars: GrammarManager, sampling_rows: list[SamplingRow]) -> list[set[int]]:
+    masks = grammars.start(sampling_rows)
     assert masks is not None
     rows, found = masks.wait()
     assert rows == list(range(len(sampling_rows)))
@@ -100,22 +100,24 @@ def allowed(grammars: Grammars, sampling_rows: list[SamplingRow]) -> list[set[in
     return [bits(row) for row in found]
 
 
-def test_costs_nothing_where_nobody_has_a_grammar(grammars: Grammars) -> None:
-    assert grammars.begin([]) is None
-    assert grammars.begin(draws_of(new_id(), params(None), [])) is None
+def test_costs_nothing_where_nobody_has_a_grammar(grammars: GrammarManager) -> None:
+    assert grammars.start([]) is None
+    assert grammars.start(draws_of(new_id(), params(None), [])) is None
 
 
-def test_only_draws_with_a_grammar_are_masked(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_only_draws_with_a_grammar_are_masked(grammars: GrammarManager, tokenizer: Tokenizer) -> None:
     bound = draws_of(new_id(), params(regex("b")), [])
     free = draws_of(new_id(), params(None), [])
-    masks = grammars.begin(free + bound + free)
+    masks = grammars.start(free + bound + free)
     assert masks is not None
     rows, found = masks.wait()
     assert rows == [1]
     assert bits(found[0]) == {tokenizer.token_to_id("b")}
 
 
-def test_a_complete_grammar_allows_the_stop_tokens_alone(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_a_complete_grammar_allows_the_stop_tokens_alone(
+    grammars: GrammarManager, tokenizer: Tokenizer
+) -> None:
     b, c = (tokenizer.token_to_id(sign) for sign in "bc")
     number = new_id()
     sampling = params(regex("bc?"), stop_token_ids=frozenset({0, EOS}))
@@ -125,7 +127,7 @@ def test_a_complete_grammar_allows_the_stop_tokens_alone(grammars: Grammars, tok
 
 
 def test_a_grammar_that_may_go_on_goes_on_where_nothing_ends_the_answer(
-    grammars: Grammars, tokenizer: Tokenizer
+    grammars: GrammarManager, tokenizer: Tokenizer
 ) -> None:
     """Not with any token there is."""
     b, c = (tokenizer.token_to_id(sign) for sign in "bc")
@@ -134,13 +136,13 @@ def test_a_grammar_that_may_go_on_goes_on_where_nothing_ends_the_answer(
     assert len(allowed(grammars, draws_of(number, sampling, [b, c]))[0]) > 200
 
 
-def test_something_is_always_allowed(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_something_is_always_allowed(grammars: GrammarManager, tokenizer: Tokenizer) -> None:
     b = tokenizer.token_to_id("b")
     sampling = params(regex("b"), stop_token_ids=frozenset())
     assert allowed(grammars, draws_of(new_id(), sampling, [b]))[0]
 
 
-def test_ids_beyond_the_tokenizer_are_never_allowed(grammars: Grammars) -> None:
+def test_ids_beyond_the_tokenizer_are_never_allowed(grammars: GrammarManager) -> None:
     anything = allowed(grammars, draws_of(new_id(), params(regex(r"(.|\n)*")), []))[0]
     assert max(anything) < 320
     assert len(anything) > 200
@@ -148,12 +150,14 @@ def test_ids_beyond_the_tokenizer_are_never_allowed(grammars: Grammars) -> None:
 
 
 def test_logits_may_be_fewer_than_the_tokenizers_tokens(folder: Path) -> None:
-    masks = Grammars(folder, 64).begin(draws_of(1, params(regex("[a-z]+")), []))
+    masks = GrammarManager(folder, 64).begin(draws_of(1, params(regex("[a-z]+")), []))
     assert masks is not None
     assert masks.wait()[1].shape == (1, 2)
 
 
-def test_guesses_are_masked_each_after_those_before_it(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_guesses_are_masked_each_after_those_before_it(
+    grammars: GrammarManager, tokenizer: Tokenizer
+) -> None:
     b, c, d = (tokenizer.token_to_id(sign) for sign in "bcd")
     number, sampling = new_id(), params(regex("bcdb"))
     found = allowed(grammars, draws_of(number, sampling, [], [b, c, d]))
@@ -169,7 +173,7 @@ def test_guesses_are_masked_each_after_those_before_it(grammars: Grammars, token
 
 @pytest.mark.parametrize("strange", [320, 321, VOCAB - 1])
 def test_guesses_that_are_no_tokens_of_the_tokenizer_are_only_wrong(
-    grammars: Grammars, tokenizer: Tokenizer, strange: int
+    grammars: GrammarManager, tokenizer: Tokenizer, strange: int
 ) -> None:
     b, c = (tokenizer.token_to_id(sign) for sign in "bc")
     sampling = params(regex("bcb"))
@@ -179,7 +183,7 @@ def test_guesses_that_are_no_tokens_of_the_tokenizer_are_only_wrong(
 
 
 def test_several_requests_with_and_without_guesses_share_a_step(
-    grammars: Grammars, tokenizer: Tokenizer
+    grammars: GrammarManager, tokenizer: Tokenizer
 ) -> None:
     b, c, d = (tokenizer.token_to_id(sign) for sign in "bcd")
     one, other = params(regex("bc")), params(regex("dd"))
@@ -191,19 +195,19 @@ def test_several_requests_with_and_without_guesses_share_a_step(
 
 
 def test_a_matcher_follows_the_requests_own_tokens_however_they_came(
-    grammars: Grammars, tokenizer: Tokenizer
+    grammars: GrammarManager, tokenizer: Tokenizer
 ) -> None:
     """Several at once, none at all (a preempted request is simply asked again), or all anew."""
     b, c, d = (tokenizer.token_to_id(sign) for sign in "bcd")
     sampling, number = params(regex("bcd")), new_id()
     for answer, next_one in (([], b), ([], b), ([b, c], d), ([b, c], d)):
         assert allowed(grammars, draws_of(number, sampling, answer)) == [{next_one}]
-    grammars.forget([number])
+    grammars.release([number])
     assert allowed(grammars, draws_of(number, sampling, [b])) == [{c}]
-    grammars.forget([number, 123456])
+    grammars.release([number, 123456])
 
 
-def test_special_tokens_names_are_texts_like_others(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_special_tokens_names_are_texts_like_others(grammars: GrammarManager, tokenizer: Tokenizer) -> None:
     number, answer = new_id(), list[int]()
     sampling = params(Grammar("lark", 'start: "<|bos|>!"'))
     while EOS not in (found := allowed(grammars, draws_of(number, sampling, answer))[0]):
@@ -212,7 +216,7 @@ def test_special_tokens_names_are_texts_like_others(grammars: Grammars, tokenize
     assert tokenizer.decode(answer) == "<|bos|>!"
 
 
-def test_siblings_have_states_of_their_own(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_siblings_have_states_of_their_own(grammars: GrammarManager, tokenizer: Tokenizer) -> None:
     b, c, d = (tokenizer.token_to_id(sign) for sign in "bcd")
     sampling, leader, sibling = params(regex("bd|cb")), new_id(), new_id()
     both = draws_of(leader, sampling, []) + draws_of(sibling, sampling, [])
@@ -221,7 +225,7 @@ def test_siblings_have_states_of_their_own(grammars: Grammars, tokenizer: Tokeni
     assert allowed(grammars, both) == [{d}, {b}]
 
 
-def test_a_continued_answer_goes_on_in_its_grammar(grammars: Grammars) -> None:
+def test_a_continued_answer_goes_on_in_its_grammar(grammars: GrammarManager) -> None:
     grammar = Grammar("json_schema", json.dumps({"enum": ["north", "south"]}), prefix='"no')
     (found,) = allowed(grammars, draws_of(new_id(), params(grammar), []))
     names = {make_tokenizer().id_to_token(token) for token in found}
@@ -231,7 +235,7 @@ def test_a_continued_answer_goes_on_in_its_grammar(grammars: Grammars) -> None:
 
 @pytest.mark.parametrize("source", ["b(", "((a|b|ab|ba){1,300}c?){1,300}"])
 def test_a_grammar_that_fails_ends_its_answer_and_harms_no_other(
-    grammars: Grammars, tokenizer: Tokenizer, source: str
+    grammars: GrammarManager, tokenizer: Tokenizer, source: str
 ) -> None:
     sampling, number = params(regex(source)), new_id()
     answer = [tokenizer.token_to_id(sign) for sign in "zz"]  # what no grammar above allows
@@ -242,26 +246,26 @@ def test_a_grammar_that_fails_ends_its_answer_and_harms_no_other(
 def test_nobody_waits_for_a_mask_that_is_slow(
     folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grammars, b, c = Grammars(folder, VOCAB), tokenizer.token_to_id("b"), tokenizer.token_to_id("c")
+    grammars, b, c = GrammarManager(folder, VOCAB), tokenizer.token_to_id("b"), tokenizer.token_to_id("c")
     quick, slow, sampling = new_id(), new_id(), params(regex("bc"))
     # The first mask of each is computed apart; from then on this one's is not.
     assert allowed(grammars, draws_of(quick, sampling, [])) == [{b}]
-    go_on, compute = Event(), Grammars._fill_one
-    monkeypatch.setattr(Grammars, "_fill_one", lambda *args: (go_on.wait(60), compute(*args))[1])
+    go_on, compute = Event(), GrammarManager._fill_slow
+    monkeypatch.setattr(GrammarManager, "_fill_slow", lambda *args: (go_on.wait(60), compute(*args))[1])
 
     both = draws_of(quick, sampling, [b]) + draws_of(slow, sampling, [])
-    masks = grammars.begin(both)
+    masks = grammars.start(both)
     assert masks is not None
     rows, found = masks.wait(0.0)
     assert (rows, masks.late) == ([0], {slow}) and bits(found[0]) == {c}
 
     free = draws_of(new_id(), params(None), [])
-    masks = grammars.begin(free + draws_of(slow, sampling, []))
+    masks = grammars.start(free + draws_of(slow, sampling, []))
     assert masks is not None
     assert masks.wait(0.0)[0] == [] and masks.late == {slow}
 
     go_on.set()
-    masks = grammars.begin(draws_of(slow, sampling, []))
+    masks = grammars.start(draws_of(slow, sampling, []))
     assert masks is not None
     rows, found = masks.wait(0.0)
     assert (rows, masks.late) == ([0], set()), "it is waited for where there is nobody else"
@@ -277,7 +281,7 @@ def test_a_lexer_that_is_full_fails_no_answer(
     monkeypatch.setattr(
         compiled, "limits", lambda kind: LLParserLimits(max_lexer_states=1000, verbose_errors=False)
     )
-    grammars, sampling = Grammars(folder, VOCAB), params(regex("(a|b)*a(a|b){12}"))
+    grammars, sampling = GrammarManager(folder, VOCAB), params(regex("(a|b)*a(a|b){12}"))
     letters = [tokenizer.token_to_id(sign) for sign in "ab"]
     answers = {new_id(): list[int]() for _ in range(12)}
     chance, full = random.Random(1), set()
@@ -290,7 +294,7 @@ def test_a_lexer_that_is_full_fails_no_answer(
         for mask in allowed(grammars, sampling_rows):
             assert mask >= set(letters)
         assert not grammars.take_failed()
-        full |= {number for number in answers if grammars._followers[number]._entry is None}
+        full |= {number for number in answers if grammars._matchers[number]._entry is None}
         for answer in answers.values():
             answer.append(chance.choice(letters))
     assert full, "no lexer was full: this tests nothing"
@@ -299,7 +303,7 @@ def test_a_lexer_that_is_full_fails_no_answer(
 class Writer:
     """Says any token that is allowed."""
 
-    def __init__(self, grammars: Grammars, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, grammars: GrammarManager, tokenizer: Tokenizer, seed: int) -> None:
         self.grammars, self.tokenizer, self.random = grammars, tokenizer, random.Random(seed)
 
     def write(self, grammars: list[Grammar], most: int = 400) -> list[str | None]:
@@ -324,7 +328,7 @@ class Writer:
                     going.discard(sampling_row.request_id)
                 else:
                     answers[sampling_row.request_id].append(token)
-        self.grammars.forget(list(answers))
+        self.grammars.release(list(answers))
         return [
             None if number in going else self.tokenizer.decode(answer, skip_special_tokens=False)
             for number, answer in answers.items()
@@ -392,14 +396,16 @@ def conforms(value: object, schema: dict) -> bool:
 @settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(schemas, st.integers(0, 1000))
 def test_whatever_is_said_conforms_to_its_schema(
-    grammars: Grammars, tokenizer: Tokenizer, schema: dict, seed: int
+    grammars: GrammarManager, tokenizer: Tokenizer, schema: dict, seed: int
 ) -> None:
     (text,) = Writer(grammars, tokenizer, seed).write([Grammar("json_schema", json.dumps(schema))])
     assert text is not None
     assert conforms(json.loads(text), schema), text
 
 
-def test_a_large_grammar_is_compiled_while_others_go_on(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_a_large_grammar_is_compiled_while_others_go_on(
+    grammars: GrammarManager, tokenizer: Tokenizer
+) -> None:
     large = Grammar(
         "json_schema", json.dumps({"properties": {f"p{i}": {"type": "integer"} for i in range(1500)}})
     )
@@ -412,7 +418,7 @@ def test_a_large_grammar_is_compiled_while_others_go_on(grammars: Grammars, toke
     assert tokenizer.token_to_id("{") in allowed(grammars, draws_of(new_id(), params(large), []))[0]
 
 
-def test_twenty_grammars_at_once(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_twenty_grammars_at_once(grammars: GrammarManager, tokenizer: Tokenizer) -> None:
     wanted = [Grammar("lark", f'start: "{i}: " /[a-z]{{{i}}}/ "."') for i in range(1, 21)]
     texts = Writer(grammars, tokenizer, 3).write(wanted)
     for i, text in enumerate(texts, 1):
@@ -450,11 +456,11 @@ def test_tokenizers_that_fall_back_to_bytes(tmp_path: Path, decoder: decoders.De
     tokenizer.decoder = decoder
     tokenizer.add_special_tokens(["<s>", "</s>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    grammars = Grammars(tmp_path, 288)
+    grammars = GrammarManager(tmp_path, 288)
     sampling = params(regex("a aé"), stop_token_ids=frozenset({2}))
 
     def names(answer: list[int]) -> set[str]:
-        masks = grammars.begin(draws_of(1, sampling, answer))
+        masks = grammars.start(draws_of(1, sampling, answer))
         assert masks is not None
         return {tokenizer.id_to_token(i) for i in bits(masks.wait()[1][0])}
 
@@ -469,9 +475,9 @@ def test_tokenizers_that_fall_back_to_bytes(tmp_path: Path, decoder: decoders.De
 def test_the_bundled_model_can_write_json() -> None:
     folder = Path("engine/demo/model")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    grammars = Grammars(folder, 2048)
+    grammars = GrammarManager(folder, 2048)
     sampling = params(Grammar("json_schema", '{"type": "object"}'), stop_token_ids=frozenset({4}))
-    masks = grammars.begin(draws_of(1, sampling, []))
+    masks = grammars.start(draws_of(1, sampling, []))
     assert masks is not None
     texts = {tokenizer.decode([i], skip_special_tokens=False) for i in bits(masks.wait()[1][0])}
     assert texts == {"{"} | {text for text in texts if text.startswith("{")}

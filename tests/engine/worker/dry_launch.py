@@ -40,7 +40,7 @@ class Device:
         return GPUTarget("cuda", 90, 32)
 
 
-class Compiled:
+class GrammarCache:
     """A kernel that does nothing."""
 
     function = packed_metadata = None
@@ -54,7 +54,7 @@ class Compiled:
 
 def install() -> None:
     triton.runtime.driver.set_active(Device())
-    triton.compiler.compile = lambda *args, **kwargs: Compiled()
+    triton.compiler.compile = lambda *args, **kwargs: GrammarCache()
     torch.empty, torch.empty_like = torch.zeros, torch.zeros_like
     for module in (batch, logit_editor, sampler):
         # In one piece, as to a GPU: where each array begins in it is part of what kernels are compiled for.

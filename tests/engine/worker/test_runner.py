@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from engine.config import EngineConfig
 from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import StartupError
-from engine.grammar.masks import Grammars
+from engine.grammar.masks import GrammarManager
 from engine.worker.device import check_kernels, pick_device, pick_dtype
 from engine.worker.runner import Runner
 from kernels.launch import path
@@ -248,25 +248,25 @@ def test_a_slow_mask_changes_no_token_of_anyone(
     free = SamplingParams(max_tokens=60, temperature=0, logprobs=1)
     asked = [([5, 6, 7], bound), ([8, 9], free), ([5, 6, 7, 8], bound), ([90] * 20, free)]
     usual = run(tiny_runner, asked, choices=choices)
-    compute, late = Grammars._fill_one, []
+    compute, late = GrammarManager._fill_slow, []
 
-    def slowly(self: Grammars, task: Any) -> Any:
-        task.follower.apart = True
+    def slowly(self: GrammarManager, task: Any) -> Any:
+        task.matcher.slow = True
         time.sleep(0.03)
         bits = compute(self, task)
-        task.follower.apart = True
+        task.matcher.slow = True
         return bits
 
-    begin = Grammars.begin
+    begin = GrammarManager.start
 
-    def watched(self: Grammars, draws: Any) -> Any:
+    def watched(self: GrammarManager, draws: Any) -> Any:
         pending = begin(self, draws)
         if pending is not None:
             late.append(pending.late)
         return pending
 
-    monkeypatch.setattr(Grammars, "_fill_one", slowly)
-    monkeypatch.setattr(Grammars, "begin", watched)
+    monkeypatch.setattr(GrammarManager, "_fill_slow", slowly)
+    monkeypatch.setattr(GrammarManager, "start", watched)
     slow = run(tiny_runner, asked, choices=choices)
     assert any(late), "no mask was late: this tests nothing"
     assert slow.tokens == usual.tokens
