@@ -1,1 +1,1 @@
-"""How fast the engine is on this device, beside others' that are installed: ``python -m engine bench``."""
+"""Benchmarks the engine on this device beside other engines that are installed: ``python -m engine bench``."""

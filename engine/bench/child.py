@@ -1,4 +1,4 @@
-"""A process that answers lines of JSON: one engine of a comparison."""
+"""A child process that reads and writes lines of JSON: one engine of a comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Child:
-    """Its first line says that it is ready."""
+    """Its first line reports that it is ready."""
 
     def __init__(self, *command: str, limit: float | None = None) -> None:
         """``limit``: seconds for its start. Raises ``ChildEnded``."""

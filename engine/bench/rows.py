@@ -1,4 +1,4 @@
-"""What is measured, and how it is told."""
+"""A benchmark's measurements, and their tables."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """So many answers at once, of one length each. Without ``tokens_per_second`` nothing was measured."""
+    """``batch`` concurrent answers of one length. Without ``tokens_per_second`` nothing was measured."""
 
     model: str
     way: str
-    """``engine``, with what is changed about it behind, or another engine's name."""
+    """``engine``, followed by the settings that were changed, or another engine's name."""
     batch: int
     tokens_per_second: float | None = None
-    """Of answers, in all."""
+    """Output tokens of all answers."""
     first_tokens: float | None = None
-    """Seconds until all have their first."""
+    """Seconds until all answers have their first token."""
     per_token: float | None = None
-    """Seconds between two tokens of an answer, once all have their first: inter-token latency."""
+    """Seconds between two tokens of an answer once all have their first: inter-token latency."""
     ttft: tuple[float, float] | None = None
-    """Median and 99th percentile over requests, where the engine tells; so the next."""
+    """Median and 99th percentile over requests, where the engine reports times; ``itl`` likewise."""
     itl: tuple[float, float] | None = None
     of_limit: float | None = None
-    """Of the steps a second in which the device's own copy would have read the weights."""
+    """Share of the steps a second that reading the weights at the device's copy bandwidth would allow."""
     fault: str = ""
 
 
 def measure(row: dict[str, Any], answers: int, tokens: int, first: float, full: dict[str, Any]) -> Row:
     """``row``: model, way and batch; ``first``: seconds of a run of one token each; ``full``: of a whole run."""
     seconds = full["seconds"]
-    told: dict[str, Any] = {}
+    latencies: dict[str, Any] = {}
     if times := full.get("times"):
         gaps = [after - before for one in times for before, after in itertools.pairwise(one)]
-        told["ttft"] = _percentiles([one[0] for one in times])
-        told["itl"] = _percentiles(gaps) if gaps else None
+        latencies["ttft"] = _percentiles([one[0] for one in times])
+        latencies["itl"] = _percentiles(gaps) if gaps else None
     return Row(
         **row,
         tokens_per_second=answers * tokens / seconds,
         first_tokens=first,
-        # Of runs so short that setting up is what they take, nothing is known.
+        # Undefined for runs so short that set-up dominates.
         per_token=(seconds - first) / (tokens - 1) if tokens > 1 and seconds > first else None,
-        **told,
+        **latencies,
     )
 
 

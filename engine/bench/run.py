@@ -1,4 +1,4 @@
-"""Models of known shapes with random weights, a process for each way to run them; rows are written as they come."""
+"""Runs models of known shapes with random weights, one process for each engine; rows are written as they complete."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ class Options:
     layers: int | None = None
     tiny: bool = False
     deadline: float = float("inf")
-    """As of ``time.time``: what has not begun by then never does."""
+    """``time.time()`` after which nothing is started."""
     copy_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one process measures."""
+    """The measurements of one process."""
 
     model: str
     way: str
     batches: Sequence[int]
     changes: dict[str, Any] = field(default_factory=dict)
-    """Of the engine's settings."""
+    """Changed settings of the engine."""
     rival: str = ""
 
 
 def groups(options: Options) -> list[Group]:
-    """The engine for all models comes first, then others, then what costs or brings what."""
+    """The engine on all models first, then other engines, then variants of the engine's settings."""
     found = [Group(model, "engine", options.batches) for model in options.models]
     found += [
         Group(model, name, options.batches, rival=name)
@@ -81,12 +81,12 @@ def groups(options: Options) -> list[Group]:
 
 
 class Bench:
-    """``tell`` hears of each row as it comes."""
+    """``on_row`` is called with each row as it completes."""
 
-    def __init__(self, options: Options, journal: Journal, tell: Callable[[Row], None]) -> None:
+    def __init__(self, options: Options, journal: Journal, on_row: Callable[[Row], None]) -> None:
         self.options = options
         self.rows: dict[tuple[str, str, int], Row] = {}
-        self._journal, self._tell = journal, tell
+        self._journal, self._on_row = journal, on_row
 
     def run(self) -> None:
         for group in groups(self.options):
@@ -101,12 +101,12 @@ class Bench:
             try:
                 self._measure(group, left)
             except (ChildEnded, TimeoutExpired, OSError, RuntimeError) as error:
-                # It costs the row that was under way; the rest goes on in a new process.
+                # The row in progress is lost; the rest continues in a new process.
                 if left:
                     self._take(Row(group.model, group.way, left.pop(0), fault=_text(error)), retry=True)
 
     def _measure(self, group: Group, left: list[int]) -> None:
-        """Takes batches off ``left`` as they are done."""
+        """Removes batches from ``left`` as they complete."""
         options, shape = self.options, self._shape(group.model)
         self._begin(group, left[0])
         folder = self._weights(group.model)
@@ -140,7 +140,7 @@ class Bench:
                 raise RuntimeError(answer["error"])
             return dict(answer)
 
-        # What is set up for so many answers of this length is not counted.
+        # A warm-up: set-up for this batch size and length is not measured.
         ask(options.answer)
         first = statistics.median(ask(1)["seconds"] for _ in range(options.repeats))
         runs = sorted((ask(options.answer) for _ in range(options.repeats)), key=lambda one: one["seconds"])
@@ -151,7 +151,7 @@ class Bench:
             return
         self._journal.begin(model, SERVE, "run")
         try:
-            # The start before it has filled caches, of files and of compiled kernels.
+            # Earlier runs have filled the caches of files and of compiled kernels.
             seconds = seconds_to_serve(self._weights(model), self.options.device, self._context())
             self._take(Row(model, f"{SERVE}: {seconds:.1f} s", 0))
         except (RuntimeError, OSError) as error:
@@ -174,10 +174,10 @@ class Bench:
         way = SERVE if row.way.startswith(SERVE) else row.way
         self.rows[row.model, way, row.batch] = row
         self._journal.take(row.model, _name(way, row.batch), "run", None if retry else row)
-        self._tell(row)
+        self._on_row(row)
 
     def _command(self, group: Group, folder: Path) -> list[str]:
-        asked = {
+        request = {
             "folder": str(folder),
             "device": self.options.device,
             "context": self._context(),
@@ -185,8 +185,8 @@ class Bench:
             "options": group.changes,
         }
         if group.rival:
-            return [sys.executable, "-m", "engine.bench.theirs", group.rival, json.dumps(asked)]
-        return [sys.executable, "-m", "engine.bench.ours", json.dumps(asked)]
+            return [sys.executable, "-m", "engine.bench.rival_process", group.rival, json.dumps(request)]
+        return [sys.executable, "-m", "engine.bench.engine_process", json.dumps(request)]
 
     def _context(self) -> int:
         return self.options.prompt + self.options.answer + 16
@@ -244,25 +244,25 @@ def run(given: dict[str, Any]) -> int:
         "layers": str(options.layers),
         "code": fingerprint(root) + fingerprint(root.parent / "kernels"),
     }
-    told = f"{chip}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
-    told += f", prompts of {options.prompt} tokens, answers of {options.answer}"
-    _print(told)
+    heading = f"{chip}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
+    heading += f", prompts of {options.prompt} tokens, answers of {options.answer}"
+    _print(heading)
     bench: Bench
 
-    def tell(row: Row) -> None:
+    def on_row(row: Row) -> None:
         _print("  ".join(filter(None, cells(row, list(bench.rows.values())))))
         if given["markdown"]:
-            given["markdown"].write_text(markdown(list(bench.rows.values()), told))
+            given["markdown"].write_text(markdown(list(bench.rows.values()), heading))
 
     journal = Journal(given["json"], about, render=lambda: as_json(list(bench.rows.values()), about))
-    bench = Bench(options, journal, tell)
+    bench = Bench(options, journal, on_row)
     if journal.steps:
         _print(f"{journal.steps} rows are done, by {given['json']}")
     bench.run()
     rows = list(bench.rows.values())
     journal.write()
     if given["markdown"]:
-        given["markdown"].write_text(markdown(rows, told))
+        given["markdown"].write_text(markdown(rows, heading))
     _print(markdown(rows, ""))
     return int(any(row.fault for row in rows))
 

@@ -17,13 +17,13 @@ from engine.layers.native import Int6Linear
 from engine.layers.product import Product
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear, Joined
 from engine.layers.row_parallel import RowParallelLinear
-from engine.weights.loader import DIMENSION, Loader, Split, Weight
 from engine.weights.quantize import ChannelWeight, Int4Weight, Int6Weight, join, same_inputs
+from engine.weights.weight_loader import DIMENSION, Split, Weight, WeightLoader
 
 
 class LayerBuilder:
     def __init__(
-        self, weights: Loader, *, adapters: AdapterBank | None = None, invariant: bool = False
+        self, weights: WeightLoader, *, adapters: AdapterBank | None = None, invariant: bool = False
     ) -> None:
         """``invariant``: a row's result must not depend on the number of rows, at the price of slower prompts."""
         self.weights = weights

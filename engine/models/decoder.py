@@ -20,7 +20,7 @@ from engine.layers.product import Product
 from engine.layers.rope import RotaryTable
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Experts
-from engine.weights.loader import Loader
+from engine.weights.weight_loader import WeightLoader
 
 log = logging.getLogger("engine.models")
 
@@ -113,7 +113,7 @@ class Decoder:
         return logits.div_(self._softcap).tanh_().mul_(self._softcap)
 
 
-def _norm(config: DecoderConfig, weights: Loader, name: str) -> RMSNorm:
+def _norm(config: DecoderConfig, weights: WeightLoader, name: str) -> RMSNorm:
     weight = weights.take(f"{name}.weight", (config.hidden,))
     return RMSNorm(weight, config.eps, offset=config.norm_offset)
 

@@ -21,11 +21,11 @@ from engine.models.gemma import gemma2, gemma3, gemma3_text
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.mixture import mixtral, qwen3_moe
 from engine.parallel import SINGLE_RANK, TPGroup
-from engine.weights.formats import stored
-from engine.weights.loader import Loader
+from engine.weights.formats import detect_format
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
 from engine.weights.source import gguf_file
+from engine.weights.weight_loader import WeightLoader
 
 
 class Model(Protocol):
@@ -102,7 +102,7 @@ def load_model(
         raise UnsupportedModel(
             f"The architecture {asked} is not supported; these are: {', '.join(FAMILIES)}."
         )
-    way = stored(config)
+    stored_format = detect_format(config)
     reader: Any
     if file := gguf_file(folder):
         # Imported here: other models need none of it.
@@ -111,16 +111,16 @@ def load_model(
         reader = GgufCheckpoint(file, device, dtype)
         if quantization is None and reader.quantized:
             # Codes of 4 bits stay what they are; what has others is kept in 8.
-            quantization, way = "int8", GgufGroups()
+            quantization, stored_format = "int8", GgufGroups()
     else:
         reader = SafetensorsReader(folder, device, dtype)
-    weights = Loader(
+    weights = WeightLoader(
         reader,
         device,
         dtype,
         tp=tp,
         quantization=quantization,
-        stored=way,
+        quantized_format=stored_format,
     )
     build = LayerBuilder(weights, adapters=adapters, invariant=invariant)
     with progress(reader.total_bytes) as reader.on_read:

@@ -1,1 +1,1 @@
-"""Whether each of the engine's features says on this device what plain torch says: ``python -m engine verify``."""
+"""Verifies each feature of the engine on this device against plain torch: ``python -m engine verify``."""

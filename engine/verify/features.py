@@ -1,4 +1,4 @@
-"""What is looked at, and how each is switched off where it fails."""
+"""The features that are verified, and the flag that switches each off where it fails."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Options = Mapping[str, Any]
 class Feature:
     name: str
     off: str
-    """What to write behind ``python -m engine serve`` where it fails, or what to leave out."""
+    """The flag of ``python -m engine serve`` that switches it off, or the one to leave out."""
     both: Options = field(default_factory=dict)
-    """Settings (``EngineConfig``) of the engine and of what it is compared with."""
+    """Settings (``EngineConfig``) of both the engine and its reference."""
     engine: Options = field(default_factory=dict)
-    """Settings of the engine alone."""
+    """Settings of the engine only."""
     blocks: int | None = None
-    """That its scheduler knows of."""
+    """KV blocks of its scheduler, where they are to be scarce."""
     caching: bool = False
-    """Whether its prefix cache is on, and all is asked twice."""
+    """Whether its prefix cache is on, and every request is sent twice."""
     grammar: bool = False
-    """Whether answers have a form."""
+    """Whether answers are constrained by a grammar."""
     seen: str = ""
-    """Which of ``Counts`` shows that it happened at all."""
+    """The counter of ``Counts`` that shows that it was exercised."""
     tolerance: float = 0.0
-    """What log-probabilities may be off, where that is more than a plain model's may."""
+    """Tolerance of log-probabilities, where it is larger than for plain weights."""
     only: str = ""
-    """The device that has it."""
+    """The device type that it needs."""
 
 
 _KERNELS = "--kernels reference"
@@ -65,6 +65,6 @@ FEATURES = (
     Feature("LoRA", "--max-adapters 0", {"max_adapters": 2}),
     Feature("chunked prefill", "--no-chunked-prefill", engine={"max_batched_tokens": 24}, seen="chunks"),
     Feature("prefix caching", "--no-prefix-caching", caching=True, seen="hit_tokens"),
-    # In small blocks a sequence grows by several.
+    # With small blocks a sequence grows by several of them.
     Feature("preemption", "--no-preemption", engine={"block_size": 4}, blocks=48, seen="preempted"),
 )

@@ -15,7 +15,7 @@ _TARGETS = ("q_proj", "v_proj", "o_proj", "down_proj")
 
 
 def write_random(folder: Path, model: Path, seed: int) -> Path:
-    """In PEFT's layout, large enough to change what the model says."""
+    """In PEFT's layout, large enough to change the model's output."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for file in sorted(model.glob("*.safetensors")):

@@ -1,4 +1,4 @@
-"""Asks the engine and plain torch the same, feature by feature, in processes that may die, and tells who differs."""
+"""Runs the same requests on the engine and on plain torch, feature by feature, in processes that may crash."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 
 import torch
 
-from engine.verify.answers import Asking, Said, say
-from engine.verify.compare import TOLERANCES, Verdict, compare
+from engine.verify.compare import TOLERANCES, Comparison, compare
 from engine.verify.features import FEATURES, Feature
+from engine.verify.outputs import EngineOutput, VerifySetup, run_feature
 from engine.worker.device import pick_device, pick_dtype
 from kernels.bench.pool import Lost, Pool
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FeatureResult:
     feature: str
     verdict: str
-    """``ok``, ``WRONG``, ``not here``, or ``not tried`` where time was up."""
+    """``ok``, ``WRONG``, ``not here``, or ``not tried`` where time ran out."""
     reason: str
     off: str
-    """What switches the feature off."""
+    """The flag that switches the feature off."""
     seconds: float = 0.0
 
     @property
@@ -36,31 +36,34 @@ class Row:
 
 
 def verify(
-    asking: Asking,
+    setup: VerifySetup,
     features: Sequence[Feature] = FEATURES,
     *,
     jobs: int = 1,
     seconds: float = 280.0,
-    tell: Callable[[Row], None] = lambda row: None,
-) -> list[Row]:
-    """``jobs``: processes at a time. After ``seconds`` nothing new begins. ``tell`` hears of each row as it comes."""
+    on_result: Callable[[FeatureResult], None] = lambda row: None,
+) -> list[FeatureResult]:
+    """``jobs``: concurrent processes. Nothing is started after ``seconds``. ``on_result`` is called with each
+    result."""
     deadline = time.time() + seconds
-    device = pick_device(asking.device)
+    device = pick_device(setup.device)
     by_name = {feature.name: feature for feature in features}
-    rows: dict[str, Row] = {}
-    said: dict[str, Said | Lost] = {}
-    began: dict[str, float] = {}
+    rows: dict[str, FeatureResult] = {}
+    outputs: dict[str, EngineOutput | Lost] = {}
+    started: dict[str, float] = {}
 
     def begin(name: str) -> None:
-        began[name] = time.time()
+        started[name] = time.time()
 
     def finish(name: str, verdict: str, reason: str) -> None:
         feature = by_name[name]
-        rows[name] = Row(name, verdict, reason, feature.off, time.time() - began.get(name, time.time()))
-        tell(rows[name])
+        rows[name] = FeatureResult(
+            name, verdict, reason, feature.off, time.time() - started.get(name, time.time())
+        )
+        on_result(rows[name])
 
-    def judge(name: str, found: Said | Lost) -> None:
-        feature, expected = by_name[name], said[_key(by_name[name])]
+    def judge(name: str, found: EngineOutput | Lost) -> None:
+        feature, expected = by_name[name], outputs[_key(by_name[name])]
         for side, one in (("", found), ("what it is compared with: ", expected)):
             if isinstance(one, Lost):
                 return finish(name, "not tried" if one.skipped else "WRONG", f"{side}{one.reason}")
@@ -68,35 +71,35 @@ def verify(
                 return finish(name, "not here", f"{side}{one.refused}")
         if feature.seen and not found.counts[feature.seen]:
             return finish(name, "not here", f"it did not happen: {feature.seen} is 0")
-        dtype = feature.both.get("dtype", asking.dtype)
-        dtype = str(pick_dtype(dtype, asking.model, device)).removeprefix("torch.")
-        verdict: Verdict = compare(expected, found, max(TOLERANCES[dtype], feature.tolerance))
+        dtype = feature.both.get("dtype", setup.dtype)
+        dtype = str(pick_dtype(dtype, setup.model, device)).removeprefix("torch.")
+        verdict: Comparison = compare(expected, found, max(TOLERANCES[dtype], feature.tolerance))
         finish(name, "ok" if verdict.ok else "WRONG", verdict.reason)
 
     here = [feature for feature in features if feature.only in ("", device.type)]
     for feature in features:
         if feature not in here:
             finish(feature.name, "not here", f"only on {feature.only}")
-    # Several features are compared with the same.
-    apart = {_key(feature): feature.name for feature in here}
+    # Several features share a reference.
+    references = {_key(feature): feature.name for feature in here}
     with _kernels("reference"):
         Pool(
-            _say,
-            (asking, by_name, True),
+            _run,
+            (setup, by_name, True),
             jobs,
             deadline,
             lambda name: None,
-            lambda name, one: said.__setitem__(_key(by_name[name]), one),
-        ).run(list(apart.values()))
-    Pool(_say, (asking, by_name, False), jobs, deadline, begin, judge).run([feature.name for feature in here])
+            lambda name, one: outputs.__setitem__(_key(by_name[name]), one),
+        ).run(list(references.values()))
+    Pool(_run, (setup, by_name, False), jobs, deadline, begin, judge).run([feature.name for feature in here])
     return [rows[feature.name] for feature in features]
 
 
-def _say(asking: Asking, features: Mapping[str, Feature], compared: bool, name: str) -> tuple[Any, bool]:
-    """Whatever is raised, others have their turn; on a GPU in a new process, as this one's device may be lost."""
+def _run(setup: VerifySetup, features: Mapping[str, Feature], compared: bool, name: str) -> tuple[Any, bool]:
+    """Runs one feature; an error is its result. On a GPU the process is then replaced, as its device may be lost."""
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
     try:
-        return say(asking, features, compared, name)
+        return run_feature(setup, features, compared, name)
     except Exception as error:
         return Lost(f"{type(error).__name__}: {str(error).strip()[:300]}"), not torch.cuda.is_available()
 
@@ -107,7 +110,7 @@ def _key(feature: Feature) -> str:
 
 @contextmanager
 def _kernels(wanted: str) -> Any:
-    """What processes that begin meanwhile compute with."""
+    """Sets ``TOLLGATE_KERNELS`` for processes started meanwhile."""
     before = os.environ.get("TOLLGATE_KERNELS")
     os.environ["TOLLGATE_KERNELS"] = wanted
     try:
@@ -122,30 +125,30 @@ def _kernels(wanted: str) -> Any:
 HEADS = ("feature", "verdict", "seconds", "switch it off", "what was seen")
 
 
-def line(row: Row) -> tuple[str, ...]:
+def line(row: FeatureResult) -> tuple[str, ...]:
     off = row.off if row.wrong else ""
     return row.feature, row.verdict, f"{row.seconds:.0f}", off, row.reason
 
 
-def markdown(rows: Sequence[Row], about: str) -> str:
+def markdown(rows: Sequence[FeatureResult], about: str) -> str:
     lines = [about, "", f"| {' | '.join(HEADS)} |", "|---|---|--:|---|---|"]
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in line(row))} |" for row in rows]
     return "\n".join([*lines, "", summary(rows)]) + "\n"
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[FeatureResult]) -> str:
     wrong = [row for row in rows if row.wrong]
     counts = {
         verdict: sum(row.verdict == verdict for row in rows) for verdict in ("ok", "not here", "not tried")
     }
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    results = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     if not wrong:
-        return f"{told or 'nothing was tried'}."
+        return f"{results or 'nothing was tried'}."
     flags = " ".join(dict.fromkeys(row.off for row in wrong))
-    return f"WRONG: {', '.join(row.feature for row in wrong)} ({told}). Serve with: {flags}"
+    return f"WRONG: {', '.join(row.feature for row in wrong)} ({results}). Serve with: {flags}"
 
 
-def to_json(rows: Sequence[Row], about: str) -> str:
+def to_json(rows: Sequence[FeatureResult], about: str) -> str:
     return json.dumps({"about": about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
 
 
@@ -155,7 +158,7 @@ def run(options: dict[str, Any]) -> int:
 
     model = locate(options["model"])
     draft = locate(DEMO_DRAFT) if options["model"] == DEMO else None
-    asking = Asking(Path(model), options["device"], options["dtype"], options["tokens"], draft)
+    setup = VerifySetup(Path(model), options["device"], options["dtype"], options["tokens"], draft)
     device = pick_device(options["device"])
     features = [
         feature
@@ -165,18 +168,18 @@ def run(options: dict[str, Any]) -> int:
     chip = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     about = f"{chip}, torch {torch.__version__}, {options['model']}, {time.strftime('%Y-%m-%d')}"
     _print(about)
-    told: list[Row] = []
+    results: list[FeatureResult] = []
 
-    def tell(row: Row) -> None:
-        told.append(row)
+    def on_result(row: FeatureResult) -> None:
+        results.append(row)
         _print("  ".join(filter(None, (row.feature.ljust(28), row.verdict.ljust(9), row.reason))))
         if options["json"]:
-            options["json"].write_text(to_json(told, about))
+            options["json"].write_text(to_json(results, about))
         if options["markdown"]:
-            options["markdown"].write_text(markdown(told, about))
+            options["markdown"].write_text(markdown(results, about))
 
     jobs = options["jobs"] or max(1, min(6, len(os.sched_getaffinity(0)) // 2))
-    rows = verify(asking, features, jobs=jobs, seconds=options["seconds"], tell=tell)
+    rows = verify(setup, features, jobs=jobs, seconds=options["seconds"], on_result=on_result)
     _print("")
     for row in rows:
         if row.wrong:

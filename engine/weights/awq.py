@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.weights.quantize import Int4Weight
-from engine.weights.stored import RawTensors, group_size, pick
+from engine.weights.quantized_format import RawTensors, group_size, pick
 
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """The nibble of a word that holds each output."""

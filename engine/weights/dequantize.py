@@ -9,7 +9,7 @@ from gguf.quants import Q4_K, dequantize
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.weights.gguf import StoredTensor
+from engine.weights.gguf import GgufTensor
 from engine.weights.quantize import Int4Weight
 
 PLAIN = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16, Type.F64: torch.float64}
@@ -35,7 +35,7 @@ def check(name: str, kind: Type) -> None:
         return
 
 
-def plain(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
+def plain(stored: GgufTensor, dtype: torch.dtype) -> Tensor:
     """[…] in ``dtype``, on the CPU, and no longer a part of the file."""
     if stored.type in PLAIN:
         # torch takes no arrays that cannot be written to, and none of bfloat16.
@@ -48,7 +48,7 @@ def plain(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
     return result.view(stored.shape)
 
 
-def grouped(stored: StoredTensor) -> Int4Weight:
+def grouped(stored: GgufTensor) -> Int4Weight:
     """A matrix of one of the types ``GROUPED``, as it is: no code is rounded anew."""
     out_features, in_features = stored.shape
     size = {Type.Q4_0: 18, Type.Q4_1: 20, Type.Q4_K: 144}[stored.type]

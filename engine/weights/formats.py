@@ -12,11 +12,12 @@ from engine.weights.awq import Awq
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
 from engine.weights.quantize import METHODS
-from engine.weights.stored import Stored
+from engine.weights.quantized_format import QuantizedFormat
 
 
-def stored(config: Mapping[str, Any]) -> Stored | None:
-    """How a checkpoint's weights are stored; ``None``: plainly. Raises ``UnsupportedModel`` for a way not known."""
+def detect_format(config: Mapping[str, Any]) -> QuantizedFormat | None:
+    """The quantization format of a checkpoint; ``None``: plain weights. Raises ``UnsupportedModel`` for an unknown
+    format."""
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
@@ -25,21 +26,21 @@ def stored(config: Mapping[str, Any]) -> Stored | None:
             "Weights that were turned before they were quantized (transform_config) are not supported: take the plain "
             "checkpoint and --quantization int4."
         )
-    ways = {"awq": Awq, "gptq": Gptq, "fp8": Fp8, "fbgemm_fp8": Fp8, "compressed-tensors": Fp8}
+    formats = {"awq": Awq, "gptq": Gptq, "fp8": Fp8, "fbgemm_fp8": Fp8, "compressed-tensors": Fp8}
     method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
-    if not isinstance(method, str) or method not in ways:
+    if not isinstance(method, str) or method not in formats:
         raise UnsupportedModel(
-            f"Weights quantized by {method!r} are not supported; these are: {', '.join(ways)}. "
+            f"Weights quantized by {method!r} are not supported; these are: {', '.join(formats)}. "
             "Or take the plain checkpoint and --quantization int4."
         )
     try:
-        way: Stored = ways[method](settings)
+        stored_format: QuantizedFormat = formats[method](settings)
     except (TypeError, ValueError, AttributeError) as error:
         raise UnsupportedModel(f"quantization_config holds a value that makes no sense: {error}.") from error
-    return way
+    return stored_format
 
 
-def check(quantization: str | None, way: Stored | None, device: torch.device) -> None:
+def check(quantization: str | None, stored_format: QuantizedFormat | None, device: torch.device) -> None:
     """Raises ``UnsupportedModel`` for a ``--quantization`` that this checkpoint or device does not allow."""
     if quantization is None:
         return
@@ -47,9 +48,10 @@ def check(quantization: str | None, way: Stored | None, device: torch.device) ->
         raise UnsupportedModel(
             f"--quantization {quantization} is not supported; these are: {', '.join(METHODS)}."
         )
-    if way is not None and way.name not in ("FP8", "GGUF"):
+    if stored_format is not None and stored_format.name not in ("FP8", "GGUF"):
         raise UnsupportedModel(
-            f"The checkpoint's weights are quantized already ({way.name}): leave out --quantization {quantization}."
+            f"The checkpoint's weights are quantized already ({stored_format.name}): leave out "
+            f"--quantization {quantization}."
         )
     if quantization == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9)):
         raise UnsupportedModel(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.weights.stored import RawTensors, pick
+from engine.weights.quantized_format import RawTensors, pick
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 _ACTIVATIONS = ("input_scale", "input_scale_ub", "activation_scale")

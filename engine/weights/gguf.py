@@ -31,7 +31,7 @@ _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class GgufTensor:
     """A tensor in the file."""
 
     type: GGMLQuantizationType
@@ -47,7 +47,7 @@ class Gguf:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, Any] = {}
-        self.tensors: dict[str, StoredTensor] = {}
+        self.tensors: dict[str, GgufTensor] = {}
         for part in parts(path):
             header = _Header(part)
             # The first part has the metadata, the others repeat some of it.
@@ -149,7 +149,7 @@ class _Header:
         *shape, kind, offset = self._unpack(f"{dimensions}QIQ")
         return name, offset, kind, tuple(reversed(shape))
 
-    def _stored(self, name: str, start: int, kind: int, shape: tuple[int, ...]) -> StoredTensor:
+    def _stored(self, name: str, start: int, kind: int, shape: tuple[int, ...]) -> GgufTensor:
         try:
             type_ = GGMLQuantizationType(kind)
         except ValueError as error:
@@ -167,4 +167,4 @@ class _Header:
         if start + count > len(self._bytes):
             raise self._broken_off()
         data = np.frombuffer(self._bytes, np.uint8, count, start).reshape(shape_in_bytes)
-        return StoredTensor(type_, (*outer, row), data)
+        return GgufTensor(type_, (*outer, row), data)

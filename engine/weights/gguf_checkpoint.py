@@ -16,10 +16,10 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.weights import dequantize
-from engine.weights.gguf import Gguf, StoredTensor
+from engine.weights.gguf import Gguf, GgufTensor
 from engine.weights.gguf_config import number
 from engine.weights.quantize import Int4Weight
-from engine.weights.stored import RawTensors
+from engine.weights.quantized_format import RawTensors
 
 _TOP = {
     "model.embed_tokens": "token_embd",
@@ -139,7 +139,7 @@ class GgufCheckpoint:
                 f"{self._file.path} holds tensors that this model family does not use: {', '.join(names[:3])}{more}."
             )
 
-    def _get(self, name: str) -> tuple[StoredTensor, str]:
+    def _get(self, name: str) -> tuple[GgufTensor, str]:
         found = self._find(name)
         if found is None:
             raise UnsupportedModel(
@@ -149,7 +149,7 @@ class GgufCheckpoint:
         self.on_read(found[0].data.nbytes)
         return found
 
-    def _find(self, name: str) -> tuple[StoredTensor, str] | None:
+    def _find(self, name: str) -> tuple[GgufTensor, str] | None:
         """What the file has for it, and under which name."""
         within = _IN_LAYER.fullmatch(name)
         if within is None:
@@ -170,7 +170,7 @@ class GgufCheckpoint:
         stacked, place = found
         return replace(stacked, shape=stacked.shape[1:], data=stacked.data[which]), place
 
-    def _stored(self, name: str) -> tuple[StoredTensor, str] | None:
+    def _stored(self, name: str) -> tuple[GgufTensor, str] | None:
         stored = self._file.tensors.get(name)
         return stored and (stored, name)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.weights.quantize import Int4Weight
-from engine.weights.stored import RawTensors, group_size, pick
+from engine.weights.quantized_format import RawTensors, group_size, pick
 
 _FORMATS = ("gptq", "gptq_v2")
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 
 from engine.core.sampling_params import Grammar, SamplingParams
 from engine.core.sampling_row import SamplingRow
-from engine.grammar import compiled
+from engine.grammar import grammar_cache
 from engine.grammar.masks import GrammarManager
 from tests.engine.tiny import make_tokenizer
 from tests.examples import examples
@@ -279,7 +279,7 @@ def test_a_lexer_that_is_full_fails_no_answer(
 ) -> None:
     """Whether its mask is computed apart or with the others'."""
     monkeypatch.setattr(
-        compiled, "limits", lambda kind: LLParserLimits(max_lexer_states=1000, verbose_errors=False)
+        grammar_cache, "limits", lambda kind: LLParserLimits(max_lexer_states=1000, verbose_errors=False)
     )
     grammars, sampling = GrammarManager(folder, VOCAB), params(regex("(a|b)*a(a|b){12}"))
     letters = [tokenizer.token_to_id(sign) for sign in "ab"]
@@ -409,11 +409,11 @@ def test_a_large_grammar_is_compiled_while_others_go_on(
     large = Grammar(
         "json_schema", json.dumps({"properties": {f"p{i}": {"type": "integer"} for i in range(1500)}})
     )
-    compiling = grammars.prepare(large)
-    assert compiling is not None
+    compilation = grammars.prepare(large)
+    assert compilation is not None
     assert allowed(grammars, draws_of(new_id(), params(regex("b")), [])) == [{tokenizer.token_to_id("b")}]
-    assert not compiling.done()
-    compiling.result()
+    assert not compilation.done()
+    compilation.result()
     assert grammars.prepare(large) is None
     assert tokenizer.token_to_id("{") in allowed(grammars, draws_of(new_id(), params(large), []))[0]
 

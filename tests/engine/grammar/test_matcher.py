@@ -11,7 +11,7 @@ import pytest
 from llguidance import LLParserLimits, LLTokenizer
 
 from engine.core.sampling_params import Grammar
-from engine.grammar import compiled as compiling
+from engine.grammar import grammar_cache
 from engine.grammar.grammar_cache import GrammarCache
 from engine.grammar.matcher import GrammarMatcher
 
@@ -76,7 +76,7 @@ def signs(seed: int, count: int = 150) -> str:
 def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lexers with room for a few answers."""
     monkeypatch.setattr(
-        compiling, "limits", lambda kind: LLParserLimits(max_lexer_states=1000, verbose_errors=False)
+        grammar_cache, "limits", lambda kind: LLParserLimits(max_lexer_states=1000, verbose_errors=False)
     )
 
 

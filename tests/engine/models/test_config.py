@@ -14,7 +14,7 @@ from engine.models.gemma import gemma2, gemma3, gemma3_text
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.mixture import mixtral, qwen3_moe
 from engine.models.registry import load_model
-from engine.weights.loader import finite
+from engine.weights.weight_loader import finite
 from tests.engine.tiny import SHAPE
 
 MOE = {**SHAPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}

@@ -14,9 +14,9 @@ import pytest
 from engine.__main__ import parser
 from engine.config import EngineConfig
 from engine.verify import run as running
-from engine.verify.answers import Asking, Said
 from engine.verify.features import FEATURES, Feature
-from engine.verify.run import Row, markdown, summary, verify
+from engine.verify.outputs import EngineOutput, VerifySetup
+from engine.verify.run import FeatureResult, markdown, summary, verify
 from kernels.bench.pool import Lost
 from tests.sampling import slow
 
@@ -82,7 +82,7 @@ def fake(features: Mapping[str, Any]) -> Any:
     return Pool
 
 
-RIGHT = Said([[1, 2]], [[{1: -0.1}, {2: -0.1}]], [True], {"drafts": 0, "chunks": 3})
+RIGHT = EngineOutput([[1, 2]], [[{1: -0.1}, {2: -0.1}]], [True], {"drafts": 0, "chunks": 3})
 
 
 def test_each_feature_gets_its_verdict(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,18 +98,18 @@ def test_each_feature_gets_its_verdict(tiny_model: Path, monkeypatch: pytest.Mon
     ]
     found = {
         **dict.fromkeys([feature.name for feature in features], RIGHT),
-        "other tokens": Said([[1, 7]], [[{1: -0.1}, {7: -0.1}]], [True]),
+        "other tokens": EngineOutput([[1, 7]], [[{1: -0.1}, {7: -0.1}]], [True]),
         "dies": Lost("its process ended"),
         "late": Lost("no time left", skipped=True),
-        "refused": Said(refused="no such thing on this chip"),
+        "refused": EngineOutput(refused="no such thing on this chip"),
     }
     monkeypatch.setattr(running, "Pool", fake(found))
-    told: list[Row] = []
-    rows = verify(Asking(tiny_model, "cpu"), features, tell=told.append)
+    results: list[FeatureResult] = []
+    rows = verify(VerifySetup(tiny_model, "cpu"), features, on_result=results.append)
     assert [row.verdict for row in rows] == [
         *("ok", "WRONG", "WRONG", "not tried", "not here", "not here", "ok", "not here"),
     ]
-    assert sorted(row.feature for row in told) == sorted(feature.name for feature in features)
+    assert sorted(row.feature for row in results) == sorted(feature.name for feature in features)
     # Only what is wrong has its flag in the table, and the last line has all of them.
     table = markdown(rows, "CPU")
     assert "| other tokens | WRONG | 0 | --no-other |" in table and "--off" not in table

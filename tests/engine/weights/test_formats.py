@@ -17,7 +17,7 @@ from engine.evaluate import FULL, Way, exam, predict
 from engine.kv_cache import KVCache
 from engine.models.registry import load_model
 from engine.weights.awq import Awq
-from engine.weights.formats import check, stored
+from engine.weights.formats import check, detect_format
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
 from engine.weights.pack import write
@@ -134,14 +134,14 @@ def test_fp8_blocks_as_compressed_tensors_has_them() -> None:
     settings = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
     codes = torch.randn(8, 8).to(torch.float8_e4m3fn)
     blocks = torch.arange(8.0).reshape(2, 4) + 1
-    way = stored({"quantization_config": settings})
-    assert way is not None
-    read = way.read(Tensors({"x.weight": codes, "x.weight_scale": blocks}), "x", 8, 8)
+    stored_format = detect_format({"quantization_config": settings})
+    assert stored_format is not None
+    read = stored_format.read(Tensors({"x.weight": codes, "x.weight_scale": blocks}), "x", 8, 8)
     rows, columns = torch.arange(8) // 4, torch.arange(8) // 2
     assert torch.equal(read, codes.float() * blocks[rows][:, columns])
     other = {"weights": {**group["weights"], "block_structure": [2, 2]}}
     with pytest.raises(UnsupportedModel, match="several sizes"):
-        stored({"quantization_config": {**settings, "config_groups": {"0": group, "1": other}}})
+        detect_format({"quantization_config": {**settings, "config_groups": {"0": group, "1": other}}})
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_fp8_blocks_as_compressed_tensors_has_them() -> None:
 )
 def test_what_is_not_read_is_named(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedModel, match=named):
-        stored({"quantization_config": settings})
-    assert stored({}) is None
+        detect_format({"quantization_config": settings})
+    assert detect_format({}) is None
 
 
 def test_methods_that_do_not_fit_are_refused() -> None:
@@ -198,14 +198,14 @@ def logits(folder: Path, quantization: str | None = None, dtype: torch.dtype = t
 def widened(folder: Path, into: Path, settings: dict[str, Any]) -> Path:
     """The checkpoint with its layers as plain weights."""
     write_model(into, WIDE)
-    way = stored({"quantization_config": settings})
+    stored_format = detect_format({"quantization_config": settings})
     tensors = Tensors(load_file(folder / "model.safetensors"))
-    assert way is not None
+    assert stored_format is not None
     plain = {}
     for name, shape in ((name, t.shape) for name, t in make_weights(WIDE).items()):
         layer = name.removesuffix(".weight")
-        if way.holds(tensors, layer):
-            read = way.read(tensors, layer, *shape)
+        if stored_format.holds(tensors, layer):
+            read = stored_format.read(tensors, layer, *shape)
             plain[name] = read.weight() if isinstance(read, Int4Weight) else read
         else:
             plain[name] = tensors[name]
@@ -292,8 +292,8 @@ def test_the_demo_model_says_the_same_in_fewer_bits() -> None:
     folder = locate("demo")
     samples = exam(folder, 12)
     said = []
-    for way in (FULL, Way("int8", quantization="int8"), Way("int4", quantization="int4")):
-        model = load_model(folder, CPU, way.dtype, quantization=way.quantization)
-        said.append(torch.cat([found.argmax(-1) for found, _ in predict(model, samples, way)]))
+    for stored_format in (FULL, Way("int8", quantization="int8"), Way("int4", quantization="int4")):
+        model = load_model(folder, CPU, stored_format.dtype, quantization=stored_format.quantization)
+        said.append(torch.cat([found.argmax(-1) for found, _ in predict(model, samples, stored_format)]))
     eight, four = (float((one == said[0]).float().mean()) for one in said[1:])
     assert eight > 0.98 and four > 0.9

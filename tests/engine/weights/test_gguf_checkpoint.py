@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType as Type
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.layers.rope import Rope
 from engine.weights import dequantize
-from engine.weights.gguf import Gguf, StoredTensor
+from engine.weights.gguf import Gguf, GgufTensor
 from engine.weights.gguf_checkpoint import GgufCheckpoint
 from engine.weights.gguf_config import config_json
 from engine.weights.gguf_folder import as_folder
@@ -191,7 +191,7 @@ def test_a_model_in_parts_is_one_and_left_over_tensors_are_named(tmp_path: Path)
 @pytest.mark.parametrize("kind", list(Type), ids=lambda kind: kind.name)
 def test_every_type_is_read_as_the_package_reads_it_or_refused_by_name(kind: Type) -> None:
     data = gguf_files.random_blocks(kind, 6, 512)
-    stored = StoredTensor(kind, (6, 512), data)
+    stored = GgufTensor(kind, (6, 512), data)
     try:
         theirs = gguf.quants.dequantize(data, kind)
     except NotImplementedError:

@@ -21,7 +21,7 @@ class RawTensors(Protocol):
     def ignore(self, name: str) -> None: ...
 
 
-class Stored(Protocol):
+class QuantizedFormat(Protocol):
     """A way of storing weights."""
 
     name: str

@@ -1,4 +1,4 @@
-"""The engine's side: scheduler and runner as the engine process has them, without HTTP. Answers lines of JSON."""
+"""The engine under test: scheduler and runner, without HTTP. Reads and writes lines of JSON."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from engine.offline import OfflineEngine
 
 
 def main() -> None:
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     began = time.perf_counter()
     engine = OfflineEngine(
         EngineConfig(
-            model=Path(asked["folder"]),
-            device=asked["device"],
+            model=Path(request["folder"]),
+            device=request["device"],
             dtype="bfloat16",
-            max_model_len=asked["context"],
-            max_num_seqs=asked["streams"],
-            **asked["options"],
+            max_model_len=request["context"],
+            max_num_seqs=request["streams"],
+            **request["options"],
         )
     )
-    _say({"seconds": time.perf_counter() - began})
+    _write_line({"seconds": time.perf_counter() - began})
     for line in sys.stdin:
         question = json.loads(line)
         try:
             if question["do"] == "bandwidth":
-                _say(bandwidth(engine.runner.device, question["bytes"]))
+                _write_line(bandwidth(engine.runner.device, question["bytes"]))
             else:
-                _say(generate(engine, question["prompts"], question["tokens"]))
+                _write_line(generate(engine, question["prompts"], question["tokens"]))
         except RuntimeError as error:
-            # Too much for this device, most likely: smaller batches may do.
-            _say({"error": f"{type(error).__name__}: {error}"})
+            # Most likely out of memory: smaller batches may work.
+            _write_line({"error": f"{type(error).__name__}: {error}"})
 
 
 def generate(engine: OfflineEngine, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _say(answer: Any) -> None:
+def _write_line(answer: Any) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""What the engine says to the same requests, one way or another. Runs in a process whose kernels were chosen before."""
+"""The engine's outputs for a fixed set of requests. Runs in a process whose kernels were selected before it started."""
 
 from __future__ import annotations
 
@@ -24,41 +24,40 @@ from engine.worker.speculative import FixedDraftLength
 from kernels.launch import path
 
 BLOCK = 16
-SEATS = 8
-TOP = 8
-"""Tokens whose log-probabilities are told beside each."""
+MAX_NUM_SEQS = 8
+TOP_LOGPROBS = 8
+"""Most likely tokens that are reported for each sampled one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """A model, and how much is asked of it."""
+class VerifySetup:
+    """The model under test, and the length of answers."""
 
     model: Path
     device: str
     dtype: str = "auto"
     tokens: int = 24
-    """Of an answer."""
+    """Tokens of an answer."""
     draft: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EngineOutput:
     tokens: list[list[int]] = field(default_factory=list)
-    """Of each request."""
+    """Each request's tokens."""
     logprobs: list[list[dict[int, float]]] = field(default_factory=list)
-    """Of each of these, and of the likeliest beside it."""
+    """Log-probabilities of each token and of the most likely ones at its position, by token."""
     greedy: list[bool] = field(default_factory=list)
-    """Which requests always take the likeliest token."""
+    """Which requests are greedy."""
     counts: dict[str, int] = field(default_factory=dict)
     steady: bool = True
-    """Whether a second run said the same."""
+    """Whether a second run gave the same tokens."""
     refused: str = ""
-    """Why it would not start, where that is no fault."""
+    """Why the engine did not start, where that is not a fault."""
 
 
 class Replays:
-    """In place of CUDA graphs where there is no GPU: each replay computes anew, and writes where the first result
-    stands."""
+    """Stands in for CUDA graphs without a GPU: each replay computes again, into the tensor of the first result."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -73,13 +72,13 @@ class Replays:
         return replay, hidden
 
 
-def requests(asking: Asking, vocab: int, longest: int, grammar: bool) -> list[Asked]:
-    """Short and long prompts, two that begin alike, greedy and drawn."""
+def requests(setup: VerifySetup, vocab: int, longest: int, grammar: bool) -> list[Asked]:
+    """Short and long prompts, two with a common prefix, greedy and sampled."""
     draw = random.Random(0)
     common = [draw.randrange(10, vocab) for _ in range(40)]
     prompts = [[draw.randrange(10, vocab) for _ in range(length)] for length in (5, 17, 33, 100, 1, 64)]
     prompts += [[*common, *common[:7]], [*common, 11, 12], common[:5]]
-    prompts = [prompt[: longest - asking.tokens - 8] for prompt in prompts]
+    prompts = [prompt[: longest - setup.tokens - 8] for prompt in prompts]
     wishes: list[dict[str, Any]] = [
         {"temperature": 0},
         {"temperature": 0},
@@ -89,33 +88,35 @@ def requests(asking: Asking, vocab: int, longest: int, grammar: bool) -> list[As
         {"seed": 3, "top_k": 20, "repetition_penalty": 1.1, "min_p": 0.02},
         {"temperature": 0},
         {"temperature": 0},
-        # What comes again and again is what n-gram speculation looks for.
+        # Repetitions, which n-gram speculation looks for.
         {"temperature": 0, "logit_bias": ((11, 100.0), (12, 100.0))},
     ]
     form = Grammar("regex", "[a-z ,.]{200,}") if grammar else None
     return [
-        (prompt, SamplingParams(max_tokens=asking.tokens, logprobs=TOP, grammar=form, **wish))
+        (prompt, SamplingParams(max_tokens=setup.tokens, logprobs=TOP_LOGPROBS, grammar=form, **wish))
         for prompt, wish in zip(prompts, wishes, strict=True)
     ]
 
 
-def say(asking: Asking, features: Mapping[str, Feature], compared: bool, name: str) -> tuple[Said, bool]:
-    """What is said with feature ``name``, or by what it is compared with; and whether the process can go on."""
+def run_feature(
+    setup: VerifySetup, features: Mapping[str, Feature], compared: bool, name: str
+) -> tuple[EngineOutput, bool]:
+    """The outputs with feature ``name``, or of its reference; and whether the process can be used again."""
     feature = features[name]
     try:
         with TemporaryDirectory() as folder:
-            said = _say(asking, feature, compared, Path(folder))
+            outputs = _run(setup, feature, compared, Path(folder))
     except StartupError as error:
-        said = Said(refused=error.message)
+        outputs = EngineOutput(refused=error.message)
     gc.collect()
-    return said, True
+    return outputs, True
 
 
-def _say(asking: Asking, feature: Feature, compared: bool, folder: Path) -> Said:
+def _run(setup: VerifySetup, feature: Feature, compared: bool, folder: Path) -> EngineOutput:
     torch.manual_seed(0)
     options: dict[str, Any] = {
-        "dtype": asking.dtype,
-        "max_num_seqs": SEATS,
+        "dtype": setup.dtype,
+        "max_num_seqs": MAX_NUM_SEQS,
         "max_batched_tokens": 512,
         "kv_cache_blocks": 512,
         "cuda_graphs": False,
@@ -123,15 +124,15 @@ def _say(asking: Asking, feature: Feature, compared: bool, folder: Path) -> Said
         **({} if compared else feature.engine),
     }
     if options.get("speculation") == "draft":
-        options["draft_model"] = asking.draft or asking.model
+        options["draft_model"] = setup.draft or setup.model
     adapters: list[str | None] = []
     if "max_adapters" in options:
-        paths = [write_random(folder / name, asking.model, seed) for seed, name in enumerate("ab")]
+        paths = [write_random(folder / name, setup.model, seed) for seed, name in enumerate("ab")]
         options["adapters"] = tuple((path.name, path) for path in paths)
         adapters = ["a", None, "b", "a", None, "b", "a", None, "b"]
-    # Shorter than most models can: the cache holds many of them.
-    length = min(1024, _positions(asking.model))
-    config = EngineConfig(model=asking.model, device=asking.device, max_model_len=length, **options)
+    # Shorter than most models allow, so that the cache holds many sequences.
+    length = min(1024, _positions(setup.model))
+    config = EngineConfig(model=setup.model, device=setup.device, max_model_len=length, **options)
     engine = OfflineEngine(
         config, blocks=None if compared else feature.blocks, prefix_caching=feature.caching and not compared
     )
@@ -142,20 +143,20 @@ def _say(asking: Asking, feature: Feature, compared: bool, folder: Path) -> Said
     if options["cuda_graphs"] and engine.runner.device.type == "cpu":
         if path() != "triton":
             raise StartupError(
-                "kernels that bear idle rows are those for GPUs: TOLLGATE_KERNELS=triton tries them"
+                "only the Triton kernels skip padding rows, as graphs need: set TOLLGATE_KERNELS=triton"
             )
         replays = Replays()
         runner = engine.runner
-        # As on a GPU, where decodes are a group.
+        # As on a GPU, where decodes are one group.
         runner._batches = BatchBuilder(runner.cache, runner.device)
         runner.record(replays)
-    asked = requests(asking, engine.runner.model.vocab_size, length, feature.grammar)
+    asked = requests(setup, engine.runner.model.vocab_size, length, feature.grammar)
     if feature.grammar and engine.runner.grammars is None:
         raise StartupError("the model has no tokenizer, which forms need")
     _, answers = engine.generate(asked, late=1, adapters=adapters)
     _, again = engine.generate(asked, late=0 if feature.caching else 1, adapters=adapters)
     counts = {**asdict(engine.counts), "replays": _replays(engine, replays)}
-    return Said(
+    return EngineOutput(
         [answer.tokens for answer in again],
         [[{one.token: one.logprob, **dict(one.top)} for one in answer.logprobs] for answer in again],
         [params.temperature == 0 and params.grammar is None and not params.logit_bias for _, params in asked],
@@ -167,7 +168,7 @@ def _say(asking: Asking, feature: Feature, compared: bool, folder: Path) -> Said
 def _replays(engine: OfflineEngine, replays: Replays | None) -> int:
     if replays is not None:
         return replays.count
-    # On a GPU what is recorded is replayed, or the step raises.
+    # On a GPU recorded steps are replayed, or they raise.
     return engine.counts.steps if engine.runner._graphs is not None else 0
 
 

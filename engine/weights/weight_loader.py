@@ -23,7 +23,7 @@ from engine.weights.quantize import (
     to_int6,
     to_int8,
 )
-from engine.weights.stored import RawTensors, Stored
+from engine.weights.quantized_format import QuantizedFormat, RawTensors
 from kernels.native.linear import available
 
 Split = Literal["out", "in"]
@@ -53,7 +53,7 @@ class Checkpoint(Protocol):
         ...
 
 
-class Loader:
+class WeightLoader:
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -62,17 +62,17 @@ class Loader:
         *,
         tp: TPGroup = SINGLE_RANK,
         quantization: str | None = None,
-        stored: Stored | None = None,
+        quantized_format: QuantizedFormat | None = None,
     ) -> None:
         """``quantization``: how plain weights are kept, one of ``METHODS``. ``stored``: how a quantized checkpoint has
         them.
 
         Raises ``UnsupportedModel`` for a method that this device or checkpoint does not allow.
         """
-        check(quantization, stored, device)
+        check(quantization, quantized_format, device)
         self._checkpoint = checkpoint
         self._quantization = quantization
-        self._stored = stored
+        self._format = quantized_format
         self.device = device
         self.dtype = dtype
         self.tp = tp
@@ -97,7 +97,7 @@ class Loader:
 
     def finish(self) -> None:
         """Raises ``UnsupportedModel`` if a tensor was left over that would change what is computed."""
-        for end in self._stored.unused if self._stored else ():
+        for end in self._format.unused if self._format else ():
             self._checkpoint.ignore(f"*{end}")
         self._checkpoint.finish()
 
@@ -157,9 +157,9 @@ class Loader:
     def _read(self, name: str, out_features: int, in_features: int) -> Int4Weight | Tensor | None:
         """What a quantized checkpoint has under that name; ``None`` if it is plain."""
         reader = self._checkpoint
-        if self._stored is None or not isinstance(reader, RawTensors) or not self._stored.holds(reader, name):
+        if self._format is None or not isinstance(reader, RawTensors) or not self._format.holds(reader, name):
             return None
-        return self._stored.read(reader, name, out_features, in_features)
+        return self._format.read(reader, name, out_features, in_features)
 
 
 def finite(weight: Tensor, name: str) -> Tensor:

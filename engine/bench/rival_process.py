@@ -1,6 +1,6 @@
 """Other engines over the same model: ``vllm``, or ``transformers``' continuous batching. Answers lines of JSON.
 
-They are asked for all answers at once, and say how long all of them took.
+All answers of a batch are requested at once; the process reports the time until the last one is complete.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ Generate = Callable[[list[list[int]], int], int]
 """Prompts and the tokens of each answer → tokens in all."""
 
 
-def vllm(asked: dict[str, Any]) -> Generate:
+def vllm(request: dict[str, Any]) -> Generate:
     from vllm import LLM, SamplingParams
 
     # What it writes to stdout would be taken for answers.
     model = LLM(
-        model=asked["folder"],
+        model=request["folder"],
         dtype="bfloat16",
         skip_tokenizer_init=True,
-        max_model_len=asked["context"],
-        max_num_seqs=asked["streams"],
+        max_model_len=request["context"],
+        max_num_seqs=request["streams"],
         enable_prefix_caching=False,
     )
 
@@ -37,13 +37,13 @@ def vllm(asked: dict[str, Any]) -> Generate:
     return generate
 
 
-def transformers(asked: dict[str, Any]) -> Generate:
+def transformers(request: dict[str, Any]) -> Generate:
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    device = "cuda" if asked["device"] == "auto" else asked["device"]
+    device = "cuda" if request["device"] == "auto" else request["device"]
     model = AutoModelForCausalLM.from_pretrained(
-        asked["folder"], dtype=torch.bfloat16, attn_implementation="sdpa"
+        request["folder"], dtype=torch.bfloat16, attn_implementation="sdpa"
     )
     model = model.to(device).eval()
 
@@ -70,16 +70,16 @@ ENGINES = {"vllm": vllm, "transformers": transformers}
 
 
 def main() -> None:
-    name, asked = sys.argv[1], json.loads(sys.argv[2])
+    name, request = sys.argv[1], json.loads(sys.argv[2])
     answers, sys.stdout = sys.stdout, sys.stderr
     began = time.perf_counter()
-    generate = ENGINES[name](asked)
+    generate = ENGINES[name](request)
 
-    def say(answer: Any) -> None:
+    def write_line(answer: Any) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    say({"seconds": time.perf_counter() - began})
+    write_line({"seconds": time.perf_counter() - began})
     for line in sys.stdin:
         question = json.loads(line)
         began = time.perf_counter()
@@ -88,9 +88,11 @@ def main() -> None:
             wanted = len(question["prompts"]) * question["tokens"]
             if count != wanted:
                 raise ValueError(f"{name} gave {count} tokens, not {wanted}")
-            say({"seconds": time.perf_counter() - began})
-        except Exception as error:  # Somebody else's program: it is told, and smaller batches may do.
-            say({"error": f"{type(error).__name__}: {error}"})
+            write_line({"seconds": time.perf_counter() - began})
+        except (
+            Exception
+        ) as error:  # Another project's code: the error is reported, and smaller batches may work.
+            write_line({"error": f"{type(error).__name__}: {error}"})
 
 
 if __name__ == "__main__":
