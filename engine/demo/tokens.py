@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from engine.demo.corpus import Conversation, calls
+from engine.demo.corpus import Conversation
+from engine.demo.corpus.tools import shown
 
 BOS, SYSTEM, USER, ASSISTANT, END, TOOL, PAD = (
     f"<|{name}|>" for name in ("bos", "system", "user", "assistant", "end", "tool", "pad")
@@ -135,7 +136,7 @@ class Encoder:
     def _opening(self, what: Conversation) -> tuple[list[int], list[float]]:
         tokens, weights = [self.ids[BOS]], [0.0]
         if what.system is not None or what.tools:
-            tools = calls.shown(what.tools) if what.tools else None
+            tools = shown(what.tools) if what.tools else None
             text = "\n\n".join(part for part in (what.system, tools) if part is not None)
             self._add(tokens, weights, SYSTEM, text, self._context_weight)
         return tokens, weights

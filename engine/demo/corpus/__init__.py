@@ -12,15 +12,16 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.demo.corpus import calls, copies, dialogue, questions, stories
+from engine.demo.corpus import arithmetic, calls, copies, dialogue, questions, stories
 from engine.demo.corpus.dialogue import Turns
-from engine.demo.corpus.questions import Item, Maker
+from engine.demo.corpus.item import Item, Maker
+from engine.demo.corpus.tools import Tool, Use, called
 
 MAKERS: list[tuple[Maker, float]] = [
     (questions.capital, 3.0),
     (questions.knowledge, 4.0),
-    (questions.arithmetic, 6.0),
-    (questions.conversion, 2.5),
+    (arithmetic.arithmetic, 6.0),
+    (arithmetic.conversion, 2.5),
     (questions.spelling, 1.5),
     (questions.listing, 1.0),
     (stories.story, 1.6),
@@ -42,7 +43,7 @@ class Conversation:
     turns: tuple[tuple[str, str], ...]
     """What is said to the model, and its answer; none where more is said first."""
     system: str | None = None
-    tools: tuple[calls.Tool, ...] = ()
+    tools: tuple[Tool, ...] = ()
     results: frozenset[int] = frozenset()
     """The turns in which a tool speaks to the model, not the user."""
     forced: bool = False
@@ -161,7 +162,7 @@ def _toolless(rng: random.Random) -> tuple[str, str]:
     """A question that wants a tool, where there is none."""
     while True:
         use = calls.use(rng)
-        if use.tool.name in calls.COUNTING | calls.KNOWING or held_out(use.key):
+        if use.tool.name in calls.CALCULATORS | calls.COUNTRY_TOOLS or held_out(use.key):
             continue
         for what in ("weather", "time"):
             if what in use.tool.name.lower():
@@ -187,7 +188,7 @@ def tool_conversation(rng: random.Random, *, held: bool = False) -> Conversation
         )
         if earlier[0].tool in tools:
             turns = [
-                (_wording(earlier, rng, plain=False), calls.called(earlier)),
+                (_wording(earlier, rng, plain=False), called(earlier)),
                 *calls.results(rng, len(earlier)),
             ]
             results = frozenset(range(1, len(turns)))
@@ -197,23 +198,23 @@ def tool_conversation(rng: random.Random, *, held: bool = False) -> Conversation
         return Conversation("no call", (*turns, _turn(last, rng, plain=held)), system, tools, results)
     if roll < 0.35:
         asked = _untooled(rng, tools, held=held).question
-        call = calls.called([calls.guessed(tools[0], asked)])
+        call = called([calls.forced(tools[0], asked)])
         return Conversation("forced calls", (*turns, (asked, call)), system, tools, results, forced=True)
-    turns.append((_wording(uses, rng, plain=held), calls.called(uses)))
+    turns.append((_wording(uses, rng, plain=held), called(uses)))
     if roll < 0.7:
         return Conversation("calls", tuple(turns), system, tools, results)
     results |= frozenset(range(len(turns), len(turns) + len(uses)))
     return Conversation("results", (*turns, *calls.results(rng, len(uses))), system, tools, results)
 
 
-def _uses(rng: random.Random, *, held: bool) -> tuple[calls.Use, ...]:
+def _uses(rng: random.Random, *, held: bool) -> tuple[Use, ...]:
     while True:
         uses = calls.several(rng) if rng.random() < 0.1 else (calls.use(rng),)
         if held_out(uses[0].key) == held:
             return uses
 
 
-def _wording(uses: tuple[calls.Use, ...], rng: random.Random, *, plain: bool) -> str:
+def _wording(uses: tuple[Use, ...], rng: random.Random, *, plain: bool) -> str:
     """The question in a style that leaves the values as they are to be given."""
     question = uses[0].question
     asked = question if plain else styled(question, rng)
@@ -221,11 +222,11 @@ def _wording(uses: tuple[calls.Use, ...], rng: random.Random, *, plain: bool) ->
     return asked if all(value in asked or value not in question for value in values) else question
 
 
-def _untooled(rng: random.Random, tools: tuple[calls.Tool, ...], *, held: bool) -> Item:
+def _untooled(rng: random.Random, tools: tuple[Tool, ...], *, held: bool) -> Item:
     """A question that needs none of these tools."""
     names = {tool.name for tool in tools}
-    kinds = {"arithmetic"} if names & calls.COUNTING else set()
-    kinds |= {"countries"} if names & calls.KNOWING else set()
+    kinds = {"arithmetic"} if names & calls.CALCULATORS else set()
+    kinds |= {"countries"} if names & calls.COUNTRY_TOOLS else set()
     while True:
         made = item(rng, held=held)
         if made.kind not in kinds and not made.answer.startswith("I cannot know"):

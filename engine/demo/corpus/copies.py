@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import random
 
-import engine.demo.corpus.calls as calls
+from engine.demo.corpus.tools import plain
+from engine.demo.corpus.values import value, word
 
 
 def drills(rng: random.Random) -> tuple[tuple[str, str], ...]:
@@ -19,7 +20,7 @@ def drills(rng: random.Random) -> tuple[tuple[str, str], ...]:
 
 
 def _words(rng: random.Random, least: int, most: int) -> list[str]:
-    return [calls.word(rng) for _ in range(rng.randrange(least, most + 1))]
+    return [word(rng) for _ in range(rng.randrange(least, most + 1))]
 
 
 def _again(rng: random.Random) -> tuple[str, str]:
@@ -37,8 +38,8 @@ def _listed(rng: random.Random) -> tuple[str, str]:
 
 def _fields(rng: random.Random) -> tuple[str, str]:
     names = list(dict.fromkeys(_words(rng, 1, 4)))
-    values = {name: calls.value(rng) for name in names}
-    said = ", ".join(f"{name} {calls.plain(given)}" for name, given in values.items())
+    values = {name: value(rng) for name in names}
+    said = ", ".join(f"{name} {plain(given)}" for name, given in values.items())
     return rng.choice(["JSON: ", "As JSON: "]) + said, json.dumps(values, ensure_ascii=False)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from engine.demo.corpus.questions import NAMES, Item
+from engine.demo.corpus.facts import NAMES
+from engine.demo.corpus.item import Item
 
 Turns = list[tuple[str, str]]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from engine.demo.corpus.questions import NAMES, Item
+from engine.demo.corpus.facts import NAMES
+from engine.demo.corpus.item import Item
 
 HEROES = {
     "fox": ("clever", "lived at the edge of a forest", "loved to follow strange tracks", "a silver key under a stone", "opened the door of an old hut"),

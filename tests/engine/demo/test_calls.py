@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engine.demo import corpus, tokens, train
-from engine.demo.corpus import calls
+from engine.demo.corpus.tools import Tool
 from engine.server.chat_template import ChatTemplate
 from engine.server.template_files import Templates
 from engine.server.tools import HERMES, detect
@@ -25,7 +25,7 @@ def drawn(count: int, *, held: bool = False) -> list[corpus.Conversation]:
     return [corpus.tool_conversation(rng, held=held) for _ in range(count)]
 
 
-def read(answer: str, tools: tuple[calls.Tool, ...]) -> tuple[str, list[dict[str, Any]]]:
+def read(answer: str, tools: tuple[Tool, ...]) -> tuple[str, list[dict[str, Any]]]:
     """The text of an answer and the calls in it, as the engine reads them."""
     parser = ToolParser(HERMES, [tool.name for tool in tools], whole=True)
     first, last = parser.push(answer), parser.finish(cut=False)
