@@ -1,11 +1,11 @@
-"""How many rows matrix products must have for each row's result to be the same to the last bit in all of them.
+"""Batch invariance with library products: the number of rows to pad to, so that a row's result never changes.
 
-Libraries cut the sum over many inputs in another way for one row, or for a few, than for many. Where they do, and up
-to how many rows, depends on the processor, the number of threads and the shape: it is found out by trying, with each of
-the model's own shapes. In the sums that are tried everything cancels, so that what remains is rounding alone, and any
-other order of adding shows. Where no number will do, each row is a product of its own.
+Libraries split the sum over the inputs differently for one row, or a few, than for many. Where, and up to how many
+rows, depends on the processor, the number of threads and the shape, so it is measured with each of the model's shapes.
+The sums that are tried cancel exactly, so that only rounding remains and any other order of summation shows. If no
+padding helps, each row is multiplied alone.
 
-This is for machines without the C of kernels/native/dense.c, in which all sums run in one order.
+For machines without the C of kernels/native/dense.c, whose sums always have the same order.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from engine.layers.product import Product
 log = logging.getLogger("engine.layers")
 
 ALONE = 0
-"""Each row is a product of its own."""
+"""Each row is multiplied alone."""
 _ROWS = (*range(1, 18), 24, 31, 33, 48, 64, 65, 96, 127, 200, 256, 511)
-"""Numbers of rows tried; of more, libraries make blocks."""
+"""Numbers of rows that are tried; libraries split more rows into blocks."""
 _MULTIPLES = (1, 2, 4, 8, 16)
 _OUTPUTS = 4096
-"""More are not tried: they are shared out in columns, each of which is summed alike."""
+"""The most outputs that are tried: libraries split more into columns that are summed alike."""
 
 
-def whole_rows(
+def row_multiple(
     make: Callable[[Tensor], Product], out_features: int, in_features: int, dtype: torch.dtype
 ) -> int:
-    """To a multiple of how many rows products are to be filled up, or ``ALONE``, for the layer that ``make`` makes of
-    a weight [out, in]."""
+    """The multiple that rows are to be padded to, or ``ALONE``, for the layer that ``make`` builds from a weight
+    [out, in]."""
     return _multiple(make, min(out_features, _OUTPUTS), in_features, dtype, torch.get_num_threads())
 
 
@@ -48,7 +48,7 @@ def _multiple(
     whole = product(x)
     for multiple in _MULTIPLES:
         if all(
-            torch.equal(filled(product, x[first : first + rows], multiple), whole[first : first + rows])
+            torch.equal(padded(product, x[first : first + rows], multiple), whole[first : first + rows])
             for rows in _ROWS
             for first in (0, 1)
         ):
@@ -63,10 +63,10 @@ def _multiple(
     return ALONE
 
 
-def filled(product: Product, x: Tensor, multiple: int) -> Tensor:
-    """``product(x)``, computed with a multiple of so many rows, or with each ``ALONE``."""
+def padded(product: Product, x: Tensor, multiple: int) -> Tensor:
+    """``product(x)``, with rows padded to a multiple of ``multiple``, or each row ``ALONE``."""
     if multiple == ALONE:
-        # Copies, as where a row lies in memory may matter as well.
+        # Copies, as alignment in memory may matter, too.
         return torch.cat([product(row.clone()) for row in x.split(1)]) if len(x) else product(x)
     missing = -len(x) % multiple
     return product(functional.pad(x, (0, 0, 0, missing)))[: len(x)] if missing else product(x)

@@ -1,12 +1,12 @@
 """LoRA: many adapters in one batch over one base model (https://arxiv.org/abs/2106.09685).
 
-An adapter adds ``scale · B(A(x))`` to some linear layers, A and B being low matrices. Each step the bank is told which
-rows of the batch belong to which adapter, and every adapted layer adds one pair of small products for each adapter in
-use, over its rows alone; other rows are left as they are to the last bit. What an adapter costs in a step does not
-depend on how many are loaded.
+An adapter adds ``scale · B(A(x))`` to some linear layers, where A and B have a low rank. Each step the bank gets the
+rows of the batch that each adapter applies to, and every adapted layer adds one pair of small products for each adapter
+in use, over its rows only; other rows are unchanged to the last bit. The cost of a step depends on the adapters in use,
+not on those loaded.
 
-On a GPU all adapters' products are computed at once (kernels/lora.py). For that each has a place in tensors that are
-allocated at the start, and each step says on the device which row goes to which place.
+On a GPU all adapters' products are computed at once (kernels/lora.py): each adapter has a slot in tensors allocated at
+the start, and each step uploads the slot of each row.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from engine.weights.adapters import Adapter, read_adapter
 from kernels.launch import on_triton
 from kernels.lora import Bank, lora
 
-_EIGHT = 8
-"""Ranks are filled up to a multiple of it: MKL's products with other widths are not the same to the last bit for a row
+_RANK_MULTIPLE = 8
+"""Ranks are padded to a multiple of it: MKL's products with other widths are not the same to the last bit for a row
 whatever rows stand before it (seen with widths 1, 5, 6 and 10, never with multiples of 4)."""
 
 
@@ -36,38 +36,38 @@ _Pair = tuple[Linear, Linear] | tuple[Tensor, Tensor]
 
 
 class AdapterBank:
-    """The adapters that are loaded, by key, and the layers that they may sit on."""
+    """The loaded adapters, by key, and the layers that they apply to."""
 
     def __init__(
-        self, places: int, max_rank: int, tp: TPGroup, *, invariant: bool = False, max_tokens: int = 0
+        self, max_slots: int, max_rank: int, tp: TPGroup, *, invariant: bool = False, max_tokens: int = 0
     ) -> None:
-        """``places``: how many adapters may be loaded at a time. ``invariant``: as of ``Linear``. ``max_tokens``: of a
-        step, if that is known."""
-        self.places = places
+        """``max_slots``: how many adapters may be loaded at a time. ``invariant``: as of ``Linear``. ``max_tokens``: of
+        a step, if that is known."""
+        self.max_slots = max_slots
         self.max_rank = max_rank
         self.tp = tp
         self.invariant = invariant
         self.loaded: set[str] = set()
         self.rows: list[tuple[str, slice | Tensor]] = []
-        """Of this step's batch: an adapter, and the rows that are its own."""
+        """Adapters of this step's batch, and their rows."""
         self.index: Tensor | None = None
-        """On a GPU instead: int32, of each row the adapter's place, or -1. Rows that follow have none."""
-        self.busy = False
+        """On a GPU instead: int32, each row's adapter slot, or -1. Rows past its end have none."""
+        self.active = False
         """Whether any row has an adapter."""
-        self._places: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
         self._max_tokens = max_tokens
         self._stacked = False
         self._layers: list[AdaptedLinear] = []
 
-    def enlist(self, layer: AdaptedLinear) -> None:
+    def register(self, layer: AdaptedLinear) -> None:
         self._layers.append(layer)
         self._stacked = layer.stacked
 
     def load(self, key: str, folder: Path) -> None:
-        """Raises ``InvalidRequest`` if it cannot be read or does not fit the model, or no place is left for it."""
-        if len(self.loaded) >= self.places:
+        """Raises ``InvalidRequest`` if it cannot be read or does not fit the model, or no slot is free."""
+        if len(self.loaded) >= self.max_slots:
             raise InvalidRequest(
-                f"All {self.places} places for adapters are taken: unload one, or start with a higher --max-adapters."
+                f"All {self.max_slots} adapter slots are in use: unload one, or start with a higher --max-adapters."
             )
         adapter = read_adapter(folder)
         if adapter.rank > self.max_rank:
@@ -75,32 +75,32 @@ class AdapterBank:
                 f"The adapter's rank is {adapter.rank}, but --max-adapter-rank is {self.max_rank}."
             )
         known = {name for layer in self._layers for name in layer.parts}
-        if strange := sorted(adapter.modules.keys() - known):
+        if unknown := sorted(adapter.modules.keys() - known):
             raise InvalidRequest(
-                f"The adapter changes {', '.join(strange[:3])}{' and others' if len(strange) > 3 else ''}, "
+                f"The adapter changes {', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}, "
                 "which are not linear layers of this model that can be adapted."
             )
         # All are checked before any is changed.
-        pairs = [layer.fit(adapter) for layer in self._layers]
-        place = min(set(range(self.places)) - set(self._places.values()))
+        pairs = [layer.weights_for(adapter) for layer in self._layers]
+        slot = min(set(range(self.max_slots)) - set(self._slots.values()))
         for layer, pair in zip(self._layers, pairs, strict=True):
-            layer.put(key, place, pair)
-        self._places[key] = place
+            layer.set(key, slot, pair)
+        self._slots[key] = slot
         self.loaded.add(key)
 
     def unload(self, key: str) -> None:
         """Raises ``KeyError`` if there is no such adapter."""
         self.loaded.remove(key)
-        place = self._places.pop(key)
+        slot = self._slots.pop(key)
         for layer in self._layers:
-            layer.put(key, place, None)
+            layer.set(key, slot, None)
 
     def select(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
-        """Of the batch that comes next: (adapter, first row, row after its last), in any order."""
-        self.busy = bool(runs)
+        """Sets the next batch's (adapter, first row, row after its last), in any order."""
+        self.active = bool(runs)
         if self._stacked:
             if runs:
-                self._point(runs, device)
+                self._write_index(runs, device)
             return
         by_key: dict[str, list[tuple[int, int]]] = {}
         for key, start, stop in runs:
@@ -111,12 +111,12 @@ class AdapterBank:
                 spans.append((start, stop))
         self.rows = [(key, _rows(spans, device)) for key, spans in by_key.items()]
 
-    def _point(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
-        """Says in ``index`` whose rows they are. It stays where it is, unless it is too short."""
+    def _write_index(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
+        """Writes the rows' slots to ``index``, in slot unless it is too short."""
         length = max(self._max_tokens, *(stop for _, _, stop in runs))
         owners = torch.full((length,), -1, dtype=torch.int32)
         for key, start, stop in runs:
-            owners[start:stop] = self._places.get(key, -1)
+            owners[start:stop] = self._slots.get(key, -1)
         if self.index is None or len(self.index) < length:
             self.index = owners.to(device)
         else:
@@ -125,12 +125,12 @@ class AdapterBank:
 
 
 def start_bank(config: EngineConfig, tp: TPGroup) -> AdapterBank | None:
-    """``None`` if there are to be no adapters."""
-    places = max(config.max_adapters, len(config.adapters))
-    if not places:
+    """``None`` if adapters are disabled."""
+    max_slots = max(config.max_adapters, len(config.adapters))
+    if not max_slots:
         return None
     return AdapterBank(
-        places,
+        max_slots,
         config.max_adapter_rank,
         tp,
         invariant=config.deterministic,
@@ -139,11 +139,10 @@ def start_bank(config: EngineConfig, tp: TPGroup) -> AdapterBank | None:
 
 
 class AdaptedLinear:
-    """A linear layer, of whatever kind, and what the loaded adapters add to it. ``x`` [tokens, in] → [tokens, out].
+    """A linear layer of any kind, plus the loaded adapters. ``x`` [tokens, in] → [tokens, out].
 
-    Where several layers are merged into one (q, k and v; gate and up), so are their adapters: the As stand above each
-    other and the Bs along a diagonal, which makes one pair of products of them.
-    """
+    Where several layers are merged into one (q, k and v; gate and up), so are their adapters: the As are stacked and
+    the Bs are block-diagonal, so that they need a single pair of products. """
 
     def __init__(
         self,
@@ -155,7 +154,8 @@ class AdaptedLinear:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """``parts``: names and widths of the whole layers; ``cut``: the dimension of [out, in] that ranks share."""
+        """``parts``: names and output sizes of the unsharded layers; ``cut``: the dimension of [out, in] that is
+        sharded."""
         self.parts = dict(parts)
         self._base = base
         self._bank = bank
@@ -169,8 +169,8 @@ class AdaptedLinear:
             tp = bank.tp
             wide = tp.divide(in_features, "inputs") if cut == 1 else in_features
             high = sum(tp.divide(out, "outputs") if cut == 0 else out for out in parts.values())
-            self._stack = Bank.empty(bank.places, len(parts) * bank.max_rank, wide, high, device, dtype)
-        bank.enlist(self)
+            self._stack = Bank.empty(bank.max_slots, len(parts) * bank.max_rank, wide, high, device, dtype)
+        bank.register(self)
 
     @property
     def stacked(self) -> bool:
@@ -179,7 +179,7 @@ class AdaptedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         y = self._base(x)
         if self._stack is not None:
-            if self._bank.busy:
+            if self._bank.active:
                 index = self._bank.index
                 rows = min(len(x), len(index))
                 lora(y[:rows], x[:rows], index[:rows], self._stack)
@@ -194,20 +194,20 @@ class AdaptedLinear:
                 y.index_add_(0, rows, pair[1](pair[0](x[rows])))
         return y
 
-    def put(self, key: str, place: int, pair: _Pair | None) -> None:
-        """``None``: the adapter changes nothing here, or is gone."""
+    def set(self, key: str, slot: int, pair: _Pair | None) -> None:
+        """``None``: the adapter does not change this layer, or was unloaded."""
         if self._stack is not None:
             if pair is None:
-                self._stack.clear(place)
+                self._stack.clear(slot)
             else:
-                self._stack.put(place, *pair)
+                self._stack.put(slot, *pair)
         elif pair is None:
             self._pairs.pop(key, None)
         else:
             self._pairs[key] = pair
 
-    def fit(self, adapter: Adapter) -> _Pair | None:
-        """The adapter's part in this layer. Raises ``InvalidRequest`` if its shapes are not the layer's."""
+    def weights_for(self, adapter: Adapter) -> _Pair | None:
+        """The adapter's weights for this layer. Raises ``InvalidRequest`` if their shapes do not match."""
         if not any(name in adapter.modules for name in self.parts):
             return None
         tp = self._bank.tp
@@ -224,7 +224,7 @@ class AdaptedLinear:
             downs.append(tp.shard(down, 1, "inputs") if self._cut == 1 else down)
             ups.append(tp.shard(up, 0, "outputs") if self._cut == 0 else up)
         down, up = torch.cat(downs), torch.block_diag(*ups)
-        missing = -len(down) % _EIGHT
+        missing = -len(down) % _RANK_MULTIPLE
         down, up = functional.pad(down, (0, 0, 0, missing)), functional.pad(up, (0, missing))
         if self._stack is not None:
             return down, up

@@ -15,7 +15,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "swish": swiglu,
     "gelu_pytorch_tanh": geglu,
 }
-"""By the names that config.json has for them."""
+"""By their names in config.json."""
 
 
 class GatedMLP:

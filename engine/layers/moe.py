@@ -20,27 +20,27 @@ from kernels.route import group, route
 class MixtureMLP:
     """``x`` [tokens, hidden] → [tokens, hidden]. ``router`` [experts, hidden].
 
-    Each expert that is used runs once, over its tokens. A token's experts are summed in the order of their numbers,
-    so its result does not depend on whom it shares the step with.
+    Each expert in use runs once, over its tokens. A token's experts are summed in the order of their ids, so its result
+    does not depend on the rest of the batch.
 
-    On a GPU experts with plain weights are computed all at once. For that their weights are moved into one tensor,
-    each as it comes, so that no more than one expert's is held twice.
+    On a GPU experts with plain weights are computed all at once. Their weights are moved into one tensor one by one, so
+    that at most one expert's weights are held twice.
     """
 
     def __init__(
         self,
         router: Tensor,
         experts: Iterable[GatedMLP],
-        top: int,
+        top_k: int,
         normalise: bool,
         *,
         invariant: bool = False,
     ) -> None:
-        # MKL's rows have the same bits wherever they stand if outputs come in eights.
+        # MKL's results do not depend on a row's position if the number of outputs is a multiple of 8.
         self._router = Linear(functional.pad(router, (0, 0, 0, -len(router) % 8)), invariant=invariant)
         self._stacks: list[Tensor] | None = None
         self._experts = self._stacked(experts, len(router)) if on_triton(router) else list(experts)
-        self._top = top
+        self._top_k = top_k
         self._normalise = normalise
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -48,9 +48,9 @@ class MixtureMLP:
         if self._stacks is not None:
             one = self._experts[0]
             activation = "geglu" if one.activation is geglu else "swiglu"
-            out = mixture(x, scores, *self._stacks, self._top, self._normalise, activation)
+            out = mixture(x, scores, *self._stacks, self._top_k, self._normalise, activation)
             return one.down.tp.all_reduce(out) if isinstance(one.down, RowParallelLinear) else out
-        chosen, weights = route(scores, self._top, self._normalise)
+        chosen, weights = route(scores, self._top_k, self._normalise)
         out = x.new_zeros(x.shape)
         if len(x) == 1:
             for expert, weight in sorted(
@@ -58,13 +58,13 @@ class MixtureMLP:
             ):
                 out.add_(self._experts[expert](x).mul_(weight))
             return out
-        for expert, rows, places in group(chosen):
+        for expert, rows, ranks in group(chosen):
             y = self._experts[expert](x[rows])
-            out.index_add_(0, rows, y.mul_(weights[rows, places, None]))
+            out.index_add_(0, rows, y.mul_(weights[rows, ranks, None]))
         return out
 
     def _stacked(self, experts: Iterable[GatedMLP], count: int) -> list[GatedMLP]:
-        """The experts, on weights that stand in ``_stacks`` if all are plain."""
+        """The experts, with their weights in ``_stacks`` if all are plain."""
         done: list[GatedMLP] = []
         for expert in experts:
             layers = [layer for layer in map(_plain, (expert.gate_up, expert.down)) if layer is not None]
@@ -79,7 +79,7 @@ class MixtureMLP:
 
 
 def _plain(layer: Product) -> Linear | None:
-    """The linear layer that is nothing but its weight; ``None`` if it is something else."""
+    """The layer if it is a plain ``Linear``, else ``None``."""
     layer = layer.part if isinstance(layer, RowParallelLinear) else layer
     return layer if isinstance(layer, Linear) and layer.is_plain else None
 

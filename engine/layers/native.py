@@ -9,7 +9,7 @@ from engine.weights.quantize import Int6Weight
 from kernels.native.linear import PackedWeight, pack_int6
 
 _MANY = 96
-"""Rows of bfloat16 from which widening 4-bit weights and multiplying them in bfloat16 is faster."""
+"""Rows of bfloat16 from which widening 4-bit weights and multiplying in bfloat16 is faster."""
 _COLUMNS = 512
 """Outputs widened at a time."""
 
@@ -17,9 +17,8 @@ _COLUMNS = 512
 class NativeLinear:
     """``x`` [tokens, in] → [tokens, out].
 
-    The sums are of integers, activations have 15 bits and a sign: a row's result is the same to the last bit whoever
-    shares the product. With ``widen`` the weights of many rows, as in a prompt, are widened piece by piece, which
-    rounds otherwise.
+    Sums are of integers, with activations quantized to 16 bits, so a row's result is the same to the last bit in any
+    batch. With ``widen`` weights are widened in pieces for many rows, as in a prompt, which rounds differently.
     """
 
     def __init__(self, weight: PackedWeight, bias: Tensor | None = None, *, widen: bool = False) -> None:
@@ -50,7 +49,7 @@ class NativeLinear:
 
 
 class Int6Linear(NativeLinear):
-    """A head in 6 bits, beside layers in 4. Only where ``available``."""
+    """The LM head in 6 bits, where layers have 4. Only where ``available``."""
 
     def __init__(self, weight: Int6Weight, bias: Tensor | None = None) -> None:
         super().__init__(pack_int6(weight.codes, weight.scale, bias), bias)

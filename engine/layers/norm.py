@@ -10,7 +10,7 @@ from kernels.rope import norm_rope
 
 
 class RMSNorm:
-    """``offset`` is added to the weight: 1 for checkpoints that store how far it is from one."""
+    """``offset`` is added to the weight: 1 for checkpoints that store the weight minus one."""
 
     def __init__(self, weight: Tensor, eps: float, *, offset: float = 0.0) -> None:
         self._weight = twice(weight) + offset
@@ -24,7 +24,7 @@ class RMSNorm:
 
 
 class HeadNorm:
-    """Normalises each head of queries and keys, which lie side by side, and rotates them."""
+    """Normalises and rotates each head of queries and keys, which are adjacent in one tensor."""
 
     def __init__(
         self, query: Tensor, key: Tensor, heads: int, kv_heads: int, eps: float, offset: float

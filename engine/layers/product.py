@@ -1,4 +1,4 @@
-"""What a linear layer is to those who use it, however its weights are kept and on however many ranks."""
+"""The type of a linear layer, whatever its weight format and parallelism."""
 
 from __future__ import annotations
 

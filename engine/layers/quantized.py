@@ -1,7 +1,6 @@
 """Matrix products with weights in 8 or 4 bits.
 
-On a CPU with VNNI they are kernels/native/linear.c, elsewhere torch's own packed ones. On a GPU they are
-quantized_gpu.py's.
+On a CPU with VNNI they use kernels/native/linear.c, on other CPUs torch's packed products, on a GPU quantized_gpu.py.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.layers.invariance import filled, whole_rows
+from engine.layers.invariance import padded, row_multiple
 from engine.layers.native import NativeLinear
 from engine.layers.quantized_gpu import Fp8Linear as Fp8Linear
 from engine.layers.quantized_gpu import GpuInt4Linear, GpuInt8Linear, takes
@@ -24,33 +23,31 @@ from kernels.native.linear import available, pack_int4, pack_int8
 log = logging.getLogger("engine.layers")
 
 _FEW = 3
-"""Rows of bfloat16 up to which torch's product with 8-bit weights is the faster one."""
+"""Rows of bfloat16 up to which torch's product with 8-bit weights is faster."""
 _ROWS = 64
-"""Rows computed at a time, so that what lies between stays in the processor's cache."""
+"""Rows computed at a time, so that intermediate results stay in the processor's cache."""
 _MANY = 48
-"""Rows from which widening 4-bit weights and multiplying them in bfloat16 beats multiplying them as they are."""
+"""Rows from which widening 4-bit weights and multiplying in bfloat16 is faster."""
 _MANY_INT8 = 96
-"""As ``_MANY``, of 8-bit weights."""
+"""The same for 8-bit weights."""
 _BLOCK = 64
 """Outputs that torch packs together."""
 _COLUMNS = 1024
 """Outputs widened at a time."""
 _GROUPS = (256, 128, 64, 32)
-"""Sizes of groups that torch's product knows."""
+"""Group sizes that torch's product supports."""
 
 
 class Int8Linear:
     """``x`` [tokens, in] → [tokens, out], ``weight ≈ codes * scale``.
 
-    Activations keep 15 bits and a sign: on a CPU a row is written as ``step * (256 * high + low)`` with two rows of
-    8-bit integers, whose products with the weights are sums of integers, so exact. A row's result is therefore the
-    same to the last bit whoever shares the product. Up to ``_FEW`` rows of bfloat16 torch has a product that reads
-    the weights faster (8 rows take it twice as long, on a processor with VNNI), and from ``_MANY_INT8`` rows on, as in
-    a prompt, a product of widened weights is faster (512 rows by a quarter); both round otherwise, and with
-    ``invariant`` they are left out.
+    Activations are quantized to 16 bits: on a CPU a row is written as ``step * (256 * high + low)`` with two rows of
+    8-bit integers, whose products with the weights are exact sums of integers. A row's result is therefore the same to
+    the last bit in any batch. Up to ``_FEW`` rows of bfloat16 torch has a product that reads the weights faster (with 8
+    rows it takes twice as long, on a processor with VNNI), and from ``_MANY_INT8`` rows on, as in a prompt, widening
+    the weights is faster (512 rows by a quarter); both round differently, and are not used with ``invariant``.
 
-    Without VNNI torch's product of integers is not exact: see ``sums_are_exact``. Activations then stay floats, and so
-    do the products of codes with them.
+    Without VNNI torch's integer product is not exact: see ``sums_are_exact``. Activations are then not quantized.
     """
 
     def __init__(
@@ -72,14 +69,14 @@ class Int8Linear:
         self._codes = weight.codes.t()
         self._scale = weight.scale
         self._bias = bias
-        # Torch's product reads past the end of rows that are no whole vectors.
+        # torch's product reads past the end of rows that are not a multiple of the vector length.
         self._few = 0 if invariant or self.in_features % 32 else _FEW
         self._many = None if invariant else _MANY_INT8
         self._rough_scale = weight.scale.bfloat16()
         self._floats: _FloatProduct | None = None
         if not sums_are_exact():
             self._floats = _FloatProduct(weight)
-            self._multiple = whole_rows(_FloatProduct.of, *weight.codes.shape, torch.float32)
+            self._multiple = row_multiple(_FloatProduct.of, *weight.codes.shape, torch.float32)
 
     @property
     def nbytes(self) -> int:
@@ -95,7 +92,7 @@ class Int8Linear:
         elif self._many and len(x) >= self._many and x.dtype == torch.bfloat16:
             product = self._widened(x)
         elif self._floats is not None:
-            product = filled(self._floats, x.float(), self._multiple).to(x.dtype)
+            product = padded(self._floats, x.float(), self._multiple).to(x.dtype)
         elif len(x) <= _ROWS:
             product = self._exact(x)
         else:
@@ -115,9 +112,9 @@ class Int8Linear:
     def _exact(self, x: Tensor) -> Tensor:
         rows = len(x)
         wide = x.float()
-        # 126 * 256: what is rounded up must not leave the 16 bits.
+        # 126 * 256: rounding up must not exceed 16 bits.
         step = wide.abs().amax(1, keepdim=True).clamp_min_(1e-30).div_(126 * 256)
-        # With 128 added, the upper byte is rounded to nearest, and the lower one is what is left plus 128.
+        # Adding 128 rounds the upper byte to nearest; the lower byte is then the remainder plus 128.
         integers = (wide / step).round_().to(torch.int16).add_(128)
         planes = integers.view(torch.int8).view(rows, -1, 2).permute(2, 0, 1).contiguous()
         planes[0].bitwise_xor_(-128)
@@ -128,8 +125,8 @@ class Int8Linear:
 
 @cache
 def sums_are_exact() -> bool:
-    """Whether torch's product of 8-bit integers is. Where the processor has no VNNI, or is told to do without, oneDNN
-    adds two products of bytes in 16 bits, which overflow without a word."""
+    """Whether torch's product of 8-bit integers is exact. Without VNNI, or where it is disabled, oneDNN adds two
+    products of bytes in 16 bits, which overflow silently."""
     x = torch.full((4, 64), 127, dtype=torch.int8)
     exact = all(
         torch.equal(torch._int_mm(x, codes), (x.int() @ codes.int()))
@@ -144,10 +141,10 @@ def sums_are_exact() -> bool:
 
 
 class _FloatProduct:
-    """``x`` float32 [rows, in] → [rows, out], with codes that are widened as they are read."""
+    """``x`` float32 [rows, in] → [rows, out]; codes are widened as they are read."""
 
     def __init__(self, weight: ChannelWeight) -> None:
-        # Torch's product reads past the end of rows that are no whole vectors.
+        # torch's product reads past the end of rows that are not a multiple of the vector length.
         self._missing = -weight.codes.shape[1] % 32
         self._codes = functional.pad(weight.codes, (0, self._missing)) if self._missing else weight.codes
         self._scale = weight.scale
@@ -164,10 +161,9 @@ class _FloatProduct:
 class Int4Linear:
     """``x`` [tokens, in] → [tokens, out], with weights in groups of 4-bit codes. On a CPU computed in bfloat16.
 
-    A few rows go through torch's packed product, in which a row's result does not depend on the others. From
-    ``_MANY`` rows on, as in a prompt, weights are widened piece by piece and multiplied in bfloat16, which is faster,
-    but rounds otherwise; with ``invariant`` they never are.
-    """
+    A few rows use torch's packed product, in which a row's result does not depend on the others. From ``_MANY`` rows
+    on, as in a prompt, weights are widened in pieces and multiplied in bfloat16, which is faster but rounds
+    differently, and is not used with ``invariant``. """
 
     def __init__(
         self,
@@ -190,7 +186,7 @@ class Int4Linear:
             self._native = NativeLinear(packed, bias, widen=not invariant)
             return
         self._many: int | None = None
-        # Groups wider than torch's become several of the same scale; outputs are filled up to whole blocks.
+        # Groups wider than torch supports become several with the same scale; outputs are padded to whole blocks.
         size = next(size for size in _GROUPS if weight.size % size == 0)
         missing = -self.out_features % _BLOCK
         codes = functional.pad(weight.codes, (0, 0, 0, missing)).to(torch.int32)
@@ -239,14 +235,15 @@ class Int4Linear:
 
 @cache
 def _layout() -> Callable[[Tensor, Tensor], None] | None:
-    """How torch packs 4-bit weights on this processor, found out by trying; ``None`` if not in a way known here."""
+    """The inverse of torch's packing of 4-bit weights on this processor, detected by trying; ``None`` if it is
+    unknown."""
     generator = torch.Generator().manual_seed(0)
     codes = torch.randint(16, (2 * _BLOCK, 64), generator=generator, dtype=torch.int32)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
     found = torch.empty(64, 2 * _BLOCK)
 
     def halves(block: int) -> Callable[[Tensor, Tensor], None]:
-        """Blocks of outputs; in a byte, one of the block's first half and the one as far on in the second."""
+        """Blocks of outputs whose bytes pair an output of the first half with one of the second half."""
 
         def unpack(packed: Tensor, into: Tensor) -> None:
             """``packed`` [out, in / 2] → ``into`` [in, out]: codes less 8."""
@@ -265,8 +262,8 @@ def _layout() -> Callable[[Tensor, Tensor], None] | None:
     return None
 
 
-class Joined:
-    """Products of the same input that cannot be one: their outputs side by side."""
+class ConcatenatedLinear:
+    """Layers with the same input that cannot be merged: their outputs are concatenated."""
 
     def __init__(self, parts: Sequence[Callable[[Tensor], Tensor]]) -> None:
         self._parts = parts

@@ -1,10 +1,9 @@
-"""Matrix products with weights in 8 or 4 bits on a GPU: the kernels in kernels/, with weights as these want them.
+"""Linear layers with weights in 8 or 4 bits on a GPU, on the Triton kernels of kernels/.
 
-Each product keeps the counters by which a launch's programs tell who comes last. So launches of the same product must
-follow one another, as they do on one stream and in CUDA graphs replayed one by one.
+Each layer owns the counters by which a launch's programs detect which of them finishes last. So launches of one layer
+must not overlap: they are on one stream, and CUDA graphs are replayed one at a time.
 
-Where there is no Triton, or ``TOLLGATE_KERNELS=reference``, weights are widened and multiplied: that saves memory, not
-time.
+Without Triton, or with ``TOLLGATE_KERNELS=reference``, weights are widened and multiplied, which saves memory only.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from kernels.linear_w8a16 import counters_w8, linear_w8a16
 
 
 def takes(codes: Tensor) -> bool:
-    """Whether a product with these belongs here: on a GPU, or where Triton's interpreter stands in for one."""
+    """Whether a layer with these codes runs here: on a GPU, or in Triton's interpreter."""
     return codes.device.type != "cpu" or on_triton(codes)
 
 
 class GpuInt8Linear:
-    """``x`` [tokens, in] → [tokens, out]. Few rows and many round otherwise; with ``invariant`` all are as few."""
+    """``x`` [tokens, in] → [tokens, out]. Few rows and many round differently; with ``invariant`` all are computed like
+    few."""
 
     def __init__(self, weight: ChannelWeight, bias: Tensor | None = None, *, invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.codes.shape
@@ -43,7 +43,8 @@ class GpuInt8Linear:
 
 
 class GpuInt4Linear:
-    """``x`` [tokens, in] → [tokens, out]. Few rows and many round otherwise; with ``invariant`` all are as few."""
+    """``x`` [tokens, in] → [tokens, out]. Few rows and many round differently; with ``invariant`` all are computed like
+    few."""
 
     def __init__(self, weight: Int4Weight, bias: Tensor | None = None, *, invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.codes.shape
@@ -65,7 +66,7 @@ class GpuInt4Linear:
 class Fp8Linear:
     """``x`` [tokens, in] → [tokens, out], weights in 8-bit floats (e4m3) with a scale an output.
 
-    With many rows, where the chip multiplies such numbers, ``x`` is rounded to them too, with a scale a row.
+    With many rows, on chips with FP8 matrix instructions, ``x`` is quantized too, with a scale for each row.
     """
 
     def __init__(self, weight: ChannelWeight, bias: Tensor | None = None, *, invariant: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The rotation tables: how fast each pair of dimensions turns, and the scalings that stretch a context."""
+"""Rotary embeddings: the frequency of each pair of dimensions, and the scalings that extend a context."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ _KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Raises ``UnsupportedModel`` for a scaling that it does not know or that lacks a value.
+    """Raises ``UnsupportedModel`` for an unknown scaling, or one that lacks a value.
 
-    ``scaling`` is the part of config.json of that name. Of its kinds ``dynamic`` begins past ``positions``, where no
-    request is let, so up to there it is ``default``.
-    """
+    ``scaling`` is config.json's ``rope_scaling``. The ``dynamic`` kind changes only past ``positions``, which no
+    request exceeds, so it is treated as ``default``. """
 
     dim: int
-    """Dimensions of a head that turn."""
+    """Dimensions of a head that are rotated."""
     theta: float
     positions: int
-    """The longest context that the model was made for."""
-    trained: int
-    """The longest one before it was stretched."""
+    """The longest context that the model supports."""
+    original_positions: int
+    """The longest context before it was extended."""
     scaling: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -38,20 +37,20 @@ class Rope:
                 f"rope_scaling of type {self.kind!r} is not supported; these are: {', '.join(_KINDS)}."
             )
         try:
-            self.speeds(self.trained)
-            self.speeds(self.trained + 1)
-            self.magnitude()
+            self.frequencies(self.original_positions)
+            self.frequencies(self.original_positions + 1)
+            self.attention_scaling()
         except KeyError as error:
             raise UnsupportedModel(f"rope_scaling of type {self.kind!r} lacks {error}.") from error
 
     @property
     def kind(self) -> str:
         kind = self.scaling.get("rope_type") or self.scaling.get("type") or "default"
-        # Early Phi-3 checkpoints have other names for it.
+        # Early Phi-3 checkpoints use other names for longrope.
         return "longrope" if kind == "su" or (kind == "yarn" and "long_factor" in self.scaling) else kind
 
-    def speeds(self, length: int) -> Tensor:
-        """Radians a position, float32 [dim / 2], where contexts grow up to ``length`` tokens."""
+    def frequencies(self, length: int) -> Tensor:
+        """Radians per position, float32 [dim / 2], for contexts of up to ``length`` tokens."""
         powers = torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim
         base = 1.0 / self.theta**powers
         match self.kind:
@@ -62,7 +61,7 @@ class Rope:
             case "yarn":
                 return self._yarn(base)
             case "longrope":
-                name = "long_factor" if length > self.trained else "short_factor"
+                name = "long_factor" if length > self.original_positions else "short_factor"
                 factors = torch.tensor(self.scaling[name], dtype=torch.float32)
                 if len(factors) != len(base):
                     raise UnsupportedModel(
@@ -71,27 +70,27 @@ class Rope:
                 return 1.0 / (factors * self.theta**powers)
         return base
 
-    def magnitude(self) -> float:
-        """What the rotation multiplies lengths by."""
+    def attention_scaling(self) -> float:
+        """The factor on cosines and sines (``attention_factor``)."""
         if self.kind not in ("yarn", "longrope"):
             return 1.0
         if (given := self.scaling.get("attention_factor")) is not None:
             return float(given)
         factor = self._factor()
         if self.kind == "longrope":
-            return math.sqrt(1 + math.log(factor) / math.log(self.trained)) if factor > 1 else 1.0
+            return math.sqrt(1 + math.log(factor) / math.log(self.original_positions)) if factor > 1 else 1.0
         above, below = self.scaling.get("mscale"), self.scaling.get("mscale_all_dim")
         if above and below:
             return _yarn_scale(factor, above) / _yarn_scale(factor, below)
         return _yarn_scale(factor, 1.0)
 
     def _factor(self) -> float:
-        return float(self.scaling.get("factor") or self.positions / self.trained)
+        return float(self.scaling.get("factor") or self.positions / self.original_positions)
 
     def _llama3(self, base: Tensor) -> Tensor:
-        """Llama 3.1: slow turns are slowed further, fast ones are kept, those between are blended."""
+        """Llama 3.1: slow turns are interpolated further, fast ones are kept, those between are blended."""
         low, high = float(self.scaling["low_freq_factor"]), float(self.scaling["high_freq_factor"])
-        turns = self.trained * base / (2 * math.pi)
+        turns = self.original_positions * base / (2 * math.pi)
         kept = ((turns - low) / (high - low)).clamp(0, 1)
         return kept * base + (1 - kept) * base / float(self.scaling["factor"])
 
@@ -99,7 +98,11 @@ class Rope:
         """YaRN (https://arxiv.org/abs/2309.00071): as Llama 3.1, blended by dimension."""
 
         def dimension(turns: float) -> float:
-            return self.dim * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+            return (
+                self.dim
+                * math.log(self.original_positions / (turns * 2 * math.pi))
+                / (2 * math.log(self.theta))
+            )
 
         low = dimension(float(self.scaling.get("beta_fast") or 32))
         high = dimension(float(self.scaling.get("beta_slow") or 1))
@@ -107,21 +110,21 @@ class Rope:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, self.dim - 1)
         width = high - low or 0.001
-        slowed = ((torch.arange(len(base), dtype=torch.float32) - low) / width).clamp(0, 1)
-        return base / self._factor() * slowed + base * (1 - slowed)
+        interpolated = ((torch.arange(len(base), dtype=torch.float32) - low) / width).clamp(0, 1)
+        return base / self._factor() * interpolated + base * (1 - interpolated)
 
 
 class RotaryTable:
     """Cosines and sines of the first ``length`` positions."""
 
     def __init__(self, rope: Rope, length: int, device: torch.device, dtype: torch.dtype) -> None:
-        angles = torch.outer(torch.arange(length, dtype=torch.float32), rope.speeds(length))
-        scale = rope.magnitude()
+        angles = torch.outer(torch.arange(length, dtype=torch.float32), rope.frequencies(length))
+        scale = rope.attention_scaling()
         self._cos = (angles.cos() * scale).to(device, dtype)
         self._sin = (angles.sin() * scale).to(device, dtype)
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of ``positions`` int64 [tokens], each twice over: [tokens, 1, dim]."""
+        """Cosines and sines of ``positions`` int64 [tokens], each repeated for both halves: [tokens, 1, dim]."""
         cos, sin = self._cos[positions], self._sin[positions]
         return torch.cat([cos, cos], -1)[:, None], torch.cat([sin, sin], -1)[:, None]
 

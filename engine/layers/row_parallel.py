@@ -1,4 +1,4 @@
-"""A linear layer of which each rank has some of the inputs (Megatron-LM, https://arxiv.org/abs/1909.08053)."""
+"""A linear layer whose inputs are sharded over ranks (Megatron-LM, https://arxiv.org/abs/1909.08053)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from engine.layers.linear import Linear
 from engine.layers.lora import AdaptedLinear, AdapterBank
 from engine.layers.native import Int6Linear
 from engine.layers.product import Product
-from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear, Joined
+from engine.layers.quantized import ConcatenatedLinear, Fp8Linear, Int4Linear, Int8Linear
 from engine.layers.row_parallel import RowParallelLinear
 from engine.weights.quantize import ChannelWeight, Int4Weight, Int6Weight, join, same_inputs
 from engine.weights.weight_loader import DIMENSION, Split, Weight, WeightLoader
@@ -65,7 +65,7 @@ class LayerBuilder:
             return self._kept(weights[0], bias)
         widths = [len(weight) if isinstance(weight, Tensor) else len(weight.codes) for weight in weights]
         biases = [None] * len(weights) if bias is None else bias.split(widths)
-        return Joined(
+        return ConcatenatedLinear(
             [self._product([weight], part, head) for weight, part in zip(weights, biases, strict=True)]
         )
 

@@ -105,7 +105,7 @@ def read(raw: Raw, *, activation: str = "hidden_act", **options: Any) -> Decoder
         "kv_heads": kv_heads,
         "head_dim": head_dim,
         "eps": float(raw.get("rms_norm_eps") or 1e-6),
-        "max_positions": stretched(rope),
+        "max_positions": max_context(rope),
         "tied": bool(raw.get("tie_word_embeddings", False)),
         "activation": name,
         "windows": (None,) * layers,
@@ -148,23 +148,23 @@ def read_rope(raw: Raw, head_dim: int, kind: str | None = None, theta: float | N
     if (factor := given.get("factor")) is not None and not float(factor) > 0:
         raise UnsupportedModel(f"rope_scaling.factor is {factor}: a number above 0 is due.")
     positions = integer(raw, "max_position_embeddings")
-    turned = next(
+    rotary = next(
         (float(part) for at in (given, raw) if (part := at.get("partial_rotary_factor")) is not None), 1.0
     )
-    if not 0 < turned <= 1 or int(head_dim * turned) < 2 or int(head_dim * turned) % 2:
+    if not 0 < rotary <= 1 or int(head_dim * rotary) < 2 or int(head_dim * rotary) % 2:
         raise UnsupportedModel(
-            f"partial_rotary_factor is {turned:g}: of the {head_dim} dimensions of a head, an even number must turn."
+            f"partial_rotary_factor is {rotary:g}: of the {head_dim} dimensions of a head, an even number must turn."
         )
     trained = raw.get("original_max_position_embeddings") or given.get("original_max_position_embeddings")
     base = given.get("rope_theta") or theta or raw.get("rope_theta") or 10000.0
-    return Rope(int(head_dim * turned), float(base), positions, int(trained or positions), given)
+    return Rope(int(head_dim * rotary), float(base), positions, int(trained or positions), given)
 
 
-def stretched(rope: Rope) -> int:
+def max_context(rope: Rope) -> int:
     """The longest context. Older checkpoints stretched by YaRN tell in ``max_position_embeddings`` what was before."""
     if rope.kind != "yarn":
         return rope.positions
-    return max(rope.positions, int(rope.trained * float(rope.scaling.get("factor") or 1)))
+    return max(rope.positions, int(rope.original_positions * float(rope.scaling.get("factor") or 1)))
 
 
 def window_of(raw: Raw) -> int | None:

@@ -150,7 +150,7 @@ def test_ids_beyond_the_tokenizer_are_never_allowed(grammars: GrammarManager) ->
 
 
 def test_logits_may_be_fewer_than_the_tokenizers_tokens(folder: Path) -> None:
-    masks = GrammarManager(folder, 64).begin(draws_of(1, params(regex("[a-z]+")), []))
+    masks = GrammarManager(folder, 64).start(draws_of(1, params(regex("[a-z]+")), []))
     assert masks is not None
     assert masks.wait()[1].shape == (1, 2)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.layers.invariance import ALONE, cancelling, filled, whole_rows
+from engine.layers.invariance import ALONE, cancelling, padded, row_multiple
 from engine.layers.linear import Linear
 from engine.layers.quantized import Int4Linear, Int8Linear
 from engine.weights.quantize import to_int4, to_int8
@@ -80,10 +80,10 @@ def test_rows_are_filled_up_to_as_many_as_it_takes(odd: int, multiple: int) -> N
     def make(weight: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda x: x.sum(1, keepdim=True) * 0 + (2.0 if len(x) % odd else 1.0)
 
-    assert whole_rows(make, 8, 16, torch.float32) == multiple
+    assert row_multiple(make, 8, 16, torch.float32) == multiple
     for rows in (1, 17):
         x = torch.zeros(rows, 16)
-        assert filled(make(x), x, multiple).tolist() == [[1.0]] * rows
+        assert padded(make(x), x, multiple).tolist() == [[1.0]] * rows
 
 
 def test_where_no_number_will_do_each_row_is_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,10 +97,10 @@ def test_where_no_number_will_do_each_row_is_alone(caplog: pytest.LogCaptureFixt
         return product
 
     with caplog.at_level(logging.WARNING, "engine.layers"):
-        assert whole_rows(make, 8, 16, torch.float32) == ALONE
+        assert row_multiple(make, 8, 16, torch.float32) == ALONE
     assert "16 inputs" in caplog.text and "each row is multiplied alone" in caplog.text
     seen.clear()
     x = torch.zeros(3, 16)
-    assert filled(make(x), x, ALONE).tolist() == [[1.0]] * 3
+    assert padded(make(x), x, ALONE).tolist() == [[1.0]] * 3
     assert seen == [1, 1, 1]
-    assert filled(make(x), x[:0], ALONE).shape == (0, 1)
+    assert padded(make(x), x[:0], ALONE).shape == (0, 1)

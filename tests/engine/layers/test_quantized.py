@@ -8,7 +8,7 @@ import torch
 
 from engine.layers import quantized
 from engine.layers.native import Int6Linear
-from engine.layers.quantized import Int4Linear, Int8Linear, Joined, _layout
+from engine.layers.quantized import ConcatenatedLinear, Int4Linear, Int8Linear, _layout
 from engine.weights.quantize import ChannelWeight, Int4Weight, to_int4, to_int6, to_int8
 from kernels.native.linear import available
 
@@ -190,4 +190,6 @@ def test_where_integers_overflow_they_are_multiplied_as_floats(
 
 def test_parts_side_by_side() -> None:
     x = torch.randn(2, 4)
-    assert torch.equal(Joined([lambda x: x + 1, lambda x: x[:, :1]])(x), torch.cat([x + 1, x[:, :1]], 1))
+    assert torch.equal(
+        ConcatenatedLinear([lambda x: x + 1, lambda x: x[:, :1]])(x), torch.cat([x + 1, x[:, :1]], 1)
+    )

@@ -16,7 +16,7 @@ def rope(dim: int, theta: float, positions: int = 64, trained: int | None = None
 
 def test_the_table_has_the_angles_of_each_position_twice_over() -> None:
     turning = rope(8, 10000.0)
-    speeds = turning.speeds(64)
+    speeds = turning.frequencies(64)
     assert speeds.tolist() == pytest.approx([1, 0.1, 0.01, 0.001])
     cos, sin = RotaryTable(turning, 20, torch.device("cpu"), torch.float32)(torch.tensor([3, 19]))
     assert cos.shape == sin.shape == (2, 1, 8)
@@ -25,14 +25,14 @@ def test_the_table_has_the_angles_of_each_position_twice_over() -> None:
 
 
 def test_linear_scaling_slows_all() -> None:
-    slowed = rope(8, 10000.0, type="linear", factor=4.0).speeds(64)
-    torch.testing.assert_close(slowed * 4, rope(8, 10000.0).speeds(64))
+    slowed = rope(8, 10000.0, type="linear", factor=4.0).frequencies(64)
+    torch.testing.assert_close(slowed * 4, rope(8, 10000.0).frequencies(64))
 
 
 def test_llama3_scaling_keeps_the_fast_and_slows_the_slow() -> None:
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    plain = rope(128, 500000.0).speeds(64)
-    scaled = rope(128, 500000.0, 131072, 8192, **scaling).speeds(64)
+    plain = rope(128, 500000.0).frequencies(64)
+    scaled = rope(128, 500000.0, 131072, 8192, **scaling).frequencies(64)
     wavelength = 2 * math.pi / plain
     fast, slow = wavelength < 8192 / 4, wavelength > 8192
     torch.testing.assert_close(scaled[fast], plain[fast])
@@ -43,22 +43,22 @@ def test_llama3_scaling_keeps_the_fast_and_slows_the_slow() -> None:
 
 
 def test_yarn_keeps_the_fast_slows_the_slow_and_lengthens() -> None:
-    plain = rope(64, 10000.0).speeds(64)
+    plain = rope(64, 10000.0).frequencies(64)
     yarn = rope(64, 10000.0, 8192, 2048, rope_type="yarn", factor=4.0)
-    torch.testing.assert_close(yarn.speeds(64)[0], plain[0])
-    torch.testing.assert_close(yarn.speeds(64)[-1], plain[-1] / 4)
-    assert yarn.magnitude() == pytest.approx(0.1 * math.log(4) + 1)
-    assert rope(64, 1e4, 8192, 2048, rope_type="yarn", attention_factor=0.5).magnitude() == 0.5
+    torch.testing.assert_close(yarn.frequencies(64)[0], plain[0])
+    torch.testing.assert_close(yarn.frequencies(64)[-1], plain[-1] / 4)
+    assert yarn.attention_scaling() == pytest.approx(0.1 * math.log(4) + 1)
+    assert rope(64, 1e4, 8192, 2048, rope_type="yarn", attention_factor=0.5).attention_scaling() == 0.5
 
 
 def test_longrope_has_factors_for_short_and_for_long_contexts() -> None:
     scaling = {"short_factor": [1.0, 1.0], "long_factor": [2.0, 4.0]}
-    plain = rope(4, 100.0).speeds(64)
+    plain = rope(4, 100.0).frequencies(64)
     for name in ("longrope", "su", "yarn"):
         turning = rope(4, 100.0, 64, 16, type=name, **scaling)
-        torch.testing.assert_close(turning.speeds(16), plain)
-        torch.testing.assert_close(turning.speeds(17), plain / torch.tensor([2.0, 4.0]))
-        assert turning.magnitude() == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
+        torch.testing.assert_close(turning.frequencies(16), plain)
+        torch.testing.assert_close(turning.frequencies(17), plain / torch.tensor([2.0, 4.0]))
+        assert turning.attention_scaling() == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
 
 
 def test_what_is_unknown_or_lacks_a_value_is_refused_by_name() -> None:
