@@ -142,7 +142,7 @@ class AdaptedLinear:
     """A linear layer of any kind, plus the loaded adapters. ``x`` [tokens, in] → [tokens, out].
 
     Where several layers are merged into one (q, k and v; gate and up), so are their adapters: the As are stacked and
-    the Bs are block-diagonal, so that they need a single pair of products. """
+    the Bs are block-diagonal, so that they need a single pair of products."""
 
     def __init__(
         self,

@@ -163,7 +163,7 @@ class Int4Linear:
 
     A few rows use torch's packed product, in which a row's result does not depend on the others. From ``_MANY`` rows
     on, as in a prompt, weights are widened in pieces and multiplied in bfloat16, which is faster but rounds
-    differently, and is not used with ``invariant``. """
+    differently, and is not used with ``invariant``."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ class Rope:
     """Raises ``UnsupportedModel`` for an unknown scaling, or one that lacks a value.
 
     ``scaling`` is config.json's ``rope_scaling``. The ``dynamic`` kind changes only past ``positions``, which no
-    request exceeds, so it is treated as ``default``. """
+    request exceeds, so it is treated as ``default``."""
 
     dim: int
     """Dimensions of a head that are rotated."""

@@ -1,7 +1,7 @@
-"""Linear layers that are ready to run, by the names of their weights.
+"""Builds linear layers by the names of their weights.
 
-A model names its layers and their shapes; which product their weights call for, whether adapters sit on them and what
-other ranks add is decided here, so that model families know nothing of it.
+A model names its layers and their shapes. The layer's implementation for the weights' format, adapters and tensor
+parallelism are chosen here, so that model families need not know of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LayerBuilder:
     def __init__(
         self, weights: WeightLoader, *, adapters: AdapterBank | None = None, invariant: bool = False
     ) -> None:
-        """``invariant``: a row's result must not depend on the number of rows, at the price of slower prompts."""
+        """``invariant``: a row's result must not depend on the batch, at the cost of slower prompts."""
         self.weights = weights
         self.invariant = invariant
         self._adapters = adapters
@@ -38,20 +38,20 @@ class LayerBuilder:
         bias: bool = False,
         split: Split | None = None,
     ) -> Product:
-        """Several layers that share their input become one product; ``parts`` maps their names to their widths.
+        """Layers with the same input are merged into one; ``parts`` maps their names to their output sizes.
 
         Raises ``UnsupportedModel`` if the weights do not fit.
         """
         weights = [self.weights.weight(name, out, in_features, split) for name, out in parts.items()]
         biases = [self.weights.bias(name, out, split) for name, out in parts.items()] if bias else []
-        # What every rank has in full must be added once.
+        # A bias is replicated, and must be added by one rank only.
         once = split != "in" or self.weights.tp.rank == 0
         head = any(name.endswith("lm_head") for name in parts)
         layer = self._product(weights, torch.cat(biases) if biases and once else None, head)
-        return self._shared(layer, parts, in_features, split)
+        return self._wrapped(layer, parts, in_features, split)
 
     def tied(self, name: str, weight: Tensor) -> Product:
-        """The head whose weights are the embedding ``weight`` [vocab, hidden] of that name."""
+        """The LM head that is tied to the embedding ``weight`` [vocab, hidden]."""
         return self._plain(weight, None, head=True)
 
     def _product(self, weights: Sequence[Weight], bias: Tensor | None, head: bool) -> Product:
@@ -62,7 +62,7 @@ class LayerBuilder:
         if len(grouped) == len(weights) and same_inputs(grouped):
             return self._grouped(join(grouped), bias)
         if len(weights) == 1:
-            return self._kept(weights[0], bias)
+            return self._layer(weights[0], bias)
         widths = [len(weight) if isinstance(weight, Tensor) else len(weight.codes) for weight in weights]
         biases = [None] * len(weights) if bias is None else bias.split(widths)
         return ConcatenatedLinear(
@@ -70,9 +70,9 @@ class LayerBuilder:
         )
 
     def _plain(self, weight: Tensor, bias: Tensor | None, head: bool) -> Product:
-        return self._kept(self.weights.quantized(weight, head), bias)
+        return self._layer(self.weights.quantized(weight, head), bias)
 
-    def _kept(self, weight: Weight, bias: Tensor | None) -> Product:
+    def _layer(self, weight: Weight, bias: Tensor | None) -> Product:
         match weight:
             case Int4Weight():
                 return self._grouped(weight, bias)
@@ -90,14 +90,14 @@ class LayerBuilder:
             return Linear(weight.weight().to(self.weights.dtype), bias, invariant=self.invariant)
         return Int4Linear(weight, bias, invariant=self.invariant)
 
-    def _shared(
+    def _wrapped(
         self, layer: Product, parts: Mapping[str, int], in_features: int, split: Split | None
     ) -> Product:
-        """``layer`` is this rank's part: with adapters around it, and what the other ranks add."""
+        """``layer``, this rank's shard, wrapped with adapters and, if it is row-parallel, the all-reduce."""
         if split is None:
             return layer
         weights, tp = self.weights, self.weights.tp
-        # An expert sees rows of its own choice, and cannot tell whose they are.
+        # An expert sees only its own tokens, and does not know which adapters they have.
         if self._adapters is not None and not any(".experts." in name for name in parts):
             layer = AdaptedLinear(
                 layer, self._adapters, parts, in_features, DIMENSION[split], weights.device, weights.dtype

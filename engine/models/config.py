@@ -1,4 +1,4 @@
-"""What a decoder computes, as data: each family reads its config.json into one of these."""
+"""A decoder's configuration: each model family reads its config.json into a ``DecoderConfig``."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from engine.errors import UnsupportedModel
 from engine.layers.mlp import ACTIVATIONS
 from engine.layers.rope import Rope
 
-_MOST_LAYERS = 10_000
+_MAX_LAYERS = 10_000
 
 Raw = Mapping[str, Any]
-"""A config.json. A null is as good as no value where a number is due."""
+"""A config.json. null counts as missing where a number is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The mixture that stands in place of a layer's MLP. Names are those of tensors, after the layer's."""
+    """The mixture of experts in place of a layer's MLP. Names are those of tensors, relative to the layer."""
 
     count: int
-    top: int
-    """Experts a token."""
+    top_k: int
+    """Experts of a token."""
     width: int
     normalise: bool
-    """Whether the weights of a token's experts sum up to one."""
+    """Whether the weights of a token's experts are normalised to sum to one."""
     layers: frozenset[int]
-    """Those that have it."""
+    """The layers that have experts."""
     name: str = "mlp"
     gate_up: tuple[str, str] = ("gate_proj", "up_proj")
     down: str = "down_proj"
@@ -46,25 +46,25 @@ class DecoderConfig:
     tied: bool
     activation: str
     windows: tuple[int | None, ...]
-    """Of each layer: how many tokens a token sees, itself included; ``None``: all before it."""
+    """Each layer's sliding window: how many tokens a token sees, itself included; ``None``: all before it."""
     ropes: tuple[Rope, ...]
-    rope_of: tuple[int, ...]
-    """Of each layer: which of ``ropes`` is its."""
+    layer_ropes: tuple[int, ...]
+    """Each layer's index in ``ropes``."""
     scale: float
-    """Of attention scores."""
+    """The factor on attention scores."""
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
     fused: bool = False
-    """Whether queries, keys and values are one tensor, and gate and up projection another."""
+    """Whether the checkpoint has queries, keys and values in one tensor, and gate and up projection in another."""
     head_norm: bool = False
     """Whether each head of queries and keys is normalised."""
     sandwich: bool = False
-    """Whether attention and MLP are normalised after too."""
+    """Whether the outputs of attention and MLP are normalised, too."""
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
     softcap: float | None = None
-    """Of attention scores."""
+    """On attention scores."""
     logit_softcap: float | None = None
     experts: Experts | None = None
 
@@ -74,9 +74,9 @@ class DecoderConfig:
 
 
 def read(raw: Raw, *, activation: str = "hidden_act", **options: Any) -> DecoderConfig:
-    """What families have in common, and a family's ``options``, which go before.
+    """The settings that families have in common, overridden by a family's ``options``.
 
-    Raises ``UnsupportedModel`` if a value is missing, or is one that would be ignored.
+    Raises ``UnsupportedModel`` if a value is missing, or would be ignored.
     """
     name = raw.get(activation) or "silu"
     if name not in ACTIVATIONS:
@@ -110,7 +110,7 @@ def read(raw: Raw, *, activation: str = "hidden_act", **options: Any) -> Decoder
         "activation": name,
         "windows": (None,) * layers,
         "ropes": (rope,),
-        "rope_of": (0,) * layers,
+        "layer_ropes": (0,) * layers,
         "scale": head_dim**-0.5,
     }
     config = DecoderConfig(**{**common, **options})
@@ -123,30 +123,29 @@ def integer(raw: Raw, key: str) -> int:
         raise UnsupportedModel(f"config.json lacks {key!r}.")
     value = raw[key]
     if not isinstance(value, int | float) or value != int(value) or not 0 < value < 2**31:
-        raise UnsupportedModel(f"config.json has {key!r} {value!r}: a whole number above 0 is due.")
+        raise UnsupportedModel(f"config.json has {key!r} {value!r}: an integer above 0 is expected.")
     return int(value)
 
 
 def count_layers(raw: Raw) -> int:
     layers = integer(raw, "num_hidden_layers")
-    if layers > _MOST_LAYERS:
+    if layers > _MAX_LAYERS:
         raise UnsupportedModel(f"config.json has 'num_hidden_layers' {layers}: no model has that many.")
     return layers
 
 
 def read_rope(raw: Raw, head_dim: int, kind: str | None = None, theta: float | None = None) -> Rope:
-    """``kind``: the layer type whose rotation it is, where there are several.
+    """``kind``: the layer type, where layer types have different rotations. ``theta``: the default base.
 
-    Newer checkpoints keep theta and the scaling together in ``rope_parameters``, with an entry for each layer type
-    where they differ; older ones have ``rope_theta`` and ``rope_scaling``. ``theta`` is the base of an older
-    checkpoint that names none.
+    Newer checkpoints have theta and the scaling in ``rope_parameters``, with an entry for each layer type where they
+    differ; older ones have ``rope_theta`` and ``rope_scaling``.
     """
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(given, Mapping):
         raise UnsupportedModel(f"rope_scaling {given!r} is not supported: an object with a rope_type is.")
     given = given.get(kind, given) if kind else given
     if (factor := given.get("factor")) is not None and not float(factor) > 0:
-        raise UnsupportedModel(f"rope_scaling.factor is {factor}: a number above 0 is due.")
+        raise UnsupportedModel(f"rope_scaling.factor is {factor}: a number above 0 is expected.")
     positions = integer(raw, "max_position_embeddings")
     rotary = next(
         (float(part) for at in (given, raw) if (part := at.get("partial_rotary_factor")) is not None), 1.0
@@ -161,21 +160,21 @@ def read_rope(raw: Raw, head_dim: int, kind: str | None = None, theta: float | N
 
 
 def max_context(rope: Rope) -> int:
-    """The longest context. Older checkpoints stretched by YaRN tell in ``max_position_embeddings`` what was before."""
+    """The longest context. Older YaRN checkpoints have the original one in ``max_position_embeddings``."""
     if rope.kind != "yarn":
         return rope.positions
     return max(rope.positions, int(rope.original_positions * float(rope.scaling.get("factor") or 1)))
 
 
 def window_of(raw: Raw) -> int | None:
-    """Tokens that a sliding layer sees. Files say null, 0 or -1 where there is no window."""
+    """The sliding window. Files have null, 0 or -1 where there is none."""
     if raw.get("sliding_window") in (None, 0, -1):
         return None
     return integer(raw, "sliding_window")
 
 
 def uniform_windows(raw: Raw) -> tuple[int | None, ...]:
-    """Where all layers slide, if one does."""
+    """For families in which either all layers have a window, or none."""
     return (window_of(raw),) * count_layers(raw)
 
 
@@ -198,7 +197,7 @@ def layer_types(raw: Raw, default: list[str]) -> list[str]:
 
 
 def _check_layer_types(raw: Raw, config: DecoderConfig) -> None:
-    """A family that does not go by ``layer_types`` may have them, if they say the same."""
+    """A family that does not read ``layer_types`` accepts them if they match its windows."""
     computed = ["full_attention" if window is None else "sliding_attention" for window in config.windows]
     if layer_types(raw, computed) != computed:
         raise UnsupportedModel("layer_types do not agree with sliding_window in this model family.")

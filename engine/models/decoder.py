@@ -25,8 +25,8 @@ from engine.weights.weight_loader import WeightLoader
 log = logging.getLogger("engine.models")
 
 _PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-"""What the decoder's tensors are named after: the latter two where a checkpoint also reads images."""
-_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+"""Prefixes of the decoder's tensors; the last two are those of multimodal checkpoints."""
+_VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 
 
 class Block:
@@ -65,7 +65,7 @@ class Block:
 
 
 class Decoder:
-    """``length``: the longest context that will be asked for; ``None``: the longest that it was made for.
+    """``length``: the longest context to be served; ``None``: the longest that the model supports.
 
     Raises ``UnsupportedModel`` if the weights do not fit.
     """
@@ -74,7 +74,7 @@ class Decoder:
         weights, tp = build.weights, build.weights.tp
         if config.fused and tp.size > 1:
             raise UnsupportedModel(
-                "Ranks cannot share a model whose projections are fused: leave out --tensor-parallel."
+                "Models with fused projections do not support tensor parallelism: leave out --tensor-parallel."
             )
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
@@ -82,12 +82,12 @@ class Decoder:
         self._embedding = weights.take(f"{prefix}embed_tokens.weight", (config.vocab_size, config.hidden))
         self._scale = config.embedding_scale
         if self._scale != 1:
-            # As they were trained: the factor too is of the compute dtype.
+            # As in training, the factor is rounded to the compute dtype.
             self._scale = torch.tensor(self._scale, dtype=weights.dtype).item()
         self._blocks = []
         for i in range(config.layers):
-            self._blocks.append((Block(config, build, f"{prefix}layers.{i}", i), config.rope_of[i]))
-            # Old checkpoints store what can be computed.
+            self._blocks.append((Block(config, build, f"{prefix}layers.{i}", i), config.layer_ropes[i]))
+            # Old checkpoints store this buffer, which is computed here.
             weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
         self.kv_shape = KVShape(config.layers, tp.divide(config.kv_heads, "KV heads"), config.head_dim)
         self._norm = _norm(config, weights, f"{prefix}norm")
@@ -148,17 +148,17 @@ def _attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int
             f"{name}.k_proj": kv_heads * dim,
             f"{name}.v_proj": kv_heads * dim,
         }
-    # This rank's, from here on.
-    mine, kv_mine = weights.tp.divide(heads, "heads"), weights.tp.divide(kv_heads, "KV heads")
+    # This rank's heads.
+    local_heads, local_kv_heads = weights.tp.divide(heads, "heads"), weights.tp.divide(kv_heads, "KV heads")
     norm = None
     if config.head_norm:
         query, key = (weights.take(f"{name}.{part}_norm.weight", (dim,)) for part in "qk")
-        norm = HeadNorm(query, key, mine, kv_mine, config.eps, config.norm_offset)
+        norm = HeadNorm(query, key, local_heads, local_kv_heads, config.eps, config.norm_offset)
     return PagedAttention(
         build.linear(parts, config.hidden, bias=config.qkv_bias, split="out"),
         build.linear({f"{name}.o_proj": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
-        mine,
-        kv_mine,
+        local_heads,
+        local_kv_heads,
         dim,
         scale=config.scale,
         norm=norm,
@@ -169,20 +169,20 @@ def _attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int
 
 def _mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: str) -> MixtureMLP:
     name = f"{name}.{experts.name}"
-    # The router is small, and what it decides is decided for good: it stays as it is stored.
+    # The router is small, and sensitive to rounding: it is never quantized.
     router = build.weights.take(f"{name}.gate.weight", (experts.count, config.hidden))
     mlps = (
         _mlp(config, build, f"{name}.experts.{i}", experts.width, experts.gate_up, experts.down)
         for i in range(experts.count)
     )
-    return MixtureMLP(router, mlps, experts.top, experts.normalise, invariant=build.invariant)
+    return MixtureMLP(router, mlps, experts.top_k, experts.normalise, invariant=build.invariant)
 
 
 def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Tensor) -> Product:
     weights = build.weights
-    for name in _PICTURES:
+    for name in _VISION:
         weights.ignore(name)
-    # Beside the decoder, or beside what holds it.
+    # Next to the decoder, or to the module that contains it.
     name = "language_model.lm_head" if prefix == "language_model.model." else "lm_head"
     if config.tied:
         if not weights.differs(f"{name}.weight", embedding):

@@ -1,8 +1,8 @@
 """Gemma 2 (https://arxiv.org/abs/2408.00118) and the text part of Gemma 3 (https://arxiv.org/abs/2503.19786).
 
-Norms before and after attention and MLP, whose weights are stored as their distance from one; embeddings scaled by
-√hidden; layers with a sliding window between layers without. Gemma 2 caps its scores and logits, Gemma 3 normalises
-heads instead and turns its sliding layers by a base of their own.
+Norms before and after attention and MLP, whose weights are stored minus one; embeddings scaled by √hidden; layers with
+a sliding window alternate with full attention. Gemma 2 has softcaps on scores and logits; Gemma 3 normalises heads
+instead, and its sliding layers have a rotary base of their own.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def gemma3(raw: Raw) -> DecoderConfig:
         )
     period = int(raw.get("sliding_window_pattern") or 6)
     dim = integer(raw, "head_dim")
-    # An older checkpoint's rope_theta and rope_scaling are those of the layers that see everything.
-    everything = read_rope(raw, dim, "full_attention", raw.get("rope_theta") or 1e6)
+    # In older checkpoints rope_theta and rope_scaling apply to the layers with full attention.
+    full = read_rope(raw, dim, "full_attention", raw.get("rope_theta") or 1e6)
     plain = raw if raw.get("rope_parameters") else {**raw, "rope_scaling": None}
     sliding = read_rope(plain, dim, "sliding_attention", raw.get("rope_local_base_freq") or 10000.0)
     kinds = layer_types(raw, _alternating(raw, period))
-    rope_of = tuple(int(kind == "sliding_attention") for kind in kinds)
-    return _gemma(raw, period=period, head_norm=True, ropes=(everything, sliding), rope_of=rope_of)
+    layer_ropes = tuple(int(kind == "sliding_attention") for kind in kinds)
+    return _gemma(raw, period=period, head_norm=True, ropes=(full, sliding), layer_ropes=layer_ropes)
 
 
 def gemma3_text(raw: Raw) -> DecoderConfig:
-    """Of a checkpoint that also reads images: here it reads text alone."""
+    """A multimodal checkpoint, of which only the text model is used."""
     text = raw.get("text_config")
     if not isinstance(text, dict):
         raise UnsupportedModel("config.json lacks 'text_config'.")
@@ -82,7 +82,7 @@ def _gemma(raw: Raw, *, period: int, **options: Any) -> DecoderConfig:
 
 
 def _alternating(raw: Raw, period: int) -> list[str]:
-    """The last of each ``period`` layers sees everything."""
+    """The last of each ``period`` layers has full attention."""
     return [
         "sliding_attention" if (layer + 1) % period else "full_attention"
         for layer in range(count_layers(raw))

@@ -25,12 +25,12 @@ def llama(raw: Raw) -> DecoderConfig:
 
 
 def mistral(raw: Raw) -> DecoderConfig:
-    """Every layer slides, if any."""
+    """All layers have a sliding window, or none."""
     return read(raw, windows=uniform_windows({"sliding_window": 4096, **raw}))
 
 
 def qwen2(raw: Raw) -> DecoderConfig:
-    """Queries, keys and values have a bias. The layers from ``max_window_layers`` on may slide."""
+    """Queries, keys and values have a bias. Layers from ``max_window_layers`` on may have a sliding window."""
     return read(raw, qkv_bias=True, windows=_upper_windows(raw))
 
 
@@ -41,7 +41,7 @@ def qwen3(raw: Raw) -> DecoderConfig:
 
 
 def phi3(raw: Raw) -> DecoderConfig:
-    """Fused projections. Its long contexts have rotations of their own: see ``Rope``."""
+    """Fused projections, and long contexts by longrope: see ``Rope``."""
     raw = {"rms_norm_eps": 1e-5, **raw}
     return read(raw, fused=True, windows=uniform_windows(raw))
 

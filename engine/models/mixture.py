@@ -1,6 +1,6 @@
 """Mixtures of experts: Mixtral (https://arxiv.org/abs/2401.04088) and Qwen3-MoE (https://arxiv.org/abs/2505.09388).
 
-Mistral and Qwen3 with several MLPs in place of one, of which each token takes a few.
+Mistral and Qwen3 with several MLPs (experts) in place of one, of which each token uses a few.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ def mixtral(raw: Raw) -> DecoderConfig:
     raw = {"num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e6, **raw}
     experts = Experts(
         count=integer(raw, "num_local_experts"),
-        top=_top(raw, integer(raw, "num_local_experts")),
+        top_k=_top_k(raw, integer(raw, "num_local_experts")),
         width=integer(raw, "intermediate_size"),
         normalise=True,
         layers=frozenset(range(count_layers(raw))),
@@ -25,7 +25,8 @@ def mixtral(raw: Raw) -> DecoderConfig:
 
 
 def qwen3_moe(raw: Raw) -> DecoderConfig:
-    """Every ``decoder_sparse_step``-th layer has experts, but for ``mlp_only_layers``. If one slides, all do."""
+    """Every ``decoder_sparse_step``-th layer has experts, except ``mlp_only_layers``. All layers have a window, or
+    none."""
     raw = {"num_experts_per_tok": 8, **raw}
     if not raw.get("use_sliding_window"):
         raw = {**raw, "sliding_window": None}
@@ -39,14 +40,14 @@ def qwen3_moe(raw: Raw) -> DecoderConfig:
     if count and sparse:
         width = integer(raw, "moe_intermediate_size")
         normalise = bool(raw.get("norm_topk_prob"))
-        experts = Experts(count, _top(raw, count), width, normalise, frozenset(sparse))
+        experts = Experts(count, _top_k(raw, count), width, normalise, frozenset(sparse))
     return read(
         raw, qkv_bias=bias, out_bias=bias, head_norm=True, windows=uniform_windows(raw), experts=experts
     )
 
 
-def _top(raw: Raw, count: int) -> int:
-    top = integer(raw, "num_experts_per_tok")
-    if not 1 <= top <= count:
-        raise UnsupportedModel(f"num_experts_per_tok is {top}; the model has {count} experts.")
-    return top
+def _top_k(raw: Raw, count: int) -> int:
+    top_k = integer(raw, "num_experts_per_tok")
+    if not 1 <= top_k <= count:
+        raise UnsupportedModel(f"num_experts_per_tok is {top_k}; the model has {count} experts.")
+    return top_k

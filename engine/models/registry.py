@@ -1,4 +1,4 @@
-"""Which class runs which checkpoint, by the ``architectures`` of its config.json."""
+"""The model families by ``architectures`` of config.json, and loading a model."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from engine.weights.weight_loader import WeightLoader
 class Model(Protocol):
     vocab_size: int
     max_positions: int
-    """The longest context that it was made for."""
+    """The longest context that the model supports."""
     kv_shape: KVShape
-    """Of this rank."""
+    """This rank's."""
 
     def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
         """Hidden states [tokens, hidden] of ``tokens`` int64 [tokens] at ``positions`` int64 [tokens]."""
@@ -89,7 +89,7 @@ def load_model(
     quantization: str | None = None,
     invariant: bool = False,
 ) -> Model:
-    """``max_model_len``: the longest context that will be asked for; ``None``: the longest it was made for.
+    """``max_model_len``: the longest context to be served; ``None``: the longest that the model supports.
 
     Raises ``ModelUnavailable`` or ``UnsupportedModel``.
     """
@@ -105,12 +105,12 @@ def load_model(
     stored_format = detect_format(config)
     reader: Any
     if file := gguf_file(folder):
-        # Imported here: other models need none of it.
+        # Imported lazily: only GGUF needs it.
         from engine.weights.gguf_checkpoint import GgufCheckpoint, GgufGroups
 
         reader = GgufCheckpoint(file, device, dtype)
         if quantization is None and reader.quantized:
-            # Codes of 4 bits stay what they are; what has others is kept in 8.
+            # 4-bit codes are kept as they are; other quantized tensors are kept in int8.
             quantization, stored_format = "int8", GgufGroups()
     else:
         reader = SafetensorsReader(folder, device, dtype)

@@ -1,8 +1,7 @@
 """LoRA adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors.
 
-The format: https://huggingface.co/docs/peft/developer_guides/checkpoint. What would have to be ignored (DoRA, biases,
-whole modules, embeddings) is refused by name.
-"""
+The format: https://huggingface.co/docs/peft/developer_guides/checkpoint. Unsupported features (DoRA, biases, whole
+modules, embeddings) are rejected by name."""
 
 from __future__ import annotations
 
@@ -35,13 +34,13 @@ _UNSUPPORTED = {
     "alora_invocation_tokens": "aLoRA",
     "arrow_config": "Arrow",
 }
-_OWN_BASE = ("pissa", "olora", "corda", "loftq")
-"""Ways to begin that change the base model's weights: on the original ones the adapter is another model."""
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
+"""Initialisations that change the base model's weights, so that the adapter does not fit the original ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What an adapter adds to one layer: ``scale · up(down(x))``."""
+    """An adapter's addition to one layer: ``scale · up(down(x))``."""
 
     down: Tensor
     """A: float [rank, in]"""
@@ -66,7 +65,7 @@ class Adapter:
 
     @property
     def rank(self) -> int:
-        """The highest of its layers'."""
+        """The highest rank of its layers."""
         return max(module.down.shape[0] for module in self.modules.values())
 
 
@@ -87,7 +86,7 @@ def read_adapter(folder: Path) -> Adapter:
         found = _TENSOR.fullmatch(name)
         if found is None or tensor.dim() != 2:
             raise InvalidRequest(
-                f"The adapter's tensor {name} is none that can be used: LoRA on linear layers is."
+                f"The adapter's tensor {name} is not supported: only LoRA on linear layers is."
             )
         sides.setdefault(found["module"], {})[found["side"]] = tensor.float()
     if not sides:
@@ -110,10 +109,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
             raise InvalidRequest(f"The adapter uses {name}, which is not supported.")
     if (bias := config.get("bias", "none")) != "none":
         raise InvalidRequest(f"The adapter has biases (bias: {bias!r}), which are not supported.")
-    begin = str(config.get("init_lora_weights", True)).lower()
-    if begin.startswith(_OWN_BASE):
+    init = str(config.get("init_lora_weights", True)).lower()
+    if init.startswith(_CHANGES_BASE):
         raise InvalidRequest(
-            f"The adapter was begun by {begin!r}, which changes the base model's weights: save it converted to LoRA."
+            f"The adapter was initialised by {init!r}, which changes the base model's weights: "
+            "save it converted to LoRA."
         )
     return config
 
@@ -143,7 +143,7 @@ def _module(name: str, pair: Mapping[str, Tensor], config: Mapping[str, Any]) ->
 
 
 def _by_pattern(patterns: Any, name: str, default: Any) -> Any:
-    """PEFT's rule: a pattern is a regular expression that matches the end of a layer's name, whole parts only."""
+    """PEFT's rule: a pattern is a regular expression for the last components of a layer's name."""
     if not isinstance(patterns or {}, dict):
         raise InvalidRequest(f"adapter_config.json has patterns that are no JSON object: {patterns!r:.50}.")
     for pattern, value in (patterns or {}).items():

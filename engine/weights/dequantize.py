@@ -1,4 +1,4 @@
-"""GGUF's blocks of weights into tensors."""
+"""GGUF's quantized blocks as tensors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from engine.weights.quantize import Int4Weight
 
 PLAIN = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16, Type.F64: torch.float64}
 GROUPED = (Type.Q4_0, Type.Q4_1, Type.Q4_K)
-"""Those whose weights are 4-bit codes with a scale and an offset for each 32: a form that the engine has too."""
+"""Types with 4-bit codes and a scale and an offset for each 32 weights, which become ``Int4Weight``."""
 _ROWS = 4096
-"""Rows at a time, so that no second whole copy in float32 arises."""
+"""Rows processed at a time, which avoids a float32 copy of the whole tensor."""
 
 
 def check(name: str, kind: Type) -> None:
@@ -36,9 +36,9 @@ def check(name: str, kind: Type) -> None:
 
 
 def plain(stored: GgufTensor, dtype: torch.dtype) -> Tensor:
-    """[…] in ``dtype``, on the CPU, and no longer a part of the file."""
+    """A copy in ``dtype``, on the CPU."""
     if stored.type in PLAIN:
-        # torch takes no arrays that cannot be written to, and none of bfloat16.
+        # torch accepts no read-only arrays, and numpy has no bfloat16.
         return torch.from_numpy(stored.data.copy()).view(PLAIN[stored.type]).view(stored.shape).to(dtype)
     rows = stored.data.reshape(-1, stored.data.shape[-1])
     result = torch.empty(len(rows), stored.shape[-1], dtype=dtype)
@@ -49,15 +49,15 @@ def plain(stored: GgufTensor, dtype: torch.dtype) -> Tensor:
 
 
 def grouped(stored: GgufTensor) -> Int4Weight:
-    """A matrix of one of the types ``GROUPED``, as it is: no code is rounded anew."""
+    """A matrix of one of the types ``GROUPED``, without requantization."""
     out_features, in_features = stored.shape
     size = {Type.Q4_0: 18, Type.Q4_1: 20, Type.Q4_K: 144}[stored.type]
     blocks = stored.data.reshape(-1, size)
     if stored.type == Type.Q4_K:
-        step, least = (blocks[:, i : i + 2].copy().view(np.float16).astype(np.float32) for i in (0, 2))
+        step, minimum = (blocks[:, i : i + 2].copy().view(np.float16).astype(np.float32) for i in (0, 2))
         scales, minima = Q4_K.get_scale_min(blocks[:, 4:16])
         scale = step * scales.reshape(-1, 8)
-        offset = 8 * scale - least * minima.reshape(-1, 8)
+        offset = 8 * scale - minimum * minima.reshape(-1, 8)
         # 32 bytes: the lower halves are one group, the upper ones the next.
         pairs = blocks[:, 16:].reshape(-1, 4, 32)
     else:

@@ -1,4 +1,4 @@
-"""Which format config.json's ``quantization_config`` names, and which of ``--quantization`` may go with it."""
+"""Detects a checkpoint's quantization format, and checks ``--quantization`` against it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def detect_format(config: Mapping[str, Any]) -> QuantizedFormat | None:
         return None
     if isinstance(settings, Mapping) and settings.get("transform_config"):
         raise UnsupportedModel(
-            "Weights that were turned before they were quantized (transform_config) are not supported: take the plain "
+            "Weights that were rotated before quantization (transform_config) are not supported: take the plain "
             "checkpoint and --quantization int4."
         )
     formats = {"awq": Awq, "gptq": Gptq, "fp8": Fp8, "fbgemm_fp8": Fp8, "compressed-tensors": Fp8}

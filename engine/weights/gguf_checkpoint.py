@@ -1,7 +1,7 @@
-"""A GGUF file's tensors by the names that Hugging Face checkpoints have, and in their layout.
+"""A GGUF file's tensors by the names, and in the layout, of Hugging Face checkpoints.
 
-llama.cpp's converter turns rows of llama's queries and keys, adds one to Gemma's norms and stacks experts; here that is
-undone (https://github.com/ggml-org/llama.cpp, ``convert_hf_to_gguf.py``).
+llama.cpp's converter interleaves the rows of llama's queries and keys, adds one to Gemma's norms and stacks experts,
+which is undone here (https://github.com/ggml-org/llama.cpp, ``convert_hf_to_gguf.py``).
 """
 
 from __future__ import annotations
@@ -73,13 +73,16 @@ class GgufCheckpoint:
             dequantize.check(name, stored.type)
         self._gemma = self._file.architecture.startswith("gemma")
         heads = number(self._file, "attention.head_count")
-        self._turned = {}
+        self._interleaved = {}
         if self._file.architecture == "llama":
-            self._turned = {"attn_q": heads, "attn_k": number(self._file, "attention.head_count_kv", heads)}
+            self._interleaved = {
+                "attn_q": heads,
+                "attn_k": number(self._file, "attention.head_count_kv", heads),
+            }
         self._left = set(self._file.tensors) - set(_ROTATION)
         self.total_bytes = sum(stored.data.nbytes for stored in self._file.tensors.values())
         self.on_read: Callable[[int], None] = lambda count: None
-        """Is told the bytes of each tensor that was taken."""
+        """Called with the bytes of each tensor that was taken."""
 
     @property
     def quantized(self) -> bool:
@@ -93,15 +96,18 @@ class GgufCheckpoint:
 
         Raises ``UnsupportedModel`` if there is none of that name and shape.
         """
-        stored, place = self._get(name)
-        tensor = dequantize.plain(stored, torch.float32 if self._gemma and "norm" in place else self._dtype)
+        stored, stored_name = self._get(name)
+        tensor = dequantize.plain(
+            stored, torch.float32 if self._gemma and "norm" in stored_name else self._dtype
+        )
         if tuple(tensor.shape) != shape:
             raise UnsupportedModel(
-                f"The tensor {place} ({name}) has the shape {tuple(tensor.shape)}, but the metadata call for {shape}."
+                f"The tensor {stored_name} ({name}) has the shape {tuple(tensor.shape)}, "
+                f"but the metadata call for {shape}."
             )
-        if self._gemma and place.endswith("norm.weight"):
+        if self._gemma and stored_name.endswith("norm.weight"):
             tensor = tensor - 1
-        return self._unturn(tensor, place).to(self._device, self._dtype)
+        return self._deinterleave(tensor, stored_name).to(self._device, self._dtype)
 
     def raw(self, name: str) -> Tensor:
         """The tensor's bytes [outer dimensions …, bytes of a row]. Raises ``UnsupportedModel``."""
@@ -114,24 +120,26 @@ class GgufCheckpoint:
 
     def groups(self, layer: str, out_features: int, in_features: int) -> Int4Weight:
         """Raises ``UnsupportedModel`` if it has another shape; ``holds_groups`` must hold."""
-        stored, place = self._get(f"{layer}.weight")
+        stored, stored_name = self._get(f"{layer}.weight")
         if stored.shape != (out_features, in_features):
             raise UnsupportedModel(
-                f"The tensor {place} has the shape {stored.shape}, but the metadata call for "
+                f"The tensor {stored_name} has the shape {stored.shape}, but the metadata call for "
                 f"{(out_features, in_features)}."
             )
         groups = dequantize.grouped(stored)
-        parts = (self._unturn(part, place) for part in (groups.codes, groups.scale, groups.offset))
+        parts = (
+            self._deinterleave(part, stored_name) for part in (groups.codes, groups.scale, groups.offset)
+        )
         return Int4Weight(*parts)
 
     def ignore(self, name: str) -> None:
-        """A tensor that the model has no use for."""
+        """Marks a tensor as unused by the model."""
         found = self._find(name)
         if found is not None:
             self._left.discard(found[1])
 
     def finish(self) -> None:
-        """Raises ``UnsupportedModel`` if a tensor was left over: then the model computed would not be this one."""
+        """Raises ``UnsupportedModel`` if a tensor was left over, as the model would then not be computed in full."""
         if self._left:
             names = sorted(self._left)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -150,7 +158,7 @@ class GgufCheckpoint:
         return found
 
     def _find(self, name: str) -> tuple[GgufTensor, str] | None:
-        """What the file has for it, and under which name."""
+        """The file's tensor for that name, and its own name."""
         within = _IN_LAYER.fullmatch(name)
         if within is None:
             part, _, kind = name.rpartition(".")
@@ -167,23 +175,23 @@ class GgufCheckpoint:
         found = self._stored(f"blk.{layer}.{part}_exps.{kind}")
         if found is None or which >= len(found[0].data):
             return None
-        stacked, place = found
-        return replace(stacked, shape=stacked.shape[1:], data=stacked.data[which]), place
+        stacked, stored_name = found
+        return replace(stacked, shape=stacked.shape[1:], data=stacked.data[which]), stored_name
 
     def _stored(self, name: str) -> tuple[GgufTensor, str] | None:
         stored = self._file.tensors.get(name)
         return stored and (stored, name)
 
-    def _unturn(self, rows: Tensor, place: str) -> Tensor:
-        """llama.cpp has the two numbers that turn together side by side, Hugging Face half a head apart."""
-        heads = self._turned.get(place.split(".")[2]) if place.startswith("blk.") else None
+    def _deinterleave(self, rows: Tensor, stored_name: str) -> Tensor:
+        """Rotary pairs are adjacent in llama.cpp, and half a head apart in Hugging Face's layout."""
+        heads = self._interleaved.get(stored_name.split(".")[2]) if stored_name.startswith("blk.") else None
         if heads is None:
             return rows
         return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(rows.shape)
 
 
 class GgufGroups:
-    """A file's 4-bit weights stay what they are."""
+    """A file's 4-bit weights are kept as they are."""
 
     name = "GGUF"
     unused = ()

@@ -1,7 +1,7 @@
 """GGUF metadata as the config.json that model families read.
 
-Which keys there are: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What llama.cpp knows by heart and does
-not write, such as which of Gemma's layers slide, is here too.
+Which keys there are: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Values that are built into llama.cpp
+rather than written, such as which of Gemma's layers have a sliding window, are here, too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _REFUSED = (
     "expert_weights_scale",
     "rope.scaling.yarn_log_multiplier",
 )
-"""What would have to be ignored."""
+"""Keys that are not supported, and must not be ignored."""
 _GEMMA2_27B, _GEMMA3_27B = 46, 62
-"""Layers of those that scale their scores otherwise."""
+"""Numbers of layers of the models that scale attention scores differently."""
 
 
 def config_json(file: Gguf) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def number(file: Gguf, key: str, default: int | None = None) -> int:
         raise UnsupportedModel(f"{file.path} lacks {file.architecture}.{key}: it cannot be run without.")
     if not isinstance(value, int) or (value < 1 and value != default):
         raise UnsupportedModel(
-            f"{file.path} has {file.architecture}.{key} {value!r}: a whole number above 0 is due."
+            f"{file.path} has {file.architecture}.{key} {value!r}: an integer above 0 is expected."
         )
     return value
 
@@ -97,19 +97,19 @@ def _common(file: Gguf) -> dict[str, Any]:
 
 
 def _rope(file: Gguf, head_dim: int) -> dict[str, Any]:
-    turned = number(file, "rope.dimension_count", head_dim)
+    rotary = number(file, "rope.dimension_count", head_dim)
     rope: dict[str, Any] = {
         "rope_theta": file.value("rope.freq_base", 10000.0),
-        "partial_rotary_factor": turned / head_dim,
+        "partial_rotary_factor": rotary / head_dim,
     }
-    # Early files have a factor and no type. One that says "none" means it, whatever factor stands beside it.
+    # Early files have a factor without a type. With the type "none" a factor is ignored.
     kind = file.value("rope.scaling.type", "linear")
     magnitude = float(file.value("rope.scaling.attn_factor") or 1.0)
     factor = file.value("rope.scaling.factor") or file.value("rope.scale_linear") or 1.0
     if original := file.value("rope.scaling.original_context_length"):
         rope["original_max_position_embeddings"] = original
     if "rope_freqs.weight" in file.tensors:
-        # Llama 3's scaling, worked out: what each speed is divided by.
+        # Llama 3's scaling, precomputed: the divisor of each frequency.
         factors = _factors(file, "rope_freqs.weight")
         rope |= {
             "rope_type": "longrope",
@@ -158,7 +158,7 @@ def _factors(file: Gguf, name: str) -> list[float]:
 
 
 def _llama(file: Gguf, common: Mapping[str, Any]) -> dict[str, Any]:
-    """Llama, Mistral and Mixtral go by the same name."""
+    """Llama, Mistral and Mixtral have the same architecture name."""
     if count := number(file, "expert_count", 0):
         experts = {"num_local_experts": count, "num_experts_per_tok": number(file, "expert_used_count")}
         return {"architectures": ["MixtralForCausalLM"], **experts}

@@ -2,7 +2,7 @@
 
 Two kinds of vocabulary are known. ``gpt2`` is byte-level BPE with merges, cut beforehand by one of a few regular
 expressions that the file merely names (``tokenizer.ggml.pre``). ``llama`` is SentencePiece's BPE: pieces have scores,
-and two neighbours merge into the piece of the highest one; bytes stand in for what is missing.
+and two neighbours merge into the piece of the highest one; missing characters fall back to bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GPT4O = (
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
 _WHOLE = ("llama-bpe", "llama3", "llama-v3", "pixtral", "tekken")
-"""Whose words that are tokens are not merged."""
+"""Pre-tokenizers after which words that are tokens are not merged (``ignore_merges``)."""
 _PRE = {
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
@@ -47,7 +47,7 @@ _PRE = {
     "tekken": _TEKKEN,
     "gpt-4o": _GPT4O,
 }
-"""How a text is cut before it is merged, as each tokenizer's own tokenizer.json has it."""
+"""The pre-tokenization pattern, from each tokenizer's own tokenizer.json."""
 _NFC = ("qwen2", "deepseek-r1-qwen")
 _ENDS = (
     "<|eot_id|>",
@@ -59,7 +59,7 @@ _ENDS = (
     "</s>",
     "<eos>",
 )
-"""Control tokens that end an answer, whatever the file says is the end of a text."""
+"""Control tokens that end an answer, in addition to the file's EOS token."""
 _ADVICE = "Put the model's own tokenizer.json beside the file: it is then used."
 
 
@@ -116,7 +116,7 @@ class Vocabulary:
         return self._file.metadata.get(f"tokenizer.ggml.{key}", default)
 
     def _named(self, role: str, default: int | None = None) -> int | None:
-        """The id of the token that has this role, if there is such a token."""
+        """The id of the token with this role, if there is one."""
         number = self._get(f"{role}_token_id", default)
         return number if number is not None and 0 <= number < len(self._tokens) else None
 
@@ -127,9 +127,9 @@ class Vocabulary:
         return [i for i, kind in enumerate(self._types[: len(self._tokens)]) if kind in types]
 
     def _added(self) -> list[dict[str, Any]]:
-        """Tokens that are found in a text before it is cut."""
+        """Tokens that are matched before pre-tokenization."""
         marked = self._marked(_UNKNOWN, _CONTROL, _USER)
-        # Phi-3's swallow the space after them, which files do not say.
+        # Phi-3's strip the space after them, which files do not record.
         strips = self._kind == "llama" and self._file.architecture == "phi3"
         plain = ("<unk>", "<s>", "<|endoftext|>")
         return [
@@ -147,7 +147,7 @@ class Vocabulary:
         ]
 
     def _frame(self) -> dict[str, Any] | None:
-        """What a bare prompt begins and ends with."""
+        """BOS and EOS around a plain prompt."""
         spm = self._kind == "llama"
         begins = self._get("add_bos_token", spm or self._get("pre") in _WHOLE)
         first = self._bos if begins else None
@@ -182,7 +182,7 @@ class Vocabulary:
                 f"{self._file.path} has a tokenizer that cuts texts by {pre!r}; these are supported: "
                 f"{', '.join(_PRE)}. {_ADVICE}"
             )
-        # Fillers up to a round number are no tokens.
+        # Padding up to a round vocabulary size is no tokens.
         vocabulary = {
             token: i for i, token in enumerate(self._tokens) if self._types[i] not in (_UNUSED, _BYTE)
         }
@@ -233,7 +233,7 @@ class Vocabulary:
 
 
 def _merges(scores: Mapping[str, float], vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Every way in which two pieces make a third, the highest score first."""
+    """All pairs of pieces that merge into a third, by descending score."""
     for piece in sorted(scores, key=lambda piece: (-scores[piece], vocabulary[piece])):
         cuts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
         pairs = [(left, right) for left, right in cuts if left in scores and right in scores]
@@ -247,7 +247,7 @@ def _bpe(
     unknown: str | None = None,
     ignore_merges: bool = False,
 ) -> dict[str, Any]:
-    """``unknown``: the token for what not even bytes can say; with one, bytes stand in for missing characters."""
+    """``unknown``: the unk token; with one, missing characters fall back to bytes."""
     return {
         "type": "BPE",
         "dropout": None,

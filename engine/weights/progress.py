@@ -1,4 +1,4 @@
-"""How far the weights are loaded: a bar on a terminal, a line now and then in a log."""
+"""Progress of loading weights: a bar on a terminal, log lines otherwise."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from tqdm import tqdm
 log = logging.getLogger("engine.weights")
 
 _EVERY = 5.0
-"""Seconds between two lines of a log."""
+"""Seconds between log lines."""
 
 
 class Progress:
-    """Call it with the bytes that have been read."""
+    """Called with the number of bytes read."""
 
     def __init__(self, total: int, bar: tqdm) -> None:
         self._total = total
         self._bar = bar
         self._read = 0
-        self._told = time.monotonic()
+        self._last_logged = time.monotonic()
 
     def __call__(self, count: int) -> None:
         self._read += count
         self._bar.update(count)
-        if self._bar.disable and time.monotonic() - self._told > _EVERY:
-            self._told = time.monotonic()
+        if self._bar.disable and time.monotonic() - self._last_logged > _EVERY:
+            self._last_logged = time.monotonic()
             log.info("loading weights: %.0f %% of %.1f GB", 100 * self._read / self._total, self._total / 1e9)
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Progress]:
-    """``total`` bytes are going to be read."""
-    # disable=None leaves the bar out where nobody watches.
+    """``total``: bytes to be read."""
+    # disable=None: no bar unless stderr is a terminal.
     with tqdm(
         total=total, desc="loading weights", unit="B", unit_scale=True, disable=None, file=sys.stderr
     ) as bar:

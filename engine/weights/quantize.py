@@ -1,4 +1,4 @@
-"""Weights in 8 or 4 bits: what they are, and how they are made from plain ones."""
+"""Weights in 8, 6 or 4 bits, and their quantization from plain ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from kernels.native.linear import scale_in_8_bits
 
 GROUPS = {"int4": 32, "int4-64": 64, "int4-128": 128}
-"""Weights that share a scale, by the name of the method; 32 as in llama.cpp's Q4_0."""
-_PIECE = 8192
-"""Outputs at a time, so that no second whole copy in float32 arises."""
+"""Group sizes, by the name of the method; 32 as in llama.cpp's Q4_0."""
+_CHUNK = 8192
+"""Outputs processed at a time, which avoids a float32 copy of the whole weight."""
 METHODS = ("int8", *GROUPS, "fp8")
 
 
@@ -29,7 +29,7 @@ class ChannelWeight:
 
 @dataclass(frozen=True, slots=True)
 class Int4Weight:
-    """``(codes - 8) * scale + offset``, where ``size`` weights in a row of ``codes`` share scale and offset."""
+    """``(codes - 8) * scale + offset``, with a scale and an offset for each group of ``size`` inputs."""
 
     codes: Tensor
     """uint8 [out, in], from 0 to 15"""
@@ -38,7 +38,7 @@ class Int4Weight:
     offset: Tensor
     """float32 [out, in / size]"""
     order: Tensor | None = None
-    """int64 [in]: the input that each column of ``codes`` belongs to; ``None``: its own."""
+    """int64 [in]: the input of each column of ``codes``; ``None``: in order."""
 
     @property
     def size(self) -> int:
@@ -57,7 +57,7 @@ class Int4Weight:
 
 @dataclass(frozen=True, slots=True)
 class Int6Weight:
-    """``(codes - 32) * scale``, where 32 weights in a row share a scale."""
+    """``(codes - 32) * scale``, with a scale for each group of 32 inputs."""
 
     codes: Tensor
     """uint8 [out, in], from 0 to 63"""
@@ -71,7 +71,7 @@ class Int6Weight:
 
 
 def same_inputs(parts: Sequence[Int4Weight]) -> bool:
-    """Whether they can be one product: equal groups of equal inputs."""
+    """Whether they can be merged: the same group size and order of inputs."""
     first = parts[0]
     return all(
         part.size == first.size and (part.order is first.order is None or _equal(part.order, first.order))
@@ -84,7 +84,7 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 def join(parts: Sequence[Int4Weight]) -> Int4Weight:
-    """The outputs of all; ``same_inputs`` must hold."""
+    """Concatenates the outputs; ``same_inputs`` must hold."""
     return Int4Weight(
         torch.cat([part.codes for part in parts]),
         torch.cat([part.scale for part in parts]),
@@ -94,14 +94,14 @@ def join(parts: Sequence[Int4Weight]) -> Int4Weight:
 
 
 def regrouped(weight: Int4Weight, size: int) -> Int4Weight:
-    """The same weights in groups of ``size``, which must divide that of those there are: several have one scale."""
+    """The same weights in smaller groups of ``size``, which must divide the present size."""
     times = weight.size // size
     scale, offset = (part.repeat_interleave(times, 1) for part in (weight.scale, weight.offset))
     return Int4Weight(weight.codes, scale, offset, weight.order)
 
 
 def to_int8(weight: Tensor) -> ChannelWeight:
-    """Symmetric, one scale an output. In pieces, so that no second whole copy in float32 arises."""
+    """Symmetric, with one scale for each output."""
     codes = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     scale = torch.empty(len(weight), dtype=torch.float32, device=weight.device)
     for rows, into, steps in zip(*(t.split(8192) for t in (weight, codes, scale)), strict=True):
@@ -112,19 +112,19 @@ def to_int8(weight: Tensor) -> ChannelWeight:
 
 
 def to_fp8(weight: Tensor) -> ChannelWeight:
-    """One scale an output."""
+    """With one scale for each output."""
     wide = weight.float()
     scale = wide.abs().amax(1).clamp_min_(1e-30) / torch.finfo(torch.float8_e4m3fn).max
     return ChannelWeight((wide / scale[:, None]).to(torch.float8_e4m3fn), scale)
 
 
 def to_int4(weight: Tensor, size: int) -> Int4Weight:
-    """Groups of ``size`` along the inputs, from their least to their most weight; ``size`` must divide the inputs.
+    """Asymmetric, from each group's minimum to its maximum; ``size`` must divide the inputs.
 
-    Scales of the least squared error, which cut off some of the range, were tried: perplexity rose by a percent.
+    Scales that minimise the squared error, which clip the range, raised perplexity by a percent.
     """
     codes, scales, offsets = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), [], []
-    for rows, into in zip(weight.split(_PIECE), codes.split(_PIECE), strict=True):
+    for rows, into in zip(weight.split(_CHUNK), codes.split(_CHUNK), strict=True):
         grouped = rows.float().view(len(rows), -1, size)
         scale, offset = _range(grouped.amin(-1), grouped.amax(-1))
         chosen = grouped.sub(offset[..., None]).div_(scale[..., None]).round_().add_(8).clamp_(0, 15)
@@ -134,25 +134,25 @@ def to_int4(weight: Tensor, size: int) -> Int4Weight:
     return Int4Weight(codes, torch.cat(scales), torch.cat(offsets))
 
 
-def _range(least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
+def _range(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Scales of 8 bits, and offsets in sixteenths of them; the range is made to hold zero.
 
     Int4Weight far from zero, as models hardly have them, take bfloat16 for both.
     """
-    far = (least + most).abs() > 2 * (most - least)
-    # Half a step: the middle is halfway between the codes 7 and 8.
-    wide = ((most - least) / 15).clamp_min_(1e-20).bfloat16().float()
-    wide_offset = ((least + most + wide) / 2).bfloat16().float()
-    least, most = least.clamp(max=0), most.clamp(min=0)
-    scale = scale_in_8_bits(((most - least) / 15).clamp_min_(1e-20))
-    offset = ((least + most) / scale * 8 + 8).round_().clamp_(-127, 127).mul_(most > least) / 16 * scale
+    far = (low + high).abs() > 2 * (high - low)
+    # Plus half a step: the range's centre lies between codes 7 and 8.
+    wide = ((high - low) / 15).clamp_min_(1e-20).bfloat16().float()
+    wide_offset = ((low + high + wide) / 2).bfloat16().float()
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    scale = scale_in_8_bits(((high - low) / 15).clamp_min_(1e-20))
+    offset = ((low + high) / scale * 8 + 8).round_().clamp_(-127, 127).mul_(high > low) / 16 * scale
     return torch.where(far, wide, scale), torch.where(far, wide_offset, offset)
 
 
 def to_int6(weight: Tensor) -> Int6Weight:
     """Symmetric, in groups of 32, which must divide the inputs."""
     codes, scales = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), []
-    for rows, into in zip(weight.split(_PIECE), codes.split(_PIECE), strict=True):
+    for rows, into in zip(weight.split(_CHUNK), codes.split(_CHUNK), strict=True):
         grouped = rows.float().view(len(rows), -1, 32)
         scale = scale_in_8_bits(grouped.abs().amax(-1).div_(31.5).clamp_min_(1e-20))
         into.copy_((grouped / scale[..., None]).round_().add_(32).clamp_(0, 63).view(rows.shape))

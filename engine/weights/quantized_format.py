@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are stored in 8 or 4 bits: what a format reads, and what it makes of it."""
+"""The interface of formats of quantized checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.weights.quantize import Int4Weight
 
 @runtime_checkable
 class RawTensors(Protocol):
-    """A checkpoint's tensors as they are stored, on the CPU."""
+    """A checkpoint's tensors as stored, on the CPU."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -22,25 +22,25 @@ class RawTensors(Protocol):
 
 
 class QuantizedFormat(Protocol):
-    """A way of storing weights."""
+    """A format of quantized weights."""
 
     name: str
     unused: tuple[str, ...]
-    """Ends of names of tensors that such checkpoints have and that are of no use here."""
+    """Suffixes of tensors of the format that are not used here."""
 
     def holds(self, tensors: RawTensors, name: str) -> bool:
-        """Whether the layer of that name is stored so; those that were not to be converted are plain."""
+        """Whether the layer of that name is quantized; some layers of a checkpoint may be plain."""
         ...
 
     def read(
         self, tensors: RawTensors, name: str, out_features: int, in_features: int
     ) -> Int4Weight | Tensor:
-        """Raises ``UnsupportedModel`` if the tensors are not of the shapes that belong to these numbers."""
+        """Raises ``UnsupportedModel`` if a tensor has the wrong shape."""
         ...
 
 
 def group_size(size: int, method: str) -> int | None:
-    """``None`` where a whole row shares its scale. Raises ``UnsupportedModel``."""
+    """``None``: one group for a whole row. Raises ``UnsupportedModel``."""
     if size == -1:
         return None
     if size <= 0 or size % 32:

@@ -1,7 +1,7 @@
 """Tensors by name from a folder of safetensors files, single or sharded.
 
-The format: https://huggingface.co/docs/safetensors. Files are mapped, not read: a tensor costs memory only when
-it is taken.
+The format: https://huggingface.co/docs/safetensors. Files are memory-mapped: a tensor takes memory only once it
+is taken.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SafetensorsReader:
         self._left = set(self._files)
         self.total_bytes = sum(path.stat().st_size for path in paths)
         self.on_read: Callable[[int], None] = lambda count: None
-        """Is told the bytes of each tensor that was taken."""
+        """Called with the bytes of each tensor that was taken."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -66,8 +66,7 @@ class SafetensorsReader:
         self.on_read(tensor.nbytes)
 
     def ignore(self, name: str) -> None:
-        """A tensor that the model has no use for; a name that ends in a dot is that of all tensors below, and one that
-        begins with a star that of all that end so."""
+        """Marks a tensor as unused; ``prefix.`` and ``*suffix`` mark all tensors whose names begin or end so."""
         self._left.discard(name)
         if name.startswith("*"):
             self._left = {left for left in self._left if not left.endswith(name[1:])}
@@ -75,9 +74,9 @@ class SafetensorsReader:
             self._left = {left for left in self._left if not left.startswith(name)}
 
     def finish(self) -> None:
-        """Raises ``UnsupportedModel`` if a tensor was left over: then the model computed would not be this one.
+        """Raises ``UnsupportedModel`` if a tensor was left over, as the model would then not be computed in full.
 
-        A bias of zeros makes no difference: tools that quantize write them for layers that have none.
+        Biases of zeros are allowed: quantization tools write them for layers without a bias.
         """
         self._left = {
             name for name in self._left if not (name.endswith(".bias") and not self._get(name).any())

@@ -1,4 +1,4 @@
-"""Where a model's files are: the bundled folder, a folder or GGUF file of yours, or a repository on the hub."""
+"""Locates a model's files: the bundled folder, a local folder or GGUF file, or a repository on the hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.errors import ModelUnavailable
 
 DEMO = "demo"
 DEMO_DRAFT = "demo-draft"
-"""The small model that goes with it."""
+"""Its draft model."""
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
@@ -23,7 +23,7 @@ def locate(model: str) -> Path:
     if folder.is_symlink() and not folder.exists():
         raise ModelUnavailable(f"{model} is a link to {folder.readlink()}, which is not there.")
     if file := _gguf(folder):
-        # Imported here: other models need none of it.
+        # Imported lazily: only GGUF needs it.
         from engine.weights.gguf_folder import as_folder
 
         return as_folder(file)
@@ -38,7 +38,7 @@ def locate(model: str) -> Path:
 
 
 def on_this_machine(model: str) -> Path:
-    """As far as that can be told without reading weights or asking the hub: what ``locate`` would find. Raises
+    """What ``locate`` would find, as far as is known without reading weights or asking the hub. Raises
     ``ModelUnavailable``."""
     path = Path(model).expanduser()
     return path if _gguf(path) or (not path.exists() and _is_hub_id(model)) else locate(model)
@@ -49,14 +49,14 @@ def _is_hub_id(model: str) -> bool:
 
 
 def _gguf(path: Path) -> Path | None:
-    """The GGUF file that ``path`` is, or that is in a folder which is no model otherwise."""
+    """The GGUF file that ``path`` is, or that is in a folder without config.json."""
     if path.suffix == ".gguf" and path.is_file():
         return path
     return gguf_file(path) if path.is_dir() and not (path / "config.json").exists() else None
 
 
 def gguf_file(folder: Path) -> Path | None:
-    """The folder's GGUF file, or the first part of it; ``None`` if it holds none, or has its weights otherwise.
+    """The folder's GGUF file, or its first part; ``None`` if there is none, or there are safetensors files.
 
     Raises ``ModelUnavailable`` if there are several.
     """

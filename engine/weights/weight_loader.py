@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as this rank has them: its part of each, plain or in codes, in the compute dtype."""
+"""A checkpoint's tensors by name: sharded for this rank, plain in the compute dtype or quantized."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from engine.weights.quantized_format import QuantizedFormat, RawTensors
 from kernels.native.linear import available
 
 Split = Literal["out", "in"]
-"""How several ranks share a layer: each computes some of its outputs, or all of them from some of its inputs."""
+"""How a layer is sharded: by outputs (column-parallel), or by inputs (row-parallel)."""
 
 DIMENSION: Mapping[Split, int] = {"out": 0, "in": 1}
-"""Of a weight [out, in]: the one that is cut."""
+"""The dimension of a weight [out, in] that is sharded."""
 
 Weight = Tensor | Int4Weight | ChannelWeight | Int6Weight
 
@@ -41,15 +41,15 @@ class Checkpoint(Protocol):
     def __contains__(self, name: str) -> bool: ...
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor in the compute dtype and on the device. Raises ``UnsupportedModel`` if there is no such one."""
+        """The tensor in the compute dtype, on the device. Raises ``UnsupportedModel`` if there is none."""
         ...
 
     def ignore(self, name: str) -> None:
-        """A tensor that the model has no use for; ``*end``: all those whose names end so."""
+        """Marks a tensor as unused by the model; ``*end``: all tensors whose names end so."""
         ...
 
     def finish(self) -> None:
-        """Raises ``UnsupportedModel`` if a tensor was left over."""
+        """Raises ``UnsupportedModel`` if a tensor was neither taken nor ignored."""
         ...
 
 
@@ -64,8 +64,8 @@ class WeightLoader:
         quantization: str | None = None,
         quantized_format: QuantizedFormat | None = None,
     ) -> None:
-        """``quantization``: how plain weights are kept, one of ``METHODS``. ``stored``: how a quantized checkpoint has
-        them.
+        """``quantization``: how plain weights are quantized, one of ``METHODS``. ``quantized_format``: how a quantized
+        checkpoint has them.
 
         Raises ``UnsupportedModel`` for a method that this device or checkpoint does not allow.
         """
@@ -92,17 +92,17 @@ class WeightLoader:
         self._checkpoint.ignore(name)
 
     def differs(self, name: str, weight: Tensor) -> bool:
-        """Whether the checkpoint holds a plain tensor of that name which is not ``weight``."""
+        """Whether the checkpoint has a plain tensor of that name that differs from ``weight``."""
         return name in self and not torch.equal(self.take(name, tuple(weight.shape)), weight)
 
     def finish(self) -> None:
-        """Raises ``UnsupportedModel`` if a tensor was left over that would change what is computed."""
+        """Raises ``UnsupportedModel`` if a tensor was left over that would change the results."""
         for end in self._format.unused if self._format else ():
             self._checkpoint.ignore(f"*{end}")
         self._checkpoint.finish()
 
     def weight(self, name: str, out_features: int, in_features: int, split: Split | None = None) -> Weight:
-        """This rank's part of ``name.weight``."""
+        """This rank's shard of ``name.weight``."""
         whole: Weight | None = self._read(name, out_features, in_features)
         if whole is None:
             whole = finite(self._checkpoint.take(f"{name}.weight", (out_features, in_features)), name)
@@ -115,17 +115,17 @@ class WeightLoader:
             return whole
         dimension, what = DIMENSION[split], f"parts of {name}"
         if split == "in" and isinstance(whole, Tensor) and not in_features % self.tp.size:
-            # Whole rows share a scale, whichever ranks have their parts: so many ranks compute what one does.
+            # A whole row has one scale, on whichever ranks: several ranks compute the same as one.
             whole = self.quantized(whole)
         if isinstance(whole, Tensor):
             return self.tp.shard(whole, dimension, what)
         if isinstance(whole, ChannelWeight):
             return ChannelWeight(self.tp.shard(whole.codes, dimension, what).contiguous(), whole.scale)
         if not isinstance(whole, Int4Weight):
-            raise TypeError(f"ranks do not share {type(whole).__name__}")
+            raise TypeError(f"{type(whole).__name__} cannot be sharded")
         if split == "in" and whole.order is not None:
             raise UnsupportedModel(
-                f"Ranks cannot share {name}, whose inputs are reordered (desc_act): leave out --tensor-parallel."
+                f"{name} has reordered inputs (desc_act) and cannot be sharded: leave out --tensor-parallel."
             )
         if split == "in" and not in_features % self.tp.size:
             whole = regrouped(whole, math.gcd(whole.size, in_features // self.tp.size))
@@ -137,11 +137,10 @@ class WeightLoader:
         return self.tp.shard(whole, 0, f"outputs of {name}") if split == "out" else whole
 
     def quantized(self, weight: Tensor, head: bool = False) -> Weight:
-        """A plain weight, as ``quantization`` says.
+        """A plain weight, quantized by ``quantization``.
 
-        With int4 the head, which decides on the token, has 6 bits where there is a product for them, else 8, as a layer
-        has whose inputs are no whole groups, not even of 32. What 8-bit floats cannot multiply on a GPU, sizes that 16
-        does not divide, stays plain.
+        With int4 the LM head, which is most sensitive, gets 6 bits where there is a product for them, else 8, and so do
+        layers whose inputs are not a multiple of 32. With fp8 layers whose sizes are not multiples of 16 stay plain.
         """
         method, whole_groups = self._quantization, weight.shape[1] % 32 == 0
         if method in GROUPS and not head and whole_groups:
@@ -155,7 +154,7 @@ class WeightLoader:
         return weight
 
     def _read(self, name: str, out_features: int, in_features: int) -> Int4Weight | Tensor | None:
-        """What a quantized checkpoint has under that name; ``None`` if it is plain."""
+        """A quantized checkpoint's weight of that name; ``None`` if it is plain."""
         reader = self._checkpoint
         if self._format is None or not isinstance(reader, RawTensors) or not self._format.holds(reader, name):
             return None
@@ -163,8 +162,8 @@ class WeightLoader:
 
 
 def finite(weight: Tensor, name: str) -> Tensor:
-    """Raises ``UnsupportedModel`` for a weight that would make every token the same one."""
-    # One sum tells nearly always, and takes a tenth of the time.
+    """Raises ``UnsupportedModel`` if ``weight`` has NaN or infinities."""
+    # A sum suffices in nearly all cases, and takes a tenth of the time.
     if not bool(weight.sum().isfinite()) and not bool(weight.isfinite().all()):
         raise UnsupportedModel(
             f"The weights {name} hold infinities or NaN in {weight.dtype}: the checkpoint is damaged, or needs another "

@@ -46,7 +46,7 @@ def test_a_gemma_3_of_the_hub_says_only_what_differs() -> None:
     config = gemma3_text({"text_config": text})
     assert (config.heads, config.kv_heads, config.head_dim, config.vocab_size) == (8, 4, 256, 262_208)
     assert config.windows == (1024,) * 5 + (None, 1024)
-    assert config.rope_of == (1,) * 5 + (0, 1)
+    assert config.layer_ropes == (1,) * 5 + (0, 1)
     assert [(rope.kind, rope.theta) for rope in config.ropes] == [("linear", 1e6), ("default", 1e4)]
     assert config.tied and config.head_norm and config.softcap is None
 

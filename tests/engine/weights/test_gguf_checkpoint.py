@@ -92,7 +92,7 @@ def test_llama_3s_factors_and_phi_3s_are_tensors(tmp_path: Path) -> None:
     """And Gemma 3 stretches only the layers that see everything."""
     model = save(tmp_path / "llama", "Llama", rope_parameters=LLAMA3)
     rope = Rope(16, 500.0, 128, 32, LLAMA3)
-    factors = Rope(16, 500.0, 128, 128).speeds(0) / rope.speeds(0)
+    factors = Rope(16, 500.0, 128, 128).frequencies(0) / rope.frequencies(0)
     file = gguf_files.write(tmp_path / "l.gguf", tmp_path / "llama", tensors={"rope_freqs.weight": factors})
     assert factors.max() == 8
     assert (Paged(as_folder(file)).run(tokens(), [19]) - expected(model, tokens())).abs().max() <= 1e-4
