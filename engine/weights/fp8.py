@@ -1,8 +1,8 @@
 """Checkpoints in 8-bit floats (e4m3), as fine-grained FP8, fbgemm and compressed-tensors write them.
 
-``weight`` float8_e4m3fn [out, in] and its scale, by which it is multiplied: ``weight_scale`` or (despite its name)
-``weight_scale_inv``, one for all, one an output [out] or [out, 1], or one a block [out / 128, in / 128], the last ones
-cut off. Which it is, its shape says. They are widened when loaded.
+``weight`` float8_e4m3fn [out, in] is multiplied by its scale, ``weight_scale`` or (despite its name)
+``weight_scale_inv``: a scalar, one for each output [out] or [out, 1], or one for each block of 128 x 128, the last ones
+partial; the shape tells which. The weights are widened when loaded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from engine.weights.quantized_format import RawTensors, pick
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 _ACTIVATIONS = ("input_scale", "input_scale_ub", "activation_scale")
-"""Made for activations in 8 bits, which stay in the compute dtype here."""
+"""Scales of 8-bit activations, which stay in the compute dtype here."""
 
 
 _KV = (".k_scale", ".v_scale", ".q_scale", ".kv_scale", ".prob_scale", ".output_scale")
-"""Made for a cache in 8 bits, which has scales of its own here."""
+"""Scales of an 8-bit KV cache, which computes its own here."""
 
 
 class Fp8:

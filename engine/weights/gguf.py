@@ -1,8 +1,8 @@
 """GGUF files: their metadata, and their tensors, mapped from disk.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The header is read here and not by the gguf
-package's reader, which takes seconds for a vocabulary and does not notice where a file breaks off; the numbers of types
-and the sizes of their blocks are that package's. A model in several files (``name-00001-of-00003.gguf``) is one.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The header is not read by the gguf
+package's reader, which takes seconds for a vocabulary and does not detect truncated files; only the numbers of types
+and their block sizes are that package's. A model in several files (``name-00001-of-00003.gguf``) is one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from engine.errors import ModelUnavailable, UnsupportedModel
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""By the number that a value's type has."""
+"""By the number of the value's type."""
 _STRING, _ARRAY = 8, 9
-_DEEPEST = 4
-"""Dimensions of a tensor, and arrays within arrays."""
+_MAX_DEPTH = 4
+"""The most dimensions of a tensor, and nested arrays."""
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -36,13 +36,13 @@ class GgufTensor:
 
     type: GGMLQuantizationType
     shape: tuple[int, ...]
-    """Outermost dimension first, as torch has it; the file has it the other way round."""
+    """Outermost dimension first, as in torch; the file has the reverse order."""
     data: np.ndarray
     """uint8 [outer dimensions …, bytes of a row]"""
 
 
 class Gguf:
-    """Raises ``ModelUnavailable`` if a file cannot be read, ``UnsupportedModel`` for what this engine does not know."""
+    """Raises ``ModelUnavailable`` if a file cannot be read, ``UnsupportedModel`` for unknown versions and types."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class Gguf:
         self.tensors: dict[str, GgufTensor] = {}
         for part in parts(path):
             header = _Header(part)
-            # The first part has the metadata, the others repeat some of it.
+            # The first part has all metadata; the others repeat some of it.
             self.metadata = header.metadata | self.metadata
             self.tensors |= header.tensors
         self.architecture = str(self.metadata.get("general.architecture", "(none named)"))
@@ -131,7 +131,7 @@ class _Header:
             return self._string()
         if kind in _SCALARS:
             return self._unpack(_SCALARS[kind])[0]
-        if kind != _ARRAY or depth == _DEEPEST:
+        if kind != _ARRAY or depth == _MAX_DEPTH:
             raise ModelUnavailable(f"{self._path} is damaged: it has a value of the unknown type {kind}.")
         inner, count = self._unpack("IQ")
         if inner in _SCALARS:
@@ -144,7 +144,7 @@ class _Header:
         """Name, offset, type and shape."""
         name = self._string()
         (dimensions,) = self._unpack("I")
-        if dimensions > _DEEPEST:
+        if dimensions > _MAX_DEPTH:
             raise ModelUnavailable(f"{self._path} is damaged: the tensor {name} has {dimensions} dimensions.")
         *shape, kind, offset = self._unpack(f"{dimensions}QIQ")
         return name, offset, kind, tuple(reversed(shape))
