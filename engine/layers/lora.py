@@ -112,7 +112,7 @@ class AdapterBank:
         self.rows = [(key, _rows(spans, device)) for key, spans in by_key.items()]
 
     def _write_index(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
-        """Writes the rows' slots to ``index``, in slot unless it is too short."""
+        """Writes the rows' slots to ``index``, in place unless it is too short."""
         length = max(self._max_tokens, *(stop for _, _, stop in runs))
         owners = torch.full((length,), -1, dtype=torch.int32)
         for key, start, stop in runs:

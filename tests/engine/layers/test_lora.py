@@ -279,7 +279,7 @@ def test_an_adapter_comes_and_goes_while_others_run(
         steps += 1
         if steps == 3:
             bank.load("two#1", folders["two"])
-            with pytest.raises(InvalidRequest, match="All 2 places"):
+            with pytest.raises(InvalidRequest, match="All 2 adapter slots"):
                 bank.load("three#2", folders["three"])
             scheduler.submit(Request(2, prompt, GREEDY, adapter="two#1"))
         if len(tokens[2]) == GREEDY.max_tokens and "two#1" in bank.loaded:
@@ -366,7 +366,7 @@ class TestOnTriton:
         (alone,) = logits(runner, (prompts()[6], None))
         assert torch.equal(beside, alone)
 
-    def test_places_are_taken_and_given_back(self, tmp_path: Path) -> None:
+    def test_slots_are_taken_and_freed(self, tmp_path: Path) -> None:
         torch.manual_seed(0)
         parts = {"layer.q_proj": 64, "layer.k_proj": 16, "layer.v_proj": 32}
         weights = {f"{name}.weight": torch.randn(width, 48) for name, width in parts.items()}
@@ -399,7 +399,7 @@ class TestOnTriton:
         check(("two", 3, 5), ("one", 7, 9))
         check(("one", 2, 3))
         check()
-        with pytest.raises(InvalidRequest, match="All 2 places"):
+        with pytest.raises(InvalidRequest, match="All 2 adapter slots"):
             bank.load("three", folders["three"])
         bank.unload("one")
         bank.load("three", folders["three"])

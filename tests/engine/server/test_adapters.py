@@ -119,7 +119,7 @@ def test_what_cannot_be_loaded_is_400_and_says_why(server: EngineServer, home: P
         (load(server, "spare", home / "two"), "lora_name", "taken"),
         (load(server, "base", home / "two"), "lora_name", "taken"),
         (load(server, "a#1", home / "two"), "lora_name", "letters"),
-        (load(server, "third", home / "two"), "lora_path", "All 2 places"),
+        (load(server, "third", home / "two"), "lora_path", "All 2 adapter slots"),
     ]
     unload(server, "spare")
     cases += [
