@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     report = commands.add_parser(
         "report",
-        help="compile every kernel for every chip, here and without a GPU, and show what the code says",
+        help="compile every kernel for every chip, without a GPU, and report registers, spills and instructions",
         description="Exits 1 where there is a spill, a matrix product without matrix instructions, more shared "
         "memory than the chip has, or a kernel that does not compile.",
     )
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    # Before Triton is imported: kernels made for its interpreter cannot be compiled.
+    # Before Triton is imported: kernels created for its interpreter cannot be compiled.
     os.environ.pop("TRITON_INTERPRET", None)
     from kernels import launch
     from kernels.report import operations, report, table
@@ -133,26 +133,28 @@ def _bench(arguments: argparse.Namespace) -> int:
     chosen = [cases[number] for number in numbers]
     about = table.machine()
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
-    told = {(case.op, case.name): Result(case.op, case.name) for case in chosen}
+    results_by_name = {(case.op, case.name): Result(case.op, case.name) for case in chosen}
     holds = {key: about[key] for key in ("chip", "torch", "triton")}
     holds |= {"code": fingerprint(Path(__file__).parent), "tiny": str(arguments.dry_run)}
-    journal = Journal(arguments.json, holds, render=lambda: table.as_json(about, chosen, list(told.values())))
-    told |= {key: Result(**kept) for key in told if (kept := journal.get(*key))}
+    journal = Journal(
+        arguments.json, holds, render=lambda: table.as_json(about, chosen, list(results_by_name.values()))
+    )
+    results_by_name |= {key: Result(**kept) for key in results_by_name if (kept := journal.get(*key))}
     if journal.steps:
         print(f"{journal.steps} steps are done, by {arguments.json}", flush=True)
 
-    def say(case: Case, result: Result) -> None:
-        told[case.op, case.name] = result
+    def on_result(case: Case, result: Result) -> None:
+        results_by_name[case.op, case.name] = result
         print(table.line(case, result), flush=True)
         if arguments.markdown:
-            arguments.markdown.write_text(table.markdown(about, chosen, list(told.values())))
+            arguments.markdown.write_text(table.markdown(about, chosen, list(results_by_name.values())))
 
     jobs = arguments.jobs or pick_jobs(len(os.sched_getaffinity(0)))
     options = Options(
         arguments.dry_run, arguments.quick, began + arguments.seconds, arguments.checks, jobs=jobs
     )
-    results = run(all_cases, numbers, options, say, journal)
-    told.update(((result.op, result.name), result) for result in results)
+    results = run(all_cases, numbers, options, on_result, journal)
+    results_by_name.update(((result.op, result.name), result) for result in results)
     journal.write()
     cases = chosen
     print("", table.text(cases, results, about["chip"]), "", *table.summary(cases, results), sep="\n")

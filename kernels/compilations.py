@@ -1,7 +1,7 @@
-"""Counts what Triton compiles while a server runs, or loads from its cache on disk: each is a pause for all requests.
+"""Counts kernels that Triton compiles, or loads from disk, while serving: each stalls all requests.
 
-A kernel is compiled anew for each set of constants, dtypes and alignments of its arguments, so that a shape which the
-warm-up did not meet costs its first request seconds.
+A kernel is compiled for each combination of constants, dtypes and alignments of its arguments, so a shape that the
+warm-up did not cover costs its first request seconds.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ log = logging.getLogger("kernels")
 
 
 class Compilations:
-    """Those of this process since ``start``."""
+    """Compilations in this process since ``start``."""
 
     def __init__(self) -> None:
         self.count = 0
         self._before: Any = None
 
     def start(self) -> None:
-        """Without Triton there is nothing to count. Another's hook is still called."""
+        """Does nothing without Triton. A hook that is set already is still called."""
         if triton is None:
             return
         runtime = triton.knobs.runtime

@@ -1,4 +1,4 @@
-"""Compile a kernel ahead of time, for chips that are not here, and read what the code says.
+"""Compile a kernel ahead of time, for chips that are not present, and analyse the code.
 
 NVIDIA's registers and spills are those of the machine code (``cuobjdump``), and instructions are counted in PTX, where
 each stands for one of the chip's; AMD's are all in its assembly. Spills are counted in bytes a thread.
@@ -33,7 +33,7 @@ _WIDE_LOAD = re.compile(
     r"|\bcp\.async\.bulk\.(?:tensor[\w.:]*\.)?shared[\w:]*\.global"
     r"|\b(?:global|buffer|flat)_load_dwordx4\b"
 )
-# In Triton's own form a product that gets no matrix instructions has operands in a blocked layout.
+# In Triton's IR a product without matrix instructions has operands in a blocked layout.
 _SCALAR_DOT = re.compile(r"\btt\.dot\b[^\n]*parent = #blocked")
 
 
@@ -42,15 +42,15 @@ class Code:
     """What a variant compiles to on one chip."""
 
     registers: int
-    """A thread's. On AMD vector registers, those of the matrix unit among them."""
+    """Of a thread; on AMD vector registers, including those of the matrix unit."""
     spilled: int
     shared: int
     tensor_memory: int
     threads: int
     matrix: dict[str, int]
-    """How many of each kind of matrix instruction: ``mma``, ``wgmma``, ``tcgen05``, ``mfma``."""
+    """Matrix instructions by kind: ``mma``, ``wgmma``, ``tcgen05``, ``mfma``."""
     scalar_dots: int
-    """Matrix products that are computed without."""
+    """Matrix products without matrix instructions."""
     wide_loads: int
     """Loads from global memory of 16 bytes a thread or more."""
 
@@ -77,7 +77,7 @@ def compile_variant(variant: Variant, arch: str) -> Code:
 
 
 def faults(variant: Variant, code: Code, arch: str) -> list[str]:
-    """What must not be, in words."""
+    """Descriptions of the variant's faults."""
     found = []
     if code.spilled:
         found.append(f"spills {code.spilled} bytes a thread")
@@ -99,9 +99,7 @@ def _compile(variant: Variant, arch: str) -> Any:
         raise ImportError("Kernels are compiled by triton, which is not installed: pip install triton.")
     names = getattr(variant.kernel, "arg_names", None)
     if not isinstance(variant.kernel, triton.JITFunction) or names is None:
-        raise ValueError(
-            "The kernel is no Triton kernel, or TRITON_INTERPRET=1 made it one for the interpreter."
-        )
+        raise ValueError("This is no Triton kernel, or TRITON_INTERPRET=1 made it one for the interpreter.")
     if set(names) != {*variant.types, *variant.constants} or not variant.types.keys().isdisjoint(
         variant.constants
     ):
@@ -142,7 +140,7 @@ def _nvidia_registers(cubin: bytes) -> tuple[int, int]:
         command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
         usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage))
-    # Triton's kernels have no arrays and call nothing: what they keep on the stack was spilled.
+    # Triton's kernels have no arrays and call no functions: whatever is on the stack was spilled.
     return int(found["REG"]), int(found["STACK"]) + int(found["LOCAL"])
 
 

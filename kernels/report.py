@@ -26,15 +26,15 @@ class Row:
     code: Code | None
     faults: tuple[str, ...]
     seconds: float = 0.0
-    """Of a processor, for the compilation."""
+    """Processor seconds of the compilation."""
 
 
 Task = tuple[str, str, int]
-"""Operation, chip, and which of its variants: processes are handed no kernels, which cannot be pickled."""
+"""(operation, chip, index of the variant): kernels cannot be pickled."""
 
 
 def operations() -> list[str]:
-    """The modules of this package that have variants to compile. None is imported."""
+    """The modules of this package that have variants to compile, found without importing them."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return [file.stem for file in files if "\ndef variants(" in file.read_text(encoding="utf-8")]
 
@@ -50,7 +50,7 @@ def report(
         for arch in archs:
             try:
                 variants = _variants(op, arch)
-            except Exception as error:  # A module's own, and it is to be told beside the others' results.
+            except Exception as error:  # Raised by a module; it is reported with the other results.
                 rows.append(Row(op, "", arch, None, (f"variants: {_text(error)}",)))
                 continue
             tasks += ((op, arch, index) for index in range(len(variants[:limit])))
@@ -68,7 +68,8 @@ def report(
 
 
 def _run(tasks: Sequence[Task], jobs: int) -> list[Row]:
-    """In the tasks' order. A compiler that crashes takes its process along: what was under way is tried alone."""
+    """In the tasks' order. A crash of the compiler ends its process: the tasks in progress are then retried one by
+    one."""
     done: dict[Task, Row] = {}
     _pool(tasks, jobs, done)
     for task in tasks:
@@ -111,7 +112,7 @@ def _row(op: str, arch: str, index: int) -> Row:
 
 
 def _worked() -> float:
-    """Seconds of a processor, those of the programs that were called included."""
+    """Processor seconds, including those of child processes."""
     return sum(os.times()[:4])
 
 
@@ -124,7 +125,7 @@ def _text(error: Exception) -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """A line for each row, and below them all faults in full."""
+    """A line for each row, followed by all faults in full."""
     lines = [("", "op", "variant", "arch", "registers", "spilled", "shared KB", "matrix", "16-byte loads")]
     lines += (_cells(row) for row in rows)
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]

@@ -20,25 +20,25 @@ from kernels.store_kv import store_kv, store_kv_reference
 NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float32: 1e-4}
-"""Weights are rounded to the dtype of the values before they meet them."""
+"""Attention weights are rounded to the dtype of the values before the second product."""
 _WIDE = 1 << 13
-"""Keys of a batch from which the reference is float32."""
+"""Keys of a batch from which the reference uses float32."""
 _CHUNK = 512
-"""Queries of which the reference keeps all scores at a time."""
+"""Queries whose scores the reference holds at a time."""
 
 
 @dataclass(frozen=True)
 class Shape:
     lengths: tuple[int, ...]
-    """Of the sequences, the new tokens included."""
+    """The sequences' lengths, new tokens included."""
     new: tuple[int, ...] | int = 1
-    """Tokens of each, or of all."""
+    """New tokens of each sequence, or of all."""
     heads: int = 32
     kv_heads: int = 8
     head_dim: int = 128
     dtype: torch.dtype = torch.bfloat16
     cache: torch.dtype | None = None
-    """Of keys and values, where it is another."""
+    """The cache's dtype, if it differs."""
     window: int | None = None
     softcap: float | None = None
     block_size: int = 16
@@ -71,7 +71,7 @@ class Shape:
         tables = torch.zeros(len(counts), max(counts), dtype=torch.int64, device=device)
         for table, ids in zip(tables, order, strict=False):
             table[: len(ids)] = ids
-        # Heads of queries as they come, as views of one product for queries, keys and values.
+        # Query heads are views of one product for queries, keys and values, as in the engine.
         q = torch.randn(sum(self.news), self.heads + 2 * self.kv_heads, self.head_dim, device=device).to(
             self.dtype
         )
@@ -80,7 +80,7 @@ class Shape:
         return q[:, : self.heads], k_cache, v_cache, tables, lengths, k_scales, v_scales
 
     def caches(self, blocks: int, device: torch.device) -> tuple[Tensor | None, ...]:
-        """Keys, values, and the scales of both where they are quantized."""
+        """Keys, values, and their scales if they are quantized."""
         shape = (blocks, self.kv_heads, self.block_size, self.head_dim)
         if self.kv == INT8:
             codes = (torch.randint(-127, 128, shape, dtype=INT8, device=device) for _ in range(2))
@@ -96,12 +96,12 @@ class Shape:
 
     @property
     def plain(self) -> bool:
-        """Whether others have it too: one length, and neither window, softcap nor 8 bits."""
+        """Whether rivals support it: one length, and neither window, softcap nor 8 bits."""
         bare = self.window is None and self.softcap is None and self.cache is None
         return bare and self.timed and len(set(self.lengths)) == 1
 
     def pairs(self) -> int:
-        """Of queries and the keys that they see."""
+        """Pairs of a query and a key that it sees."""
         return sum(
             min(position + 1, self.window or position + 1)
             for length, new in zip(self.lengths, self.news, strict=True)
@@ -109,7 +109,7 @@ class Shape:
         )
 
     def cache_bytes(self) -> int:
-        """Of the keys and values that are seen, without their scales."""
+        """Bytes of the keys and values that are read, without scales."""
         seen = sum(
             min(length, (self.window or length) + new - 1)
             for length, new in zip(self.lengths, self.news, strict=True)
@@ -126,7 +126,7 @@ def attention(
     k_scales: Tensor | None,
     v_scales: Tensor | None,
 ) -> Tensor:
-    """The formula, sequence by sequence and head by head, over keys and values brought together."""
+    """The formula, sequence by sequence and head by head, over gathered keys and values."""
     dtype = torch.float64 if sum(shape.lengths) < _WIDE else torch.float32
     out = torch.empty(q.shape, dtype=dtype, device=q.device)
     group, start = shape.heads // shape.kv_heads, 0
@@ -134,19 +134,21 @@ def attention(
         ids = tables[s, : -(-length // shape.block_size)]
         keys = _joined(k_cache[ids], k_scales, ids, dtype)[:, :length]
         values = _joined(v_cache[ids], v_scales, ids, dtype)[:, :length]
-        places = torch.arange(length, device=q.device)
+        positions = torch.arange(length, device=q.device)
         for first in range(0, new, _CHUNK):
             rows = slice(start + first, start + min(new, first + _CHUNK))
             queries = q[rows].to(dtype).unflatten(1, (-1, group))
-            own = torch.arange(length - new + first, length - new + first + len(queries), device=q.device)
+            q_positions = torch.arange(
+                length - new + first, length - new + first + len(queries), device=q.device
+            )
             for head in range(shape.kv_heads):
                 scores = queries[:, head] @ keys[head].T * shape.head_dim**-0.5
                 if shape.softcap is not None:
                     scores = torch.tanh(scores / shape.softcap) * shape.softcap
-                unseen = places > own[:, None]
+                mask = positions > q_positions[:, None]
                 if shape.window is not None:
-                    unseen |= places <= own[:, None] - shape.window
-                scores.masked_fill_(unseen[:, None], float("-inf"))
+                    mask |= positions <= q_positions[:, None] - shape.window
+                scores.masked_fill_(mask[:, None], float("-inf"))
                 out[rows, head * group : (head + 1) * group] = scores.softmax(-1) @ values[head]
         start += new
     return out
@@ -159,7 +161,7 @@ def _joined(blocks: Tensor, scales: Tensor | None, ids: Tensor, dtype: torch.dty
 
 
 def _shapes(table: dict[bool, list[Shape]], tiny: bool) -> list[Shape]:
-    """The interpreter has no products of bfloat16."""
+    """The interpreter has no bfloat16 products."""
     return [replace(shape, dtype=torch.float32) for shape in table[True]] if tiny else table[False]
 
 
@@ -255,7 +257,7 @@ def store_cases(tiny: bool) -> Iterator[Case]:
                 store: Any = store_kv,
             ) -> list[Tensor]:
                 store(k, v, k_cache, v_cache, slots, *scales)
-                # Bytes, which must be the same.
+                # As bytes, which must be equal.
                 return [cache.view(torch.uint8) for cache in (k_cache, v_cache, *scales) if cache is not None]
 
             yield Case(

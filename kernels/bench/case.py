@@ -1,4 +1,4 @@
-"""What is checked and timed: an operation at some shape."""
+"""A benchmark case: an operation with one shape, to be checked and timed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 6e-3, torch.bfloat16: 2e-2}
-"""The largest error of an element, by the dtype of the result, as a share of its size and its row's mean one."""
+"""The largest error of an element, by the result's dtype, relative to its size plus the mean of its row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Somebody else's code for the same operation."""
+    """Another project's implementation of the same operation."""
 
     name: str
     prepare: Callable[..., tuple[Any, ...]]
     """From the case's inputs to its own, in the layout that it likes; not timed. Raises ``ImportError`` where the
     library is not installed, and whatever else where the operation is not one that it has."""
     run: Callable[..., Any]
-    """Returns what the case does."""
+    """Returns the same as the case."""
     tolerance: float = 5e-2
-    """A layout or a mask that was misunderstood is off by far more."""
+    """A wrong layout or mask gives a far larger error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +36,21 @@ class Case:
     op: str
     name: str
     make: Callable[[torch.device], tuple[Any, ...]]
-    """Fresh random inputs, which ``run`` and ``reference`` are called with."""
+    """Fresh random inputs for ``run`` and ``reference``."""
     run: Callable[..., Any]
-    """Returns a tensor, or several, also where it writes into its inputs."""
+    """Returns one tensor or several, even if it writes into its inputs."""
     reference: Callable[..., Any] | None = None
-    """The same in float32 or float64. Without one there is nothing to check."""
+    """The same in float32 or float64; ``None``: nothing is checked."""
     bytes: int = 0
-    """That a run must read and write at least: its rate is then in GB/s."""
+    """Bytes that a run must read and write at least; its rate is then in GB/s."""
     flops: int = 0
-    """That it takes: its rate is then in TFLOP/s. Without either it is checked and not timed."""
+    """Operations of a run; its rate is then in TFLOP/s. Without either it is only checked."""
     ceiling: str = ""
-    """The name of the ceiling, a case of its own, that its rate is a share of."""
+    """The case that its rate is compared with."""
     target: float | None = None
-    """Of that share, where the project has set itself one."""
+    """The share of the ceiling that the project aims at."""
     tolerance: float | None = None
-    """In place of ``TOLERANCES``; of integers, the share that may differ, else none."""
+    """Overrides ``TOLERANCES``; for integers, the share of elements that may differ, by default none."""
     rivals: tuple[Rival, ...] = ()
 
     @property
@@ -59,8 +59,8 @@ class Case:
 
 
 def check(case: Case, device: torch.device, *, twice: bool = True) -> tuple[float, str]:
-    """The largest error, and what is wrong in words, or nothing. Of two runs on the same inputs all bits are the same:
-    no kernel adds in an order that chance decides. ``twice``: see that they are."""
+    """The largest error, and a description of what is wrong, or "". ``twice``: two runs on the same inputs must be
+    equal to the bit, as no kernel's summation order is random."""
     if case.reference is None:
         return 0.0, ""
     inputs = case.make(device)
@@ -75,7 +75,7 @@ def check(case: Case, device: torch.device, *, twice: bool = True) -> tuple[floa
 
 
 def compare(actual: Any, expected: Any, tolerance: float | None) -> tuple[float, str]:
-    """Of all results: the largest error, and what is wrong."""
+    """The largest error of all results, and what is wrong."""
     worst, faults = 0.0, []
     actual, expected = (list(x) if isinstance(x, tuple | list) else [x] for x in (actual, expected))
     for place, (got, wanted) in enumerate(zip(actual, expected, strict=True)):
@@ -120,7 +120,7 @@ def _compare(actual: Tensor, expected: Tensor, tolerance: float | None) -> tuple
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """All of them in some inputs."""
+    """All tensors in some inputs."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):
@@ -139,7 +139,7 @@ def size(value: Any) -> int:
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """What is allocated meanwhile is full of NaN, or of the largest integer, until somebody writes it."""
+    """Fills tensors allocated meanwhile with NaN, or the largest integer."""
     kept = {
         owner: getattr(*owner) for owner in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty"))
     }

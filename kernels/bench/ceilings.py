@@ -1,4 +1,4 @@
-"""What the chip itself reaches, through the libraries of its maker: cases that others are measured against."""
+"""Ceilings: what the vendor's libraries reach on the chip, which other cases are compared with."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ COPY, MATMUL = "device copy", "cuBLAS bf16"
 
 
 PEAKS = {
-    # Bytes a second, and bfloat16 operations a second without sparsity, as their makers' data sheets have them.
+    # Bytes a second, and dense bfloat16 operations a second, from the data sheets.
     "H100": (3.35e12, 989e12),
     "H200": (4.8e12, 989e12),
     "A100": (2.04e12, 312e12),
     "B200": (8.0e12, 2250e12),
     "MI300X": (5.3e12, 1307e12),
 }
-"""By a part of the device's name; SXM boards, A100 with 80 GB."""
+"""By a part of the device's name; SXM boards, the A100 with 80 GB."""
 
 
 def peak(chip: str, of_flops: bool) -> float | None:
-    """Of the chip by its data sheet; ``None`` for one that is not in the table."""
+    """The chip's data sheet figures; ``None`` if it is not in the table."""
     return next((found[of_flops] for name, found in PEAKS.items() if name in chip), None)
 
 
@@ -73,7 +73,7 @@ def cases(tiny: bool) -> Iterator[Case]:
 
 SDPA = {True: [(1, 16)], False: [(1, 8192), (8, 2048)]}
 HEADS = {True: 2, False: 32}
-"""As many of queries as of keys: not all versions know groups, and it makes little difference to so long products."""
+"""As many query heads as KV heads: not all versions support groups, which make little difference here."""
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

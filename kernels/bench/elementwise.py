@@ -1,4 +1,4 @@
-"""Norms, rotation, gated activations: what passes over numbers once."""
+"""Norms, rotation and gated activations: operations bound by memory bandwidth."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rope_cases(tiny: bool) -> Iterator[Case]:
-    """Heads of queries and keys are views of one product that has the values as well."""
+    """Query and key heads are views of one product, which contains the values, too."""
     shapes = (
         [(1, 2, 64, 64), (3, 3, 80, 32)]
         if tiny

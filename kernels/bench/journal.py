@@ -1,4 +1,4 @@
-"""What a run has found so far, kept on disk after each step, so that the next run goes on where this one broke off."""
+"""Results on disk after each step, so that the next run continues where this one was interrupted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Told = dict[str, Any]
 
 
 class Journal:
-    """``path`` None: nothing is kept. ``about``: what results hold for; a file that is about something else is
-    begun anew."""
+    """``path`` None: nothing is kept. ``about``: the configuration that results are valid for; a file with another one
+    is discarded."""
 
     def __init__(
         self, path: Path | None, about: Mapping[str, str], *, render: Callable[[], Told] | None = None
     ) -> None:
-        """``render``: what stands in the file beside, for people."""
+        """``render``: further content of the file, for readers."""
         self._path = path
         self._about = dict(about)
         self._results: dict[str, Told] = {}
@@ -41,7 +41,7 @@ class Journal:
 
     @property
     def steps(self) -> int:
-        """Steps that need not be done again."""
+        """The number of completed steps."""
         return sum(map(len, self._done.values()))
 
     def get(self, op: str, name: str) -> Told | None:
@@ -51,7 +51,7 @@ class Journal:
         return kind in self._done.get(_key(op, name), ())
 
     def tries(self, op: str, name: str, kind: str) -> int:
-        """How often it was begun and never came back."""
+        """How often the step was started and did not return."""
         return self._begun.get(_key(op, name, kind), 0)
 
     def begin(self, op: str, name: str, kind: str) -> None:
@@ -60,7 +60,7 @@ class Journal:
         self.write()
 
     def take(self, op: str, name: str, kind: str, result: Any | None) -> None:
-        """``result``: a dataclass; ``None`` for what was not done after all."""
+        """``result``: a dataclass; ``None``: the step was not completed."""
         self._begun.pop(_key(op, name, kind), None)
         if result is not None:
             self._results[_key(op, name)] = asdict(result)
@@ -71,10 +71,10 @@ class Journal:
         if self._path is None:
             return
         journal = {"about": self._about, "results": self._results, "done": self._done, "begun": self._begun}
-        told = {**(self._render() if self._render else {}), "journal": journal}
-        beside = self._path.with_name(self._path.name + ".new")
-        beside.write_text(json.dumps(told, indent=1) + "\n")
-        os.replace(beside, self._path)
+        content = {**(self._render() if self._render else {}), "journal": journal}
+        temporary = self._path.with_name(self._path.name + ".new")
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+        os.replace(temporary, self._path)
 
 
 def _key(*parts: str) -> str:
@@ -82,7 +82,7 @@ def _key(*parts: str) -> str:
 
 
 def fingerprint(folder: Path) -> str:
-    """Of all its sources: results of other code are of no use."""
+    """A hash of all sources: results of other code are not reused."""
     digest = blake2b(digest_size=8)
     for file in sorted(folder.rglob("*.py")):
         digest.update(file.read_bytes())

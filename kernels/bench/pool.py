@@ -1,4 +1,4 @@
-"""Processes that each do one task at a time: one that breaks its process, or never ends, costs one task."""
+"""A pool of processes, one task each at a time: a task that crashes or hangs costs only itself."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 LIMIT = 90.0
 """Seconds for one task, compilation included."""
 START = 90.0
-"""Seconds more for a process's first, which imports and wakes the device."""
+"""Additional seconds for a process's first task, which imports and initialises the device."""
 GRACE = 20.0
-"""Seconds after the deadline for tasks that are under way."""
+"""Seconds after the deadline for tasks in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """In place of a result."""
+    """A task without a result."""
 
     reason: str
-    """What became of the process, or of the time."""
+    """What happened to the process, or to the time."""
     skipped: bool = False
-    """Never begun, or under way when all had to end: it shows nothing."""
+    """Whether it never started, or was in progress at the deadline, and so proves nothing."""
 
 
 Work = Callable[..., tuple[Any, bool]]
@@ -45,14 +45,14 @@ class _Worker:
     def end(self) -> None:
         self.connection.close()
         if self.task is None:
-            # It leaves by itself.
+            # It exits by itself.
             self.process.join(5)
         self.process.kill()
         self.process.join()
 
 
 class Pool:
-    """``begin`` and ``take`` are called here, as tasks begin and as their results come, in whatever order."""
+    """``begin`` and ``take`` are called in this process when tasks start and complete, in any order."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Pool:
         begin: Callable[[Any], None],
         take: Callable[[Any, Any], None],
     ) -> None:
-        """``deadline``: as of ``time.time``; what has not begun by then never does."""
+        """``deadline``: ``time.time()`` after which no task is started."""
         self._context = multiprocessing.get_context("spawn")
         self._start = (work, arguments)
         self._jobs, self._deadline = jobs, deadline
@@ -104,7 +104,7 @@ class Pool:
         worker.overdue = min(time.time() + limit, max(self._deadline, time.time()) + GRACE)
         worker.task, worker.fresh = task, False
         self._begin(task)
-        # If it has just died, its end of file says so.
+        # If it has just died, reading gives end of file.
         with suppress(BrokenPipeError):
             worker.connection.send(task)
 

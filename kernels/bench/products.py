@@ -1,4 +1,4 @@
-"""Products with weights that are read once for a few rows: quantized ones, experts, adapters."""
+"""Matrix products with few rows: quantized weights, experts, adapters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kernels.lora import Bank, lora, lora_reference
 from kernels.moe import mixture, mixture_reference
 
 LAYERS = ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096))
-"""Llama-3-8B's, inputs and outputs."""
+"""Llama-3-8B's layers: inputs and outputs."""
 FEW = 16
-"""Rows up to which reading the weights is what takes the time, and the project has set itself targets."""
+"""Rows up to which a product is bound by reading the weights, and has a target."""
 
 
 def _dtype(tiny: bool) -> torch.dtype:
-    """The interpreter has no products of bfloat16."""
+    """The interpreter has no bfloat16 products."""
     return torch.float32 if tiny else torch.bfloat16
 
 
@@ -148,7 +148,7 @@ def mixture_cases(tiny: bool) -> Iterator[Case]:
             hidden: int = hidden,
             width: int = width,
         ) -> tuple[Tensor, ...]:
-            # No two alike: which of them would be taken is not part of the formula.
+            # No ties: the formula does not define which expert is taken.
             scores = torch.linspace(-3, 3, count, device=device)[
                 torch.rand(tokens, count, device=device).argsort(-1)
             ]
@@ -157,7 +157,7 @@ def mixture_cases(tiny: bool) -> Iterator[Case]:
             x = torch.randn(tokens, hidden, device=device)
             return x.to(_dtype(tiny)), scores.to(_dtype(tiny)), gate_up, down
 
-        # Of the experts, as many as so many random choices are expected to touch.
+        # The expected number of experts that this many random choices touch.
         read = round(6 * hidden * width * count * (1 - (1 - top / count) ** tokens))
         timed, many = tiny or hidden >= 2048, tokens > 64
         yield Case(
@@ -173,7 +173,7 @@ def mixture_cases(tiny: bool) -> Iterator[Case]:
 
 
 def lora_cases(tiny: bool) -> Iterator[Case]:
-    """All adapters have rows, and some rows no adapter."""
+    """All adapters have rows, and some rows have no adapter."""
     if tiny:
         shapes = [(5, 32, 40, 2, 8)]
     else:

@@ -1,4 +1,4 @@
-"""Other people's code for the same operations: torch's and cuDNN's, FlashInfer's and vLLM's where they are installed.
+"""Other implementations of the same operations: torch, cuDNN, and FlashInfer and vLLM where they are installed.
 
 Each is given the case's own inputs in the layout that it likes, and its result is compared before it is timed.
 """
@@ -25,7 +25,7 @@ def gathered(cache: Tensor, tables: Tensor, length: int) -> Tensor:
 
 
 def decode_rivals(length: int, scale: float) -> tuple[Rival, ...]:
-    """Of plain decode attention: all sequences of one length, one new token each."""
+    """For plain decode attention: all sequences of one length, one new token each."""
 
     def whole(q: Tensor, k: Tensor, v: Tensor, tables: Tensor, *_: Any) -> tuple[Tensor, ...]:
         return q[:, :, None].contiguous(), gathered(k, tables, length), gathered(v, tables, length)
@@ -61,7 +61,7 @@ def decode_rivals(length: int, scale: float) -> tuple[Rival, ...]:
 
 
 def prefill_rivals(length: int, heads: int, scale: float) -> tuple[Rival, ...]:
-    """Of causal attention of whole prompts of one length."""
+    """For causal attention of whole prompts of one length."""
 
     def whole(starts: Tensor, q: Tensor, k: Tensor, v: Tensor, tables: Tensor, *_: Any) -> tuple[Tensor, ...]:
         q = q.unflatten(0, (-1, length)).transpose(1, 2).contiguous()
@@ -69,7 +69,7 @@ def prefill_rivals(length: int, heads: int, scale: float) -> tuple[Rival, ...]:
 
     def repeated(*inputs: Any) -> tuple[Tensor, ...]:
         q, k, v = whole(*inputs)
-        # cuDNN's is not asked for groups: not all of its versions know them.
+        # Without groups, which not all versions of cuDNN support.
         return q, *(x.repeat_interleave(heads // k.shape[1], 1) for x in (k, v))
 
     def sdpa(*backends: SDPBackend, groups: bool) -> Callable[..., Tensor]:
@@ -116,7 +116,7 @@ def prefill_rivals(length: int, heads: int, scale: float) -> tuple[Rival, ...]:
 
 
 def linear_rivals(widen: Callable[..., Tensor]) -> tuple[Rival, ...]:
-    """Of a quantized product: the same weight in full, by cuBLAS. ``widen`` makes it of the case's inputs."""
+    """For a quantized product: cuBLAS with the widened weight, which ``widen`` computes from the case's inputs."""
 
     def prepare(x: Tensor, *weight: Any) -> tuple[Tensor, Tensor]:
         return x, widen(*weight).to(x.dtype)

@@ -18,7 +18,7 @@ from kernels.bench.pool import Lost, Pool
 from kernels.bench.timing import seconds
 
 SHARE = 10 << 30
-"""Bytes of a GPU that a process needs for the largest case, its copies and its reference."""
+"""GPU memory in bytes that a process needs for the largest case, its copies and its reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,41 +26,41 @@ class Result:
     op: str
     name: str
     error: float | None = None
-    """The largest, as ``check`` has it. ``None`` where nothing was computed."""
+    """The largest error, as of ``check``; ``None`` if nothing was computed."""
     fault: str = ""
-    """What was wrong with the results, or raised."""
+    """What was wrong with the results, or the exception."""
     checks: int = 0
-    """How many fresh inputs it was right, or first wrong, for."""
+    """Number of fresh inputs that were checked, up to the first wrong one."""
     seconds: float | None = None
-    """Of a run; ``None`` where it was not timed."""
+    """Of one run; ``None`` if it was not timed."""
     graph: bool = True
-    """Whether runs were recorded as a CUDA graph. Otherwise ``seconds`` has the launches' cost in it."""
+    """Whether runs were recorded as a CUDA graph; otherwise ``seconds`` includes the cost of launches."""
     rivals: dict[str, float] = field(default_factory=dict)
-    """Seconds of theirs."""
+    """Seconds of rivals, by name."""
     absent: dict[str, str] = field(default_factory=dict)
     """Rivals that were not timed, and why."""
     skipped: bool = False
-    """Because there was no time left."""
+    """Whether it was skipped for lack of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     tiny: bool = False
-    """A trial on the CPU: without timing."""
+    """A dry run on the CPU, without timing."""
     quick: bool = False
-    """Time ceilings and what has a target alone, and less often."""
+    """Time only ceilings and cases with a target, with fewer repeats."""
     deadline: float = float("inf")
-    """In seconds as of ``time.time``: what begins later is skipped."""
+    """``time.time()`` after which cases are skipped."""
     checks: int = 50
-    """With fresh inputs, of each case."""
+    """Fresh inputs for each case."""
     patience: float = 12.0
-    """Seconds after which a case is checked no more."""
+    """Seconds after which checks of a case stop."""
     jobs: int = 1
-    """Processes that check."""
+    """Processes for checks."""
 
 
 Source = Callable[[bool], list[Case]]
-"""All cases, which are functions, and cannot be sent to another process: it makes them anew."""
+"""A function that builds all cases: cases contain functions and cannot be pickled, so each process builds its own."""
 Task = tuple[str, int]
 """``check`` or ``time``, and the case's number."""
 
@@ -69,11 +69,11 @@ def run(
     source: Source,
     numbers: Sequence[int],
     options: Options,
-    say: Callable[[Case, Result], None],
+    on_result: Callable[[Case, Result], None],
     journal: Journal | None = None,
 ) -> list[Result]:
-    """``numbers``: places among those of ``source``, a module's function. ``say`` is told each result as it comes, a
-    case's check and its time apart. What ``journal`` has from an earlier run is not done again."""
+    """``numbers``: indices into the cases of ``source``, a module's function. ``on_result`` is called with each result,
+    separately for a case's check and its time. Results in ``journal`` from an earlier run are kept."""
     cases = source(options.tiny)
     journal = journal or Journal(None, {})
     found: dict[int, Result] = {}
@@ -101,7 +101,7 @@ def run(
             found[number] = replace(known, fault=outcome.fault or known.fault, **more)
         skipped = isinstance(outcome, Lost) and outcome.skipped
         journal.take(case.op, case.name, kind, None if skipped else found[number])
-        say(case, found[number])
+        on_result(case, found[number])
 
     def tasks(kind: str, wanted: Callable[[Case, Result], bool]) -> list[Task]:
         left = [
@@ -110,7 +110,7 @@ def run(
             if wanted(cases[number], found[number])
             and not journal.done(cases[number].op, cases[number].name, kind)
         ]
-        # What a run before this one did not come back from has its turn last.
+        # Cases that an earlier run did not return from come last.
         left.sort(key=lambda number: journal.tries(cases[number].op, cases[number].name, kind))
         return [(kind, number) for number in left]
 
@@ -126,7 +126,7 @@ def run(
 def _timed(case: Case, result: Result, options: Options) -> bool:
     if options.tiny or not case.timed or (options.quick and case.target is None and case.op != "ceiling"):
         return False
-    # What was computed is timed, right or wrong; what raised, hung or was never tried is not.
+    # Cases that were computed are timed, right or wrong; those that raised, hung or were skipped are not.
     return case.reference is None or result.error is not None
 
 
@@ -161,7 +161,7 @@ def _checked(case: Case, device: torch.device, options: Options, result: Result)
             # The first compiles.
             ends = time.monotonic() + options.patience
     for rival in case.rivals if options.tiny else ():
-        # Here its layouts are tried alone; a library that is not installed is no fault.
+        # Checks the rival's layouts; a library that is not installed is not a fault.
         with suppress(ImportError):
             fault = fault or _misread(case, rival, device)
     return replace(result, error=worst, fault=f"inputs {count}: {fault}" if fault else "", checks=count)
@@ -177,7 +177,7 @@ def _measured(case: Case, device: torch.device, effort: float, result: Result) -
                 raise ValueError(reason)
             own = replace(case, make=_maker(case, rival), run=rival.run)
             rivals[rival.name], _ = seconds(own, device, effort)
-        except Exception as raised:  # Somebody else's library: what it cannot do is told.
+        except Exception as raised:  # Another project's library: its error is reported.
             absent[rival.name] = _text(raised)
     return replace(result, seconds=taken, graph=graph, rivals=rivals, absent=absent)
 
@@ -187,7 +187,7 @@ def _maker(case: Case, rival: Rival) -> Callable[[torch.device], tuple[Any, ...]
 
 
 def _misread(case: Case, rival: Rival, device: torch.device) -> str:
-    """In what the rival's result is not the case's. Raises ``ImportError`` where its library is not installed."""
+    """How the rival's result differs from the case's. Raises ``ImportError`` if its library is not installed."""
     inputs = case.make(device)
     own = rival.prepare(*deepcopy(inputs))
     expected = case.reference(*inputs) if case.reference else None
@@ -200,7 +200,7 @@ def _text(error: Exception) -> str:
 
 
 def _sound() -> bool:
-    """Whether the device still answers: after a fault of memory all that this process asks of it fails."""
+    """Whether the device still works: after an illegal memory access all further calls of this process fail."""
     with suppress(RuntimeError):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""What came of a run, in words."""
+"""Tables and summaries of a run."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def _driver() -> str:
 
 
 def rate(case: Case, seconds: float) -> tuple[float, str]:
-    """Per second, and its unit."""
+    """The rate per second, and its unit."""
     return (case.flops / seconds / 1e12, "TFLOP/s") if case.flops else (case.bytes / seconds / 1e9, "GB/s")
 
 
 def share(case: Case, result: Result, ceilings: Mapping[str, float]) -> float | None:
-    """Of the ceiling's rate; ``None`` where one of both was not measured."""
+    """The share of the ceiling's rate; ``None`` if either was not measured."""
     if result.seconds is None or case.ceiling not in ceilings:
         return None
     return rate(case, result.seconds)[0] / ceilings[case.ceiling]
 
 
 def rates(cases: Sequence[Case], results: Sequence[Result]) -> dict[str, float]:
-    """Of all ceilings that were measured."""
+    """The rates of all ceilings that were measured."""
     return {
         case.name: rate(case, result.seconds)[0]
         for case, result in zip(cases, results, strict=True)
@@ -80,7 +80,7 @@ def rates(cases: Sequence[Case], results: Sequence[Result]) -> dict[str, float]:
 
 
 def line(case: Case, result: Result) -> str:
-    """One result as it comes, before the ceilings are known."""
+    """A result as printed during the run, before the ceilings are known."""
     text = f"{case.op} {case.name}: "
     if result.skipped:
         return text + "skipped, no time left"
@@ -95,7 +95,7 @@ def line(case: Case, result: Result) -> str:
 
 
 def rows(cases: Sequence[Case], results: Sequence[Result], chip: str = "") -> list[tuple[str, ...]]:
-    """Of all that is timed, with a dash for what was not measured."""
+    """The table of all timed cases, with a dash for those not measured."""
     ceilings = rates(cases, results)
     lines = []
     for case, result in zip(cases, results, strict=True):
@@ -131,7 +131,7 @@ def rows(cases: Sequence[Case], results: Sequence[Result], chip: str = "") -> li
 
 
 def beside(result: Result) -> str:
-    """How many times as fast as others' code it is."""
+    """The speed-up over rivals."""
     if not result.seconds:
         return ""
     return ", ".join(f"{taken / result.seconds:.2f} {name}" for name, taken in result.rivals.items())
@@ -154,7 +154,7 @@ def markdown(about: Mapping[str, str], cases: Sequence[Case], results: Sequence[
 
 
 def summary(cases: Sequence[Case], results: Sequence[Result]) -> list[str]:
-    """What was checked, what was wrong, and what there was no time for."""
+    """The number of cases checked, wrong and skipped."""
     both = list(zip(cases, results, strict=True))
     checked = [
         result for case, result in both if case.reference is not None and (result.checks or result.fault)

@@ -1,4 +1,4 @@
-"""How long a case takes on a GPU: the median of many runs, over inputs that no cache holds."""
+"""Times a case on a GPU: the median of many runs, over inputs that exceed the caches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from kernels.bench.case import Case, size
 
 MOST_COPIES = 512
-"""Inputs of which so many fit the cache are there in an engine too."""
+"""Inputs so small that this many fit the L2 cache are likely to be cached in the engine, too."""
 FEWEST_RUNS = 8
-"""In a recording, so that what its start costs is not taken for the kernel's own time."""
+"""Runs in one CUDA graph, so that the cost of its launch is not attributed to the kernel."""
 SHORTEST_RUNS = 5
 SECONDS = 0.25
-"""Of measuring, for each case."""
+"""Seconds of measuring for each case."""
 
 
 def seconds(case: Case, device: torch.device, effort: float = 1.0) -> tuple[float, bool]:
@@ -46,7 +46,7 @@ def seconds(case: Case, device: torch.device, effort: float = 1.0) -> tuple[floa
 
 
 def _record(once: Callable[[], None], device: torch.device) -> Any | None:
-    """``None`` where something cannot be recorded, such as a wait for the device."""
+    """``None`` if it cannot be recorded, for example because it synchronises with the device."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):

@@ -107,14 +107,14 @@ def test_what_would_be_ignored_is_refused_by_name(
     [
         (
             {f"base_model.model.{Q}.lora_magnitude_vector": torch.ones(8)},
-            "lora_magnitude_vector is none that",
+            "lora_magnitude_vector is not supported",
         ),
         (
             {"base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(4, 9)},
-            "lora_embedding_A is none that",
+            "lora_embedding_A is not supported",
         ),
         ({f"base_model.model.{Q}.lora_B.weight": None}, f"lacks lora_A or lora_B of {Q}"),
-        ({f"base_model.model.{Q}.lora_A.weight": torch.ones(4, 6, 1)}, "none that can be used"),
+        ({f"base_model.model.{Q}.lora_A.weight": torch.ones(4, 6, 1)}, "only LoRA on linear layers"),
         ({f"base_model.model.{Q}.lora_A.weight": torch.ones(5, 6)}, "the ranks 5 and 4"),
         ({f"base_model.model.{Q}.lora_A.weight": torch.full((4, 6), math.nan)}, "NaN"),
     ],
