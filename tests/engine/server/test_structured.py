@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tests.engine.live import EngineServer, eventually
 from tests.engine.tiny import SHAPE, write_model
+from tests.sampling import diagonal
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -68,17 +69,15 @@ def said(server: EngineServer, path: str = CHAT, **body: Any) -> str:
     return choice["message"]["content"] if path == CHAT else choice["text"]
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"response_format": JSON_SCHEMA},
-        {"guided_json": SCHEMA},
-        {"guided_json": json.dumps(SCHEMA)},
-        {"structured_outputs": {"json": SCHEMA}},
-    ],
-    ids=["openai", "guided", "text", "structured"],
-)
+FORMS = [
+    pytest.param({"response_format": JSON_SCHEMA}, id="openai"),
+    pytest.param({"guided_json": SCHEMA}, id="guided"),
+    pytest.param({"guided_json": json.dumps(SCHEMA)}, id="text"),
+    pytest.param({"structured_outputs": {"json": SCHEMA}}, id="structured"),
+]
+
+
+@pytest.mark.parametrize(("form", "seed"), diagonal(FORMS, range(6)))
 def test_an_answer_keeps_to_its_schema(server: EngineServer, form: dict[str, Any], seed: int) -> None:
     place = Place.model_validate_json(said(server, **form, seed=seed))
     assert all(-9 <= day <= 99 for day in place.days)
