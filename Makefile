@@ -6,7 +6,7 @@
 #   HOST, PORT   where `make serve` listens                         default: 127.0.0.1, 8000
 #   POLICIES     the policy folder                                  default: policies
 #   WORKERS      gateway worker processes                           default: 1
-#   PYTEST_ARGS  what `make test` and `test-all` hand to pytest     default: -n 2 --dist worksteal
+#   PYTEST_ARGS  what `make test` and `test-all` hand to pytest     default: -n 4 --dist worksteal
 #   ATTACKS      what `make attack` tries: names, or points     default: all of them
 #   TORCH_INDEX  a package index with CPU builds of torch, used only where there is no NVIDIA GPU: the one
 #                pytorch.org prints for pip, Linux, CPU. Without it torch is the CUDA build, several GB.
@@ -20,7 +20,8 @@ HOST =
 PORT =
 POLICIES =
 WORKERS =
-PYTEST_ARGS ?= -n 2 --dist worksteal
+# Four processes also on two cores, as tests wait more than they compute.
+PYTEST_ARGS ?= -n 4 --dist worksteal
 ATTACKS =
 TORCH_INDEX ?=
 ifndef PYTHON

@@ -19,6 +19,9 @@ from tests.redis_server import RedisServer
 from tests.sidecars import SidecarProcess
 from tests.stalls import TOO_LONG, Stalls
 
+SHARED_SERVERS = frozenset(["sidecar", "stack"])
+"""Fixtures of the whole session."""
+
 # Kernels are run by Triton's interpreter: it decides when they are imported, which is after this.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -33,6 +36,11 @@ settings.load_profile(SAMPLE)
 
 # Collection makes millions of objects that stay: looking through them for garbage takes seconds, in each worker.
 gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """First come those that share a server which takes long to start: one worker has them all, and starts it."""
+    items.sort(key=lambda item: SHARED_SERVERS.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
