@@ -101,11 +101,10 @@ _TO_THIS = {
 _LONGEST_NAME = 256
 _COLUMNS = 22
 _ROW = f"({', '.join('?' * _COLUMNS)})"
-_INSERT = f"INSERT OR IGNORE INTO requests VALUES {_ROW}"
-_AT_ONCE = 50
+_AT_ONCE = (256, 64, 16, 4, 1)
 """Rows in one statement. SQLite releases the GIL for each statement; getting it back from a busy event loop costs both
 threads more than a row does."""
-_INSERT_MANY = f"INSERT OR IGNORE INTO requests VALUES {', '.join([_ROW] * _AT_ONCE)}"
+_INSERT = {count: f"INSERT OR IGNORE INTO requests VALUES {', '.join([_ROW] * count)}" for count in _AT_ONCE}
 _SPENDING_COLUMNS = 18
 _INSERT_SPENDING = f"INSERT OR IGNORE INTO spendings VALUES ({', '.join('?' * _SPENDING_COLUMNS)})"
 
@@ -258,12 +257,14 @@ class _Table:
         spendings = [row for row in rows if len(row) == _SPENDING_COLUMNS]
         if spendings:
             rows = [row for row in rows if len(row) != _SPENDING_COLUMNS]
-        whole = len(rows) - len(rows) % _AT_ONCE
         with self._database:
             self._database.executemany(_INSERT_SPENDING, spendings)
-            for start in range(0, whole, _AT_ONCE):
-                self._database.execute(_INSERT_MANY, [*chain.from_iterable(rows[start : start + _AT_ONCE])])
-            self._database.executemany(_INSERT, rows[whole:])
+            start = 0
+            for count in _AT_ONCE:
+                while len(rows) - start >= count:
+                    values = chain.from_iterable(rows[start : start + count])
+                    self._database.execute(_INSERT[count], [*values])
+                    start += count
 
     def close(self) -> None:
         if self._database is not None:
