@@ -81,15 +81,15 @@ def fit(rows: Rows, train: Array, *, use_words: bool = True, use_shape: bool = T
     counts = Counter(word for i in chosen for word in rows.words[i])
     vocabulary = sorted(word for word, n in counts.items() if n >= MIN_ROWS and use_words)
     columns = {word: column for column, word in enumerate(vocabulary)}
-    said = np.zeros((len(chosen), len(columns)))
+    present = np.zeros((len(chosen), len(columns)))
     for row, i in enumerate(chosen):
         found = [columns[word] for word in rows.words[i] if word in columns]
-        said[row, found] = 1 / math.sqrt(max(len(found), 1))
+        present[row, found] = 1 / math.sqrt(max(len(found), 1))
     low, high = np.quantile(rows.shape[chosen], (0.005, 0.995), axis=0).round(5)
     measured = rows.shape[chosen].clip(low, high)
     middle, scale = measured.mean(0), measured.std(0) + 1e-9
     measures = torch.from_numpy((measured - middle) / scale * use_shape)
-    x, y = torch.from_numpy(said), torch.from_numpy(rows.lost[chosen].astype(float))
+    x, y = torch.from_numpy(present), torch.from_numpy(rows.lost[chosen].astype(float))
     of_words, of_shape, bias = (torch.zeros(n, dtype=torch.float64) for n in (len(columns), len(SHAPE), 1))
     parameters = [of_words.requires_grad_(), of_shape.requires_grad_(), bias.requires_grad_()]
     descent = torch.optim.LBFGS(parameters, max_iter=60, line_search_fn="strong_wolfe")

@@ -161,11 +161,11 @@ def train_wording(all_: Windows, train: np.ndarray, made: Sequence[Text]) -> dic
         (row, known[gram]) for row, index in enumerate(train) for gram in all_.grams[index] if gram in known
     ]
     row, column = np.array(cells).T
-    said = csr_matrix((np.full(len(cells), GRAM), (row, column)), shape=(len(train), len(known)))
+    counts = csr_matrix((np.full(len(cells), GRAM), (row, column)), shape=(len(train), len(known)))
     low, high = np.percentile(all_.form[train], [1, 99], axis=0)
     shape = np.clip(all_.form[train], low, high)
     mean, scale = shape.mean(0), shape.std(0) + 1e-6
-    x = hstack([said, csr_matrix((shape - mean) / scale * FORM_SCALE)]).tocsr()
+    x = hstack([counts, csr_matrix((shape - mean) / scale * FORM_SCALE)]).tocsr()
     fitted = LogisticRegression(C=C, solver="liblinear", max_iter=300).fit(
         x, all_.attack[train], sample_weight=all_.weight[train]
     )

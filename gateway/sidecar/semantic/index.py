@@ -64,8 +64,8 @@ class SemanticIndex:
     ) -> LookupResult:
         """Raises what ``embed`` raises. ``floor``: less similar questions (cosine) are never considered."""
         vector = await self._vector(question)
-        news = await self._shared.news(partition) if self._shared is not None else ()
-        return await self._run(self._look_up, partition, question, vector, budget, floor, news)
+        updates = await self._shared.updates(partition) if self._shared is not None else ()
+        return await self._run(self._look_up, partition, question, vector, budget, floor, updates)
 
     async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
         """Raises what ``embed`` raises. ``ttl`` in seconds."""
@@ -74,7 +74,7 @@ class SemanticIndex:
         entry = IndexEntry(partition, question, vector, payload, key, now, now + ttl)
         await self._run(self._remember, entry)
         if self._shared is not None:
-            await self._shared.tell(entry)
+            await self._shared.publish(entry)
 
     async def forget(self, partition: str, key: str) -> None:
         """Here, and eventually in all replicas."""
@@ -117,9 +117,9 @@ class SemanticIndex:
         vector: Floats,
         budget: float,
         floor: float,
-        news: Sequence[IndexEntry | Removal],
+        updates: Sequence[IndexEntry | Removal],
     ) -> LookupResult:
-        for item in news:
+        for item in updates:
             if isinstance(item, Removal):
                 self._forget(partition, item.key)
             else:

@@ -153,11 +153,11 @@ def _symbols(question: Question) -> list[str]:
 
 
 def _positions(question: Question, shared: set[str]) -> dict[str, int]:
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, token in enumerate(question.tokens):
         if (root := canonical(token)) in shared:
-            places.setdefault(root, position)
-    return places
+            positions.setdefault(root, position)
+    return positions
 
 
 def _between(question: Question, x: int, y: int) -> frozenset[str]:
@@ -220,13 +220,13 @@ def substitution(a: Question, b: Question) -> bool:
 
 
 def reworded(a: Question, b: Question) -> bool:
-    """So much is said in other words that one word more or less tells little; the learned score must judge."""
+    """The wording differs so much that single words tell little; the learned score decides."""
     one, other = sorted((a.tokens, b.tokens))
     return SequenceMatcher(None, one, other, autojunk=False).ratio() < 0.6
 
 
 def unmatched(a: Question, b: Question) -> list[str]:
-    """Content words of ``a`` that ``b`` says in no way; those that say little are left out."""
+    """Content words of ``a`` without a counterpart in ``b``, generic ones left out."""
     there = set(b.content)
     generic = _generic()
     return [

@@ -59,7 +59,7 @@ class SharedIndex:
         self._positions: OrderedDict[str, _Position] = OrderedDict()
         self._link = RedisLink(url, "semantic cache")
 
-    async def news(self, partition: str) -> Sequence[IndexEntry | Removal]:
+    async def updates(self, partition: str) -> Sequence[IndexEntry | Removal]:
         """What was added to or forgotten of a partition since it was last read, but for this replica's own entries."""
         position = self._positions.setdefault(partition, _Position())
         self._positions.move_to_end(partition)
@@ -83,8 +83,8 @@ class SharedIndex:
         parsed = (self._parse(partition, *message) for message in messages)
         return [item for item in parsed if item is not None]
 
-    async def tell(self, entry: IndexEntry) -> None:
-        """Let the other replicas have an entry."""
+    async def publish(self, entry: IndexEntry) -> None:
+        """Send an entry to the other replicas."""
         name = self._name(entry.partition)
         milliseconds = max(1, round((entry.expires - self._clock()) * 1000))
         fields = {

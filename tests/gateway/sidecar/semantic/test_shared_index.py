@@ -133,7 +133,7 @@ async def test_a_redis_that_hangs_costs_little(own_redis: RedisServer, clock: Cl
     try:
         async with within(TIMEOUT + 0.25):
             for _ in range(20):
-                assert not await shared.news("p")
+                assert not await shared.updates("p")
     finally:
         own_redis.process.send_signal(18)
         await shared.aclose()
