@@ -152,7 +152,7 @@ def test_request_fields_are_those_beyond_openais() -> None:
 
 
 def test_fields_that_are_refused_are_named() -> None:
-    told = re.search(r"These fields are refused(.*?)\. So are", section("What it does not do"), re.DOTALL)
+    told = re.search(r"These fields are rejected(.*?)\. So are", section("What it does not do"), re.DOTALL)
     assert told is not None
     assert set(re.findall(r"`(\w+)`", told[1])) == {*REFUSED, "best_of", "n"}
 
