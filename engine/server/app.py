@@ -27,15 +27,15 @@ from engine.errors import (
 )
 from engine.messages import Ready, Step
 from engine.server.adapters import Adapters, Served
-from engine.server.answers import DONE, Piece, event
+from engine.server.disconnect import ClientDisconnected, read_body, until_disconnect
 from engine.server.generate import Generator
-from engine.server.hangup import HungUp, read_body, until_hangup
 from engine.server.health import Health
 from engine.server.hints import Hints, read_hints
-from engine.server.metrics import Metrics, Throughput
-from engine.server.prepare import Job, Preparer, Room
+from engine.server.metrics import EngineMetrics, Throughput
+from engine.server.prepare import ContextBudget, PreparedRequest, Preparer
 from engine.server.renderer import Renderer
-from engine.server.state import State
+from engine.server.responses import DONE, ChoiceDelta, event
+from engine.server.state import EngineState
 from engine.server.tokenizer import Tokenizer
 
 log = logging.getLogger("engine.server")
@@ -57,9 +57,9 @@ def create_app(
     beyond what the prompt leaves of the context is an error, not clipped. ``max_string_length``: as in
     ``ServerConfig``. Raises ``StartupError``.
     """
-    metrics, throughput, health = Metrics(), Throughput(), Health(client)
+    metrics, throughput, health = EngineMetrics(), Throughput(), Health(client)
     metrics.set_ready(ready)
-    state = State(name, ready, throughput)
+    state = EngineState(name, ready, throughput)
 
     def observe(step: Step) -> None:
         metrics.observe(step, ready.blocks)
@@ -76,7 +76,7 @@ def create_app(
     generator = Generator(client, tokenizer, metrics)
     about = About(name, models, ready, client, health, metrics, state)
 
-    def text(path: str, prepare: Callable[[bytes, Room, bool], Awaitable[Job]]) -> Route:
+    def text(path: str, prepare: Callable[[bytes, ContextBudget, bool], Awaitable[PreparedRequest]]) -> Route:
         endpoint = TextEndpoint(path, prepare, ready, generator, metrics, max_body_bytes, refuse_over_context)
         return Route(path, endpoint, methods=["POST"])
 
@@ -85,7 +85,7 @@ def create_app(
             headers = dict(request.scope["headers"])
             try:
                 return Response(await work(await read_body(request.receive, headers, max_body_bytes)))
-            except HungUp:
+            except ClientDisconnected:
                 return Response(status_code=400)
 
         return Route(path, endpoint, methods=["POST"])
@@ -113,10 +113,10 @@ class TextEndpoint:
     """Chat and plain completions: a raw ASGI application, since it must notice at any time that the client is gone."""
 
     path: str
-    prepare: Callable[[bytes, Room, bool], Awaitable[Job]]
+    prepare: Callable[[bytes, ContextBudget, bool], Awaitable[PreparedRequest]]
     ready: Ready
     generator: Generator
-    metrics: Metrics
+    metrics: EngineMetrics
     max_body_bytes: int
     refuse_over_context: bool
 
@@ -126,9 +126,9 @@ class TextEndpoint:
             headers = dict(scope["headers"])
             hints = read_hints(headers, time.monotonic())
             body = await read_body(receive, headers, self.max_body_bytes)
-            await until_hangup(receive, self._answer(body, hints, reply))
+            await until_disconnect(receive, self._answer(body, hints, reply))
             status = str(reply.status)
-        except HungUp:
+        except ClientDisconnected:
             status = "hung_up"
         except EngineError as error:
             status = str(error.status)
@@ -143,42 +143,53 @@ class TextEndpoint:
         arrived = time.monotonic()
         limit = context_limit(self.ready.longest, self.ready.context_caps, hints.priority)
         refuse = self.refuse_over_context or hints.refuse_over_context
-        job = await self.prepare(body, Room(limit, refuse), hints.sharing == "system")
-        reply.headers = job.headers
-        self.metrics.prompt_tokens.inc(job.usage.prompt_tokens)
-        salt = hints.salt(job.cache_salt)
+        prepared = await self.prepare(body, ContextBudget(limit, refuse), hints.sharing == "system")
+        reply.headers = prepared.headers
+        self.metrics.prompt_tokens.inc(prepared.usage.prompt_tokens)
+        salt = hints.salt(prepared.cache_salt)
         pieces = self.generator.run(
-            job.sequences, job.stops, job.usage, arrived, hints, job.adapter, salt, job.shared
+            prepared.sequences,
+            prepared.stops,
+            prepared.usage,
+            arrived,
+            hints,
+            prepared.adapter,
+            salt,
+            prepared.shared,
         )
         try:
-            if job.stream:
-                await self._stream(job, pieces, reply)
+            if prepared.stream:
+                await self._stream(prepared, pieces, reply)
             else:
-                await self._whole(job, pieces, reply)
+                await self._whole(prepared, pieces, reply)
         finally:
             await pieces.aclose()
 
-    async def _whole(self, job: Job, pieces: AsyncIterator[list[Piece]], reply: _Reply) -> None:
-        choices = [Piece(index, "", None) for index in range(len(job.sequences))]
+    async def _whole(
+        self, prepared: PreparedRequest, pieces: AsyncIterator[list[ChoiceDelta]], reply: _Reply
+    ) -> None:
+        choices = [ChoiceDelta(index, "", None) for index in range(len(prepared.sequences))]
         async for batch in pieces:
             for piece in batch:
                 choices[piece.index].add(piece)
-        await reply.whole(job.answer.whole(choices, job.usage))
+        await reply.whole(prepared.answer.whole(choices, prepared.usage))
 
-    async def _stream(self, job: Job, pieces: AsyncIterator[list[Piece]], reply: _Reply) -> None:
+    async def _stream(
+        self, prepared: PreparedRequest, pieces: AsyncIterator[list[ChoiceDelta]], reply: _Reply
+    ) -> None:
         opened: set[int] = set()
         async for batch in pieces:
             data = b""
             for piece in batch:
                 if piece.index not in opened:
                     opened.add(piece.index)
-                    data += job.answer.opening(piece.index)
+                    data += prepared.answer.opening(piece.index)
                 if piece.text or piece.finish or piece.logprobs or piece.calls:
-                    data += job.answer.chunk(piece)
+                    data += prepared.answer.chunk(piece)
             if data or not reply.status:
                 await reply.part(data)
-        if job.include_usage:
-            await reply.part(job.answer.closing(job.usage))
+        if prepared.include_usage:
+            await reply.part(prepared.answer.closing(prepared.usage))
         await reply.part(DONE, last=True)
 
 
@@ -227,8 +238,8 @@ class About:
     ready: Ready
     client: EngineClient
     health_check: Health
-    metrics: Metrics
-    state: State
+    metrics: EngineMetrics
+    state: EngineState
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def models(self, request: Request) -> Response:
@@ -242,7 +253,7 @@ class About:
         return _json(self._adapter(served) if served else self._model())
 
     async def engine_state(self, request: Request) -> Response:
-        return _json(self.state.tell())
+        return _json(self.state.to_dict())
 
     async def health(self, request: Request) -> Response:
         await self.health_check.check()

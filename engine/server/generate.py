@@ -10,17 +10,17 @@ from engine.client import EngineClient
 from engine.core.request import FinishReason
 from engine.core.sampling_params import SamplingParams
 from engine.generation import Delta
-from engine.server.answers import Finish, Piece, Usage
 from engine.server.detokenizer import Detokenizer, StopStrings
 from engine.server.hints import Hints
-from engine.server.logprobs import Minutes, Said, of_prompt, shifted
-from engine.server.metrics import Metrics
+from engine.server.logprobs import DecodedLogprobs, LogprobBuffer, decoded_prompt_logprobs, shifted
+from engine.server.metrics import EngineMetrics
+from engine.server.responses import ChoiceDelta, Finish, Usage
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools_parser import CallDelta, ToolParser
 
 
 @dataclass(slots=True)
-class Sequence:
+class ChoiceRequest:
     """One choice to generate."""
 
     prompt: list[int]
@@ -43,11 +43,11 @@ class Sequence:
 class Generator:
     client: EngineClient
     tokenizer: Tokenizer
-    metrics: Metrics
+    metrics: EngineMetrics
 
     async def run(
         self,
-        sequences: list[Sequence],
+        sequences: list[ChoiceRequest],
         stops: list[str],
         usage: Usage,
         arrived: float,
@@ -55,7 +55,7 @@ class Generator:
         adapter: str | None = None,
         salt: bytes = b"",
         shared: int = 0,
-    ) -> AsyncGenerator[list[Piece], None]:
+    ) -> AsyncGenerator[list[ChoiceDelta], None]:
         """Yields what has come, as it comes; ``usage`` counts along. ``salt`` and ``shared``: as in ``submit``.
 
         Whatever ends the iteration early also ends the work in the engine. Raises ``EngineError``.
@@ -70,8 +70,8 @@ class Generator:
             salt=salt,
             shared=shared,
         )
-        choices = [_Choice(self.tokenizer, s, stops, arrived, self.metrics) for s in sequences]
-        prompts: dict[int, list[Said]] = {}
+        choices = [_ChoiceStream(self.tokenizer, s, stops, arrived, self.metrics) for s in sequences]
+        prompts: dict[int, list[DecodedLogprobs]] = {}
         """How likely prompts were, by their identity: choices of one prompt have it in common."""
         try:
             async for deltas in generation:
@@ -83,9 +83,9 @@ class Generator:
                     first = choice.tokens == 0
                     counted = choice.tokens
                     sequence = sequences[delta.index]
-                    text, finish, said, calls = choice.take(delta)
+                    text, finish, logprobs, calls = choice.take(delta)
                     if sequence.silent:
-                        text, said, choice.tokens = "", said and [], counted
+                        text, logprobs, choice.tokens = "", logprobs and [], counted
                     usage.completion_tokens += choice.tokens - counted
                     usage.cached_tokens += delta.cached
                     if choice.finished and delta.finish is None:
@@ -93,17 +93,17 @@ class Generator:
                     if first and not choice.begun:
                         choice.begun = True
                         if delta.prompt_logprobs is not None:
-                            prompts[id(sequence.prompt)] = of_prompt(
+                            prompts[id(sequence.prompt)] = decoded_prompt_logprobs(
                                 self.tokenizer, sequence.prompt, delta.prompt_logprobs
                             )
                         text = sequence.echo + text
                         before = prompts.get(id(sequence.prompt), [])
                     else:
                         before = []
-                    if said is not None and sequence.echo:
-                        said = before + shifted(said, len(sequence.echo))
-                    if text or finish or first or said or calls:
-                        pieces.append(Piece(delta.index, text, finish, said, calls, choice.stop))
+                    if logprobs is not None and sequence.echo:
+                        logprobs = before + shifted(logprobs, len(sequence.echo))
+                    if text or finish or first or logprobs or calls:
+                        pieces.append(ChoiceDelta(delta.index, text, finish, logprobs, calls, choice.stop))
                 if pieces:
                     yield pieces
         finally:
@@ -112,13 +112,13 @@ class Generator:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ChoiceStream:
     tokenizer: Tokenizer
-    sequence: Sequence
+    sequence: ChoiceRequest
     stops: list[str]
     last: float
     """When its last token came, or else when the request did."""
-    metrics: Metrics
+    metrics: EngineMetrics
     tokens: int = 0
     finished: bool = False
     emitted: int = 0
@@ -129,7 +129,7 @@ class _Choice:
     """Whether anything was told of it."""
     _detokenizer: Detokenizer = field(init=False)
     _stop_strings: StopStrings = field(init=False)
-    _minutes: Minutes | None = field(init=False)
+    _logprobs: LogprobBuffer | None = field(init=False)
 
     def __post_init__(self) -> None:
         context = self.sequence.context
@@ -138,9 +138,9 @@ class _Choice:
         self._detokenizer = Detokenizer(decode, context)
         self._stop_strings = StopStrings(self.stops)
         asked = self.sequence.params.logprobs is not None
-        self._minutes = Minutes(self.tokenizer, context) if asked else None
+        self._logprobs = LogprobBuffer(self.tokenizer, context) if asked else None
 
-    def take(self, delta: Delta) -> tuple[str, Finish | None, list[Said] | None, list[CallDelta]]:
+    def take(self, delta: Delta) -> tuple[str, Finish | None, list[DecodedLogprobs] | None, list[CallDelta]]:
         self._time(delta)
         text, finish = self._read(delta)
         self.finished = finish is not None
@@ -149,35 +149,39 @@ class _Choice:
         elif delta.finish == "stop" and delta.tokens[-1] in self.sequence.own_stops:
             self.stop = delta.tokens[-1]
         self.emitted += len(text)
-        minutes = self._minutes
-        if minutes is None:
-            said = None
+        buffer = self._logprobs
+        if buffer is None:
+            logprobs = None
         elif finish is None:
-            said = minutes.release(self.emitted)
+            logprobs = buffer.release(self.emitted)
         else:
-            said = minutes.cut(self.emitted) if self._stop_strings.hit else minutes.finish()
+            logprobs = buffer.cut(self.emitted) if self._stop_strings.hit else buffer.finish()
         if self.sequence.parser is None:
-            return text, finish, said, []
-        return self._parse(self.sequence.parser, text, finish, said)
+            return text, finish, logprobs, []
+        return self._parse(self.sequence.parser, text, finish, logprobs)
 
     def _parse(
-        self, parser: ToolParser, text: str, finish: FinishReason | None, said: list[Said] | None
-    ) -> tuple[str, Finish | None, list[Said] | None, list[CallDelta]]:
+        self,
+        parser: ToolParser,
+        text: str,
+        finish: FinishReason | None,
+        logprobs: list[DecodedLogprobs] | None,
+    ) -> tuple[str, Finish | None, list[DecodedLogprobs] | None, list[CallDelta]]:
         parsed = parser.push(text)
         text, calls = parsed.text, parsed.calls
         if finish is None and not parser.done:
-            return text, None, said, calls
+            return text, None, logprobs, calls
         rest = parser.finish(cut=finish == "length")
         self.finished = True
         ended: Finish = (
             "tool_calls" if parser.complete and (finish == "stop" or parser.done) else finish or "stop"
         )
-        return text + rest.text, ended, said, calls + rest.calls
+        return text + rest.text, ended, logprobs, calls + rest.calls
 
     def _read(self, delta: Delta) -> tuple[str, FinishReason | None]:
         # The token that ended the answer is no part of its text.
         spoken = delta.tokens[:-1] if delta.finish == "stop" else delta.tokens
-        if not self.stops and self._minutes is None:
+        if not self.stops and self._logprobs is None:
             self.tokens += len(delta.tokens)
             text = self._detokenizer.push(spoken) if spoken else ""
         else:
@@ -186,8 +190,8 @@ class _Choice:
             for token, logprobs in zip(spoken, delta.logprobs or repeat(None), strict=False):
                 self.tokens += 1
                 certain = self._detokenizer.push([token])
-                if self._minutes is not None and logprobs is not None:
-                    self._minutes.push(logprobs, certain)
+                if self._logprobs is not None and logprobs is not None:
+                    self._logprobs.push(logprobs, certain)
                 text += self._stop_strings.push(certain) if self.tokens > self.sequence.spared else certain
                 if self._stop_strings.hit:
                     return text, "stop"

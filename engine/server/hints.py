@@ -34,8 +34,8 @@ class Hints:
         if not tenant and not own:
             return b""
         # Nobody gets at another's by a salt of his choice: the gateway's word for who he is always goes in first.
-        said = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()
-        return blake2b(said + (own or "").encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        digest = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+        return blake2b(digest + (own or "").encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def read_hints(headers: Mapping[bytes, bytes], now: float) -> Hints:

@@ -15,7 +15,7 @@ _LOWEST = -9999.0
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
+class DecodedToken:
     """A token as the caller sees it, and its logprob."""
 
     text: str
@@ -27,17 +27,17 @@ class Likely:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DecodedLogprobs:
     """A token of the answer. Joined, their ``bytes`` are the bytes of the answer."""
 
-    chosen: Likely
-    top: list[Likely]
+    chosen: DecodedToken
+    top: list[DecodedToken]
     """The most likely ones, best first."""
     offset: int
     """Characters of the answer before it."""
 
 
-class Minutes:
+class LogprobBuffer:
     """Holds back each token's logprobs as long as some of its text is held back.
 
     Of an answer that a stop string cuts, they cover the tokens that said any of what is left.
@@ -47,55 +47,55 @@ class Minutes:
         self._tokenizer = tokenizer
         self._certain = 0
         """Characters that the detokenizer has let out."""
-        self._open: list[Said] = []
+        self._open: list[DecodedLogprobs] = []
         """Tokens whose text has yet to become certain: a part of a character, or none at all."""
-        self._closed: deque[tuple[int, Said]] = deque()
+        self._closed: deque[tuple[int, DecodedLogprobs]] = deque()
         """Tokens and where their text ends."""
         self._first = not context
 
     def push(self, token: TokenLogprobs, text: str) -> None:
         """``text`` is what has become certain with this token."""
-        top = [self._likely(other, logprob) for other, logprob in token.top]
-        self._push(self._likely(token.token, token.logprob), top, text)
+        top = [self._decoded(other, logprob) for other, logprob in token.top]
+        self._push(self._decoded(token.token, token.logprob), top, text)
 
     def begin(self, token: int, text: str) -> None:
         """As ``push``, for the first token of a prompt."""
-        self._push(self._likely(token, None), [], text)
+        self._push(self._decoded(token, None), [], text)
 
-    def _push(self, chosen: Likely, top: list[Likely], text: str) -> None:
+    def _push(self, chosen: DecodedToken, top: list[DecodedToken], text: str) -> None:
         self._first = self._first and chosen.bytes is None
-        self._open.append(Said(chosen, top, self._certain))
+        self._open.append(DecodedLogprobs(chosen, top, self._certain))
         if text:
             self._certain += len(text)
-            self._closed.extend((self._certain, said) for said in self._open)
+            self._closed.extend((self._certain, entry) for entry in self._open)
             self._open.clear()
 
-    def release(self, emitted: int) -> list[Said]:
+    def release(self, emitted: int) -> list[DecodedLogprobs]:
         """Those whose text lies within the first ``emitted`` characters of the answer."""
         found = []
         while self._closed and self._closed[0][0] <= emitted:
             found.append(self._closed.popleft()[1])
         return found
 
-    def cut(self, length: int) -> list[Said]:
+    def cut(self, length: int) -> list[DecodedLogprobs]:
         """The rest of an answer that ends, cut, after ``length`` characters."""
-        return [said for said in self._rest() if said.offset < length]
+        return [entry for entry in self._rest() if entry.offset < length]
 
-    def finish(self) -> list[Said]:
+    def finish(self) -> list[DecodedLogprobs]:
         """The rest of an answer that ends by itself."""
         return self._rest()
 
-    def _rest(self) -> list[Said]:
-        rest = [said for _, said in self._closed] + self._open
+    def _rest(self) -> list[DecodedLogprobs]:
+        rest = [entry for _, entry in self._closed] + self._open
         self._closed.clear()
         self._open = []
         return rest
 
-    def _likely(self, token: int, logprob: float | None) -> Likely:
+    def _decoded(self, token: int, logprob: float | None) -> DecodedToken:
         value = self._tokenizer.bytes_of(token)
         logprob = None if logprob is None else max(logprob, _LOWEST)
         if value is None:
-            return Likely(self._tokenizer.name_of(token), None, logprob)
+            return DecodedToken(self._tokenizer.name_of(token), None, logprob)
         if self._first and value[:1] == b" " and self._tokenizer.decode([token])[:1] != " ":
             # Some tokenizers write a space before the first word of a text, and take it away when they decode.
             value = value[1:]
@@ -103,19 +103,21 @@ class Minutes:
             text = value.decode()
         except UnicodeDecodeError:
             text = "bytes:" + "".join(f"\\x{byte:02x}" for byte in value)
-        return Likely(text, value, logprob)
+        return DecodedToken(text, value, logprob)
 
 
-def of_prompt(tokenizer: Tokenizer, prompt: Sequence[int], told: Sequence[TokenLogprobs]) -> list[Said]:
+def decoded_prompt_logprobs(
+    tokenizer: Tokenizer, prompt: Sequence[int], logprobs: Sequence[TokenLogprobs]
+) -> list[DecodedLogprobs]:
     """The tokens of a prompt that is echoed; ``told`` are all but the first, of which nothing is to be told."""
-    minutes = Minutes(tokenizer)
+    buffer = LogprobBuffer(tokenizer)
     detokenizer = Detokenizer(tokenizer.decode)
-    minutes.begin(prompt[0], detokenizer.push(prompt[:1]))
-    for token in told:
-        minutes.push(token, detokenizer.push([token.token]))
-    return minutes.finish()
+    buffer.begin(prompt[0], detokenizer.push(prompt[:1]))
+    for token in logprobs:
+        buffer.push(token, detokenizer.push([token.token]))
+    return buffer.finish()
 
 
-def shifted(said: Sequence[Said], characters: int) -> list[Said]:
+def shifted(entry: Sequence[DecodedLogprobs], characters: int) -> list[DecodedLogprobs]:
     """The same behind a text of so many characters."""
-    return [replace(one, offset=one.offset + characters) for one in said]
+    return [replace(one, offset=one.offset + characters) for one in entry]

@@ -15,7 +15,7 @@ _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 
 
-class Metrics:
+class EngineMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection
-from collections.abc import Sequence as Sized
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +12,11 @@ from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from engine.messages import Ready
 from engine.server.adapters import Adapters
-from engine.server.answers import Answer, ChatAnswer, CompletionAnswer, Usage
 from engine.server.fields import listed
-from engine.server.generate import Sequence
+from engine.server.generate import ChoiceRequest
 from engine.server.renderer import Renderer
-from engine.server.requests import ChatBody, CompletionBody, Sampling, read
+from engine.server.requests import ChatBody, CompletionBody, SamplingBody, read
+from engine.server.responses import ChatResponseWriter, CompletionResponseWriter, ResponseWriter, Usage
 from engine.server.structured import chat_grammar_of, grammar_of
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Format, detect, template_messages
@@ -35,12 +34,12 @@ _DEFAULT = 16
 
 
 @dataclass(slots=True)
-class Job:
-    sequences: list[Sequence]
+class PreparedRequest:
+    sequences: list[ChoiceRequest]
     stops: list[str]
     stream: bool
     include_usage: bool
-    answer: Answer
+    answer: ResponseWriter
     usage: Usage
     adapter: str | None = None
     """The key of the one that was asked for."""
@@ -53,7 +52,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ContextBudget:
     """How much context a request has."""
 
     limit: int
@@ -91,7 +90,7 @@ class Preparer:
     def __post_init__(self) -> None:
         self.format = detect(self.template.templates.with_tools if self.template else "")
 
-    async def chat(self, data: bytes, room: Room, shares_system: bool = False) -> Job:
+    async def chat(self, data: bytes, budget: ContextBudget, shares_system: bool = False) -> PreparedRequest:
         """``shares_system``: the blocks of the system prompt are everybody's. Raises ``InvalidRequest``."""
         body = read(ChatBody, data)
         self._check_model(body)
@@ -105,11 +104,11 @@ class Preparer:
         else:
             begin = body.add_generation_prompt is not False
             text = await self.template.render(messages, tools, generation_prompt=begin)
-        prompt = await self._encode(text, special=False, param="messages", limit=room.limit)
+        prompt = await self._encode(text, special=False, param="messages", limit=budget.limit)
         continued = body.continue_final_message and messages[-1]["content"]
         wanted = body.max_completion_tokens or body.max_tokens
         field = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
-        max_tokens = room.grant(prompt, wanted, "messages", field)
+        max_tokens = budget.grant(prompt, wanted, "messages", field)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         context = self.tokenizer.context(prompt) if continued else []
         prefix = str(continued) if continued else ""
@@ -117,20 +116,22 @@ class Preparer:
         sequences = self._sequences(body, prompt, max_tokens, wanted, logprobs, context, grammar=grammar)
         for sequence in sequences if tools else ():
             sequence.parser = self._parser(body)
-        answer = ChatAnswer(body.model, include_usage=body.include_usage)
-        job = self._job(body, sequences, answer, len(prompt), wanted)
+        answer = ChatResponseWriter(body.model, include_usage=body.include_usage)
+        prepared = self._job(body, sequences, answer, len(prompt), wanted)
         if shares_system:
-            job.shared = await self._system_tokens(messages, text, prompt)
-        return job
+            prepared.shared = await self._system_tokens(messages, text, prompt)
+        return prepared
 
-    async def completion(self, data: bytes, room: Room, shares_system: bool = False) -> Job:
+    async def completion(
+        self, data: bytes, budget: ContextBudget, shares_system: bool = False
+    ) -> PreparedRequest:
         """There is no system prompt to be shared. Raises ``InvalidRequest``."""
         body = read(CompletionBody, data)
         self._check_model(body)
         prompts, echoes = [], []
         for given in body.prompts:
             if isinstance(given, str):
-                prompts.append(await self._encode(given, special=True, param="prompt", limit=room.limit))
+                prompts.append(await self._encode(given, special=True, param="prompt", limit=budget.limit))
             else:
                 self._check_ids(given, "prompt")
                 prompts.append(given)
@@ -139,7 +140,7 @@ class Preparer:
             )
         grammar = await grammar_of(body)
         wanted = body.max_tokens
-        granted = [room.grant(prompt, wanted, "prompt", "max_tokens") for prompt in prompts]
+        granted = [budget.grant(prompt, wanted, "prompt", "max_tokens") for prompt in prompts]
         if wanted is None:
             granted = [min(_DEFAULT, most) for most in granted]
         sequences = [
@@ -155,26 +156,28 @@ class Preparer:
                 f"{len(sequences)} answers at once are more than the {most} that this engine has room for.",
                 param="prompt",
             )
-        answer = CompletionAnswer(body.model, include_usage=body.include_usage)
+        answer = CompletionResponseWriter(body.model, include_usage=body.include_usage)
         return self._job(body, sequences, answer, sum(map(len, prompts)), wanted)
 
     def _job(
         self,
-        body: Sampling,
-        sequences: list[Sequence],
-        answer: Answer,
+        body: SamplingBody,
+        sequences: list[ChoiceRequest],
+        answer: ResponseWriter,
         prompt_tokens: int,
         wanted: int | None,
-    ) -> Job:
+    ) -> PreparedRequest:
         usage, adapter = Usage(prompt_tokens), self.models.key(body.model)
-        job = Job(sequences, body.stops, bool(body.stream), body.include_usage, answer, usage, adapter)
-        job.cache_salt = body.cache_salt
+        prepared = PreparedRequest(
+            sequences, body.stops, bool(body.stream), body.include_usage, answer, usage, adapter
+        )
+        prepared.cache_salt = body.cache_salt
         granted = min(sequence.params.max_tokens for sequence in sequences)
         if wanted and granted < wanted:
-            job.headers[MAX_TOKENS] = str(granted)
+            prepared.headers[MAX_TOKENS] = str(granted)
         if names := listed(body.ignored):
-            job.headers[IGNORED] = names
-        return job
+            prepared.headers[IGNORED] = names
+        return prepared
 
     async def _system_tokens(self, messages: list[dict[str, Any]], text: str, prompt: list[int]) -> int:
         """Tokens of ``prompt``, which is ``text``, up to where its first message ends, if that is a system prompt.
@@ -192,7 +195,7 @@ class Preparer:
 
     def _sequences(
         self,
-        body: Sampling,
+        body: SamplingBody,
         prompt: list[int],
         max_tokens: int,
         wanted: int | None,
@@ -200,7 +203,7 @@ class Preparer:
         context: list[int],
         echo: str = "",
         grammar: Grammar | None = None,
-    ) -> list[Sequence]:
+    ) -> list[ChoiceRequest]:
         least = body.min_tokens or 0
         if wanted is not None and wanted > max_tokens:
             least = min(least, max_tokens)
@@ -242,7 +245,7 @@ class Preparer:
             own_stops = frozenset(body.stop_token_ids or ())
             silent = max_tokens == 0
             spared = body.min_tokens or 0
-            found.append(Sequence(prompt, params, context, echo, silent, None, own_stops, spared))
+            found.append(ChoiceRequest(prompt, params, context, echo, silent, None, own_stops, spared))
         return found
 
     def _parser(self, body: ChatBody) -> ToolParser:
@@ -251,7 +254,7 @@ class Preparer:
         only = 1 if body.parallel_tool_calls is False else None
         return ToolParser(self.format, schemas, whole=not body.stream, only=only, schemas=schemas)
 
-    def _check_end(self, body: Sampling) -> None:
+    def _check_end(self, body: SamplingBody) -> None:
         if not (self.tokenizer.stop_ids or body.stop_token_ids):
             raise UnsupportedParameter(
                 "This model has no token that ends an answer, so no form can be asked of it: give 'stop_token_ids'.",
@@ -277,7 +280,7 @@ class Preparer:
             raise InvalidRequest("The prompt has no tokens.", param=param)
         return ids
 
-    def _check_model(self, body: Sampling) -> None:
+    def _check_model(self, body: SamplingBody) -> None:
         self.models.key(body.model)
         self._check_ids(body.stop_token_ids or (), "stop_token_ids")
         self._check_ids([token for token, _ in body.biases], "logit_bias")
@@ -287,7 +290,7 @@ class Preparer:
             raise InvalidRequest(f"Token ids must be from 0 to {self.engine.vocab_size - 1}.", param=param)
 
 
-def _common(one: Sized[Any], other: Sized[Any]) -> int:
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How long they are alike from the start."""
     return next(
         (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))

@@ -20,9 +20,9 @@ from engine.server.rendering import (
     LENGTH,
     OUT_OF_MEMORY,
     REFUSED,
-    Bounds,
-    Job,
-    Start,
+    RenderJob,
+    RenderLimits,
+    StartRendering,
 )
 from engine.server.template_files import Templates
 
@@ -41,16 +41,16 @@ _PATIENCE = 60.0
 class Renderer:
     """A model's chat template. Start it with ``Renderer.start``, and close it in any case."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartRendering) -> None:
         self.templates = start.templates
         self._small, self._large = _Lane(replace(start, brief=True)), _Lane(start)
 
     @classmethod
     async def start(
-        cls, templates: Templates, tokens: Mapping[str, str] | None = None, bounds: Bounds | None = None
+        cls, templates: Templates, tokens: Mapping[str, str] | None = None, bounds: RenderLimits | None = None
     ) -> Renderer:
         """``tokens``: as ``ChatTemplate`` has them. Raises ``ModelUnavailable`` if a template is not valid Jinja."""
-        renderer = cls(Start(templates, tokens or {}, bounds or Bounds()))
+        renderer = cls(StartRendering(templates, tokens or {}, bounds or RenderLimits()))
         try:
             await renderer._small.open()
         except BaseException:
@@ -66,19 +66,19 @@ class Renderer:
         generation_prompt: bool = True,
     ) -> str:
         """As ``ChatTemplate.render``; also raises ``InvalidRequest`` when it takes too much time or memory."""
-        return await self._do(Job(messages, tools, generation_prompt))
+        return await self._do(RenderJob(messages, tools, generation_prompt))
 
     async def render_open(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
         """As ``ChatTemplate.render_open``, within the same bounds."""
-        return await self._do(Job(messages, tools, open=True))
+        return await self._do(RenderJob(messages, tools, open=True))
 
     async def close(self) -> None:
         await self._small.close()
         await self._large.close()
 
-    async def _do(self, job: Job) -> str:
+    async def _do(self, job: RenderJob) -> str:
         try:
             data = channel.encode(job)
         except RecursionError:
@@ -105,7 +105,7 @@ class _TooMuch(Exception):
 class _Lane:
     """One process, and those who wait for it in a row. One that is gone is replaced for the next of them."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartRendering) -> None:
         self._start = start
         self._lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None

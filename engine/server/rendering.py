@@ -19,7 +19,7 @@ DONE, REFUSED, UNUSABLE, OUT_OF_MEMORY = b"+", b"-", b"!", b"m"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RenderLimits:
     """What one rendering may take."""
 
     seconds: float = 2.0
@@ -33,17 +33,17 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartRendering:
     templates: Templates
     tokens: Mapping[str, str]
     """Special tokens by role."""
-    bounds: Bounds
+    bounds: RenderLimits
     brief: bool = False
     """Whether it is for those who are quickly done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RenderJob:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
     generation_prompt: bool = True

@@ -76,7 +76,7 @@ class StructuredOutputs(StrictBody):
     choice: Choices | None = None
 
 
-class Sampling(StrictBody):
+class SamplingBody(StrictBody):
     """What both bodies share. Fields beyond these are refused or ignored, as ``engine/server/fields.py`` says."""
 
     model_config = ConfigDict(extra="allow")
@@ -153,7 +153,7 @@ class Sampling(StrictBody):
 Parts = Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_PARTS)]
 
 
-class Message(BaseModel):
+class ChatMessage(BaseModel):
     """Fields beyond these go to the chat template as they are."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
@@ -163,8 +163,8 @@ class Message(BaseModel):
     tool_calls: Parts | None = None
 
 
-class ChatBody(Sampling):
-    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+class ChatBody(SamplingBody):
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -289,7 +289,7 @@ class ChatBody(Sampling):
             )
 
 
-class CompletionBody(Sampling):
+class CompletionBody(SamplingBody):
     prompt: (
         str
         | Annotated[list[int], Field(fail_fast=True, min_length=1)]

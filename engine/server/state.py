@@ -10,7 +10,7 @@ from engine.server.metrics import Throughput
 
 
 @dataclass(slots=True)
-class State:
+class EngineState:
     name: str
     ready: Ready
     throughput: Throughput
@@ -28,7 +28,7 @@ class State:
         if step.prefixes is not None:
             self._prefixes = step.prefixes
 
-    def tell(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         last, ready = self._last, self.ready
         free = last.blocks_free if last else ready.blocks
         cached = last.blocks_cached if last else 0

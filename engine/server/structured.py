@@ -18,13 +18,13 @@ from engine.core.sampling_params import Grammar
 from engine.errors import InvalidRequest, UnsupportedParameter
 from engine.grammar import language
 from engine.grammar.schema import prepared
-from engine.server.requests import ChatBody, Sampling
-from engine.server.tools import Demand, Format, call_rules
+from engine.server.requests import ChatBody, SamplingBody
+from engine.server.tools import ForcedCalls, Format, call_rules
 
 _OBJECT = {"type": "object"}
 
 
-async def grammar_of(body: Sampling, prefix: str = "") -> Grammar | None:
+async def grammar_of(body: SamplingBody, prefix: str = "") -> Grammar | None:
     """The form that the text must have. ``prefix``: what of it is written already.
 
     Raises ``InvalidRequest``, which names the field and says what is wrong with it.
@@ -45,48 +45,48 @@ async def chat_grammar_of(
     is how the model writes calls, and ``marker`` how a marker of its format is written in Lark. ``longest``: characters
     of strings in forced calls whose schemas do not bound them; ``None``: no bound.
     """
-    asked, demand = await _asked(body), _demand(body, longest)
+    asked, forced = await _asked(body), _forced_calls(body, longest)
     of_text = asked is not None and not asked[0].startswith("response_format")
-    if demand is None and (asked is None or of_text or not body.callable_tools):
+    if forced is None and (asked is None or of_text or not body.callable_tools):
         return await _bound(asked, prefix)
     if asked is not None and of_text:
         raise _excluded("tool_choice", asked[0])
     start = "start: calls"
     _check_length([tool["function"].get("parameters") for tool in body.callable_tools], "tools")
-    if demand is None:
+    if forced is None:
         assert asked is not None
         await _bound(asked, prefix)
         start = f"start: answer | calls\nanswer: {language.embedded(orjson.loads(asked[1].source))}"
         tools = [await _compilable(tool) for tool in body.callable_tools]
-        demand = Demand(tools, body.parallel_tool_calls is not False)
+        forced = ForcedCalls(tools, body.parallel_tool_calls is not False)
     elif prefix:
         raise InvalidRequest(
             "'continue_final_message' continues text, and 'tool_choice' forces a call: give one of them.",
             param="tool_choice",
         )
     for i, tool in enumerate(body.tools or ()):
-        if tool in demand.tools:
+        if tool in forced.tools:
             param = f"tools[{i}].function.parameters"
-            await _tried(Grammar("json_schema", _written(demand.schema(tool), param)), param)
-    await _tried(Grammar("own", f"{start}\n{call_rules(format, demand)}"), "tools")
-    return Grammar("own", f"{start}\n{call_rules(format, demand, marker)}", prefix)
+            await _tried(Grammar("json_schema", _written(forced.schema(tool), param)), param)
+    await _tried(Grammar("own", f"{start}\n{call_rules(format, forced)}"), "tools")
+    return Grammar("own", f"{start}\n{call_rules(format, forced, marker)}", prefix)
 
 
 async def _compilable(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool that need not be called: what cannot be kept to of its parameters is left to the model."""
-    schema = _written(Demand((), False).schema(tool), "tools")
+    schema = _written(ForcedCalls((), False).schema(tool), "tools")
     if await asyncio.to_thread(language.check, Grammar("json_schema", schema)) is None:
         return tool
     return {**tool, "function": {**tool["function"], "parameters": {"additionalProperties": True}}}
 
 
-def _demand(body: ChatBody, longest: int | None) -> Demand | None:
+def _forced_calls(body: ChatBody, longest: int | None) -> ForcedCalls | None:
     if body.tool_choice == "required":
-        return Demand(body.callable_tools, body.parallel_tool_calls is not False, longest)
+        return ForcedCalls(body.callable_tools, body.parallel_tool_calls is not False, longest)
     if isinstance(body.tool_choice, dict):
         name = body.tool_choice["function"]["name"]
         tools = [tool for tool in body.callable_tools if tool["function"]["name"] == name][:1]
-        return Demand(tools, False, longest)
+        return ForcedCalls(tools, False, longest)
     return None
 
 
@@ -97,7 +97,7 @@ async def _bound(asked: tuple[str, Grammar] | None, prefix: str) -> Grammar | No
     return await _tried(replace(grammar, prefix=prefix), param)
 
 
-async def _asked(body: Sampling) -> tuple[str, Grammar] | None:
+async def _asked(body: SamplingBody) -> tuple[str, Grammar] | None:
     """The field that asks for a form, and the form."""
     if body.guided_grammar or (body.structured_outputs and body.structured_outputs.grammar):
         # From one notation to another takes a long one up to a second.
@@ -109,7 +109,7 @@ async def _asked(body: Sampling) -> tuple[str, Grammar] | None:
     return found[0] if found else None
 
 
-def _all_asked(body: Sampling) -> Iterator[tuple[str, Grammar]]:
+def _all_asked(body: SamplingBody) -> Iterator[tuple[str, Grammar]]:
     form = body.response_format
     if form is not None and form.type == "json_object":
         yield "response_format", _schema(_OBJECT, "response_format")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from engine.channel import Channel
 from engine.errors import InvalidRequest, ModelUnavailable
 from engine.server.chat_template import ChatTemplate
-from engine.server.rendering import DONE, LENGTH, OUT_OF_MEMORY, REFUSED, UNUSABLE, Job, Start
+from engine.server.rendering import DONE, LENGTH, OUT_OF_MEMORY, REFUSED, UNUSABLE, RenderJob, StartRendering
 
 _REASON = 2000
 """Characters of a refusal: a template may have any text for one."""
@@ -39,8 +39,8 @@ class Worker:
         # Out here, what the rendering had taken is free again.
         self._send(OUT_OF_MEMORY)
 
-    def _timed(self, message: Start | Job) -> tuple[bytes, str]:
-        if isinstance(message, Start):
+    def _timed(self, message: StartRendering | RenderJob) -> tuple[bytes, str]:
+        if isinstance(message, StartRendering):
             self._seconds = message.bounds.seconds  # whatever is done later: it is compiled once
             # Where it cannot be set (a lower one is set already, or not on this system), time is bounded all the same.
             with suppress(OSError, ValueError):
@@ -48,20 +48,20 @@ class Worker:
         # Its signal has no handler, and so ends the process.
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
         try:
-            return self._start(message) if isinstance(message, Start) else self._render(message)
+            return self._start(message) if isinstance(message, StartRendering) else self._render(message)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            if isinstance(message, Start) and message.brief:
+            if isinstance(message, StartRendering) and message.brief:
                 self._seconds = message.bounds.brief
 
-    def _start(self, start: Start) -> tuple[bytes, str]:
+    def _start(self, start: StartRendering) -> tuple[bytes, str]:
         try:
             self._template = ChatTemplate(start.templates, start.tokens, longest=start.bounds.characters)
         except ModelUnavailable as error:
             return UNUSABLE, error.message
         return DONE, ""
 
-    def _render(self, job: Job) -> tuple[bytes, str]:
+    def _render(self, job: RenderJob) -> tuple[bytes, str]:
         if self._template is None:
             raise TypeError("the first message must be Start")
         try:

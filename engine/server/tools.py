@@ -90,7 +90,7 @@ def detect(template: str) -> Format:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ForcedCalls:
     """Calls that the answer must consist of."""
 
     tools: Sequence[Mapping[str, Any]]
@@ -113,16 +113,16 @@ _LISTS = frozenset({"properties", "required"})
 """Beside remarks, and with nothing in these, a schema says that there are no arguments."""
 
 
-def call_rules(format: Format, demand: Demand, marker: Callable[[str], str] = quoted) -> str:
+def call_rules(format: Format, forced: ForcedCalls, marker: Callable[[str], str] = quoted) -> str:
     """A Lark grammar whose rule ``calls`` is one or more calls and nothing else.
 
     ``marker`` writes a marker as Lark has it: as text, or as the token that it is.
     """
-    calls = [f"call_{i}" for i in range(len(demand.tools))]
+    calls = [f"call_{i}" for i in range(len(forced.tools))]
     rules = [
         line
-        for rule, tool in zip(calls, demand.tools, strict=True)
-        for line in _call(format, rule, tool["function"]["name"], demand.schema(tool), marker)
+        for rule, tool in zip(calls, forced.tools, strict=True)
+        for line in _call(format, rule, tool["function"]["name"], forced.schema(tool), marker)
     ]
     one = f"call: {' | '.join(calls)}"
     begin, end, gap = (
@@ -131,11 +131,11 @@ def call_rules(format: Format, demand: Demand, marker: Callable[[str], str] = qu
         format.gap and quoted(format.gap),
     )
     if format.layout == "list":
-        more = '(", " call)*' if demand.several else ""
+        more = '(", " call)*' if forced.several else ""
         # Old templates have a space behind the marker.
         rules.append(f'calls: {begin} " "? "[" call {more} "]" {end}')
     elif format.layout == "args" or not format.bare:
-        more = f"({gap} wrapped)*" if demand.several else ""
+        more = f"({gap} wrapped)*" if forced.several else ""
         rules.append(f"wrapped: {begin} {gap} call {gap} {end}")
         rules.append(f"calls: wrapped {more}")
     else:

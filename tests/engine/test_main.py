@@ -113,7 +113,7 @@ def test_the_name_is_the_folders_or_what_was_asked_for(tiny_model: Path) -> None
 def test_help_tells_the_defaults_that_are(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
+    received = " ".join(capsys.readouterr().out.split())
     engine, server = EngineConfig(Path()), ServerConfig(EngineConfig(Path()), "m")
     for flag, default in (
         ("--max-num-seqs", f"{STEPS['cpu'][0]}, on a GPU {STEPS['cuda'][0]}"),
@@ -125,8 +125,8 @@ def test_help_tells_the_defaults_that_are(capsys: pytest.CaptureFixture[str]) ->
         ("--drain-timeout", f"{server.drain_timeout:g}"),
         ("--max-body-bytes", f"{server.max_body_bytes // 2**20}MiB"),
     ):
-        start = said.rindex(f"{flag} ")
-        assert f"(default: {default})" in said[start : start + 160]
+        start = received.rindex(f"{flag} ")
+        assert f"(default: {default})" in received[start : start + 160]
 
 
 def test_nonsense_is_told_in_a_line(capsys: pytest.CaptureFixture[str], tiny_model: Path) -> None:
@@ -134,7 +134,7 @@ def test_nonsense_is_told_in_a_line(capsys: pytest.CaptureFixture[str], tiny_mod
     assert capsys.readouterr().err.startswith("error: There is no folder nowhere")
     assert main(["serve", "--model", str(tiny_model), "--max-num-seqs", "0"]) == 1
     assert "--max-num-seqs must be at least 1" in capsys.readouterr().err
-    for flags, said in (
+    for flags, received in (
         (("--max-drafts", "0"), "--max-drafts must be at least 1"),
         (
             ("--draft-model", "demo", "--speculation", "ngram"),
@@ -144,7 +144,7 @@ def test_nonsense_is_told_in_a_line(capsys: pytest.CaptureFixture[str], tiny_mod
         (("--max-itl-ratio", "0.5"), "--max-itl-ratio must be 0 or more than 1"),
     ):
         assert main(["serve", "--model", "demo", *flags]) == 1
-        assert said in capsys.readouterr().err
+        assert received in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["serve", "--model", "demo", "--kv-cache-memory", "much"])
     assert "'much' is not a size" in capsys.readouterr().err

@@ -218,9 +218,9 @@ def test_logprobs_go_with_their_tokens_as_far_as_these_count() -> None:
     scheduler = make()
     for number in (1, 2):
         scheduler.submit(request(number, 3, generate=1))
-    told = [TokenLogprobs(token, -0.5, []) for token in (7, 8)]
-    outputs = scheduler.update(scheduler.schedule(), SamplerOutput({1: [7, 8], 2: [9]}, {1: told}))
-    assert outputs == [RequestOutput(1, [7], "length", told[:1]), RequestOutput(2, [9], "length", None)]
+    reported = [TokenLogprobs(token, -0.5, []) for token in (7, 8)]
+    outputs = scheduler.update(scheduler.schedule(), SamplerOutput({1: [7, 8], 2: [9]}, {1: reported}))
+    assert outputs == [RequestOutput(1, [7], "length", reported[:1]), RequestOutput(2, [9], "length", None)]
 
 
 def order(scheduler: Scheduler) -> list[int]:

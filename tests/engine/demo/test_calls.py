@@ -35,18 +35,18 @@ def read(answer: str, tools: tuple[Tool, ...]) -> tuple[str, list[dict[str, Any]
 
 def messages(conversation: corpus.Conversation) -> list[dict[str, Any]]:
     """The same as an API has it."""
-    said: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
     if conversation.system is not None:
-        said.append({"role": "system", "content": conversation.system})
+        received.append({"role": "system", "content": conversation.system})
     for i, (question, answer) in enumerate(conversation.turns):
-        said.append({"role": "tool" if i in conversation.results else "user", "content": question})
+        received.append({"role": "tool" if i in conversation.results else "user", "content": question})
         text, made = read(answer, conversation.tools) if answer else ("", [])
         for call in made:
             call["arguments"] = json.loads(call["arguments"])
         if answer:
-            told = [{"type": "function", "function": call} for call in made]
-            said.append({"role": "assistant", "content": text, "tool_calls": told})
-    return said
+            reported = [{"type": "function", "function": call} for call in made]
+            received.append({"role": "assistant", "content": text, "tool_calls": reported})
+    return received
 
 
 def test_what_is_learned_is_what_the_template_shows() -> None:

@@ -57,8 +57,8 @@ def test_it_answers_held_out_questions(count: int) -> None:
     """A sample of what the card reports; ``python -m engine.demo.evaluate`` is the whole."""
     model, tokenizer = evaluate.load(FOLDERS[0])
     exam = [c for c in corpus.exam(0, 400) if c.kind not in ("stories", "lists")][:count]
-    said = evaluate.answers(model, tokenizer, exam)
-    right = sum(a == conversation.turns[-1][1] for a, conversation in zip(said, exam, strict=True))
+    received = evaluate.answers(model, tokenizer, exam)
+    right = sum(a == conversation.turns[-1][1] for a, conversation in zip(received, exam, strict=True))
     assert right / len(exam) >= 0.9
 
 

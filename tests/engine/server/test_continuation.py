@@ -49,12 +49,12 @@ def ask(server: EngineServer, question: str, answer: str | None = None, **more: 
 
 def cuts(choice: dict[str, Any]) -> list[str]:
     """The answer up to each of its tokens, where that is whole characters."""
-    found, said = [], b""
+    found, received = [], b""
     for token in choice["logprobs"]["content"]:
         with contextlib.suppress(UnicodeDecodeError):
-            found.append(said.decode())
-        said += bytes(token["bytes"] or [])
-    assert said.decode() == choice["text"]
+            found.append(received.decode())
+        received += bytes(token["bytes"] or [])
+    assert received.decode() == choice["text"]
     return found
 
 
@@ -107,8 +107,8 @@ def test_a_stream_holds_only_what_is_new(demo: EngineServer) -> None:
     }
     text = demo.post(CHAT, **body).text
     chunks = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
-    said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
-    assert partial + said == whole
+    received = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    assert partial + received == whole
 
 
 def test_a_finished_thought_may_have_nothing_to_add(demo: EngineServer) -> None:

@@ -87,9 +87,9 @@ def test_bytes_that_spoil_their_neighbours_take_nothing_back() -> None:
 def test_no_letter_is_lost_or_told_twice_among_bytes_that_are_no_text(ids: list[int]) -> None:
     """Of bytes beyond ASCII and letters."""
     letters = "".join(chr(ord("a") + token - 258) for token in ids if token >= 258)
-    said = "".join(feed(PIECES, ids))
-    assert "".join(sign for sign in said if sign in "abcdefghijklmnopqrstuvwxyz") == letters
-    assert len(said) <= len(ids)
+    received = "".join(feed(PIECES, ids))
+    assert "".join(sign for sign in received if sign in "abcdefghijklmnopqrstuvwxyz") == letters
+    assert len(received) <= len(ids)
 
 
 def test_an_unfinished_character_is_told_at_the_end() -> None:
@@ -209,12 +209,12 @@ def test_an_answer_that_breaks_off_anywhere_has_told_all_whole_characters(
     text = text.strip(" ") if tokenizer is PIECES else text
     ids = tokenizer.encode(text, add_special_tokens=False).ids[:end]
     *pieces, rest = feed(tokenizer, ids)
-    told = "".join(pieces)
-    assert "\ufffd" not in told
-    assert text.startswith(told)
+    reported = "".join(pieces)
+    assert "\ufffd" not in reported
+    assert text.startswith(reported)
     known = [tokenizer.decode(ids[:count]) for count in range(len(ids) + 1)]
     whole = max(count for count, text in enumerate(known) if not text.endswith("\ufffd"))
-    assert told == known[whole]
+    assert reported == known[whole]
     # What is missing is told by signs of its own, and takes nothing back.
     assert rest == tokenizer.decode(ids[whole:])
     assert set(rest) <= {"\ufffd"}
@@ -243,11 +243,11 @@ def test_a_stop_string_is_found_however_tokens_cut_it(context: str, text: str, d
 
 
 @given(WIDE.filter(bool), WIDE, st.integers(0, 5))
-def test_a_stop_string_of_the_context_stops_nothing(stop: str, text: str, said: int) -> None:
+def test_a_stop_string_of_the_context_stops_nothing(stop: str, text: str, received: int) -> None:
     """Neither one that stands there whole, nor one that begins there and would be completed."""
     ids = BYTES.encode(text).ids
     assert answer(ids, [stop], f"x{stop}") == answer(ids, [stop])
-    begun, rest = stop[:said], stop[said:]
+    begun, rest = stop[:received], stop[received:]
     if rest and stop not in rest + text:
         assert answer(BYTES.encode(rest + text).ids, [stop], f"x{begun}" if begun else "") == (
             rest + text,

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from engine.core.logprobs import TokenLogprobs
 from engine.server.detokenizer import Detokenizer, StopStrings
-from engine.server.logprobs import Minutes, Said
+from engine.server.logprobs import DecodedLogprobs, LogprobBuffer
 from engine.server.tokenizer import Tokenizer
 from engine.weights.source import locate
 from tests.engine.server.test_detokenizer import make_sentencepiece
@@ -36,50 +36,50 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return Tokenizer(locate("demo"))
 
 
-def said(
+def received(
     tokenizer: Tokenizer, ids: list[int], *, context: list[int] | None = None, stops: list[str] | None = None
-) -> tuple[str, list[list[Said]], list[str]]:
+) -> tuple[str, list[list[DecodedLogprobs]], list[str]]:
     """The text, and what went out with each token and at the end."""
-    minutes = Minutes(tokenizer, context or ())
+    buffer = LogprobBuffer(tokenizer, context or ())
     detokenizer = Detokenizer(tokenizer.decode, context or ())
     checker = StopStrings(stops or [])
     text, groups, texts = "", [], []
     for token in ids:
         certain = detokenizer.push([token])
-        minutes.push(TokenLogprobs(token, -1.0, [(token, -1.0)]), certain)
+        buffer.push(TokenLogprobs(token, -1.0, [(token, -1.0)]), certain)
         text += checker.push(certain)
         texts.append(text)
         if checker.hit:
-            return text, [*groups, minutes.cut(len(text))], texts
-        groups.append(minutes.release(len(text)))
+            return text, [*groups, buffer.cut(len(text))], texts
+        groups.append(buffer.release(len(text)))
     text += checker.push(detokenizer.finish())
     texts.append(text)
     if checker.hit:
-        return text, [*groups, minutes.cut(len(text))], texts
-    return text + checker.finish(), [*groups, minutes.finish()], texts
+        return text, [*groups, buffer.cut(len(text))], texts
+    return text + checker.finish(), [*groups, buffer.finish()], texts
 
 
-def joined(groups: list[list[Said]]) -> bytes:
+def joined(groups: list[list[DecodedLogprobs]]) -> bytes:
     return b"".join(one.chosen.bytes or b"" for group in groups for one in group)
 
 
 @given(text=st.text(max_size=30))
 def test_the_bytes_are_the_texts(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, special=False)
-    found, groups, texts = said(tokenizer, ids)
+    found, groups, texts = received(tokenizer, ids)
     assert joined(groups) == found.encode()
     assert sum(map(len, groups)) == len(ids)
     # And at any moment, those that are out are those of the text that is.
     so_far = b""
-    for group, told in zip(groups[:-1], texts[:-1], strict=True):
+    for group, reported in zip(groups[:-1], texts[:-1], strict=True):
         so_far += joined([group])
-        assert so_far == told.encode()
+        assert so_far == reported.encode()
 
 
 @given(st.lists(st.integers(0, 319), max_size=40))
 def test_the_bytes_of_any_tokens_at_all_are_the_texts(tokenizer: Tokenizer, ids: list[int]) -> None:
     """Random tokens are mostly not UTF-8: both sides then stand for the same signs."""
-    text, groups, _ = said(tokenizer, ids)
+    text, groups, _ = received(tokenizer, ids)
     if tokenizer.name_of(5).startswith("<0x"):
         # Byte fallback takes a whole run of bytes for nonsense when one of them is.
         assert sum(map(len, groups)) == len(ids)
@@ -90,14 +90,14 @@ def test_the_bytes_of_any_tokens_at_all_are_the_texts(tokenizer: Tokenizer, ids:
 @given(text=st.text("abc d", max_size=30), stop=st.text("abc ", min_size=1, max_size=3))
 def test_of_a_cut_answer_the_tokens_cover_what_is_left(tokenizer: Tokenizer, text: str, stop: str) -> None:
     ids = tokenizer.encode(text, special=False)
-    found, groups, _ = said(tokenizer, ids, stops=[stop])
-    told = joined(groups)
-    assert told.startswith(found.encode())
+    found, groups, _ = received(tokenizer, ids, stops=[stop])
+    reported = joined(groups)
+    assert reported.startswith(found.encode())
     if stop not in tokenizer.decode(ids):
-        assert told == found.encode()
+        assert reported == found.encode()
     elif tokens := [one for group in groups for one in group]:
         last = len(tokens[-1].chosen.bytes or b"")
-        assert len(told) - last < len(found.encode())
+        assert len(reported) - last < len(found.encode())
     else:
         assert found == ""
 
@@ -106,7 +106,7 @@ def test_of_a_cut_answer_the_tokens_cover_what_is_left(tokenizer: Tokenizer, tex
 def test_offsets_count_the_answers_characters(tokenizer: Tokenizer, before: str, text: str) -> None:
     ids = tokenizer.encode(text, special=False)
     context = tokenizer.context(tokenizer.encode(before, special=False))
-    found, groups, _ = said(tokenizer, ids, context=context)
+    found, groups, _ = received(tokenizer, ids, context=context)
     for one in (one for group in groups for one in group):
         if not one.chosen.text.startswith("bytes:"):
             assert found[one.offset :].startswith(one.chosen.text)
@@ -115,7 +115,7 @@ def test_offsets_count_the_answers_characters(tokenizer: Tokenizer, before: str,
 
 def test_parts_of_a_character_are_told_apart(tmp_path: Path) -> None:
     tokenizer = load(tmp_path / "bytes", make_tokenizer())
-    _, groups, _ = said(tokenizer, tokenizer.encode("a€", special=False))
+    _, groups, _ = received(tokenizer, tokenizer.encode("a€", special=False))
     assert [[one.chosen.text for one in group] for group in groups] == [
         ["a"],
         [],
@@ -128,7 +128,7 @@ def test_parts_of_a_character_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_special_token_has_a_name_and_no_bytes(tmp_path: Path) -> None:
     tokenizer = load(tmp_path / "bytes", make_tokenizer())
-    text, groups, _ = said(tokenizer, [1, *tokenizer.encode("a", special=False)])
+    text, groups, _ = received(tokenizer, [1, *tokenizer.encode("a", special=False)])
     assert text == "a"
     assert [(one.chosen.text, one.chosen.bytes) for group in groups for one in group] == [
         ("<|eos|>", None),
@@ -138,9 +138,9 @@ def test_a_special_token_has_a_name_and_no_bytes(tmp_path: Path) -> None:
 
 
 def test_what_json_cannot_say_is_said_as_openai_does(tmp_path: Path) -> None:
-    minutes = Minutes(load(tmp_path / "bytes", make_tokenizer()))
-    minutes.push(TokenLogprobs(70, -float("inf"), []), "x")
-    assert minutes.finish()[0].chosen.logprob == -9999.0
+    buffer = LogprobBuffer(load(tmp_path / "bytes", make_tokenizer()))
+    buffer.push(TokenLogprobs(70, -float("inf"), []), "x")
+    assert buffer.finish()[0].chosen.logprob == -9999.0
 
 
 def test_a_context_is_the_shortest_whole_text(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_each_token_has_its_bytes_and_the_likeliest_ones(server: EngineServer) -
         values = [other["logprob"] for other in token["top_logprobs"]]
         assert values == sorted(values, reverse=True)
         assert sum(math.exp(value) for value in values) <= 1 + 1e-4
-    said = bytes(byte for token in content for byte in token["bytes"])
-    assert said.decode(errors="replace") == choice["message"]["content"]
+    received = bytes(byte for token in content for byte in token["bytes"])
+    assert received.decode(errors="replace") == choice["message"]["content"]
     assert [token["top_logprobs"] for token in chat(server, logprobs=True)["logprobs"]["content"]] == [
         []
     ] * 40
@@ -83,37 +83,37 @@ def test_a_stream_tells_them_with_their_text(server: EngineServer, stop: str | N
     assert choices[0]["logprobs"] is None
     assert choices[-1]["logprobs"] is None
     assert "".join(c["delta"].get("content", "") for c in choices) == whole["message"]["content"]
-    said = bytes(byte for token in content for byte in token["bytes"] or []).decode(errors="replace")
-    assert said.startswith(whole["message"]["content"])
+    received = bytes(byte for token in content for byte in token["bytes"] or []).decode(errors="replace")
+    assert received.startswith(whole["message"]["content"])
 
 
 def test_completions_have_the_older_shape(server: EngineServer) -> None:
     choice = text(server, logprobs=2)
-    told = choice["logprobs"]
-    assert set(told) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
-    assert [len(told[name]) for name in told] == [40] * 4
+    reported = choice["logprobs"]
+    assert set(reported) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
+    assert [len(reported[name]) for name in reported] == [40] * 4
     assert text(server)["logprobs"] is None
     assert text(server)["text"] == choice["text"]
-    for token, logprob, top, offset in zip(*told.values(), strict=True):
+    for token, logprob, top, offset in zip(*reported.values(), strict=True):
         assert top[token] == logprob == max(top.values())
         assert 1 <= len(top) <= 3
         if not token.startswith("bytes:"):
             assert choice["text"][offset:].startswith(token)
     only = text(server, logprobs=0)["logprobs"]
-    assert [list(top) for top in only["top_logprobs"]] == [[token] for token in told["tokens"]]
+    assert [list(top) for top in only["top_logprobs"]] == [[token] for token in reported["tokens"]]
     choices = stream(server, TEXT, prompt="hello", max_tokens=40, temperature=0, logprobs=2)
     joined: dict[str, list[Any]] = {}
     for c in choices:
         for name, values in (c["logprobs"] or {}).items():
             joined.setdefault(name, []).extend(values)
-    assert joined == told
+    assert joined == reported
 
 
 def test_several_choices_each_have_their_own(server: EngineServer) -> None:
     body = {"model": "long", "messages": HELLO, "max_tokens": 8, "seed": 2, "n": 3, "logprobs": True}
     for choice in server.post(CHAT, **body).json()["choices"]:
-        said = bytes(b for token in choice["logprobs"]["content"] for b in token["bytes"] or [])
-        assert said.decode(errors="replace") == choice["message"]["content"]
+        received = bytes(b for token in choice["logprobs"]["content"] for b in token["bytes"] or [])
+        assert received.decode(errors="replace") == choice["message"]["content"]
 
 
 def test_the_official_sdk_reads_them(server: EngineServer) -> None:
@@ -121,10 +121,10 @@ def test_the_official_sdk_reads_them(server: EngineServer) -> None:
     answer = sdk.chat.completions.create(
         model="long", messages=HELLO, max_tokens=4, logprobs=True, top_logprobs=20
     )
-    told = answer.choices[0].logprobs
-    assert told is not None
-    assert told.content is not None
-    assert [len(token.top_logprobs) for token in told.content] == [20] * 4
+    reported = answer.choices[0].logprobs
+    assert reported is not None
+    assert reported.content is not None
+    assert [len(token.top_logprobs) for token in reported.content] == [20] * 4
     older = sdk.completions.create(model="long", prompt="a", max_tokens=4, logprobs=5).choices[0].logprobs
     assert older is not None
     assert len(older.tokens or []) == 4

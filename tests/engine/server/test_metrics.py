@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine.messages import Ready, Step
-from engine.server.metrics import Metrics, Throughput
+from engine.server.metrics import EngineMetrics, Throughput
 
 READY = Ready(
     max_model_len=64,
@@ -35,7 +35,7 @@ def step(seconds: float = 0.1, prefill: int = 0, decode: int = 0, **changes: Any
 
 
 def test_a_step_shows_in_the_metrics() -> None:
-    metrics = Metrics()
+    metrics = EngineMetrics()
     metrics.set_ready(READY)
     metrics.observe(step(prefill=5, decode=2), READY.blocks)
     lines = metrics.render().decode().splitlines()
@@ -57,11 +57,13 @@ def test_a_step_shows_in_the_metrics() -> None:
 
 
 def test_hits_guesses_and_who_waits_are_told() -> None:
-    metrics = Metrics()
-    told = replace(step(prefill=5), hit_tokens=32, proposed=10, accepted=7, waiting_by_priority={2: 3, 0: 1})
-    metrics.observe(told, READY.blocks)
+    metrics = EngineMetrics()
+    reported = replace(
+        step(prefill=5), hit_tokens=32, proposed=10, accepted=7, waiting_by_priority={2: 3, 0: 1}
+    )
+    metrics.observe(reported, READY.blocks)
     metrics.observe(
-        replace(told, hit_tokens=0, proposed=14, accepted=8, waiting_by_priority={0: 2}), READY.blocks
+        replace(reported, hit_tokens=0, proposed=14, accepted=8, waiting_by_priority={0: 2}), READY.blocks
     )
     lines = metrics.render().decode().splitlines()
     for line in (
@@ -75,7 +77,7 @@ def test_hits_guesses_and_who_waits_are_told() -> None:
 
 
 def test_two_servers_in_one_process_do_not_share_their_figures() -> None:
-    first, second = Metrics(), Metrics()
+    first, second = EngineMetrics(), EngineMetrics()
     first.observe(step(decode=1), 20)
     assert b"tollgate_engine_running_requests 0.0" in second.render()
 

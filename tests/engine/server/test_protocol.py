@@ -75,7 +75,7 @@ def test_javas_own_client(server: EngineServer, tmp_path: Path) -> None:
         "none",
         str(body),
     ]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    lines = said.strip().splitlines()
+    received = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    lines = received.strip().splitlines()
     assert len(lines) == 4
     assert all(line.startswith('HTTP_1_1 200 {"') for line in lines)

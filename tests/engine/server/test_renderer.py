@@ -13,7 +13,7 @@ import pytest
 from engine.errors import InvalidRequest, ModelUnavailable
 from engine.server.chat_template import ChatTemplate
 from engine.server.renderer import Renderer
-from engine.server.rendering import Bounds
+from engine.server.rendering import RenderLimits
 from engine.server.template_files import Templates
 from tests.engine.live import EngineServer, alive
 from tests.engine.tiny import CHAT_TEMPLATE, write_model
@@ -21,7 +21,7 @@ from tests.engine.tiny import CHAT_TEMPLATE, write_model
 pytestmark = pytest.mark.anyio
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-BOUNDS = Bounds(seconds=0.5, memory=2**28, characters=2**20)
+BOUNDS = RenderLimits(seconds=0.5, memory=2**28, characters=2**20)
 HARMLESS = {"role": "user", "content": "hi"}
 SPELL = {"role": "user", "content": "now"}
 
@@ -50,7 +50,7 @@ QUADRATIC = (
 
 
 @asynccontextmanager
-async def started(source: str, bounds: Bounds = BOUNDS) -> AsyncIterator[Renderer]:
+async def started(source: str, bounds: RenderLimits = BOUNDS) -> AsyncIterator[Renderer]:
     renderer = await Renderer.start(Templates(source), TOKENS, bounds)
     try:
         yield renderer
@@ -99,7 +99,7 @@ async def test_a_template_that_does_not_compile_fails_at_start(source: str, reas
 
 
 async def test_a_large_request_that_takes_long_holds_up_no_small_one() -> None:
-    async with started(QUADRATIC, Bounds()) as renderer:
+    async with started(QUADRATIC, RenderLimits()) as renderer:
         many = [{"role": "user", "content": f"{i:0100}"} for i in range(8000)]
         large = asyncio.create_task(renderer.render(many))
         await asyncio.sleep(0)
@@ -112,7 +112,7 @@ async def test_a_large_request_that_takes_long_holds_up_no_small_one() -> None:
 
 async def test_a_small_request_that_takes_long_does_so_beside_the_others() -> None:
     """It begins among the small ones, and is soon sent away."""
-    async with started(under_a_spell(HOSTILE["loops"][0]), Bounds(seconds=2.0, brief=0.05)) as renderer:
+    async with started(under_a_spell(HOSTILE["loops"][0]), RenderLimits(seconds=2.0, brief=0.05)) as renderer:
         slow = asyncio.create_task(renderer.render([SPELL]))
         await asyncio.sleep(0)
         for _ in range(20):
@@ -124,12 +124,12 @@ async def test_a_small_request_that_takes_long_does_so_beside_the_others() -> No
 
 async def test_who_needs_a_little_more_than_others_gets_it() -> None:
     source = under_a_spell("{% for i in range(99999) %}{% for j in range(30) %}{% endfor %}{% endfor %}")
-    async with started(source, Bounds(seconds=60.0, brief=0.01)) as renderer:
+    async with started(source, RenderLimits(seconds=60.0, brief=0.01)) as renderer:
         assert await renderer.render([SPELL]) == "<now>"
 
 
 async def test_who_leaves_gets_no_other_ones_prompt() -> None:
-    async with started(under_a_spell(HOSTILE["loops"][0]), Bounds()) as renderer:
+    async with started(under_a_spell(HOSTILE["loops"][0]), RenderLimits()) as renderer:
         left = asyncio.create_task(renderer.render([SPELL]))
         await asyncio.sleep(0.05)
         left.cancel()

@@ -374,11 +374,11 @@ def test_many_mistakes_are_as_cheap_as_one(
 ) -> None:
     """pydantic makes an object of each that it finds: no more than a few are to be found."""
     found: list[int] = []
-    told = requests._from_pydantic
+    reported = requests._from_pydantic
 
     def count(error: ValidationError) -> InvalidRequest:
         found.append(error.error_count())
-        return told(error)
+        return reported(error)
 
     monkeypatch.setattr(requests, "_from_pydantic", count)
     with pytest.raises(InvalidRequest) as refused:

@@ -99,13 +99,15 @@ def test_min_tokens_puts_the_end_off_and_ignore_eos_does_without(server: EngineS
 
 
 def test_stop_token_ids_end_an_answer_before_their_text(server: EngineServer) -> None:
-    said = tokens(server, prompt="zz")
-    stop = next(token for i, token in enumerate(said) if i > 3 and token.isascii() and token not in said[:i])
-    place = said.index(stop)
+    received = tokens(server, prompt="zz")
+    stop = next(
+        token for i, token in enumerate(received) if i > 3 and token.isascii() and token not in received[:i]
+    )
+    place = received.index(stop)
     (stop_id,) = TOKENIZER.encode(stop).ids
     for more in ({}, {"ignore_eos": True}):
         answer = ask(server, prompt="zz", stop_token_ids=[stop_id], **more)
-        assert answer["choices"][0]["text"] == "".join(said[:place])
+        assert answer["choices"][0]["text"] == "".join(received[:place])
         assert answer["choices"][0]["finish_reason"] == "stop"
         assert answer["usage"]["completion_tokens"] == place + 1
 

@@ -157,17 +157,17 @@ def run(*options: str) -> tuple[int, str]:
 
 
 def test_what_cannot_start_says_why_in_a_line(long_model: Path, tmp_path: Path) -> None:
-    status, said = run("--model", str(tmp_path))
+    status, received = run("--model", str(tmp_path))
     assert status == 1
-    assert "config.json does not exist" in said
+    assert "config.json does not exist" in received
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        status, said = run("--model", str(long_model), "--port", str(port))
+        status, received = run("--model", str(long_model), "--port", str(port))
         assert status == 1
-        assert f"Cannot listen on 127.0.0.1:{port}" in said
-    status, said = run("--model", str(long_model), "--port", "0", "--max-model-len", "40000")
+        assert f"Cannot listen on 127.0.0.1:{port}" in received
+    status, received = run("--model", str(long_model), "--port", "0", "--max-model-len", "40000")
     assert status == 1
-    assert "30000 positions" in said.splitlines()[-1]
+    assert "30000 positions" in received.splitlines()[-1]
 
 
 def refuses(port: int) -> bool:

@@ -54,11 +54,11 @@ def test_a_prompt_finds_in_the_digest_what_it_has_in_common_with_the_cache(plain
     key = blake2b(b"", digest_size=8).digest()
     for block in range(6):
         key = blake2b(key + pack("<16I", *shared[block * 16 : block * 16 + 16]), digest_size=8).digest()
-    told = f"{int.from_bytes(key, 'little'):016x}"
+    reported = f"{int.from_bytes(key, 'little'):016x}"
 
     def known() -> bool:
         complete(plain, [1, 2, 3])
-        return {"key": told, "tokens": 96} in plain.state()["prefix_cache"]["digest"]
+        return {"key": reported, "tokens": 96} in plain.state()["prefix_cache"]["digest"]
 
     eventually(known)
 
@@ -103,9 +103,9 @@ def test_a_cap_on_the_context_holds_up_to_its_priority(bounded: EngineServer) ->
     assert high.status_code == 200
     # Without a number of tokens an answer is as long as the cap leaves room for.
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "ba"}], "ignore_eos": True}
-    told = bounded.http.post("/v1/chat/completions", json=chat, headers={"x-tollgate-priority": "-1"})
-    assert told.status_code == 200, told.text
-    assert told.json()["usage"]["total_tokens"] == 40
+    reported = bounded.http.post("/v1/chat/completions", json=chat, headers={"x-tollgate-priority": "-1"})
+    assert reported.status_code == 200, reported.text
+    assert reported.json()["usage"]["total_tokens"] == 40
 
 
 def test_a_request_may_ask_for_a_refusal_itself(plain: EngineServer) -> None:

@@ -62,7 +62,7 @@ def ask(server: EngineServer, path: str = CHAT, **body: Any) -> Any:
     return answer.json()
 
 
-def said(server: EngineServer, path: str = CHAT, **body: Any) -> str:
+def received(server: EngineServer, path: str = CHAT, **body: Any) -> str:
     """The text of an answer that came to its end."""
     (choice,) = ask(server, path, **body)["choices"]
     assert choice["finish_reason"] == "stop", choice
@@ -79,7 +79,7 @@ FORMS = [
 
 @pytest.mark.parametrize(("form", "seed"), diagonal(FORMS, range(6)))
 def test_an_answer_keeps_to_its_schema(server: EngineServer, form: dict[str, Any], seed: int) -> None:
-    place = Place.model_validate_json(said(server, **form, seed=seed))
+    place = Place.model_validate_json(received(server, **form, seed=seed))
     assert all(-9 <= day <= 99 for day in place.days)
 
 
@@ -100,7 +100,7 @@ def test_an_answer_keeps_to_its_form(
     server: EngineServer, path: str, form: dict[str, Any], pattern: str
 ) -> None:
     for temperature in (0, 1):
-        assert re.fullmatch(pattern, said(server, path, **form, temperature=temperature))
+        assert re.fullmatch(pattern, received(server, path, **form, temperature=temperature))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_twenty_forms_at_once_are_each_as_alone(server: EngineServer) -> None:
     forms = [{"guided_regex": f"{i}[a-z]{{{i + 60}}}\\."} for i in range(1, 21)]
 
     def one(i: int) -> str:
-        return said(server, **forms[i], seed=i, max_tokens=200)
+        return received(server, **forms[i], seed=i, max_tokens=200)
 
     alone = [one(i) for i in range(20)]
     with ThreadPoolExecutor(20) as threads:
@@ -155,7 +155,7 @@ def test_every_choice_keeps_to_the_schema_in_its_own_way(server: EngineServer) -
 
 
 def test_a_stream_says_the_same(server: EngineServer) -> None:
-    whole = said(server, response_format=JSON_SCHEMA)
+    whole = received(server, response_format=JSON_SCHEMA)
     body = {"model": "tiny", "messages": HELLO, "max_tokens": 300, "seed": 1, "response_format": JSON_SCHEMA}
     lines = server.post(CHAT, **body, stream=True).text.split("\n\n")
     deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines if line.startswith("data: {")]
@@ -164,7 +164,7 @@ def test_a_stream_says_the_same(server: EngineServer) -> None:
 
 def test_a_continued_answer_keeps_to_the_form_that_it_began_with(server: EngineServer) -> None:
     begun = [*HELLO, {"role": "assistant", "content": '{"city": "Ro'}]
-    text = said(
+    text = received(
         server,
         messages=begun,
         continue_final_message=True,
@@ -182,9 +182,9 @@ def test_a_continued_answer_keeps_to_the_form_that_it_began_with(server: EngineS
 
 def test_a_complete_form_ends_the_answer_and_no_sooner_than_asked(server: EngineServer) -> None:
     for more in ({"ignore_eos": True}, {"min_tokens": 40}):
-        assert said(server, guided_regex="abc", **more) == "abc"
-    assert said(server, guided_regex="b{1,50}", ignore_eos=True) == "b" * 50
-    assert len(said(server, guided_regex="b{1,50}", min_tokens=45)) >= 45
+        assert received(server, guided_regex="abc", **more) == "abc"
+    assert received(server, guided_regex="b{1,50}", ignore_eos=True) == "b" * 50
+    assert len(received(server, guided_regex="b{1,50}", min_tokens=45)) >= 45
     (choice,) = ask(server, guided_regex="b*", ignore_eos=True, max_tokens=60)["choices"]
     assert choice["finish_reason"] == "length"
 
@@ -234,7 +234,7 @@ def test_guesses_change_no_answer(server: EngineServer, tmp_path_factory: pytest
         for form in ({"guided_regex": repeated}, {"response_format": JSON_SCHEMA}):
             for temperature in (0, 1):
                 asked = {**form, "temperature": temperature}
-                assert said(guessing, **asked) == said(server, **asked)
+                assert received(guessing, **asked) == received(server, **asked)
 
 
 def test_whoever_leaves_while_the_form_is_compiled_leaves_nothing_behind(server: EngineServer) -> None:
@@ -257,5 +257,5 @@ def test_a_form_that_is_too_much_work_is_an_error_and_never_half_an_answer(serve
     assert error["code"] == "grammar_failed"
     assert "simpler" in error["message"]
     # Nobody else was hurt.
-    assert said(server, guided_choice=["yes"]) == "yes"
+    assert received(server, guided_choice=["yes"]) == "yes"
     eventually(lambda: server.state()["running"] == 0)

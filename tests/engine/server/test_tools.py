@@ -19,7 +19,7 @@ from engine.server.tools import (
     PHI,
     PHI4_MINI,
     QWEN3_CODER,
-    Demand,
+    ForcedCalls,
     Format,
     call_rules,
     detect,
@@ -185,7 +185,7 @@ def test_the_callers_messages_are_left_alone_and_odd_ones_go_through() -> None:
 @every
 @pytest.mark.parametrize("several", [False, True])
 def test_forced_calls_are_a_grammar_whose_texts_are_read_back(format: Format, several: bool) -> None:
-    rules = "start: calls\n" + call_rules(format, Demand(TOOLS, several))
+    rules = "start: calls\n" + call_rules(format, ForcedCalls(TOOLS, several))
     assert check(Grammar("lark", rules)) is None
     calls = [("sum", '{"a": [1, 2]}'), ('say "hi"', "{}")]
     heads = [f'{{"name": {json.dumps(name)}, "{format.arguments}": {given}}}' for name, given in calls]
@@ -232,7 +232,7 @@ def test_forced_calls_in_tags_keep_to_their_schema() -> None:
     }
     parameters = {"type": "object", "properties": properties, "required": ["path", "mode"]}
     tool = {"type": "function", "function": {"name": "edit", "parameters": parameters}}
-    rules = "start: calls\n" + call_rules(QWEN3_CODER, Demand([tool], False))
+    rules = "start: calls\n" + call_rules(QWEN3_CODER, ForcedCalls([tool], False))
 
     def fits(**given: str) -> bool:
         inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
@@ -249,7 +249,7 @@ def test_forced_calls_in_tags_keep_to_their_schema() -> None:
     assert not fits(path="a", mode="r", lines="three")
     assert not fits(path="a", mode="r", other="1")
     parameters["additionalProperties"] = True
-    rules = "start: calls\n" + call_rules(QWEN3_CODER, Demand([tool], False))
+    rules = "start: calls\n" + call_rules(QWEN3_CODER, ForcedCalls([tool], False))
     assert fits(path="a", mode="r", other="1", another="2")
 
 

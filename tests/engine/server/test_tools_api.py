@@ -186,8 +186,8 @@ def test_a_stream_tells_the_calls_of_the_whole_answer(sdk: openai.OpenAI) -> Non
             calls[delta.index][1] += delta.function.arguments
     assert content == ""
     assert finish == "tool_calls"
-    told = [[call.function.name, call.function.arguments] for call in whole.message.tool_calls or ()]
-    assert list(calls.values()) == told
+    reported = [[call.function.name, call.function.arguments] for call in whole.message.tool_calls or ()]
+    assert list(calls.values()) == reported
     assert parts > 2, "arguments come in pieces"
 
 

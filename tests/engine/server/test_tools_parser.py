@@ -126,16 +126,16 @@ def test_any_text_comes_out_as_text_or_calls(format: Format, data: st.DataObject
     pieces = data.draw(cuts(text))
     cut = data.draw(st.booleans())
     for whole in (False, True):
-        said, calls, complete = run(format, pieces, whole=whole, cut=cut)
+        received, calls, complete = run(format, pieces, whole=whole, cut=cut)
         assert len(calls) >= complete
         for name, arguments in calls[: complete if whole else 0]:
             assert name
             assert isinstance(json.loads(arguments), dict)
-        json.dumps([said, calls], ensure_ascii=False).encode()
+        json.dumps([received, calls], ensure_ascii=False).encode()
         for letter in "x7":
-            told = said + "".join(name + arguments for name, arguments in calls)
+            reported = received + "".join(name + arguments for name, arguments in calls)
             if '"arg' not in text and '"par' not in text and not complete:
-                assert told.count(letter) == text.count(letter)
+                assert reported.count(letter) == text.count(letter)
     # Cut anywhere, a whole answer is the same.
     assert run(format, pieces, whole=True, cut=cut) == run(format, [text], whole=True, cut=cut)
 
@@ -194,8 +194,8 @@ def test_a_broken_call_is_text(text: str, whole: bool) -> None:
 
 def test_a_stream_that_has_told_a_call_gives_the_rest_as_text() -> None:
     text = '<tool_call>{"name": "sum", "arguments": {"a": 1,}} and so on'
-    said, calls, complete = run(HERMES, list(text))
-    assert calls[0][1] + said == '{"a": 1,}} and so on'
+    received, calls, complete = run(HERMES, list(text))
+    assert calls[0][1] + received == '{"a": 1,}} and so on'
     assert complete == 0
 
 
@@ -281,8 +281,8 @@ def test_values_in_tags_are_text_or_json_by_the_tools_schema() -> None:
         "a": 72.0,
     }
     for pieces in ([text], list(text)):
-        said, ((name, arguments),), complete = run(QWEN3_CODER, pieces)
-        assert (said, name, complete) == ("", "weather", 1)
+        received, ((name, arguments),), complete = run(QWEN3_CODER, pieces)
+        assert (received, name, complete) == ("", "weather", 1)
         assert json.loads(arguments) == expected
     for value in ("null", "None"):
         text = (
@@ -300,11 +300,11 @@ def test_a_call_in_tags_that_lacks_its_last_one_is_whole(end: str, whole: bool) 
 
 
 def test_a_call_in_tags_that_breaks_off_is_text_from_where_it_was_not_told() -> None:
-    told = "<tool_call>\n<function=sum>\n<parameter=a>\n1\n</parameter>"
+    reported = "<tool_call>\n<function=sum>\n<parameter=a>\n1\n</parameter>"
     rest = "\n<parameter=b>\n2"
-    assert run(QWEN3_CODER, list(told + rest)) == (rest, [("sum", '{"a": 1')], 0)
-    assert run(QWEN3_CODER, list(told + rest), whole=True) == (told + rest, [], 0)
-    assert run(QWEN3_CODER, list(told + rest), cut=True) == ("", [("sum", '{"a": 1')], 0)
+    assert run(QWEN3_CODER, list(reported + rest)) == (rest, [("sum", '{"a": 1')], 0)
+    assert run(QWEN3_CODER, list(reported + rest), whole=True) == (reported + rest, [], 0)
+    assert run(QWEN3_CODER, list(reported + rest), cut=True) == ("", [("sum", '{"a": 1')], 0)
     for text in ("<tool_call>\n<b>", "a <function=>", "<function=" + "x" * 300, "<function", "<tool_call>"):
         assert run(QWEN3_CODER, list(text)) == (text, [], 0)
 

@@ -117,7 +117,7 @@ def test_llama_3s_factors_and_phi_3s_are_tensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "rope"),
+    ("received", "rope"),
     [
         ({}, {"rope_type": "default"}),
         ({"factor": 3.0}, {"rope_type": "linear", "factor": 3.0}),
@@ -134,10 +134,10 @@ def test_llama_3s_factors_and_phi_3s_are_tensors(tmp_path: Path) -> None:
     ],
 )
 def test_a_rotation_is_scaled_as_the_file_says(
-    tmp_path: Path, said: dict[str, Any], rope: dict[str, Any] | str
+    tmp_path: Path, received: dict[str, Any], rope: dict[str, Any] | str
 ) -> None:
     save(tmp_path / "model", "Llama")
-    metadata = {f"rope__scaling__{key}": value for key, value in said.items()}
+    metadata = {f"rope__scaling__{key}": value for key, value in received.items()}
     file = Gguf(gguf_files.write(tmp_path / "m.gguf", tmp_path / "model", **metadata))
     if isinstance(rope, str):
         with pytest.raises(UnsupportedModel, match=rope):

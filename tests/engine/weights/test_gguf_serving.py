@@ -25,7 +25,7 @@ PROMPT = "<|user|>bal dem fin\n<|assistant|>"
 def described(tokenizer: Tokenizer) -> dict[str, object]:
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
-    said = {
+    received = {
         "model": "gpt2",
         "pre": "gpt-2",
         "tokens": [token for token, _ in vocabulary],
@@ -34,7 +34,7 @@ def described(tokenizer: Tokenizer) -> dict[str, object]:
         "bos_token_id": 0,
         "eos_token_id": 1,
     }
-    named = {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+    named = {f"tokenizer.ggml.{key}": value for key, value in received.items()}
     return {**named, "tokenizer.chat_template": CHAT_TEMPLATE}
 
 

@@ -89,14 +89,14 @@ def sentence_pieces(prefix: bool) -> tuple[Tokenizer, dict[str, Any]]:
     whole.normalizer = normalizers.Sequence(steps)
     whole.decoder = decoders.Sequence(ends)
     whole.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
-    said = {
+    received = {
         "model": "llama",
         "tokens": tokens,
         "scores": scores,
         "token_type": kinds,
         "add_space_prefix": prefix,
     }
-    return whole, said
+    return whole, received
 
 
 def described(tokenizer: Tokenizer, pre: str) -> dict[str, Any]:
@@ -108,9 +108,9 @@ def described(tokenizer: Tokenizer, pre: str) -> dict[str, Any]:
     return {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [*kinds, 5, 5], "merges": merges}
 
 
-def write(path: Path, said: dict[str, Any], architecture: str = "llama", **other: Any) -> Gguf:
+def write(path: Path, received: dict[str, Any], architecture: str = "llama", **other: Any) -> Gguf:
     writer = gguf.GGUFWriter(path, architecture)
-    for key, value in said.items():
+    for key, value in received.items():
         add(writer, f"tokenizer.ggml.{key}", value)
     for key, value in other.items():
         add(writer, key.replace("__", "."), value)
@@ -133,11 +133,11 @@ class Pair:
         self.pairs: dict[str, tuple[Tokenizer, Tokenizer]] = {}
         for pre in ("gpt-2", "llama-bpe", "qwen2"):
             original = byte_level(pre)
-            said = described(original, pre) | {"add_bos_token": False}
-            self.pairs[pre] = original, read(write(folder / f"{pre}.gguf", said))
+            received = described(original, pre) | {"add_bos_token": False}
+            self.pairs[pre] = original, read(write(folder / f"{pre}.gguf", received))
         for name, prefix in (("llama", True), ("gemma", False)):
-            original, said = sentence_pieces(prefix)
-            self.pairs[name] = original, read(write(folder / f"{name}.gguf", said))
+            original, received = sentence_pieces(prefix)
+            self.pairs[name] = original, read(write(folder / f"{name}.gguf", received))
 
 
 @pytest.fixture(scope="module")
@@ -171,18 +171,18 @@ def test_every_way_to_cut_gives_the_text_back(tmp_path: Path, pre: str) -> None:
 
 
 def test_special_ids_template_and_ends_are_in_the_other_files(tmp_path: Path) -> None:
-    _, said = sentence_pieces(True)
-    said["tokens"] += ["<|eot_id|>", "<|user|>"]
-    said["token_type"] += [3, 4]
-    said["scores"] += [0.0, 0.0]
-    said |= {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "padding_token_id": 2}
-    file = write(tmp_path / "m.gguf", said, tokenizer__chat_template="{{ messages }}")
+    _, received = sentence_pieces(True)
+    received["tokens"] += ["<|eot_id|>", "<|user|>"]
+    received["token_type"] += [3, 4]
+    received["scores"] += [0.0, 0.0]
+    received |= {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "padding_token_id": 2}
+    file = write(tmp_path / "m.gguf", received, tokenizer__chat_template="{{ messages }}")
     vocabulary = Vocabulary(file)
     (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary.tokenizer_json()))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(vocabulary.tokenizer_config()))
     (tmp_path / "generation_config.json").write_text(json.dumps(vocabulary.generation_config()))
     tokenizer = ServedTokenizer(tmp_path)
-    end = len(said["tokens"]) - 2
+    end = len(received["tokens"]) - 2
     assert (tokenizer.bos, tokenizer.eos, tokenizer.stop_ids) == ("<s>", "</s>", frozenset({2, end}))
     assert tokenizer.settings["chat_template"] == "{{ messages }}"
     roles = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
@@ -199,23 +199,23 @@ def test_special_ids_template_and_ends_are_in_the_other_files(tmp_path: Path) ->
 def test_a_bare_prompt_begins_as_the_file_or_its_kind_says(
     tmp_path: Path, added: dict[str, Any], begins: bool
 ) -> None:
-    said = described(byte_level("llama-bpe"), "llama-bpe") | {"bos_token_id": 5} | added
-    assert (read(write(tmp_path / "m.gguf", said)).encode("a").ids[0] == 5) == begins
+    received = described(byte_level("llama-bpe"), "llama-bpe") | {"bos_token_id": 5} | added
+    assert (read(write(tmp_path / "m.gguf", received)).encode("a").ids[0] == 5) == begins
 
 
 def test_phi_3s_marks_swallow_the_space_after_them(tmp_path: Path) -> None:
-    _, said = sentence_pieces(True)
-    said["tokens"].append("<|user|>")
-    said["token_type"].append(4)
-    said["scores"].append(0.0)
+    _, received = sentence_pieces(True)
+    received["tokens"].append("<|user|>")
+    received["token_type"].append(4)
+    received["scores"].append(0.0)
     for architecture, same in (("phi3", True), ("llama", False)):
-        tokenizer = read(write(tmp_path / f"{architecture}.gguf", said, architecture))
+        tokenizer = read(write(tmp_path / f"{architecture}.gguf", received, architecture))
         ids = [tokenizer.encode(text).ids for text in ("<|user|>\nfox", "<|user|>fox")]
         assert (ids[0] == ids[1]) == same
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("received", "message"),
     [
         ({"model": "t5", "tokens": ["a"]}, "of the kind 't5'; 'gpt2' and 'llama'"),
         ({}, "'\\(none\\)'"),
@@ -224,7 +224,7 @@ def test_phi_3s_marks_swallow_the_space_after_them(tmp_path: Path) -> None:
     ],
 )
 def test_another_tokenizer_is_refused_by_name_with_advice(
-    tmp_path: Path, said: dict[str, Any], message: str
+    tmp_path: Path, received: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=message + ".*own tokenizer.json beside"):
-        read(write(tmp_path / "m.gguf", said))
+        read(write(tmp_path / "m.gguf", received))

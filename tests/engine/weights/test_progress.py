@@ -51,9 +51,9 @@ def test_a_terminal_gets_a_bar_that_comes_to_its_end(tiny_model: Path) -> None:
 def test_every_byte_of_the_tensors_is_told(tiny_model: Path) -> None:
     from engine.weights import safetensors
 
-    told = []
+    reported = []
     reader = safetensors.SafetensorsReader(tiny_model, torch.device("cpu"), torch.float32)
-    reader.on_read = told.append
+    reader.on_read = reported.append
     reader.take("model.norm.weight", (64,))
-    assert told == [64 * 4]
+    assert reported == [64 * 4]
     load_model(tiny_model, torch.device("cpu"), torch.float32)

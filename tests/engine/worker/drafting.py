@@ -12,7 +12,7 @@ from engine.worker.runner import Runner
 
 
 @dataclass
-class Told:
+class DriveResult:
     tokens: list[list[int]]
     logprobs: list[list[TokenLogprobs]]
     steps: int = 0
@@ -31,10 +31,10 @@ def drive(
     disturb: float = 0.0,
     seed: int = 0,
     first_id: int = 0,
-) -> Told:
+) -> DriveResult:
     """``disturb``: how likely a request is preempted, and how likely its guesses are cut, in each step."""
     numbers = random.Random(seed)
-    told = Told([[] for _ in requests], [[] for _ in requests])
+    reported = DriveResult([[] for _ in requests], [[] for _ in requests])
     texts = [list(prompt) for prompt, _ in requests]
     drafts: list[list[int]] = [[] for _ in requests]
     computed = [0] * len(requests)
@@ -71,8 +71,8 @@ def drive(
                 )
             )
         sampled = runner.execute(plan)
-        told.steps += 1
-        told.preempted += len(plan.preempted)
+        reported.steps += 1
+        reported.preempted += len(plan.preempted)
         for scheduled in plan.requests:
             i = scheduled.request_id - first_id
             computed[i] = scheduled.end - scheduled.num_draft_tokens
@@ -80,20 +80,20 @@ def drive(
             if scheduled.sampling is None:
                 continue
             gained = sampled.tokens[scheduled.request_id]
-            told.checked += scheduled.num_draft_tokens
+            reported.checked += scheduled.num_draft_tokens
             if scheduled.num_draft_tokens:
-                told.kept.append(len(gained) - 1)
+                reported.kept.append(len(gained) - 1)
             computed[i] += len(gained) - 1
             logprobs = sampled.logprobs.get(scheduled.request_id, [])
             for at, token in enumerate(gained):
                 texts[i].append(token)
-                told.tokens[i].append(token)
-                told.logprobs[i] += logprobs[at : at + 1]
+                reported.tokens[i].append(token)
+                reported.logprobs[i] += logprobs[at : at + 1]
                 if (
                     token in scheduled.sampling.stop_token_ids
-                    or len(told.tokens[i]) == scheduled.sampling.max_tokens
+                    or len(reported.tokens[i]) == scheduled.sampling.max_tokens
                 ):
                     going.discard(i)
                     break
     runner.execute(Plan(ended=[first_id + i for i in range(len(requests))]))
-    return told
+    return reported

@@ -91,18 +91,18 @@ def test_no_token_and_no_logprob_changes(
     tiny_runner: Runner, drafted: Runner, chunk: int, disturb: float
 ) -> None:
     plain = drive(tiny_runner, mixed())
-    told = drive(drafted, mixed(), chunk=chunk, disturb=disturb, seed=3)
-    assert told.tokens == plain.tokens
-    for row, expected in zip(told.logprobs, plain.logprobs, strict=True):
+    reported = drive(drafted, mixed(), chunk=chunk, disturb=disturb, seed=3)
+    assert reported.tokens == plain.tokens
+    for row, expected in zip(reported.logprobs, plain.logprobs, strict=True):
         assert [one.token for one in row] == [one.token for one in expected]
         for one, other in zip(row, expected, strict=True):
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
-    assert 0 < sum(told.kept) < told.checked
-    assert set(told.kept) == {0, 1, 2, 3, 4}
+    assert 0 < sum(reported.kept) < reported.checked
+    assert set(reported.kept) == {0, 1, 2, 3, 4}
     if disturb:
-        assert told.preempted > 2
+        assert reported.preempted > 2
     else:
-        assert told.steps < plain.steps
+        assert reported.steps < plain.steps
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +119,9 @@ def twin(tiny_model: Path) -> Runner:
 )
 def test_what_the_model_itself_guesses_comes_true(twin: Runner, chunk: int, disturb: float) -> None:
     """So the draft's cache holds what it should, and it draws as the target does."""
-    told = drive(twin, mixed(), chunk=chunk, disturb=disturb, seed=5, lookahead=3)
-    assert told.checked > 40
-    assert sum(told.kept) == told.checked
+    reported = drive(twin, mixed(), chunk=chunk, disturb=disturb, seed=5, lookahead=3)
+    assert reported.checked > 40
+    assert sum(reported.kept) == reported.checked
 
 
 def test_a_draft_that_rested_catches_up(twin: Runner) -> None:
@@ -136,9 +136,9 @@ def test_a_draft_that_rested_catches_up(twin: Runner) -> None:
 
     twin.speculation.policy = Seldom(4)
     requests = [(prompt, replace(WARM, max_tokens=60)) for prompt in prompts([3, 40, 17])]
-    told = drive(twin, requests, chunk=9)
+    reported = drive(twin, requests, chunk=9)
     always(twin)
-    assert 30 < told.checked == sum(told.kept)
+    assert 30 < reported.checked == sum(reported.kept)
 
 
 def test_a_long_prompt_is_caught_up_with_a_chunk_a_step(tiny_model: Path) -> None:
@@ -163,10 +163,10 @@ def test_a_long_prompt_is_caught_up_with_a_chunk_a_step(tiny_model: Path) -> Non
         return forward(tokens, *others)
 
     proposer.model.forward = count
-    told = drive(runner, [(prompt, GREEDY) for prompt in prompts([100, 50])])
+    reported = drive(runner, [(prompt, GREEDY) for prompt in prompts([100, 50])])
     assert max(sizes) == 30
     assert sizes[:4] == [30] * 4
-    assert 0 < told.checked == sum(told.kept)
+    assert 0 < reported.checked == sum(reported.kept)
 
 
 def blocks_of(length: int, first: int = 0) -> list[int]:
@@ -305,5 +305,5 @@ def test_a_draft_of_shorter_context_falls_silent(tiny_model: Path, model_of: Cal
     )
     runner = always(Runner(config))
     requests = [(prompt, GREEDY) for prompt in prompts([30, 38, 39, 60])]
-    told = drive(runner, requests)
-    assert 0 < told.checked < 40
+    reported = drive(runner, requests)
+    assert 0 < reported.checked < 40

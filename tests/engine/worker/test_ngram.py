@@ -136,7 +136,7 @@ def test_no_token_changes(tiny_runner: Runner, looking: Runner, disturb: float, 
         params = SamplingParams(max_tokens=40, temperature=temperature, seed=i, logit_bias=biased)
         requests.append((phrase * 3, params))
     plain = drive(tiny_runner, requests)
-    told = drive(looking, requests, chunk=16, disturb=disturb)
-    assert told.tokens == plain.tokens
-    assert told.checked > 50
-    assert sum(told.kept) > 10
+    reported = drive(looking, requests, chunk=16, disturb=disturb)
+    assert reported.tokens == plain.tokens
+    assert reported.checked > 50
+    assert sum(reported.kept) > 10

@@ -193,17 +193,17 @@ def test_ranks_agree_on_the_smallest_cache() -> None:
         def __init__(self) -> None:
             self.size = 3
             self._processes = []
-            self.told: list[object] = []
+            self.reported: list[object] = []
 
         def _hear(self, rank: int) -> int:
             return {1: 70, 2: 40}[rank]
 
         def _tell(self, message: object) -> None:
-            self.told.append(message)
+            self.reported.append(message)
 
     tp = Three()
-    assert (tp.all_reduce_min(50), tp.told) == (40, [40])
-    assert (tp.all_reduce_min(30), tp.told) == (30, [40, 30])
+    assert (tp.all_reduce_min(50), tp.reported) == (40, [40])
+    assert (tp.all_reduce_min(30), tp.reported) == (30, [40, 30])
 
 
 def test_what_cannot_be_shared_is_refused(model_of: Callable[..., Path]) -> None:

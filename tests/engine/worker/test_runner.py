@@ -119,11 +119,11 @@ def test_logprobs_equal_the_dense_forward_and_change_no_token(
     outcome = run(tiny_runner, both, budget=40, sequences=10)
     assert list(outcome.tokens.values()) == expected
     assert set(outcome.logprobs) == set(range(1, len(both), 2))
-    for i, told in outcome.logprobs.items():
-        assert [one.token for one in told] == expected[i]
+    for i, reported in outcome.logprobs.items():
+        assert [one.token for one in reported] == expected[i]
         prompt = both[i][0]
         truth = dense.logits(weights, SHAPE, prompt + expected[i])[len(prompt) - 1 : -1].log_softmax(-1)
-        for row, one in zip(truth, told, strict=True):
+        for row, one in zip(truth, reported, strict=True):
             assert one.logprob == pytest.approx(float(row[one.token]), abs=2e-3)
             assert [value for _, value in one.top] == pytest.approx(row.topk(3).values.tolist(), abs=2e-3)
             assert one.top[0] == (one.token, one.logprob)

@@ -42,23 +42,23 @@ def test_the_scheduler_gets_the_same_tokens(
     tiny_runner: Runner, drafted: Runner, options: dict[str, int]
 ) -> None:
     plain = run(tiny_runner, mixed())
-    told = run(drafted, mixed(), **options)
-    assert told.tokens == plain.tokens
-    assert [[one.token for one in told.logprobs[i]] for i in (5, 6)] == [plain.tokens[i] for i in (5, 6)]
-    assert (told.preempted > 0) == ("blocks" in options)
+    reported = run(drafted, mixed(), **options)
+    assert reported.tokens == plain.tokens
+    assert [[one.token for one in reported.logprobs[i]] for i in (5, 6)] == [plain.tokens[i] for i in (5, 6)]
+    assert (reported.preempted > 0) == ("blocks" in options)
     if not options:
-        assert told.steps < plain.steps
+        assert reported.steps < plain.steps
 
 
 def test_choices_of_a_prompt_and_prefixes_are_guessed_as_well(tiny_runner: Runner, drafted: Runner) -> None:
     shared = prompts([40], seed=6)[0]
     requests = [(shared + tail, replace(WARM, seed=10 * i)) for i, tail in enumerate(prompts([3, 12, 30], 7))]
     plain = run(tiny_runner, requests, choices=3, late=4)
-    told = run(drafted, requests, choices=3, late=4, blocks=40)
-    assert told.tokens == plain.tokens
-    assert told.copies > 0
-    assert told.hit_tokens >= 64
-    assert len({tuple(tokens) for tokens in told.tokens.values()}) == 9
+    reported = run(drafted, requests, choices=3, late=4, blocks=40)
+    assert reported.tokens == plain.tokens
+    assert reported.copies > 0
+    assert reported.hit_tokens >= 64
+    assert len({tuple(tokens) for tokens in reported.tokens.values()}) == 9
 
 
 def test_all_guesses_of_a_twin_come_true_for_choices_and_prefixes_too(twin: Runner) -> None:
@@ -66,8 +66,8 @@ def test_all_guesses_of_a_twin_come_true_for_choices_and_prefixes_too(twin: Runn
     shared = prompts([40], seed=6)[0]
     requests = [(shared + tail, replace(WARM, seed=10 * i)) for i, tail in enumerate(prompts([3, 12, 30], 7))]
     before, right = twin.speculation.proposed, twin.speculation.accepted
-    told = run(twin, requests, choices=3, late=4)
-    assert told.copies > 0
+    reported = run(twin, requests, choices=3, late=4)
+    assert reported.copies > 0
     assert twin.speculation.proposed - before == twin.speculation.accepted - right > 100
 
 
@@ -190,8 +190,8 @@ def test_a_guess_by_the_same_number_agrees_more_often_than_one_by_another(
     requests = [
         (prompt, replace(WARM, seed=i, temperature=1.5)) for i, prompt in enumerate(prompts([20] * 24))
     ]
-    told = drive(drafted, requests)
-    coupled = sum(told.kept) / told.checked
+    reported = drive(drafted, requests)
+    coupled = sum(reported.kept) / reported.checked
     assert drafted.speculation is not None
     proposer = drafted.speculation.proposer
     sampled = proposer._sampler.sample  # type: ignore[attr-defined]
@@ -205,7 +205,7 @@ def test_a_guess_by_the_same_number_agrees_more_often_than_one_by_another(
         other = drive(drafted, requests)
     finally:
         del proposer._sampler.sample  # type: ignore[attr-defined]
-    assert other.tokens == told.tokens
+    assert other.tokens == reported.tokens
     assert coupled > 1.5 * sum(other.kept) / other.checked
 
 
@@ -334,10 +334,10 @@ def test_lengths_that_were_measured_serve_the_runner(tiny_runner: Runner, tiny_m
 
         proposer.propose = timed  # type: ignore[method-assign]
         runner.speculation = Speculation(proposer, 4, clock=clock)
-        told = run(runner, requests)
-        assert told.tokens == plain.tokens
-        assert told.steps <= most * plain.steps
-        assert told.steps > plain.steps * (most - 0.35)
+        reported = run(runner, requests)
+        assert reported.tokens == plain.tokens
+        assert reported.steps <= most * plain.steps
+        assert reported.steps > plain.steps * (most - 0.35)
 
 
 @pytest.fixture(scope="module")
@@ -373,8 +373,8 @@ def test_the_demo_pair_says_what_the_demo_model_says(
         (prompt, replace(params, temperature=0.7, seed=5)) for prompt, params in questions
     ]
     plain = run(demo, requests)
-    told = run(runner, requests)
-    assert told.tokens == plain.tokens
+    reported = run(runner, requests)
+    assert reported.tokens == plain.tokens
     assert runner.speculation.source == speculation
     if speculation == "draft":
         assert runner.speculation.acceptance > 0.4

@@ -17,7 +17,7 @@ from tests.sampling import slow
 pytest.importorskip("triton", reason="triton is installed on Linux alone")
 
 
-def told(kernels: str, *runs: dict[str, Any]) -> list[dict[str, Any]]:
+def reported(kernels: str, *runs: dict[str, Any]) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.engine.worker.triton_run", json.dumps(runs)],
         env={**os.environ, "TOLLGATE_KERNELS": kernels, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
@@ -41,8 +41,8 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_its_tokens_are_those_of_the_references(name: str) -> None:
     graphs = name == "plain"
-    [found] = told("triton", {**CASES[name], "graphs": graphs})
-    [expected] = told("reference", {**CASES[name], "graphs": False})
+    [found] = reported("triton", {**CASES[name], "graphs": graphs})
+    [expected] = reported("reference", {**CASES[name], "graphs": False})
     tokens, requests = CASES[name].get("tokens", 6), CASES[name].get("requests", 4)
     assert [len(answer) for answer in expected["answers"]] == [tokens] * requests
     assert found["answers"] == expected["answers"]
@@ -79,8 +79,8 @@ def test_other_families_tokens_are_those_of_the_references(
     save(tmp_path / family, family, **{"num_hidden_layers": 2, **shape})
     engine = {"max_model_len": 100, **engine}
     asked = {"model": str(tmp_path / family), "engine": engine, "run": more, "tokens": 4}
-    [found] = told("triton", {**asked, "graphs": True})
-    [expected] = told("reference", {**asked, "graphs": False})
+    [found] = reported("triton", {**asked, "graphs": True})
+    [expected] = reported("reference", {**asked, "graphs": False})
     assert found["answers"] == expected["answers"]
     assert len({tuple(tokens) for tokens in expected["answers"]}) >= 4
     assert found["replays"] > 0
@@ -88,6 +88,6 @@ def test_other_families_tokens_are_those_of_the_references(
 
 
 def test_recordings_of_the_references_take_each_steps_own_input() -> None:
-    found, expected = told("reference", *({"engine": {}, "graphs": graphs} for graphs in (True, False)))
+    found, expected = reported("reference", *({"engine": {}, "graphs": graphs} for graphs in (True, False)))
     assert found["replays"] > 0
     assert found["answers"] == expected["answers"]

@@ -50,7 +50,7 @@ class Recorder:
         return replay, hidden
 
 
-def told(options: dict[str, Any]) -> dict[str, Any]:
+def reported(options: dict[str, Any]) -> dict[str, Any]:
     recorder = Recorder()
     settings = {"kv_cache_blocks": 64, "max_num_seqs": 4, "threads": 1, **options["engine"]}
     tiny = options.get("model")
@@ -79,7 +79,7 @@ def told(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    sys.stdout.write(json.dumps([told(options) for options in json.loads(sys.argv[1])]))
+    sys.stdout.write(json.dumps([reported(options) for options in json.loads(sys.argv[1])]))
 
 
 if __name__ == "__main__":

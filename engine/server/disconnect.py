@@ -14,7 +14,7 @@ _MERCY = 4
 """Times the limit that is still read and thrown away, so that the sender gets to read the answer."""
 
 
-class HungUp(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection."""
 
 
@@ -29,7 +29,7 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise HungUp
+            raise ClientDisconnected
         part = message.get("body", b"")
         size += len(part)
         too_large = too_large or size > limit
@@ -46,7 +46,7 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def until_hangup(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Runs ``work``, and cancels it when the client hangs up: then raises ``HungUp``. The body must be read."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_gone(receive))
@@ -58,7 +58,7 @@ async def until_hangup(receive: Receive, work: Coroutine[Any, Any, None]) -> Non
             task.cancel()
         await asyncio.wait({task, watch})
     if task.cancelled():
-        raise HungUp
+        raise ClientDisconnected
     task.result()
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import orjson
 
 from engine.core.request import FinishReason
-from engine.server.logprobs import Likely, Said
+from engine.server.logprobs import DecodedLogprobs, DecodedToken
 from engine.server.tools_parser import CallDelta
 
 Finish = FinishReason | Literal["tool_calls"]
@@ -40,20 +40,20 @@ class Usage:
 
 
 @dataclass(slots=True)
-class Piece:
+class ChoiceDelta:
     """More of one choice; all pieces of a choice, put together, are a piece as well."""
 
     index: int
     text: str
     finish: Finish | None
-    logprobs: list[Said] | None = None
+    logprobs: list[DecodedLogprobs] | None = None
     """None where they were not asked for."""
     calls: list[CallDelta] = field(default_factory=list)
     """More of one or several tool calls, in order."""
     stop: str | int | None = None
     """With ``finish``: the stop string or token of the caller's that ended it, as in vLLM; None for any other end."""
 
-    def add(self, more: Piece) -> None:
+    def add(self, more: ChoiceDelta) -> None:
         self.text += more.text
         self.finish = more.finish
         self.stop = more.stop
@@ -66,7 +66,7 @@ class Piece:
                 self.calls.append(call)
 
 
-class Answer:
+class ResponseWriter:
     """The parts that every chunk of one answer has in common; the two dialects fill in the rest."""
 
     prefix: str
@@ -78,7 +78,7 @@ class Answer:
         self._common = {"id": self.id, "created": int(time.time()), "model": model}
         self._no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
 
-    def whole(self, pieces: Sequence[Piece], usage: Usage) -> bytes:
+    def whole(self, pieces: Sequence[ChoiceDelta], usage: Usage) -> bytes:
         choices = [self._choice(piece) for piece in pieces]
         body = {**self._common, "object": self.object, "choices": choices, "usage": usage.wire()}
         return orjson.dumps(body)
@@ -87,21 +87,21 @@ class Answer:
         """What comes before the first text of a choice."""
         raise NotImplementedError
 
-    def chunk(self, piece: Piece) -> bytes:
+    def chunk(self, piece: ChoiceDelta) -> bytes:
         raise NotImplementedError
 
     def closing(self, usage: Usage) -> bytes:
         """The chunk that ``stream_options.include_usage`` asks for."""
         return self._event([], {"usage": usage.wire()})
 
-    def _choice(self, piece: Piece) -> dict[str, Any]:
+    def _choice(self, piece: ChoiceDelta) -> dict[str, Any]:
         raise NotImplementedError
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
         return event({**self._common, "object": self.chunk_object, "choices": choices, **usage})
 
 
-class ChatAnswer(Answer):
+class ChatResponseWriter(ResponseWriter):
     prefix = "chatcmpl"
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
@@ -109,7 +109,7 @@ class ChatAnswer(Answer):
     def opening(self, index: int) -> bytes:
         return self._delta(index, {"role": "assistant", "content": "", "refusal": None}, None)
 
-    def chunk(self, piece: Piece) -> bytes:
+    def chunk(self, piece: ChoiceDelta) -> bytes:
         words = b""
         if piece.text or piece.logprobs:
             words = self._delta(piece.index, {"content": piece.text}, None, _chat_logprobs(piece.logprobs))
@@ -132,7 +132,7 @@ class ChatAnswer(Answer):
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish, **stop}
         return self._event([choice], self._no_usage)
 
-    def _choice(self, piece: Piece) -> dict[str, Any]:
+    def _choice(self, piece: ChoiceDelta) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
         if piece.calls:
             message["content"] = piece.text or None
@@ -146,7 +146,7 @@ class ChatAnswer(Answer):
         }
 
 
-class CompletionAnswer(Answer):
+class CompletionResponseWriter(ResponseWriter):
     prefix = "cmpl"
     object = "text_completion"
     chunk_object = "text_completion"
@@ -154,10 +154,10 @@ class CompletionAnswer(Answer):
     def opening(self, index: int) -> bytes:
         return b""
 
-    def chunk(self, piece: Piece) -> bytes:
+    def chunk(self, piece: ChoiceDelta) -> bytes:
         return self._event([self._choice(piece)], self._no_usage)
 
-    def _choice(self, piece: Piece) -> dict[str, Any]:
+    def _choice(self, piece: ChoiceDelta) -> dict[str, Any]:
         return {
             "index": piece.index,
             "text": piece.text,
@@ -179,34 +179,36 @@ def _call_delta(call: CallDelta) -> dict[str, Any]:
     return {"index": call.index, **_call(call)}
 
 
-def _chat_logprobs(said: list[Said] | None) -> dict[str, Any] | None:
+def _chat_logprobs(logprobs: list[DecodedLogprobs] | None) -> dict[str, Any] | None:
     """…/chat/object#chat-object-choices-logprobs"""
-    if said is None:
+    if logprobs is None:
         return None
-    content = [{**_likely(one.chosen), "top_logprobs": [_likely(other) for other in one.top]} for one in said]
+    content = [
+        {**_decoded(one.chosen), "top_logprobs": [_decoded(other) for other in one.top]} for one in logprobs
+    ]
     return {"content": content, "refusal": None}
 
 
-def _likely(token: Likely) -> dict[str, Any]:
+def _decoded(token: DecodedToken) -> dict[str, Any]:
     value = None if token.bytes is None else list(token.bytes)
     return {"token": token.text, "logprob": token.logprob, "bytes": value}
 
 
-def _text_logprobs(said: list[Said] | None) -> dict[str, Any] | None:
+def _text_logprobs(logprobs: list[DecodedLogprobs] | None) -> dict[str, Any] | None:
     """…/completions/object#completions-object-choices-logprobs; offsets count from the start of the choice's text."""
-    if said is None:
+    if logprobs is None:
         return None
     return {
-        "tokens": [one.chosen.text for one in said],
-        "token_logprobs": [one.chosen.logprob for one in said],
+        "tokens": [one.chosen.text for one in logprobs],
+        "token_logprobs": [one.chosen.logprob for one in logprobs],
         # The token said is there in any case, be it one more than was asked for.
         "top_logprobs": [
             None
             if one.chosen.logprob is None
             else {token.text: token.logprob for token in (*one.top, one.chosen)}
-            for one in said
+            for one in logprobs
         ],
-        "text_offset": [one.offset for one in said],
+        "text_offset": [one.offset for one in logprobs],
     }
 
 
