@@ -94,11 +94,11 @@ def snippets(server: EngineServer, adapter: Path) -> Iterator[tuple[dict[str, An
     """The page's Python, run from top to bottom: the names that it leaves, and what it prints."""
     code = "\n".join(blocks("python")).replace(URL, server.url).replace(ADAPTER, str(adapter))
     names: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as received:
         for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
             patch.delenv(name)
         exec(compile(code, "docs/engine.md", "exec"), names)
-    yield names, said.getvalue()
+    yield names, received.getvalue()
     names["client"].close()
     names["engine"].close()
 
@@ -113,15 +113,17 @@ def test_no_flag_is_named_that_is_not_there() -> None:
 
 
 def test_defaults_are_those_of_help_and_code() -> None:
-    told = {first.strip("`"): default for first, default, *_ in rows("Flags")}
+    reported = {first.strip("`"): default for first, default, *_ in rows("Flags")}
     settings = {field.name: field.default for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     for flag, action in actions("serve").items():
         if helped := re.search(r"\(default: (.*)\)", action.help or ""):
-            assert told[flag] == helped[1]
+            assert reported[flag] == helped[1]
         default = settings.get(action.dest)
         if isinstance(default, str) or (type(default) in (int, float) and default):
-            said = parse_bytes(told[flag]) if flag == "--max-body-bytes" else told[flag].split(",")[0]
-            assert str(said) == (f"{default:g}" if isinstance(default, float) else str(default)), flag
+            received = (
+                parse_bytes(reported[flag]) if flag == "--max-body-bytes" else reported[flag].split(",")[0]
+            )
+            assert str(received) == (f"{default:g}" if isinstance(default, float) else str(default)), flag
 
 
 def test_commands_are_ones_that_the_parser_takes() -> None:
@@ -152,9 +154,11 @@ def test_request_fields_are_those_beyond_openais() -> None:
 
 
 def test_fields_that_are_refused_are_named() -> None:
-    told = re.search(r"These fields are rejected(.*?)\. So are", section("What it does not do"), re.DOTALL)
-    assert told is not None
-    assert set(re.findall(r"`(\w+)`", told[1])) == {*REFUSED, "best_of", "n"}
+    reported = re.search(
+        r"These fields are rejected(.*?)\. So are", section("What it does not do"), re.DOTALL
+    )
+    assert reported is not None
+    assert set(re.findall(r"`(\w+)`", reported[1])) == {*REFUSED, "best_of", "n"}
 
 
 def test_fields_of_openais_that_are_ignored_are_those_that_are_named() -> None:
@@ -166,11 +170,11 @@ def test_fields_of_openais_that_are_ignored_are_those_that_are_named() -> None:
 
 
 def test_the_snippets_print_what_the_page_says(snippets: tuple[dict[str, Any], str]) -> None:
-    _, said = snippets
-    lines = said.splitlines()
+    _, received = snippets
+    lines = received.splitlines()
     assert lines[:2] == ["The capital of France is Paris.", "Paris"]
-    assert '"city"' in said
-    assert "'fox' added successfully" in said and "'fox' removed successfully" in said
+    assert '"city"' in received
+    assert "'fox' added successfully" in received and "'fox' removed successfully" in received
 
 
 def test_the_recipe_gives_the_keys_of_the_digest(
@@ -224,8 +228,8 @@ def test_the_metrics_are_those_that_are_listed(server: EngineServer) -> None:
 @pytest.mark.parametrize("folder", [*FOLDERS, "kernels", "kernels/native", "kernels/bench"])
 def test_every_module_is_on_the_map_and_no_other(folder: str) -> None:
     there = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
-    told = re.findall(r"`(\w+\.py)`", section(folder))
-    assert sorted(told) == sorted(there), f"docs/engine.md, 'The map', {folder}: one line for each module"
+    reported = re.findall(r"`(\w+\.py)`", section(folder))
+    assert sorted(reported) == sorted(there), f"docs/engine.md, 'The map', {folder}: one line for each module"
 
 
 def test_the_map_knows_every_folder() -> None:

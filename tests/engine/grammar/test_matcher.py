@@ -46,8 +46,8 @@ def write(matcher: GrammarMatcher, text: str, *, every: int = 1) -> int:
         if matcher.failed is not None:
             return length
         matcher.fill(bits, [])
-        said = int(bits[0, answer[length] // 32]) >> (answer[length] % 32) & 1
-        assert said or matcher.exhausted or matcher.failed
+        received = int(bits[0, answer[length] // 32]) >> (answer[length] % 32) & 1
+        assert received or matcher.exhausted or matcher.failed
     matcher.advance(answer, BYTES)
     return len(answer)
 
@@ -125,9 +125,9 @@ def test_all_who_run_into_it_at_once_go_on() -> None:
 
 def test_a_grammar_that_takes_too_long_fails() -> None:
     matcher = GrammarMatcher(AMBIGUOUS, GrammarCache(), clock=Clock(0.01))
-    said = write(matcher, "~" * 90)
+    received = write(matcher, "~" * 90)
     # A quarter of a second ahead, a millisecond a token, and twice ten for each.
-    assert 10 < said < 20
+    assert 10 < received < 20
     assert matcher.failed is not None and "1 ms a token" in matcher.failed
 
 
@@ -145,8 +145,8 @@ def test_one_that_takes_its_time_once_does_not() -> None:
 
 def test_what_an_ambiguous_grammar_may_have_open_is_bounded() -> None:
     matcher = GrammarMatcher(AMBIGUOUS, GrammarCache(), clock=Clock(0.0))
-    said = write(matcher, "~" * 300)
-    assert 50 < said < 150, "its work grows with the cube of what is open"
+    received = write(matcher, "~" * 300)
+    assert 50 < received < 150, "its work grows with the cube of what is open"
     assert matcher.failed is not None and "max is 500" in matcher.failed
 
 

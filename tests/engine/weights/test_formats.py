@@ -291,9 +291,9 @@ def test_the_demo_model_says_the_same_in_fewer_bits() -> None:
 
     folder = locate("demo")
     samples = exam(folder, 12)
-    said = []
+    received = []
     for stored_format in (FULL, Way("int8", quantization="int8"), Way("int4", quantization="int4")):
         model = load_model(folder, CPU, stored_format.dtype, quantization=stored_format.quantization)
-        said.append(torch.cat([found.argmax(-1) for found, _ in predict(model, samples, stored_format)]))
-    eight, four = (float((one == said[0]).float().mean()) for one in said[1:])
+        received.append(torch.cat([found.argmax(-1) for found, _ in predict(model, samples, stored_format)]))
+    eight, four = (float((one == received[0]).float().mean()) for one in received[1:])
     assert eight > 0.98 and four > 0.9
