@@ -17,7 +17,7 @@ from tests.examples import SAMPLE, register_profiles
 from tests.fakes import FakeUpstream
 from tests.redis_server import RedisServer
 from tests.sidecars import SidecarProcess
-from tests.stalls import TOO_LONG, Stalls
+from tests.stalls import TOO_LONG, StallDetector
 
 SHARED_SERVERS = frozenset(["sidecar", "stack"])
 """Fixtures of the whole session."""
@@ -50,10 +50,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test marked ``deadlines`` that fails while the machine stood still has told nothing, and is skipped."""
+    """A test marked ``deadlines`` that fails while the machine stalled proves nothing, and is skipped."""
     if item.get_closest_marker("deadlines") is None:
         return (yield)
-    with Stalls() as stalls:
+    with StallDetector() as stalls:
         try:
             return (yield)
         except Exception as error:

@@ -19,7 +19,7 @@ from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt, UpstreamUsage, Usage
 
 
-class Do(Enum):
+class Action(Enum):
     """Steps of a script that are not bytes."""
 
     ABORT = "reset the connection"
@@ -27,7 +27,7 @@ class Do(Enum):
     HANG = "say nothing more until the client closes"
 
 
-Step = bytes | float | Do
+Step = bytes | float | Action
 """Bytes are sent in a packet of their own, a number is slept (seconds)."""
 Script = tuple[Step, ...]
 
@@ -56,7 +56,7 @@ def stream(*steps: Step, kind: str = "text/event-stream", whole: bool = True) ->
     return (opening, *framed, *((b"0\r\n\r\n",) if whole else ()))
 
 
-def cut_up(data: bytes, sizes: Iterable[int]) -> list[bytes]:
+def cut_at(data: bytes, sizes: Iterable[int]) -> list[bytes]:
     """``data`` in pieces of these sizes, and then the rest."""
     pieces = []
     for size in sizes:
@@ -95,7 +95,7 @@ def usage_event(**more: Any) -> dict[str, Any]:
     return {**delta(), "choices": [], "usage": {**USAGE, **more}}
 
 
-def said(*words: str, finish: str = "stop", usage: bool = True) -> list[bytes]:
+def answer_events(*words: str, finish: str = "stop", usage: bool = True) -> list[bytes]:
     """The events of a sound streamed answer, ``[DONE]`` included."""
     events = [delta("", role="assistant"), *(delta(word) for word in words), delta(finish=finish)]
     return [*(sse(event) for event in events), *([sse(usage_event())] if usage else []), DONE]
@@ -261,13 +261,13 @@ class _Connection(asyncio.Protocol):
                     self._transport.write(step)
                     # Lets the other side see this packet by itself.
                     await asyncio.sleep(0)
-                case Do.ABORT:
+                case Action.ABORT:
                     self._transport.abort()
                     return True
-                case Do.CLOSE:
+                case Action.CLOSE:
                     self._transport.close()
                     return True
-                case Do.HANG:
+                case Action.HANG:
                     await self._gone.wait()
                     return False
                 case _:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from tests.fakes import DONE, Do, FakeUpstream, Script, completion, delta, head, reply, sse, stream
+from tests.fakes import DONE, Action, FakeUpstream, Script, completion, delta, head, reply, sse, stream
 
 ANSWER = "The quick brown fox\njumps over  the lazy dog, twice; then it sleeps."
 PROMPT_TOKENS = 7
@@ -163,11 +163,11 @@ def content_policy(asked: Asked) -> Script:
 
 def reset(asked: Asked) -> Script:
     """Before the headers."""
-    return (Do.ABORT,)
+    return (Action.ABORT,)
 
 
 def silence(asked: Asked) -> Script:
-    return (Do.HANG,)
+    return (Action.HANG,)
 
 
 def slow(seconds: float) -> Fault:
@@ -199,18 +199,18 @@ def _two_thirds(asked: Asked) -> tuple[bytes, ...]:
 def cut(asked: Asked) -> Script:
     """At two thirds."""
     # The reset follows when what was sent is surely read: it would overtake it.
-    return (*_two_thirds(asked), 0.02, Do.ABORT)
+    return (*_two_thirds(asked), 0.02, Action.ABORT)
 
 
 def stall(asked: Asked) -> Script:
     """At two thirds."""
-    return (*_two_thirds(asked), Do.HANG)
+    return (*_two_thirds(asked), Action.HANG)
 
 
 def malformed(asked: Asked) -> Script:
     """At two thirds it is HTTP no more; a whole answer is JSON no more."""
     if asked.stream:
-        return (*_two_thirds(asked), b"zz\r\nnot a chunk\r\n", Do.HANG)
+        return (*_two_thirds(asked), b"zz\r\nnot a chunk\r\n", Action.HANG)
     return reply(asked.body()[:-9])
 
 
@@ -239,7 +239,7 @@ def unfinished(asked: Asked) -> Script:
     body = asked.body()
     return (
         head(200, {"content-type": "application/json", "content-length": str(len(body))}) + body[:-1],
-        Do.CLOSE,
+        Action.CLOSE,
     )
 
 

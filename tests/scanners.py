@@ -18,7 +18,7 @@ from tests.fakes import policy
 ALL: frozenset[Origin] = frozenset(("system", "user", "assistant", "tool", "answer"))
 
 
-class Words:
+class KeywordScanner:
     """Finds words anywhere, at once."""
 
     def __init__(self, words: Mapping[str, str], *, origins: frozenset[Origin] = ALL) -> None:
@@ -44,7 +44,7 @@ class Words:
         raise AssertionError("nothing was left open")
 
 
-class Blocks(Words):
+class BlockScanner(KeywordScanner):
     """Finds all from ``BEGIN`` to ``END``, or to the end of the text; it is only sure to find where they begin."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Blocks(Words):
         )
 
 
-class Slow(Words):
+class SlowScanner(KeywordScanner):
     """Leaves everything to its slower tier, which waits for ``gate``, and fails with ``failure``."""
 
     def __init__(self, words: Mapping[str, str], *, failure: Exception | None = None) -> None:
@@ -87,7 +87,7 @@ class Slow(Words):
         return [Verdict(self.find(text), 0.9, "model") for text in texts]
 
 
-def down() -> Unscanned:
+def unavailable() -> Unscanned:
     return Unscanned("the sidecar is away")
 
 
@@ -97,6 +97,6 @@ def guards_of(**guards: tuple[Scanner, dict[str, Any]]) -> Guards:
     return Guards(rules, {name: scanner for name, (scanner, _) in guards.items()})
 
 
-def flags_of(metrics: Metrics | None = None) -> BackgroundScans:
+def background_scans_of(metrics: Metrics | None = None) -> BackgroundScans:
     """For stages under test; no receipt is written anywhere."""
     return BackgroundScans(metrics or Metrics(), lambda tenant, receipt: None)

@@ -61,7 +61,7 @@ def a_policy(base_url: str, **more: Any) -> dict[str, Any]:
     }
 
 
-TOLD = {"metrics_token": "metrics-token", "metrics_tenants": True, "metrics_age": 0.0}
+OPERATOR_SETTINGS = {"metrics_token": "metrics-token", "metrics_tenants": True, "metrics_age": 0.0}
 
 
 class Server(uvicorn.Server):
@@ -132,7 +132,11 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
     gateway = Gateway(url, port, folder, client)
     gateway.write(policy)
     config = uvicorn.Config(
-        build_app(Settings(**{"policies": folder, "state_dir": folder.parent / "state", **TOLD, **settings})),
+        build_app(
+            Settings(
+                **{"policies": folder, "state_dir": folder.parent / "state", **OPERATOR_SETTINGS, **settings}
+            )
+        ),
         http=Connection,
         ws="none",
         lifespan="on",
@@ -156,7 +160,7 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
 
 
 @dataclass
-class Answer:
+class RawResponse:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -165,7 +169,7 @@ class Answer:
         return orjson.loads(self.body)
 
 
-class Wire:
+class RawConnection:
     """One connection, on which a test writes what it likes."""
 
     def __init__(self, port: int, *, receive_buffer: int | None = None) -> None:
@@ -197,13 +201,13 @@ class Wire:
     def post(self, body: Any, path: str = "/v1/chat/completions", **headers: str) -> None:
         self.send(request("POST", path, body if isinstance(body, bytes) else orjson.dumps(body), **headers))
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> RawResponse:
         """The next answer on this connection."""
         async with asyncio.timeout(300):
             status, headers = await self.head()
             if headers.get("transfer-encoding") == "chunked":
-                return Answer(status, headers, b"".join([part async for part in self.chunks()]))
-            return Answer(status, headers, await self.reader.readexactly(int(headers["content-length"])))
+                return RawResponse(status, headers, b"".join([part async for part in self.chunks()]))
+            return RawResponse(status, headers, await self.reader.readexactly(int(headers["content-length"])))
 
     async def head(self) -> tuple[int, dict[str, str]]:
         first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]

@@ -1,4 +1,4 @@
-"""Tests of deadlines below a second, on a machine that may stand still for longer: then they tell nothing."""
+"""Detects that the machine stalled, which makes the verdict of a test with deadlines below a second worthless."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TOO_LONG = 0.05
 """Seconds late: less than the shortest margin in such a test, between a deadline and what is to happen before it."""
 
 
-class Stalls:
-    """Watches from a thread of its own how much later it wakes than it asked for."""
+class StallDetector:
+    """Measures in a thread of its own how late it wakes."""
 
     def __init__(self) -> None:
         self.longest = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.attacks.frame import ALICE, MALLORY, Rig, must
-from tests.fakes import Do, FakeUpstream, Script, completion, reply
+from tests.fakes import Action, FakeUpstream, Script, completion, reply
 
 POINT = "C.16"
 TRIED = (
@@ -21,7 +21,7 @@ class Choking(FakeUpstream):
         said = str(self.requests[-1].json()["messages"])
         if "poison" in said:
             return reply({"error": {"message": "something came loose"}}, status=500)
-        return (Do.HANG,) if "slow" in said else reply(completion())
+        return (Action.HANG,) if "slow" in said else reply(completion())
 
 
 async def attack(rig: Rig) -> str:

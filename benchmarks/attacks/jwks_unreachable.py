@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from benchmarks.attacks.frame import ALICE, Rig, must
-from tests.fakes import Do, reply
+from tests.fakes import Action, reply
 from tests.gateway.identity import issuer
 
 POINT = "D.25"
@@ -19,7 +19,7 @@ async def attack(rig: Rig) -> str:
     server.health = reply(issuer.jwks(one=issuer.RSA))
     gateway = await rig.gateway(rig.policy(jwt=[issuer.entry(server.base_url + "/jwks.json")]))
     must((await gateway.chat(issuer.token(kid="one"))).status_code == 200, "a good token was refused")
-    server.health = (Do.HANG,)
+    server.health = (Action.HANG,)
     forged = [issuer.token(key=issuer.OTHER_RSA, kid=f"made-up-{number}") for number in range(50)]
     waiting = [asyncio.create_task(gateway.chat(text)) for text in forged]
     began = time.monotonic()

@@ -10,7 +10,7 @@ from contextlib import suppress
 import orjson
 
 from benchmarks.attacks.frame import MALLORY, Rig, must
-from tests.fakes import said, stream
+from tests.fakes import answer_events, stream
 
 POINT = "C.15"
 TRIED = (
@@ -25,7 +25,7 @@ WRITE_TIMEOUT = 4.0
 async def attack(rig: Rig) -> str:
     told = []
     for reads in (0, 100):
-        upstream = await rig.upstream(stream(*said(*["x" * 2**16] * 600)))
+        upstream = await rig.upstream(stream(*answer_events(*["x" * 2**16] * 600)))
         model = {
             "targets": [{"backend": "up", "model": "upstream-model"}],
             "timeouts": {"first_token": "4s", "idle": "4s", "total": f"{TOTAL:g}s"},

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.conftest import OPERATOR, Stack
 from tests.e2e.gateways import serving
-from tests.fakes import Do, FakeUpstream, delta, sse, stream
+from tests.fakes import Action, FakeUpstream, delta, sse, stream
 from tests.sampling import slow
 from tests.serving import key
 
@@ -44,10 +44,10 @@ def policy(stack: Stack, upstream: FakeUpstream) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("end", [Do.ABORT, Do.CLOSE, Do.HANG], ids=["cut", "closed", "stalled"])
+@pytest.mark.parametrize("end", [Action.ABORT, Action.CLOSE, Action.HANG], ids=["cut", "closed", "stalled"])
 @pytest.mark.parametrize("share", [*slow(0.2), 2 / 3])
 async def test_the_engine_takes_over_in_the_middle_of_an_answer(
-    stack: Stack, upstream: FakeUpstream, tmp_path: Path, end: Do, share: float
+    stack: Stack, upstream: FakeUpstream, tmp_path: Path, end: Action, share: float
 ) -> None:
     with serving(tmp_path, policy(stack, upstream)) as url:
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="tg-failover", max_retries=0)

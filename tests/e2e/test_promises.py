@@ -23,7 +23,7 @@ import pytest
 from redis import asyncio as redis
 
 from benchmarks.attacks.frame import MALLORY, Gateway, Rig
-from tests.e2e.books import NATURAL, PROMPT, Upstream
+from tests.e2e.billing_upstream import NATURAL, PROMPT, BillingUpstream
 from tests.engine.live import EngineServer, eventually
 from tests.redis_server import RedisServer
 
@@ -177,7 +177,7 @@ async def counters(url: str, promise: str) -> tuple[int, int, int]:
 @pytest.mark.parametrize("number", range(STORIES), ids=lambda number: f"story[{number}]")
 async def test_promises_hold_in_every_story(redis_program: str, tmp_path: Path, number: int) -> None:
     promise, on_failure = PROMISES[number // 2 % 3], ("closed", "local")[number % 2]
-    upstream = Upstream()
+    upstream = BillingUpstream()
     async with Rig() as rig, upstream.serving() as url:
         folder = rig.folder / "redis"
         folder.mkdir()

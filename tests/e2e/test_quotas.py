@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.gateways import serving
 from tests.redis_server import RedisServer
 from tests.sampling import slow
-from tests.serving import Answer, chat, key
+from tests.serving import RawResponse, chat, key
 
 pytestmark = pytest.mark.anyio
 
@@ -63,22 +63,22 @@ def gateways(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield [stack.enter_context(serving(folder / str(i), policy(redis.url))) for i in range(3)]
 
 
-async def at_once(urls: list[str], calls: int, *tokens: str, **body: Any) -> list[Answer]:
+async def at_once(urls: list[str], calls: int, *tokens: str, **body: Any) -> list[RawResponse]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=calls)) as client:
 
-        async def call(i: int) -> Answer:
+        async def call(i: int) -> RawResponse:
             async with client.post(
                 f"{urls[i % len(urls)]}/v1/chat/completions",
                 json=chat(**{"model": "quick", **body}),
                 headers={"authorization": f"Bearer {tokens[i % len(tokens)]}"},
             ) as answer:
                 headers = {name.lower(): value for name, value in answer.headers.items()}
-                return Answer(answer.status, headers, await answer.read())
+                return RawResponse(answer.status, headers, await answer.read())
 
         return await asyncio.gather(*(call(i) for i in range(calls)))
 
 
-def split(answers: list[Answer]) -> tuple[list[Answer], list[Answer]]:
+def split(answers: list[RawResponse]) -> tuple[list[RawResponse], list[RawResponse]]:
     good = [answer for answer in answers if answer.status == 200]
     refused = [answer for answer in answers if answer.status == 429]
     assert len(good) + len(refused) == len(answers), {answer.status for answer in answers}

@@ -15,8 +15,8 @@ from gateway.app import build_app
 from gateway.policy.problems import PolicyError
 from gateway.settings import Settings
 from tests.conftest import RedisServer
-from tests.fakes import Do, FakeUpstream, completion, delta, reply, said, sse, stream, within
-from tests.serving import KEY, OPERATOR, OTHER_KEY, Gateway, Wire, a_policy, chat, key, serving
+from tests.fakes import Action, FakeUpstream, answer_events, completion, delta, reply, sse, stream, within
+from tests.serving import KEY, OPERATOR, OTHER_KEY, Gateway, RawConnection, a_policy, chat, key, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -47,8 +47,8 @@ async def test_the_last_good_policy_stands_in_for_a_broken_one(tmp_path: Path) -
 
 
 async def test_a_stream_ends_under_the_policy_it_began_with(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.scripts = [stream(sse(delta("a")), 0.5, *said("b"))]
-    async with Wire(gateway.port) as wire:
+    upstream.scripts = [stream(sse(delta("a")), 0.5, *answer_events("b"))]
+    async with RawConnection(gateway.port) as wire:
         wire.post(chat("up", stream=True))
         await wire.head()
         chunks = wire.chunks()
@@ -128,7 +128,11 @@ async def test_readiness_names_each_backend(gateway: Gateway) -> None:
 
 
 async def test_figures_after_known_traffic(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.scripts = [reply(completion()), reply({"error": "no"}, status=400), stream(*said("a", "b"))]
+    upstream.scripts = [
+        reply(completion()),
+        reply({"error": "no"}, status=400),
+        stream(*answer_events("a", "b")),
+    ]
     for streamed in (False, False, True):
         await gateway.http.post("/v1/chat/completions", json=chat("up", stream=streamed))
     await gateway.http.post("/v1/completions", json={"model": "fake", "prompt": "x"})
@@ -168,8 +172,8 @@ async def test_logs_hold_no_words_and_no_keys(
 ) -> None:
     upstream.scripts = [
         reply(completion("ANSWER-WORDS")),
-        stream(*said("ANSWER-WORDS")),
-        (*stream(sse(delta("ANSWER-WORDS")), whole=False), Do.CLOSE),
+        stream(*answer_events("ANSWER-WORDS")),
+        (*stream(sse(delta("ANSWER-WORDS")), whole=False), Action.CLOSE),
         reply({"error": {"message": "no"}}, status=401),
         reply({"nonsense": "ANSWER-WORDS"}),
     ]
@@ -193,7 +197,7 @@ async def test_a_bug_inside_is_a_500_that_the_log_explains(
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr("gateway.routing.router.Router.plan", broken)
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         for streamed in (True, False):
             wire.post(chat(stream=streamed))
             answer = await wire.answer()
@@ -251,10 +255,10 @@ async def test_receipts_in_redis_and_life_without_it(
 
 
 async def test_shutting_down_lets_a_stream_end(tmp_path: Path, upstream: FakeUpstream) -> None:
-    upstream.scripts = [stream(sse(delta("a")), 0.3, *said("b"))]
-    wire: Wire
+    upstream.scripts = [stream(sse(delta("a")), 0.3, *answer_events("b"))]
+    wire: RawConnection
     async with serving(tmp_path / "policies", a_policy(upstream.base_url)) as gateway:
-        wire = await Wire(gateway.port).__aenter__()
+        wire = await RawConnection(gateway.port).__aenter__()
         wire.post(chat("up", stream=True))
         await wire.head()
         heard = asyncio.create_task(anext(wire.chunks()))

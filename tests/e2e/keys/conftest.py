@@ -12,7 +12,7 @@ import pytest
 
 from gateway.policy.schema import Policy
 from gateway.sidecar.requirements import sidecar_config
-from tests.e2e.keys.frame import UP, base, joined
+from tests.e2e.keys.harness import UP, base, joined
 from tests.sidecars import SidecarProcess
 
 

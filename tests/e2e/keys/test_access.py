@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.keys.frame import OTHER, Look, Row, Site, a_site, code, shows, status, statuses
+from tests.e2e.keys.harness import OTHER, Look, Row, Site, a_site, code, shows, status, statuses
 from tests.fakes import reply
 from tests.gateway.identity import issuer
 from tests.serving import KEY, key

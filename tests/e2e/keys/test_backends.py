@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.keys.frame import (
+from tests.e2e.keys.harness import (
     OTHER,
     UP,
     Look,
@@ -22,7 +22,7 @@ from tests.e2e.keys.frame import (
     streamed,
     text,
 )
-from tests.fakes import Do, completion, reply, said, stream
+from tests.fakes import Action, answer_events, completion, reply, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +118,7 @@ ROWS = [
         503,
         200,
         IMPATIENT,
-        up=((Do.HANG,), FINE),
+        up=((Action.HANG,), FINE),
     ),
     Row(
         "backends.<name>.max_tokens_in_flight",
@@ -127,7 +127,7 @@ ROWS = [
         503,
         200,
         IMPATIENT,
-        up=((Do.HANG,), FINE),
+        up=((Action.HANG,), FINE),
     ),
     Row(
         "backends.<name>.region",
@@ -209,7 +209,7 @@ ROWS = [
         "assistant",
         "user",
         CUT,
-        up=(stream(*said("more")),),
+        up=(stream(*answer_events("more")),),
     ),
     Row(
         "backends.<name>.streams (openai)",
@@ -253,7 +253,7 @@ ROWS = [
         "assistant",
         "user",
         {**CUT, "backends": {**CUT["backends"], **up_as("engine", continues=False)["backends"]}},
-        up=(stream(*said("more")),),
+        up=(stream(*answer_events("more")),),
     ),
     Row(
         "backends.<name>.streams (engine)",

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError
-from tests.e2e.keys.frame import UP, Row, Site, code, on, shows, status, streamed, text
+from tests.e2e.keys.harness import UP, Row, Site, code, on, shows, status, streamed, text
 from tests.fakes import completion, reply
 
 pytestmark = pytest.mark.anyio

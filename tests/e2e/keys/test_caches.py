@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import RedisServer
-from tests.e2e.keys.frame import Look, Row, Site, a_site, shows
+from tests.e2e.keys.harness import Look, Row, Site, a_site, shows
 from tests.fakes import completion, reply
 from tests.serving import KEY, OTHER_KEY, key
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.keys.frame import Row, answerer, on, text
+from tests.e2e.keys.harness import Row, answerer, on, text
 from tests.fakes import completion, reply
 
 pytestmark = pytest.mark.anyio

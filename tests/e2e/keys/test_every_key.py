@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.keys.frame import shown_by
+from tests.e2e.keys.harness import shown_by
 from tests.policy_keys import named
 
 SHOWN = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.keys.frame import Look, Row, Site, on, status, streamed
+from tests.e2e.keys.harness import Look, Row, Site, on, status, streamed
 from tests.fakes import completion, reply
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.keys.frame import (
+from tests.e2e.keys.harness import (
     UP,
     Look,
     Row,
@@ -27,7 +27,7 @@ from tests.e2e.keys.frame import (
     streamed,
     text,
 )
-from tests.fakes import Do, completion, reply, said, stream
+from tests.fakes import Action, answer_events, completion, reply, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -108,8 +108,8 @@ async def stream_error(site: Site) -> str | None:
 
 
 SLOW = ((1.0, *FINE),)
-SLOW_TO_BEGIN = (stream(1.0, *said("late")),)
-SLOW_TO_GO_ON = (stream(said("one")[0], said("one")[1], 1.0, *said("one")[2:]),)
+SLOW_TO_BEGIN = (stream(1.0, *answer_events("late")),)
+SLOW_TO_GO_ON = (stream(answer_events("one")[0], answer_events("one")[1], 1.0, *answer_events("one")[2:]),)
 FULL = {
     "backends": {"up": {"max_concurrency": 1}},
     "tiers": {"default": {"max_wait": "100ms"}},
@@ -189,7 +189,7 @@ ROWS = [
         {"from the other"},
         {"from up", "from the other"},
         pair(),
-        up=((Do.HANG,), FINE),
+        up=((Action.HANG,), FINE),
     ),
     Row(
         "models.<name>.regions",
@@ -216,7 +216,7 @@ ROWS = [
         "spilled over",
         "waited",
         FULL | model(**on("up", fallbacks=["other"])),
-        up=((Do.HANG,), FINE),
+        up=((Action.HANG,), FINE),
     ),
     Row(
         "models.<name>.context",

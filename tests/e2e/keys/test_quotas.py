@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.keys.frame import (
+from tests.e2e.keys.harness import (
     UP,
     Row,
     Site,
@@ -20,7 +20,7 @@ from tests.e2e.keys.frame import (
     status,
     statuses,
 )
-from tests.fakes import Do, completion, reply
+from tests.fakes import Action, completion, reply
 from tests.serving import KEY, key
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,7 @@ def limits(path: str, owner: Any) -> list[Row]:
             429,
             200,
             none,
-            up=((Do.HANG,), FINE),
+            up=((Action.HANG,), FINE),
         ),
         Row(
             *quota("strict", tokens_per_minute=tight, strict=True),

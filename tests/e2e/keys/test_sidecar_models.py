@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.keys.conftest import Folders
-from tests.e2e.keys.frame import Site, a_site, on, shows, status
+from tests.e2e.keys.harness import Site, a_site, on, shows, status
 from tests.serving import KEY, OTHER_KEY, key
 from tests.sidecars import SidecarProcess
 

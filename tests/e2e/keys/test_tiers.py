@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.keys.frame import UP, Look, Row, Site, second_while_the_first_hangs, statuses, waits
-from tests.fakes import Do, completion, reply
+from tests.e2e.keys.harness import UP, Look, Row, Site, second_while_the_first_hangs, statuses, waits
+from tests.fakes import Action, completion, reply
 from tests.serving import KEY, OTHER_KEY, key
 
 pytestmark = pytest.mark.anyio
 
 FINE = reply(completion("from up"))
-BUSY = ((Do.HANG,), FINE)
+BUSY = ((Action.HANG,), FINE)
 ENGINE = {"backends": {"up": {"kind": "engine", "base_url": UP.removesuffix("/v1")}}}
 MINE = {"tenants": {"acme": {"tier": "gold"}}}
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.keys.frame import UP, Look, Row, Site, base, on, shows, status, streamed, text
-from tests.fakes import completion, reply, said, stream
+from tests.e2e.keys.harness import UP, Look, Row, Site, base, on, shows, status, streamed, text
+from tests.fakes import answer_events, completion, reply, stream
 from tests.serving import chat
 
 pytestmark = pytest.mark.anyio
@@ -71,7 +71,7 @@ TWO_CALLS = reply(
         ]
     )
 )
-PINGS = stream(*[b": ping\n\n"] * 10, *said("late"))
+PINGS = stream(*[b": ping\n\n"] * 10, *answer_events("late"))
 
 
 async def stream_error(site: Site) -> str | None:

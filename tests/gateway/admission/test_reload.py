@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import Do, FakeUpstream, Script, completion, reply
+from tests.fakes import Action, FakeUpstream, Script, completion, reply
 from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, chat, serving
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +19,7 @@ class First(FakeUpstream):
     """Answers all but the first request, which it leaves waiting."""
 
     def next_script(self) -> Script:
-        return (Do.HANG,) if len(self.requests) == 1 else reply(completion())
+        return (Action.HANG,) if len(self.requests) == 1 else reply(completion())
 
 
 def policy(upstream: FakeUpstream, mine: float, others: float) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from tests.fakes import (
     FakeUpstream,
     Script,
     a_call,
+    answer_events,
     completion,
     delta,
     policy,
     reply,
-    said,
     sse,
     stream,
 )
@@ -212,7 +212,7 @@ async def test_values_are_counted_before_they_are_parsed(
 
 async def test_values_of_one_event(upstream: FakeUpstream, openai: Backend, anthropic: Backend) -> None:
     many = [{"a": "b"}] * 2000
-    upstream.scripts = [stream(sse({**delta("a"), "unknown": many}), *said("b"))]
+    upstream.scripts = [stream(sse({**delta("a"), "unknown": many}), *answer_events("b"))]
     assert f"an event of more than {100 + A_CHOICE} values" in await refused(openai, {"answer_values": 100})
     assert await ask(openai, {"answer_values": 100_000})
     upstream.scripts = [stream(sse({"type": "ping", "unknown": many}))]
@@ -275,9 +275,9 @@ EMPTY = {
 
 @pytest.mark.parametrize("empty", EMPTY.values(), ids=EMPTY.keys())
 async def test_events_without_content(upstream: FakeUpstream, openai: Backend, empty: bytes) -> None:
-    upstream.scripts = [stream(empty * 10, *said("Hello")[1:])]
+    upstream.scripts = [stream(empty * 10, *answer_events("Hello")[1:])]
     assert await ask(openai, {"empty_events": 10})
-    upstream.scripts = [stream(empty * 11, *said("Hello")[1:])]
+    upstream.scripts = [stream(empty * 11, *answer_events("Hello")[1:])]
     told = await refused(openai, {"empty_events": 10})
     assert "more than 10 events without content" in told
     assert "raise 'limits.empty_events'" in told
@@ -305,7 +305,7 @@ async def test_others_have_their_turn_while_much_is_read(
     """By rounds of the loop, not by time."""
     monkeypatch.setattr(exchange, "TURN", -1.0)
     size = 2**18
-    upstream.scripts = [stream(flood * (size // len(flood)), *said("end"))]
+    upstream.scripts = [stream(flood * (size // len(flood)), *answer_events("end"))]
     rounds, done = 0, False
 
     async def count() -> None:

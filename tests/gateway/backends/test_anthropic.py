@@ -16,7 +16,7 @@ from gateway import errors
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.transport import AiohttpTransport
 from gateway.types import Call, Chunk, Usage
-from tests.fakes import TARGET, Do, FakeUpstream, Script, a_call, head, reply, sse, stream, within
+from tests.fakes import TARGET, Action, FakeUpstream, Script, a_call, head, reply, sse, stream, within
 
 pytestmark = pytest.mark.anyio
 
@@ -234,9 +234,9 @@ async def test_a_garbled_tool_call_is_never_a_success(
         assert text(await ask(backend)) == " that up."
 
 
-@pytest.mark.parametrize("end", [Do.ABORT, Do.HANG], ids=["reset", "open"])
+@pytest.mark.parametrize("end", [Action.ABORT, Action.HANG], ids=["reset", "open"])
 async def test_after_the_end_the_connection_is_of_no_interest(
-    upstream: FakeUpstream, backend: AnthropicBackend, end: Do
+    upstream: FakeUpstream, backend: AnthropicBackend, end: Action
 ) -> None:
     upstream.scripts = [(*stream(recorded("text.sse"), sse({"type": "error"}), whole=False), 0.02, end)]
     async with within(0.6):
@@ -259,16 +259,16 @@ HEAD = head(200, {"content-type": "text/event-stream", "transfer-encoding": "chu
 @pytest.mark.parametrize(
     ("script", "code"),
     [
-        ((Do.ABORT,), "upstream_unavailable"),
-        ((HEAD, Do.CLOSE), "upstream_cut"),
-        ((*stream(*SOUND[:4], whole=False), 0.02, Do.ABORT), "upstream_cut"),
-        ((*stream(*SOUND[:4], SOUND[4][:30], whole=False), Do.CLOSE), "upstream_cut"),
+        ((Action.ABORT,), "upstream_unavailable"),
+        ((HEAD, Action.CLOSE), "upstream_cut"),
+        ((*stream(*SOUND[:4], whole=False), 0.02, Action.ABORT), "upstream_cut"),
+        ((*stream(*SOUND[:4], SOUND[4][:30], whole=False), Action.CLOSE), "upstream_cut"),
         (stream(*SOUND[:4]), "upstream_cut"),
         (stream(*SOUND[:-1]), "upstream_cut"),
         (stream(), "upstream_cut"),
         (stream(SOUND[-1]), "upstream_empty"),
         (
-            (head(200, {"content-type": "application/json", "content-length": "900"}) + b"{", Do.CLOSE),
+            (head(200, {"content-type": "application/json", "content-length": "900"}) + b"{", Action.CLOSE),
             "upstream_cut",
         ),
     ],
@@ -314,7 +314,7 @@ async def test_a_body_that_is_no_message(
 async def test_silence_is_bounded(upstream: FakeUpstream, backend: AnthropicBackend) -> None:
     # A ping is a sign of life, and no first token.
     ping = SOUND[2]
-    upstream.scripts = [stream(SOUND[0], *[ping, 0.02] * 15, Do.HANG), stream(*SOUND[:4], Do.HANG)]
+    upstream.scripts = [stream(SOUND[0], *[ping, 0.02] * 15, Action.HANG), stream(*SOUND[:4], Action.HANG)]
     error = await failure(backend, a_call(timeouts={"first_token": "200ms", "idle": "60s"}))
     assert (error.status, error.message) == (504, "Backend 'claude' sent nothing within 0.2 s.")
     error = await failure(backend, a_call(timeouts={"idle": "100ms"}))
@@ -329,7 +329,7 @@ async def test_pings_are_waited_for(upstream: FakeUpstream, backend: AnthropicBa
 
 
 async def test_who_stops_reading_stops_the_server(upstream: FakeUpstream, backend: AnthropicBackend) -> None:
-    upstream.scripts = [stream(*SOUND[:4], Do.HANG)]
+    upstream.scripts = [stream(*SOUND[:4], Action.HANG)]
     async with aclosing(backend.stream(a_call(), TARGET)) as chunks:
         await anext(chunks)
     async with asyncio.timeout(300):

@@ -8,7 +8,7 @@ import pytest
 from gateway.backends.engine_poller import EnginePoller, read_figures
 from gateway.backends.transport import AiohttpTransport
 from gateway.engine_load import EngineLoad
-from tests.fakes import Do, FakeUpstream, head, reply
+from tests.fakes import Action, FakeUpstream, head, reply
 
 pytestmark = pytest.mark.anyio
 
@@ -63,8 +63,8 @@ async def test_the_figures_are_told_again_and_again(upstream: FakeUpstream) -> N
         pytest.param(reply("{"), id="no JSON"),
         pytest.param(reply({**STATE, "running": "many"}), id="no number"),
         pytest.param(reply({**STATE, "kv_cache": {"usage": -1}}), id="negative"),
-        pytest.param((head(200, {"content-length": "10"}), Do.ABORT), id="cut"),
-        pytest.param((Do.HANG,), id="silent"),
+        pytest.param((head(200, {"content-length": "10"}), Action.ABORT), id="cut"),
+        pytest.param((Action.HANG,), id="silent"),
         pytest.param(reply(b" " * 100_000), id="endless"),
     ],
 )
@@ -95,7 +95,7 @@ async def test_an_engine_that_comes_back_is_heard_again(upstream: FakeUpstream) 
 
 
 async def test_closing_ends_it_at_once_and_twice_does_no_harm(upstream: FakeUpstream) -> None:
-    upstream.health = (Do.HANG,)
+    upstream.health = (Action.HANG,)
     told = Told()
     state = polling(upstream, told, patience=60).start()
     async with asyncio.timeout(300):

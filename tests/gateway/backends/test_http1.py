@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.backends.client import Client, Endpoint
 from gateway.backends.http1 import Http1Client, Origin
 from gateway.backends.upstream_connection import HIGH_WATER, MAX_HEAD, STILL_THERE, Response
-from tests.fakes import Do, FakeUpstream, Script, cut_up, head, reply, said, stream, within
+from tests.fakes import Action, FakeUpstream, Script, answer_events, cut_at, head, reply, stream, within
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def test_a_connection_is_used_again_once_its_answer_was_read(
 
 
 async def test_letting_go_early_tells_the_server(upstream: FakeUpstream, client: Http1Client) -> None:
-    upstream.scripts = [stream(b"one", Do.HANG)]
+    upstream.scripts = [stream(b"one", Action.HANG)]
     response = await post(client, upstream)
     assert await anext(response) == b"one"
     await response.aclose()
@@ -88,7 +88,7 @@ async def test_letting_go_early_tells_the_server(upstream: FakeUpstream, client:
 async def test_cancelling_the_wait_for_an_answer_tells_the_server(
     upstream: FakeUpstream, client: Http1Client
 ) -> None:
-    upstream.scripts = [(Do.HANG,)]
+    upstream.scripts = [(Action.HANG,)]
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await post(client, upstream)
@@ -99,7 +99,7 @@ async def test_cancelling_the_wait_for_an_answer_tells_the_server(
 async def test_a_connection_that_the_server_closed_is_not_used(
     upstream: FakeUpstream, client: Http1Client
 ) -> None:
-    upstream.scripts = [(*reply(b"bye"), Do.CLOSE), reply(b"hello")]
+    upstream.scripts = [(*reply(b"bye"), Action.CLOSE), reply(b"hello")]
     assert await whole(await post(client, upstream)) == b"bye"
     await asyncio.sleep(0.02)
     assert await whole(await post(client, upstream)) == b"hello"
@@ -138,7 +138,7 @@ async def test_what_nobody_asked_for_ends_the_connection(upstream: FakeUpstream,
     ("script", "body"),
     [
         ((b"HTTP/1.1 100 Continue\r\n\r\n", 0.01, *reply(b"after")), b"after"),
-        ((head(200, {"content-type": "x"}) + b"until the end", Do.CLOSE), b"until the end"),
+        ((head(200, {"content-type": "x"}) + b"until the end", Action.CLOSE), b"until the end"),
         ((head(204, {}),), b""),
         ((head(200, {"content-length": "0"}),), b""),
         (stream(b"a", b"b", b"c"), b"abc"),
@@ -154,11 +154,11 @@ async def test_framing(upstream: FakeUpstream, client: Http1Client, script: Scri
 @pytest.mark.parametrize(
     ("script", "error"),
     [
-        ((Do.ABORT,), httpx.ReadError),
-        ((Do.CLOSE,), httpx.ReadError),
-        ((head(200, {"content-length": "10"}) + b"short", Do.CLOSE), httpx.ReadError),
-        (stream(b"one", Do.ABORT), httpx.ReadError),
-        (stream(b"one", Do.CLOSE, whole=False), httpx.ReadError),
+        ((Action.ABORT,), httpx.ReadError),
+        ((Action.CLOSE,), httpx.ReadError),
+        ((head(200, {"content-length": "10"}) + b"short", Action.CLOSE), httpx.ReadError),
+        (stream(b"one", Action.ABORT), httpx.ReadError),
+        (stream(b"one", Action.CLOSE, whole=False), httpx.ReadError),
         ((b"SSH-2.0-OpenSSH_9.2\r\n",), httpx.RemoteProtocolError),
         ((head(200, {"transfer-encoding": "chunked"}) + b"zz\r\n",), httpx.RemoteProtocolError),
         ((b"HTTP/1.1 101 Switching Protocols\r\n\r\n",), httpx.RemoteProtocolError),
@@ -230,11 +230,14 @@ async def test_however_the_bytes_are_cut_up(sizes: list[int]) -> None:
         client = Http1Client(authorities=ssl.create_default_context, rest=0)
         upstream.scripts = [
             tuple(
-                cut_up(b"".join(step for step in stream(*said("a", "b")) if isinstance(step, bytes)), sizes)
+                cut_at(
+                    b"".join(step for step in stream(*answer_events("a", "b")) if isinstance(step, bytes)),
+                    sizes,
+                )
             )
         ]
-        assert await whole(await post(client, upstream)) == b"".join(said("a", "b"))
-        assert await whole(await post(client, upstream)) == b"".join(said("a", "b"))
+        assert await whole(await post(client, upstream)) == b"".join(answer_events("a", "b"))
+        assert await whole(await post(client, upstream)) == b"".join(answer_events("a", "b"))
         assert upstream.connections == 1
         await client.aclose()
 

@@ -26,15 +26,15 @@ from tests.fakes import (
     DONE,
     TARGET,
     USAGE,
-    Do,
+    Action,
     FakeUpstream,
     Script,
     a_call,
+    answer_events,
     completion,
     delta,
     head,
     reply,
-    said,
     sse,
     stream,
     usage_event,
@@ -140,7 +140,7 @@ async def test_a_whole_answer(upstream: FakeUpstream, backend: OpenAIBackend) ->
 async def test_a_stream_cut_up_anyhow(
     upstream: FakeUpstream, backend: OpenAIBackend, size: int, newline: bytes
 ) -> None:
-    body = b": hello\n\n" + b"".join(said("Grüße", ", ", "Welt"))
+    body = b": hello\n\n" + b"".join(answer_events("Grüße", ", ", "Welt"))
     body = body.replace(b"\n", newline)
     upstream.scripts = [stream(*(body[i : i + size] for i in range(0, len(body), size)))]
     chunks = await ask(backend)
@@ -150,7 +150,7 @@ async def test_a_stream_cut_up_anyhow(
 
 
 async def test_chunks_come_as_they_are_sent(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [stream(sse(delta("a")), 0.2, *said("b"))]
+    upstream.scripts = [stream(sse(delta("a")), 0.2, *answer_events("b"))]
     async with aclosing(backend.stream(a_call(), TARGET)) as chunks:
         async with within(0.15):
             assert text([await anext(chunks)]) == "a"
@@ -160,7 +160,7 @@ async def test_chunks_come_as_they_are_sent(upstream: FakeUpstream, backend: Ope
 async def test_a_streamed_answer_to_an_unstreamed_question(
     upstream: FakeUpstream, backend: OpenAIBackend
 ) -> None:
-    upstream.scripts = [stream(*said("Hi"))]
+    upstream.scripts = [stream(*answer_events("Hi"))]
     assert text(await ask(backend, a_call(stream=False))) == "Hi"
 
 
@@ -169,7 +169,7 @@ async def test_a_whole_answer_to_a_streamed_question(upstream: FakeUpstream, bac
 
 
 async def test_content_type_in_capitals(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [stream(*said("Hi"), kind="Text/Event-Stream; charset=utf-8")]
+    upstream.scripts = [stream(*answer_events("Hi"), kind="Text/Event-Stream; charset=utf-8")]
     assert text(await ask(backend)) == "Hi"
 
 
@@ -196,12 +196,12 @@ async def test_without_done_each_of_several_prompts_must_end(
 
 
 async def test_usage_may_be_absent(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [stream(*said("Hi", usage=False))]
+    upstream.scripts = [stream(*answer_events("Hi", usage=False))]
     assert [chunk.usage for chunk in await ask(backend) if chunk.usage] == []
 
 
 async def test_events_after_done_are_nobodys_business(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [stream(*said("Hi"), sse(delta("late")), b"data: {", 0.01, b"x")]
+    upstream.scripts = [stream(*answer_events("Hi"), sse(delta("late")), b"data: {", 0.01, b"x")]
     assert text(await ask(backend)) == "Hi"
 
 
@@ -218,7 +218,7 @@ async def test_malformed_events_are_skipped_and_noted(upstream: FakeUpstream, ba
         b'{"choices": [{"delta": {"content": 5}}]}',
         b"[done]",
     ]
-    good = said("Hi")
+    good = answer_events("Hi")
     upstream.scripts = [stream(good[0], *map(sse, bad), *good[1:])]
     call = a_call()
     assert text(await ask(backend, call)) == "Hi"
@@ -269,27 +269,27 @@ HEAD = head(200, {"content-type": "text/event-stream", "transfer-encoding": "chu
 CLOSE_DELIMITED = head(200, {"content-type": "text/event-stream", "connection": "close"})
 
 CUT: dict[str, tuple[Script, str]] = {
-    "before-headers-reset": ((Do.ABORT,), "upstream_unavailable"),
-    "before-headers-closed": ((Do.CLOSE,), "upstream_unavailable"),
-    "mid-headers-reset": ((HEAD[:20], Do.ABORT), "upstream_unavailable"),
-    "mid-headers-closed": ((HEAD[:20], Do.CLOSE), "upstream_unavailable"),
-    "after-headers-reset": ((HEAD, 0.02, Do.ABORT), "upstream_cut"),
-    "after-headers-closed": ((HEAD, Do.CLOSE), "upstream_cut"),
-    "mid-event-reset": ((*stream(*OPEN, b'data: {"cho', whole=False), 0.02, Do.ABORT), "upstream_cut"),
-    "mid-event-closed": ((*stream(*OPEN, b'data: {"cho', whole=False), Do.CLOSE), "upstream_cut"),
+    "before-headers-reset": ((Action.ABORT,), "upstream_unavailable"),
+    "before-headers-closed": ((Action.CLOSE,), "upstream_unavailable"),
+    "mid-headers-reset": ((HEAD[:20], Action.ABORT), "upstream_unavailable"),
+    "mid-headers-closed": ((HEAD[:20], Action.CLOSE), "upstream_unavailable"),
+    "after-headers-reset": ((HEAD, 0.02, Action.ABORT), "upstream_cut"),
+    "after-headers-closed": ((HEAD, Action.CLOSE), "upstream_cut"),
+    "mid-event-reset": ((*stream(*OPEN, b'data: {"cho', whole=False), 0.02, Action.ABORT), "upstream_cut"),
+    "mid-event-closed": ((*stream(*OPEN, b'data: {"cho', whole=False), Action.CLOSE), "upstream_cut"),
     "mid-event-in-good-order": (stream(*OPEN, b'data: {"cho'), "upstream_cut"),
     "between-events-in-good-order": (stream(*OPEN), "upstream_cut"),
-    "between-events-closed": ((*stream(*OPEN, whole=False), Do.CLOSE), "upstream_cut"),
-    "close-delimited": ((CLOSE_DELIMITED, *OPEN, Do.CLOSE), "upstream_cut"),
+    "between-events-closed": ((*stream(*OPEN, whole=False), Action.CLOSE), "upstream_cut"),
+    "close-delimited": ((CLOSE_DELIMITED, *OPEN, Action.CLOSE), "upstream_cut"),
     "finished-but-for-the-chunk-mark": (
-        (*stream(*OPEN, sse(delta(finish="stop")), whole=False), Do.CLOSE),
+        (*stream(*OPEN, sse(delta(finish="stop")), whole=False), Action.CLOSE),
         "upstream_cut",
     ),
-    "nonsense-instead-of-http": ((b"SSH-2.0-OpenSSH_9.2\r\n", Do.CLOSE), "upstream_unavailable"),
+    "nonsense-instead-of-http": ((b"SSH-2.0-OpenSSH_9.2\r\n", Action.CLOSE), "upstream_unavailable"),
     "whole-answer-short": (
         (
             head(200, {"content-type": "application/json", "content-length": "900"}) + b'{"choices": [',
-            Do.CLOSE,
+            Action.CLOSE,
         ),
         "upstream_cut",
     ),
@@ -311,11 +311,11 @@ async def test_a_cut_answer_is_never_a_success(
     assert text(await ask(backend)) == "Hello there", "the next call is not harmed"
 
 
-@pytest.mark.parametrize("end", [Do.ABORT, Do.CLOSE], ids=["reset", "closed"])
+@pytest.mark.parametrize("end", [Action.ABORT, Action.CLOSE], ids=["reset", "closed"])
 async def test_after_done_the_connection_may_break(
-    upstream: FakeUpstream, backend: OpenAIBackend, end: Do
+    upstream: FakeUpstream, backend: OpenAIBackend, end: Action
 ) -> None:
-    upstream.scripts = [(*stream(*said("Hi"), whole=False), 0.02, end)]
+    upstream.scripts = [(*stream(*answer_events("Hi"), whole=False), 0.02, end)]
     assert text(await ask(backend)) == "Hi"
 
 
@@ -323,13 +323,13 @@ async def test_after_done_the_connection_may_break(
 async def test_after_done_a_server_that_holds_on_is_not_waited_for(
     upstream: FakeUpstream, backend: OpenAIBackend, streamed: bool
 ) -> None:
-    upstream.scripts = [(*stream(*said("Hi"), whole=False), Do.HANG)]
+    upstream.scripts = [(*stream(*answer_events("Hi"), whole=False), Action.HANG)]
     async with within(0.6):
         assert text(await ask(backend, a_call(stream=streamed))) == "Hi"
 
 
 async def test_close_delimited_answers_can_be_whole(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [(CLOSE_DELIMITED, *said("Hi"), Do.CLOSE)]
+    upstream.scripts = [(CLOSE_DELIMITED, *answer_events("Hi"), Action.CLOSE)]
     assert text(await ask(backend)) == "Hi"
 
 
@@ -366,7 +366,7 @@ async def test_a_body_that_is_no_completion(
 
 
 async def test_an_endless_event_is_refused(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [stream(*[b"x" * 2**20] * 9, Do.HANG)]
+    upstream.scripts = [stream(*[b"x" * 2**20] * 9, Action.HANG)]
     error = await failure(backend)
     assert (error.status, error.code) == (502, "upstream_error")
 
@@ -444,13 +444,13 @@ async def test_a_refusal_within_the_stream(upstream: FakeUpstream, backend: Open
 
 
 async def test_chunks_that_came_together_say_so(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    first, *rest = said("a", "b", "c", usage=False)
+    first, *rest = answer_events("a", "b", "c", usage=False)
     upstream.scripts = [stream(first, 0.05, b"".join(rest))]
     assert [chunk.more for chunk in await ask(backend)] == [False, True, True, True, False]
 
 
 async def test_chunks_before_an_error_come_first(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [stream(b"".join([*said("a", "b")[:3], sse({"error": "gone"})]))]
+    upstream.scripts = [stream(b"".join([*answer_events("a", "b")[:3], sse({"error": "gone"})]))]
     seen = []
     with pytest.raises(errors.UpstreamFailed):
         async with aclosing(backend.stream(a_call(), TARGET)) as chunks:
@@ -463,7 +463,7 @@ async def test_chunks_before_an_error_come_first(upstream: FakeUpstream, backend
 
 
 async def test_silence_before_headers(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [(Do.HANG,)]
+    upstream.scripts = [(Action.HANG,)]
     async with within(0.5):
         error = await failure(backend, a_call(timeouts={"first_token": "100ms"}))
     assert (error.status, error.code) == (504, "upstream_timeout")
@@ -475,7 +475,7 @@ async def test_silence_before_headers(upstream: FakeUpstream, backend: OpenAIBac
 async def test_nothing_is_waited_for_past_the_callers_deadline(
     upstream: FakeUpstream, backend: OpenAIBackend, streamed: bool
 ) -> None:
-    upstream.scripts = [(Do.HANG,), (*stream(*OPEN, whole=False), Do.HANG)]
+    upstream.scripts = [(Action.HANG,), (*stream(*OPEN, whole=False), Action.HANG)]
     for _ in upstream.scripts:
         call = a_call(stream=streamed)
         call.deadline = call.started + 0.1
@@ -499,7 +499,7 @@ async def test_signs_of_life_are_waited_for(
 ) -> None:
     """The upstream thinks for longer than the limits, before its first word and between two."""
     thinking = [*[sign, 0.025] * 16, *([b"\n\n"] if sign == b":" else [])]
-    role, first, *rest = said("Hel", "lo")
+    role, first, *rest = answer_events("Hel", "lo")
     upstream.scripts = [stream(*thinking, role, first, *thinking, *rest)]
     call = a_call(timeouts={"first_token": "250ms", "idle": "250ms"})
     assert text(await ask(backend, call)) == "Hello"
@@ -512,7 +512,7 @@ async def test_the_whole_bounds_signs_of_life(upstream: FakeUpstream, backend: O
 
 
 async def test_silence_after_headers_and_comments(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [(*stream(*[b": processing\n\n", 0.02] * 5, whole=False), Do.HANG)]
+    upstream.scripts = [(*stream(*[b": processing\n\n", 0.02] * 5, whole=False), Action.HANG)]
     error = await failure(backend, a_call(timeouts={"first_token": "150ms", "idle": "50ms"}))
     assert "nothing within 0.15 s" in error.message
 
@@ -527,13 +527,13 @@ async def test_a_whole_answer_after_empty_lines(upstream: FakeUpstream, backend:
 
 
 async def test_a_slow_first_token_is_waited_for(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [(0.15, *stream(*said("Hi")))]
+    upstream.scripts = [(0.15, *stream(*answer_events("Hi")))]
     assert text(await ask(backend, a_call(timeouts={"first_token": "2s", "idle": "50ms"}))) == "Hi"
 
 
 async def test_the_role_is_not_the_first_token(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    role, *rest = said("Hi")
-    upstream.scripts = [stream(role, 0.15, *rest), stream(role, Do.HANG)]
+    role, *rest = answer_events("Hi")
+    upstream.scripts = [stream(role, 0.15, *rest), stream(role, Action.HANG)]
     call = a_call(timeouts={"idle": "50ms", "first_token": "350ms"})
     assert text(await ask(backend, call)) == "Hi"
     error = await failure(backend, call)
@@ -541,7 +541,7 @@ async def test_the_role_is_not_the_first_token(upstream: FakeUpstream, backend: 
 
 
 async def test_a_stall(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [(*stream(*OPEN, whole=False), Do.HANG)]
+    upstream.scripts = [(*stream(*OPEN, whole=False), Action.HANG)]
     chunks: list[Chunk] = []
     async with within(0.5):
         with pytest.raises(errors.UpstreamTimeout, match=r"stalled for 0\.1 s"):
@@ -552,7 +552,7 @@ async def test_a_stall(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
 
 
 async def test_a_stall_in_the_middle_of_an_event(upstream: FakeUpstream, backend: OpenAIBackend) -> None:
-    upstream.scripts = [stream(*OPEN, *[b"x", 0.01] * 5, Do.HANG)]
+    upstream.scripts = [stream(*OPEN, *[b"x", 0.01] * 5, Action.HANG)]
     error = await failure(backend, a_call(timeouts={"idle": "150ms"}))
     assert "stalled" in error.message
 
@@ -567,7 +567,7 @@ async def test_a_stream_that_goes_on_and_on(upstream: FakeUpstream, backend: Ope
 async def test_a_slow_reader_is_not_the_upstreams_stall(
     upstream: FakeUpstream, backend: OpenAIBackend
 ) -> None:
-    upstream.scripts = [stream(sse(delta("a")), 0.25, sse(delta("b")), 0.05, *said("c"))]
+    upstream.scripts = [stream(sse(delta("a")), 0.25, sse(delta("b")), 0.05, *answer_events("c"))]
     got = []
     async for chunk in backend.stream(a_call(timeouts={"idle": "120ms"}), TARGET):
         got.append(chunk)
@@ -592,7 +592,7 @@ async def test_a_whole_answer_is_collected_where_the_policy_bounds_silences(
     upstream: FakeUpstream, backend: OpenAIBackend
 ) -> None:
     limits = {"first_token": "20s", "idle": "50ms", "total": "20s"}
-    upstream.scripts = [stream(*said("a", "b")), stream(*said("a", "b")[:2], Do.HANG)]
+    upstream.scripts = [stream(*answer_events("a", "b")), stream(*answer_events("a", "b")[:2], Action.HANG)]
     call = a_call(stream=False, timeouts=limits)
     chunks = await ask(backend, call)
     assert upstream.requests[0].json()["stream"] is True
@@ -866,10 +866,10 @@ async def test_the_bundled_engine_is_soon_there_again(
     assert waits == [1, 2, 2]
 
 
-@pytest.mark.parametrize("end", [Do.CLOSE, Do.HANG], ids=["cut", "stalled"])
+@pytest.mark.parametrize("end", [Action.CLOSE, Action.HANG], ids=["cut", "stalled"])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_an_error_whose_body_never_comes_is_that_error_still(
-    upstream: FakeUpstream, backend: OpenAIBackend, end: Do, streamed: bool
+    upstream: FakeUpstream, backend: OpenAIBackend, end: Action, streamed: bool
 ) -> None:
     upstream.scripts = [(head(429, {"content-length": "100", "retry-after": "9"}) + b'{"err', end)]
     async with within(0.6):
@@ -884,7 +884,7 @@ async def test_an_endless_error_is_not_read_to_its_end(
     upstream: FakeUpstream, backend: OpenAIBackend, streamed: bool
 ) -> None:
     opening = head(500, {"content-type": "text/html", "transfer-encoding": "chunked"})
-    upstream.scripts = [(opening, *[b"%x\r\n%b\r\n" % (2**16, b"x" * 2**16)] * 10, Do.HANG)]
+    upstream.scripts = [(opening, *[b"%x\r\n%b\r\n" % (2**16, b"x" * 2**16)] * 10, Action.HANG)]
     async with within(1.0):
         assert (await failure(backend, a_call(stream=streamed))).status == 502
 
@@ -920,11 +920,11 @@ async def test_a_base_url_that_cannot_be_used() -> None:
 async def test_connections_are_used_again(upstream: FakeUpstream) -> None:
     backend = backend_at(upstream.base_url)
     sound = [
-        stream(*said("a")),
+        stream(*answer_events("a")),
         reply(completion()),
-        stream(*said("b", usage=False)),
+        stream(*answer_events("b", usage=False)),
         stream(sse(delta("c", finish="stop"))),
-        stream(sse(b"{"), *said("d")),
+        stream(sse(b"{"), *answer_events("d")),
     ]
     bad = [
         reply(OPENAI, status=400),
@@ -958,7 +958,7 @@ async def test_concurrent_calls_have_connections_of_their_own(upstream: FakeUpst
 async def test_a_reader_that_stops_early_stops_the_upstream(
     upstream: FakeUpstream, backend: OpenAIBackend
 ) -> None:
-    upstream.scripts = [(*stream(*OPEN, whole=False), Do.HANG), reply(completion())]
+    upstream.scripts = [(*stream(*OPEN, whole=False), Action.HANG), reply(completion())]
     chunks = backend.stream(a_call(), TARGET)
     await anext(chunks)
     await chunks.aclose()
@@ -970,10 +970,10 @@ async def test_a_reader_that_stops_early_stops_the_upstream(
 @pytest.mark.parametrize(
     "script",
     [
-        (Do.HANG,),
-        (HEAD, Do.HANG),
-        (*stream(*OPEN, whole=False), Do.HANG),
-        (head(500, {"content-length": "9"}), Do.HANG),
+        (Action.HANG,),
+        (HEAD, Action.HANG),
+        (*stream(*OPEN, whole=False), Action.HANG),
+        (head(500, {"content-length": "9"}), Action.HANG),
     ],
     ids=["before-headers", "before-body", "mid-stream", "error-body"],
 )
@@ -1018,8 +1018,8 @@ async def test_a_probe_asks_for_the_models(upstream: FakeUpstream) -> None:
         (reply("", status=503), 503),
         (reply("", status=404), 502),
         (reply("", status=401), 502),
-        ((Do.ABORT,), 503),
-        ((head(200, {"content-length": "5"}), Do.CLOSE), 502),
+        ((Action.ABORT,), 503),
+        ((head(200, {"content-length": "5"}), Action.CLOSE), 502),
     ],
     ids=["busy", "no-such-path", "bad-key", "reset", "cut"],
 )
@@ -1037,7 +1037,7 @@ async def test_a_probe_does_not_wait_for_ever(
 ) -> None:
     limits = a_call(timeouts={"first_token": "100ms", "total": "100ms"}).policy.models["m"].timeouts
     monkeypatch.setattr("gateway.backends.exchange.PROBE", limits)
-    upstream.health = (Do.HANG,)
+    upstream.health = (Action.HANG,)
     async with within(0.5):
         with pytest.raises(errors.UpstreamTimeout):
             await backend.probe()
@@ -1055,7 +1055,9 @@ async def test_any_httpx_transport_will_do() -> None:
             return httpx.Response(200, json=completion("mock"))
         if len(seen) == 2:
             return httpx.Response(
-                200, headers={"content-type": "text/event-stream"}, content=b"".join(said("mo", "ck"))
+                200,
+                headers={"content-type": "text/event-stream"},
+                content=b"".join(answer_events("mo", "ck")),
             )
         if len(seen) == 3:
             return httpx.Response(429, headers={"retry-after": "4"}, json=OPENAI)

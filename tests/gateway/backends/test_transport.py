@@ -15,7 +15,7 @@ import pytest
 
 from gateway.backends.transport import AiohttpTransport
 from gateway.backends.upstream_connection import STILL_THERE
-from tests.fakes import Do, FakeUpstream, Script, completion, head, reply, said, stream, within
+from tests.fakes import Action, FakeUpstream, Script, answer_events, completion, head, reply, stream, within
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ async def post(transport: httpx.AsyncBaseTransport, url: str, **timeout: float) 
 async def test_a_machine_that_is_gone_is_found_out(
     upstream: FakeUpstream, transport: AiohttpTransport
 ) -> None:
-    upstream.scripts = [stream(*said("Hi"), Do.HANG)]
+    upstream.scripts = [stream(*answer_events("Hi"), Action.HANG)]
     request = httpx.Request("POST", upstream.base_url, content=b"{}")
     response = await transport.handle_async_request(request)
     body = cast("Any", response.stream)
@@ -157,14 +157,17 @@ async def test_redirects_are_left_to_the_caller(upstream: FakeUpstream, transpor
 
 
 ERRORS: dict[str, tuple[Script, type[httpx.TransportError]]] = {
-    "closed": ((Do.CLOSE,), httpx.ReadError),
-    "reset": ((Do.ABORT,), httpx.ReadError),
-    "garbage": ((b"\x00\x01\x02\r\n\r\n", Do.CLOSE), httpx.RemoteProtocolError),
-    "cut-body": ((head(200, {"content-length": "9"}) + b"x", Do.CLOSE), httpx.ReadError),
-    "cut-chunks": ((*stream(*said("a"), whole=False), Do.CLOSE), httpx.ReadError),
-    "bad-chunks": ((head(200, {"transfer-encoding": "chunked"}) + b"zz\r\n", Do.CLOSE), httpx.TransportError),
-    "silence": ((Do.HANG,), httpx.ReadTimeout),
-    "silent-body": ((head(200, {"content-length": "9"}), Do.HANG), httpx.ReadTimeout),
+    "closed": ((Action.CLOSE,), httpx.ReadError),
+    "reset": ((Action.ABORT,), httpx.ReadError),
+    "garbage": ((b"\x00\x01\x02\r\n\r\n", Action.CLOSE), httpx.RemoteProtocolError),
+    "cut-body": ((head(200, {"content-length": "9"}) + b"x", Action.CLOSE), httpx.ReadError),
+    "cut-chunks": ((*stream(*answer_events("a"), whole=False), Action.CLOSE), httpx.ReadError),
+    "bad-chunks": (
+        (head(200, {"transfer-encoding": "chunked"}) + b"zz\r\n", Action.CLOSE),
+        httpx.TransportError,
+    ),
+    "silence": ((Action.HANG,), httpx.ReadTimeout),
+    "silent-body": ((head(200, {"content-length": "9"}), Action.HANG), httpx.ReadTimeout),
 }
 
 
@@ -205,7 +208,7 @@ async def test_a_transport_can_be_used_again_after_closing(
 
 async def test_the_number_of_connections_can_be_bounded(upstream: FakeUpstream) -> None:
     transport = AiohttpTransport(max_connections=2)
-    upstream.scripts = [(Do.HANG,)]
+    upstream.scripts = [(Action.HANG,)]
     asking = [asyncio.create_task(post(transport, upstream.base_url)) for _ in range(6)]
     await upstream.arrived(2)
     await asyncio.sleep(0.05)

@@ -18,7 +18,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.backends.upstream_connection import AT_ONCE, MAX_HEAD, Connection, Response
 from gateway.errors import UpstreamFailed
 from gateway.policy.schema import Target
-from tests.fakes import Do, FakeUpstream, Script, a_call, completion, delta, head, reply, sse, stream
+from tests.fakes import Action, FakeUpstream, Script, a_call, completion, delta, head, reply, sse, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -155,7 +155,7 @@ async def test_silence_that_is_complained_of_is_no_surplus(
     upstream: FakeUpstream, client: Http1Client
 ) -> None:
     upstream.scripts = [
-        (*reply(b"one"), 0.01, head(408, {"connection": "close", "content-length": "0"}), Do.CLOSE),
+        (*reply(b"one"), 0.01, head(408, {"connection": "close", "content-length": "0"}), Action.CLOSE),
         reply(b"two"),
     ]
     assert await answer(client, upstream.port) == b"one"

@@ -14,7 +14,7 @@ from gateway.backends.vectors_decoder import MOST_KEPT, VectorsDecoder
 from gateway.errors import GatewayError
 from gateway.types import Chunk
 from gateway.wire.openai.dialect import EMBEDDINGS
-from tests.fakes import USAGE, a_call, cut_up
+from tests.fakes import USAGE, a_call, cut_at
 
 VECTOR = {"object": "embedding", "index": 0, "embedding": [0.5, -1.25e-3, 3]}
 
@@ -23,7 +23,7 @@ def read(kind: type[OpenAIBodyDecoder], data: bytes, sizes: list[int]) -> list[C
     """The chunks, or how the error begins."""
     body = kind("up", EMBEDDINGS, a_call(stream=False, prompt=["a"] * 9, embeds=True))
     try:
-        for part in cut_up(data, sizes):
+        for part in cut_at(data, sizes):
             assert not body.feed(part)
         return list(body.finish())
     except GatewayError as error:

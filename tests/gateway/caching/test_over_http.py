@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from tests.fakes import FakeUpstream
-from tests.serving import KEY, OTHER_KEY, Answer, Gateway, Wire, a_policy, chat, serving
+from tests.serving import KEY, OTHER_KEY, Gateway, RawConnection, RawResponse, a_policy, chat, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -34,13 +34,13 @@ async def cached(upstream: FakeUpstream, tmp_path: Path, quick_reload: None) -> 
         yield running
 
 
-async def ask(gateway: Gateway, path: str, body: dict[str, Any], **headers: str) -> Answer:
-    async with Wire(gateway.port) as wire:
+async def ask(gateway: Gateway, path: str, body: dict[str, Any], **headers: str) -> RawResponse:
+    async with RawConnection(gateway.port) as wire:
         wire.post(body, path, **headers)
         return await wire.answer()
 
 
-def contents(answer: Answer, *, stream: bool) -> Any:
+def contents(answer: RawResponse, *, stream: bool) -> Any:
     """All that an answer says, without what is its own: of a stream, what a client puts together."""
     assert answer.status == 200
     if not stream:
@@ -152,7 +152,7 @@ async def test_clients_do_not_try_again_what_is_not_cached(cached: Gateway, dial
 async def test_a_hang_up_in_a_shared_call(cached: Gateway) -> None:
     """Two ask the same of a slow model; the first one leaves, the other gets it all."""
     body = chat("slow", "Hi", stream=True)
-    async with Wire(cached.port) as first, Wire(cached.port) as second:
+    async with RawConnection(cached.port) as first, RawConnection(cached.port) as second:
         first.post(body)
         await first.head()
         second.post(body)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests import faults
-from tests.fakes import Do, FakeUpstream, reply
+from tests.fakes import Action, FakeUpstream, reply
 from tests.faults import ModelServer
 from tests.serving import Gateway, a_policy, chat, serving
 
@@ -107,7 +107,7 @@ async def test_a_client_is_shown_signs_of_life_while_a_step_is_held(
     tmp_path: Path, dialect: str, sign: str
 ) -> None:
     def stalling(asked: faults.Asked) -> Any:
-        return (*faults.sound(asked)[:3], Do.HANG)
+        return (*faults.sound(asked)[:3], Action.HANG)
 
     lines: list[str] = []
     async with FakeUpstream() as claude, ModelServer(small=stalling, large=faults.sound) as up:

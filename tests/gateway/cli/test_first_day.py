@@ -20,14 +20,14 @@ from gateway.__main__ import main
 from gateway.cli.init import BUILTIN, folder
 from gateway.policy.loader import load_policy
 from gateway.process.listener import listen
-from tests.bare import ROOT, bare_environment, environ
+from tests.minimal_environment import ROOT, minimal_environment, minimal_variables
 
 COMMAND = ("-m", "gateway", "serve", "--port", "0")
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bare_environment(tmp_path_factory.mktemp("bare") / "venv")
+    return minimal_environment(tmp_path_factory.mktemp("bare") / "venv")
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def serving(python: Path | str, cwd: Path, **env: str) -> Iterator[list[str]]:
     with subprocess.Popen(
         [str(python), *COMMAND],
         cwd=cwd,
-        env=environ(**env),
+        env=minimal_variables(**env),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -82,7 +82,9 @@ def test_without_the_engine_the_gateway_serves_and_says_how_to_get_it(bare: Path
 
 def test_the_engine_without_its_packages_is_one_line(bare: Path, tmp_path: Path) -> None:
     command = [str(bare), "-m", "engine", "serve", "--model", "demo", "--port", "0"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=minimal_variables(), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: No module named") and line.endswith("pip install 'tollgate[engine]'")
@@ -103,7 +105,12 @@ caches: {semantic: {mode: shadow}}
     )
     command = [str(bare), *COMMAND]
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=tmp_path,
+        env=minimal_variables(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout is not None
         said: list[str] = []
@@ -125,7 +132,7 @@ def test_a_busy_engine_port_names_the_way_out_and_nothing_is_started(tmp_path: P
         done = subprocess.run(
             [sys.executable, *COMMAND],
             cwd=tmp_path,
-            env=environ(ENGINE_URL=f"http://127.0.0.1:{port}", PYTHONPATH=str(ROOT)),
+            env=minimal_variables(ENGINE_URL=f"http://127.0.0.1:{port}", PYTHONPATH=str(ROOT)),
             capture_output=True,
             text=True,
             timeout=300,

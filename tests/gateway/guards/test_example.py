@@ -20,7 +20,7 @@ from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks
 from tests.fakes import a_call, policy
 from tests.gateway.guards.technical_answers import ANSWERS
-from tests.scanners import flags_of
+from tests.scanners import background_scans_of
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ async def echoed(rules: Policy, text: str) -> str:
         yield Chunk(0, {}, "stop")
 
     guards, metrics = Guards(rules, build_scanners(rules, NoSidecar(), {})), Metrics()
-    flags = flags_of(metrics)
+    flags = background_scans_of(metrics)
     handle = guard_input(guards, flags, metrics)(guard_output(guards, flags, metrics)(model))
     call = a_call(messages=({"role": "user", "content": text},), stream=True)
     call.principal = replace(call.principal, tenant="acme")

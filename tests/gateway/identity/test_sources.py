@@ -18,7 +18,7 @@ from gateway.errors import AuthUnavailable, Unauthenticated
 from gateway.identity import jwks_source as module
 from gateway.identity.jwks import JwksError, KeySet, parse
 from gateway.identity.jwks_source import JwksSource, from_file, from_url
-from tests.fakes import Do, FakeUpstream, head, reply, within
+from tests.fakes import Action, FakeUpstream, head, reply, within
 from tests.gateway.identity import issuer
 from tests.gateway.identity.conftest import Authenticate, scope
 from tests.gateway.identity.issuer import entry, jwks, token
@@ -132,8 +132,8 @@ async def test_keys_are_fetched_anew_in_the_background(
         (reply({"keys": []}), "holds no key"),
         (reply([]), "is no JSON Web Key Set"),
         (reply(b" " * (1024 * 1024 + 1)), "is larger than 1048576 bytes"),
-        ((Do.ABORT,), ""),
-        ((head(200, {"content-length": "100"}) + b"{", Do.CLOSE), ""),
+        ((Action.ABORT,), ""),
+        ((head(200, {"content-length": "100"}) + b"{", Action.CLOSE), ""),
     ],
 )  # fmt: skip
 async def test_the_last_good_keys_stay(
@@ -155,7 +155,7 @@ async def test_a_silent_server_holds_a_request_up_briefly(
     server: FakeUpstream, authenticator: Authenticate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WAIT", 0.1)
-    server.health = (Do.HANG,)
+    server.health = (Action.HANG,)
     made = authenticator(jwt=[entry(url(server))])
     async with within(1):
         assert await unavailable(made, token(kid="one")) >= 1
@@ -347,7 +347,7 @@ def test_any_key_set_is_read_or_refused(listed: list[Any]) -> None:
 
 
 async def test_nothing_is_left_running(server: FakeUpstream, transport: AiohttpTransport) -> None:
-    server.health = (Do.HANG,)
+    server.health = (Action.HANG,)
     source = JwksSource("x", from_url(transport, url(server)), every=300)
     await until(lambda: bool(server.probes))
     async with within(1):

@@ -20,7 +20,7 @@ from gateway.stages.cascade import cascade
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Chunks, Handler, Purpose, UpstreamUsage, Usage
 from tests.fakes import (
     DONE,
-    Do,
+    Action,
     FakeUpstream,
     a_call,
     completion,
@@ -560,7 +560,7 @@ async def test_a_whole_answer_over_the_wire(upstream: FakeUpstream) -> None:
 
 
 async def test_a_caller_who_leaves_stops_the_upstream(upstream: FakeUpstream) -> None:
-    sound = stream(sse(delta("large")), Do.HANG)
+    sound = stream(sse(delta("large")), Action.HANG)
     upstream.scripts = [sound]
     async with over(upstream) as handler:
         async with aclosing(cascade(Fixed(1))(handler)(a_cascade())) as chunks:

@@ -21,7 +21,14 @@ from gateway.stages.guard_input import guard_input
 from gateway.types import Call, ChatRequest, Chunk, Chunks
 from gateway.wire.anthropic import body_to_request
 from tests.fakes import a_call, policy
-from tests.scanners import Blocks, Slow, Words, down, flags_of, guards_of
+from tests.scanners import (
+    BlockScanner,
+    KeywordScanner,
+    SlowScanner,
+    background_scans_of,
+    guards_of,
+    unavailable,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +62,7 @@ class Model:
 
 async def ask(guards: Guards, call: Call, *chunks: Chunk | BaseException) -> tuple[Model, list[Chunk]]:
     model = Model(*(chunks or (Chunk(0, {"content": "ok"}, "stop"),)))
-    flags = flags_of()
+    flags = background_scans_of()
     async with aclosing(guard_input(guards, flags, Metrics())(model)(call)) as stream:
         out = [chunk async for chunk in stream]
     await flags.idle()
@@ -64,7 +71,7 @@ async def ask(guards: Guards, call: Call, *chunks: Chunk | BaseException) -> tup
 
 
 def a_guard(scanner: Any = None, **config: Any) -> Guards:
-    return guards_of(mail=(scanner or Words(MAIL), {"action": "mask", **config}))
+    return guards_of(mail=(scanner or KeywordScanner(MAIL), {"action": "mask", **config}))
 
 
 def user(*texts: str, **more: Any) -> Call:
@@ -76,7 +83,7 @@ def said(chunks: list[Chunk], index: int = 0) -> str:
 
 
 async def test_without_guards_there_is_no_layer() -> None:
-    stage = guard_input(a_guard(tenants=["other"]), flags_of(), Metrics())
+    stage = guard_input(a_guard(tenants=["other"]), background_scans_of(), Metrics())
     assert stage(lambda call: "the very stream")(a_call()) == "the very stream"  # type: ignore[arg-type,return-value,comparison-overlap]
 
 
@@ -189,7 +196,7 @@ async def test_all_texts_of_a_request() -> None:
     ],
 )
 async def test_whose_words_they_are(role: str, origin: Any) -> None:
-    scanner = Words(MAIL, origins=frozenset((origin,)))
+    scanner = KeywordScanner(MAIL, origins=frozenset((origin,)))
     for other in ("system", "user", "assistant", "tool"):
         call = a_call(messages=({"role": role, "content": ANN}, {"role": other, "content": "hello"}))
         await ask(a_guard(scanner, action="flag"), call)
@@ -236,8 +243,8 @@ async def test_local_and_flag() -> None:
 
 async def test_edits_of_several_guards_fit_together() -> None:
     guards = guards_of(
-        mail=(Words(MAIL), {"action": "mask"}),
-        hosts=(Words({"example.org is": "host", "then": "word"}), {"action": "redact"}),
+        mail=(KeywordScanner(MAIL), {"action": "mask"}),
+        hosts=(KeywordScanner({"example.org is": "host", "then": "word"}), {"action": "redact"}),
     )
     model, out = await ask(
         guards, user(f"then {ANN} is here, then {BOB}"), Chunk(0, {"content": "<EMAIL_ADDRESS_1>"}, "stop")
@@ -248,15 +255,15 @@ async def test_edits_of_several_guards_fit_together() -> None:
 
 
 async def test_block_wins_and_spares_the_slower_tier() -> None:
-    slow = Slow({"x": "x"})
-    guards = guards_of(slow=(slow, {"action": "mask"}), mail=(Words(MAIL), {"action": "block"}))
+    slow = SlowScanner({"x": "x"})
+    guards = guards_of(slow=(slow, {"action": "mask"}), mail=(KeywordScanner(MAIL), {"action": "block"}))
     with pytest.raises(errors.Blocked):
         await ask(guards, user(ANN))
     assert slow.asked == []
 
 
 async def test_the_slower_tier_is_asked_once_for_all_texts_and_guards_wait_side_by_side() -> None:
-    one, two = Slow(MAIL), Slow(MAIL)
+    one, two = SlowScanner(MAIL), SlowScanner(MAIL)
     one.gate.clear()
     two.gate.clear()
     guards = guards_of(one=(one, {"action": "mask"}), two=(two, {"action": "local"}))
@@ -271,7 +278,7 @@ async def test_the_slower_tier_is_asked_once_for_all_texts_and_guards_wait_side_
     assert model.request.messages[2]["content"] == "<EMAIL_ADDRESS_2>"
 
 
-class Asking(Slow):
+class Asking(SlowScanner):
     """Notes whether the request was to stay when a judge was asked."""
 
     def __init__(self) -> None:
@@ -293,7 +300,7 @@ def keeping(keeper: Any, asking: Any) -> Guards:
 async def test_a_judge_is_asked_when_it_is_known_whether_the_request_must_stay(
     text: str, stays: bool
 ) -> None:
-    keeper, asking = Slow(MAIL), Asking()
+    keeper, asking = SlowScanner(MAIL), Asking()
     keeper.gate.clear()
     call = user(text)
     task = asyncio.create_task(ask(keeping(keeper, asking), call))
@@ -311,7 +318,7 @@ async def test_a_judge_is_asked_when_it_is_known_whether_the_request_must_stay(
 async def test_what_must_stay_for_other_reasons_goes_on_doing_so() -> None:
     asking, call = Asking(), user("nobody")
     call.local_only = True
-    model, _ = await ask(keeping(Slow(MAIL), asking), call)
+    model, _ = await ask(keeping(SlowScanner(MAIL), asking), call)
     assert asking.stayed == [True]
     assert model.asked[0].local_only
 
@@ -321,13 +328,15 @@ async def test_until_that_is_known_it_stays_even_where_it_is_refused() -> None:
     rules = {"keeper": {"kind": "secrets", "action": "local"}, "mail": {"kind": "secrets", "action": "block"}}
     call = user(ANN)
     with pytest.raises(errors.Blocked):
-        await ask(Guards(policy(guards=rules), {"keeper": Slow(MAIL), "mail": Words(MAIL)}), call)
+        await ask(
+            Guards(policy(guards=rules), {"keeper": SlowScanner(MAIL), "mail": KeywordScanner(MAIL)}), call
+        )
     assert call.local_only
 
 
 @pytest.mark.parametrize("late", [False, True])
 async def test_what_cannot_be_judged(late: bool) -> None:
-    scanner = Slow(MAIL, failure=None if late else down())
+    scanner = SlowScanner(MAIL, failure=None if late else unavailable())
     if late:
         scanner.gate.clear()
     call = user(ANN)
@@ -346,7 +355,7 @@ async def test_what_cannot_be_judged(late: bool) -> None:
 
 
 async def test_long_texts_are_scanned_in_pieces_that_overlap() -> None:
-    scanner = Words(MAIL)
+    scanner = KeywordScanner(MAIL)
     beats = 0
 
     async def beat() -> None:
@@ -366,7 +375,7 @@ async def test_long_texts_are_scanned_in_pieces_that_overlap() -> None:
 
 
 async def test_the_ends_of_pieces_are_no_ends_of_words() -> None:
-    class Exact(Words):
+    class Exact(KeywordScanner):
         def find(self, text: str) -> tuple[Finding, ...]:
             return tuple(Finding("word", *match.span()) for match in re.finditer(r"\bcats\b", text))
 
@@ -377,20 +386,22 @@ async def test_the_ends_of_pieces_are_no_ends_of_words() -> None:
 
 async def test_a_thing_longer_than_a_piece() -> None:
     text = "a" * 3000 + "BEGIN" + "k" * 3000 + "END" + "z" * 5000 + "BEGIN" + "k" * 500 + "END."
-    model, _ = await ask(a_guard(Blocks(), action="redact"), user(text))
+    model, _ = await ask(a_guard(BlockScanner(), action="redact"), user(text))
     assert model.request.messages is not None
     assert "k" not in model.request.messages[0]["content"].replace("[BLOCK]", "")
 
 
 async def test_the_length_of_all_texts_together() -> None:
-    guards = Guards(policy(guards={"length": {"max_characters": 10}}), {"length": Words({"-": "unused"})})
+    guards = Guards(
+        policy(guards={"length": {"max_characters": 10}}), {"length": KeywordScanner({"-": "unused"})}
+    )
     await ask(guards, user("12345", "67890"))
     with pytest.raises(errors.Blocked, match="11 characters"):
         await ask(guards, user("12345", "678901"))
 
 
 async def test_a_client_that_leaves_during_a_scan() -> None:
-    scanner = Slow(MAIL)
+    scanner = SlowScanner(MAIL)
     scanner.gate.clear()
     before = asyncio.all_tasks()
     task = asyncio.create_task(ask(a_guard(scanner), user(ANN)))
@@ -461,7 +472,7 @@ async def test_log_probabilities_go_where_the_text_is_another() -> None:
 
 async def test_a_json_answer_stays_json() -> None:
     quoted = 'ann "the boss"'
-    guards = guards_of(names=(Words({quoted: "PERSON"}), {"action": "mask"}))
+    guards = guards_of(names=(KeywordScanner({quoted: "PERSON"}), {"action": "mask"}))
     call = user(quoted, params={"response_format": {"type": "json_object"}})
     _, out = await ask(guards, call, Chunk(0, {"content": '{"who": "<PERSON_1>"}'}, "stop"))
     assert json.loads(said(out)) == {"who": quoted}
@@ -482,14 +493,14 @@ async def test_a_revocation_points_into_the_text_as_the_caller_has_it() -> None:
 
 async def test_names_stay_names() -> None:
     call = a_call(messages=({"role": "user", "name": "anna-smith", "content": "hi"},))
-    model, _ = await ask(guards_of(n=(Words({"anna": "person"}), {"action": "mask"})), call)
+    model, _ = await ask(guards_of(n=(KeywordScanner({"anna": "person"}), {"action": "mask"})), call)
     assert model.request.messages is not None
     assert model.request.messages[0]["name"] == "PERSON-smith"
 
 
 async def test_figures() -> None:
     metrics = Metrics()
-    stage = guard_input(a_guard(), flags_of(), metrics)
+    stage = guard_input(a_guard(), background_scans_of(), metrics)
     async with aclosing(stage(Model(Chunk(0, {}, "stop")))(user(ANN, BOB))) as chunks:
         assert len([chunk async for chunk in chunks]) == 1
     page = metrics.render().decode()
@@ -499,7 +510,7 @@ async def test_figures() -> None:
 
 @pytest.mark.deadlines
 async def test_a_long_text_is_judged_share_by_share_each_within_the_timeout() -> None:
-    class Patient(Slow):
+    class Patient(SlowScanner):
         async def thorough(
             self, texts: Sequence[str], origin: Origin, call: Call | None = None
         ) -> list[Verdict]:
@@ -516,14 +527,14 @@ async def test_a_long_text_is_judged_share_by_share_each_within_the_timeout() ->
 
 
 async def test_many_short_texts_are_judged_at_once() -> None:
-    scanner = Slow({"unsafe": "x"})
+    scanner = SlowScanner({"unsafe": "x"})
     messages = tuple({"role": "user", "content": f"message {n}"} for n in range(50))
     await ask(guards_of(slow=(scanner, {"action": "block"})), a_call(messages=messages))
     assert [len(asked) for asked in scanner.asked] == [50]
 
 
 async def test_what_is_refused_for_its_beginning_is_not_judged_to_its_end() -> None:
-    scanner = Slow({"unsafe": "x"})
+    scanner = SlowScanner({"unsafe": "x"})
     with pytest.raises(errors.Blocked):
         guards = guards_of(slow=(scanner, {"action": "block"}))
         await ask(guards, a_call(prompt="unsafe " + "words " * 12_000))
@@ -564,7 +575,7 @@ async def test_what_is_nested_without_end_is_refused() -> None:
         await ask(a_guard(), a_call(messages=({"role": "user", "content": [part]},)))
 
 
-class Picky(Words):
+class Picky(KeywordScanner):
     """Fails over an empty text, which ends what would otherwise look at it for ever."""
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:

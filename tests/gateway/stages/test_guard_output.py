@@ -19,7 +19,14 @@ from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks, Usage
 from tests.examples import examples
 from tests.fakes import a_call
-from tests.scanners import Blocks, Slow, Words, down, flags_of, guards_of
+from tests.scanners import (
+    BlockScanner,
+    KeywordScanner,
+    SlowScanner,
+    background_scans_of,
+    guards_of,
+    unavailable,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +84,7 @@ def text_of(chunks: list[Chunk], index: int = 0, name: str = "content") -> str:
 
 
 async def answer(guards: Guards, model: Model, call: Call | None = None) -> list[Chunk]:
-    flags = flags_of()
+    flags = background_scans_of()
     handle = guard_output(guards, flags, Metrics())(model)
     async with aclosing(handle(call or a_call())) as chunks:
         out = [chunk async for chunk in chunks]
@@ -88,7 +95,7 @@ async def answer(guards: Guards, model: Model, call: Call | None = None) -> list
 
 def a_guard(scanner: Any = None, **config: Any) -> Guards:
     rules = {"on": ["output"], "action": "block", "window": 16, "interval": 4, **config}
-    return guards_of(words=(scanner or Words(WORDS), rules))
+    return guards_of(words=(scanner or KeywordScanner(WORDS), rules))
 
 
 def cut_of(chunks: list[Chunk]) -> Any:
@@ -103,7 +110,7 @@ MODES = ["hold", "windowed", "optimistic"]
 async def test_without_guards_there_is_no_layer() -> None:
     model = Model(word("hi"), end())
     call = a_call()
-    handle = guard_output(guards_of(), flags_of(), Metrics())(lambda call: "the very stream")  # type: ignore[arg-type,return-value]
+    handle = guard_output(guards_of(), background_scans_of(), Metrics())(lambda call: "the very stream")  # type: ignore[arg-type,return-value]
     assert handle(call) == "the very stream"
     other = a_guard(tenants=["other"])
     assert await answer(other, model) == [word("hi"), end()]
@@ -199,7 +206,7 @@ CUTS = st.lists(st.integers(0, 120), max_size=60)
 
 
 def redacted(text: str) -> str:
-    scanner = Words(WORDS)
+    scanner = KeywordScanner(WORDS)
     for finding in reversed(scanner.find(text)):
         text = f"{text[: finding.start]}[{finding.label.upper()}]{text[finding.end :]}"
     return text
@@ -214,7 +221,7 @@ def test_windowed_redaction_is_that_of_the_whole(
         steps: list[Step] = []
         for piece in cut_up(text, cuts):
             steps += [word(piece)] if more else [word(piece), 0.0]
-        guards = a_guard(Slow(WORDS) if slow else None, action="redact", interval=interval)
+        guards = a_guard(SlowScanner(WORDS) if slow else None, action="redact", interval=interval)
         return await answer(guards, Model(*steps, end()))
 
     out = asyncio.run(run())
@@ -230,7 +237,7 @@ def test_windowed_blocking_lets_nothing_of_a_finding_out(text: str, cuts: list[i
         return await answer(a_guard(interval=interval), Model(*steps, end()))
 
     out = asyncio.run(run())
-    found = Words(WORDS).find(text)
+    found = KeywordScanner(WORDS).find(text)
     if not found:
         assert text_of(out) == text
         assert out[-1].finish_reason == "stop"
@@ -286,8 +293,8 @@ def test_so_it_is_in_every_text_of_every_choice(
                 steps += [todo[second].pop(0), 0.0]
         rules = {"on": ["output"], "action": "redact", "window": 16, "interval": interval}
         guards = guards_of(
-            one=(Words({SECRET: "key", "cat": "animal"}), {**rules, "stream": modes[0]}),
-            two=(Slow({"dog house": "animal"}), {**rules, "window": 40, "stream": modes[1]}),
+            one=(KeywordScanner({SECRET: "key", "cat": "animal"}), {**rules, "stream": modes[0]}),
+            two=(SlowScanner({"dog house": "animal"}), {**rules, "window": 40, "stream": modes[1]}),
         )
         return await answer(guards, Model(*steps, *todo[0], *todo[1]), a_call(n=2))
 
@@ -317,7 +324,9 @@ async def test_a_server_that_speaks_by_turns_lets_nothing_more_than_the_first_tu
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_model_has_stopped_when_the_client_hears_of_the_cut(mode: str) -> None:
     model = Model(word("say " + SECRET + "z" * 60), 0.0, end(), asyncio.Event())
-    async with aclosing(guard_output(a_guard(stream=mode), flags_of(), Metrics())(model)(a_call())) as chunks:
+    async with aclosing(
+        guard_output(a_guard(stream=mode), background_scans_of(), Metrics())(model)(a_call())
+    ) as chunks:
         async for chunk in chunks:
             if chunk.finish_reason == "content_filter":
                 assert model.open == 0
@@ -325,7 +334,7 @@ async def test_the_model_has_stopped_when_the_client_hears_of_the_cut(mode: str)
     raise AssertionError("it was not cut")
 
 
-class Exact(Words):
+class Exact(KeywordScanner):
     """Finds ``cat`` where it is a word of its own."""
 
     def find(self, text: str) -> tuple[Finding, ...]:
@@ -336,7 +345,7 @@ async def test_of_a_large_chunk_leaves_what_may_though_the_rest_waits() -> None:
     """The model may be silent for long after it."""
     silence = asyncio.Event()
     text = "x" * 100 + " " + "y" * 400
-    handle = guard_output(a_guard(stream="windowed"), flags_of(), Metrics())(
+    handle = guard_output(a_guard(stream="windowed"), background_scans_of(), Metrics())(
         Model(word(text), silence, end())
     )
     async with aclosing(handle(a_call())) as chunks:
@@ -357,7 +366,7 @@ async def test_the_beginning_of_a_longer_word_is_not_the_word(mode: str) -> None
 
 
 async def test_a_flagged_text_is_not_scanned_more_often() -> None:
-    scanner = Words(WORDS)
+    scanner = KeywordScanner(WORDS)
     await answer(
         a_guard(scanner, action="flag", stream="optimistic"),
         Model(*letters("cat" + "." * 80, pause=True), end()),
@@ -366,7 +375,7 @@ async def test_a_flagged_text_is_not_scanned_more_often() -> None:
 
 
 async def test_no_more_than_a_few_verdicts_are_waited_for_in_vain() -> None:
-    scanner = Slow(WORDS)
+    scanner = SlowScanner(WORDS)
     scanner.gate.clear()
     guards = a_guard(scanner, on_error="allow", timeout="5ms")
     assert text_of(await answer(guards, Model(*letters("u" * 200), end()))) == "u" * 200
@@ -379,17 +388,19 @@ async def test_what_is_longer_than_the_window_is_one_thing_all_the_same(size: in
     pieces = [step for i in range(0, len(text), size) for step in (word(text[i : i + size]), 0.0)]
     for mode in ("hold", "windowed"):
         out = await answer(
-            a_guard(Blocks(), action="redact", stream=mode, interval=64), Model(*pieces, end())
+            a_guard(BlockScanner(), action="redact", stream=mode, interval=64), Model(*pieces, end())
         )
         assert text_of(out) == "before [BLOCK] between [BLOCK] after" + "." * 40
-    out = await answer(a_guard(Blocks(), interval=64), Model(*pieces, end()))
+    out = await answer(a_guard(BlockScanner(), interval=64), Model(*pieces, end()))
     assert "before ".startswith(text_of(out))
     assert cut_of(out)["from"] == 7
 
 
 async def test_a_window_is_as_wide_as_what_is_looked_for() -> None:
     long = "k" + "e" * 200 + "y"
-    out = await answer(a_guard(Words({long: "long"})), Model(*letters("aaa" + long + "b" * 300), end()))
+    out = await answer(
+        a_guard(KeywordScanner({long: "long"})), Model(*letters("aaa" + long + "b" * 300), end())
+    )
     assert set(text_of(out)) <= {"a"}
     assert cut_of(out)["from"] == 3
 
@@ -452,7 +463,7 @@ async def test_what_comes_before_does_not_hold_a_tool_call_back() -> None:
         end(),
     )
     seen: list[Chunk] = []
-    async with aclosing(guard_output(a_guard(), flags_of(), Metrics())(model)(a_call())) as chunks:
+    async with aclosing(guard_output(a_guard(), background_scans_of(), Metrics())(model)(a_call())) as chunks:
         async for chunk in chunks:
             seen.append(chunk)
             if len(arguments_of(seen)) > 60:
@@ -499,7 +510,7 @@ async def test_a_number_in_arguments_gives_way_to_a_string() -> None:
     import json
 
     out = await answer(
-        a_guard(Words({"4111111111111111": "card"}), action="redact"),
+        a_guard(KeywordScanner({"4111111111111111": "card"}), action="redact"),
         Model(
             opening("pay"),
             *(tool(one) for one in '{"card": 4111111111111111, "n": [4111111111111111]}'),
@@ -537,7 +548,7 @@ async def test_comments_and_roles_do_not_wait() -> None:
     model = Model(Chunk(comment="position 3"), go, Chunk(0, {"role": "assistant"}), word("hi"), end())
     call = a_call()
     async with aclosing(
-        guard_output(a_guard(stream="windowed"), flags_of(), Metrics())(model)(call)
+        guard_output(a_guard(stream="windowed"), background_scans_of(), Metrics())(model)(call)
     ) as chunks:
         assert (await anext(chunks)).comment == "position 3"
         go.set()
@@ -565,14 +576,14 @@ async def test_a_whole_answer_is_always_held() -> None:
 
 
 async def test_an_optimistic_scan_cuts_while_the_model_is_silent() -> None:
-    scanner = Slow(WORDS)
+    scanner = SlowScanner(WORDS)
     scanner.gate.clear()
     never = asyncio.Event()
     model = Model(word("say " + SECRET), never)
     call = a_call()
     async with asyncio.timeout(300):
         async with aclosing(
-            guard_output(a_guard(scanner, stream="optimistic"), flags_of(), Metrics())(model)(call)
+            guard_output(a_guard(scanner, stream="optimistic"), background_scans_of(), Metrics())(model)(call)
         ) as chunks:
             assert text_of([await anext(chunks)]) == "say " + SECRET
             scanner.gate.set()
@@ -586,11 +597,11 @@ async def test_an_optimistic_scan_cuts_while_the_model_is_silent() -> None:
 
 
 async def test_an_optimistic_stream_does_not_end_before_its_last_scan() -> None:
-    scanner = Slow(WORDS)
+    scanner = SlowScanner(WORDS)
     scanner.gate.clear()
     model = Model(word("all "), word("good"), end())
     async with aclosing(
-        guard_output(a_guard(scanner, stream="optimistic"), flags_of(), Metrics())(model)(a_call())
+        guard_output(a_guard(scanner, stream="optimistic"), background_scans_of(), Metrics())(model)(a_call())
     ) as chunks:
         assert text_of([await anext(chunks), await anext(chunks)]) == "all good"
         last = asyncio.ensure_future(anext(chunks))
@@ -602,10 +613,10 @@ async def test_an_optimistic_stream_does_not_end_before_its_last_scan() -> None:
 
 
 async def test_one_optimistic_scan_at_a_time() -> None:
-    scanner = Slow(WORDS)
+    scanner = SlowScanner(WORDS)
     most = 0
 
-    class Counting(Slow):
+    class Counting(SlowScanner):
         async def thorough(self, texts: Any, origin: Any, call: Any = None) -> Any:
             nonlocal most
             most = max(most, self.running + 1)
@@ -623,7 +634,7 @@ async def test_one_optimistic_scan_at_a_time() -> None:
 async def test_what_cannot_be_judged_is_cut(mode: str) -> None:
     call = a_call()
     model = Model(*letters("perfectly fine and long enough to be let out in part", pause=True), end())
-    out = await answer(a_guard(Slow(WORDS, failure=down()), stream=mode), model, call)
+    out = await answer(a_guard(SlowScanner(WORDS, failure=unavailable()), stream=mode), model, call)
     told = cut_of(out)
     assert (told["reason"], told["from"]) == ("guard_unavailable", 0)
     assert text_of(out) == "" or mode == "optimistic"
@@ -635,7 +646,9 @@ async def test_what_cannot_be_judged_is_cut(mode: str) -> None:
 async def test_or_goes_on_and_is_not_called_clean(mode: str) -> None:
     call = a_call()
     model = Model(*letters("perfectly fine and long enough"), end())
-    out = await answer(a_guard(Slow(WORDS, failure=down()), stream=mode, on_error="allow"), model, call)
+    out = await answer(
+        a_guard(SlowScanner(WORDS, failure=unavailable()), stream=mode, on_error="allow"), model, call
+    )
     assert text_of(out) == "perfectly fine and long enough"
     assert out[-1].finish_reason == "stop"
     note = call.receipt.notes["guard_output"]
@@ -644,7 +657,7 @@ async def test_or_goes_on_and_is_not_called_clean(mode: str) -> None:
 
 
 async def test_a_verdict_that_does_not_come_in_time_is_none() -> None:
-    scanner = Slow(WORDS)
+    scanner = SlowScanner(WORDS)
     scanner.gate.clear()
     out = await answer(a_guard(scanner, timeout="20ms", stream="hold"), Model(word("hi"), end()))
     assert cut_of(out)["reason"] == "guard_unavailable"
@@ -652,7 +665,7 @@ async def test_a_verdict_that_does_not_come_in_time_is_none() -> None:
 
 
 async def test_a_scanner_with_a_bug_gives_nothing_away(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Words):
+    class Broken(KeywordScanner):
         def quick(self, text: str, origin: Any) -> Any:
             raise ValueError(f"cannot read {text}")
 
@@ -667,9 +680,9 @@ async def test_several_guards_with_modes_of_their_own() -> None:
 
     def both() -> Guards:
         return guards_of(
-            strict=(Words({"cat": "animal"}), rules(action="redact", stream="windowed")),
-            loose=(Words({SECRET: "key"}), rules(action="block", stream="optimistic")),
-            noted=(Words({"dog": "animal"}), rules(action="flag", stream="optimistic")),
+            strict=(KeywordScanner({"cat": "animal"}), rules(action="redact", stream="windowed")),
+            loose=(KeywordScanner({SECRET: "key"}), rules(action="block", stream="optimistic")),
+            noted=(KeywordScanner({"dog": "animal"}), rules(action="flag", stream="optimistic")),
         )
 
     call = a_call()
@@ -693,9 +706,9 @@ async def test_several_guards_with_modes_of_their_own() -> None:
 
 async def test_a_guard_that_holds_decides_for_all() -> None:
     guards = guards_of(
-        slow=(Words({"zzz": "z"}), {"on": ["output"], "action": "block", "stream": "hold"}),
+        slow=(KeywordScanner({"zzz": "z"}), {"on": ["output"], "action": "block", "stream": "hold"}),
         loose=(
-            Words({SECRET: "k"}),
+            KeywordScanner({SECRET: "k"}),
             {"on": ["output"], "action": "block", "stream": "optimistic", "interval": 4},
         ),
     )
@@ -719,7 +732,7 @@ async def test_a_length_limit() -> None:
     rules = {"kind": "length", "max_characters": 10, "on": ["output"]}
     from tests.fakes import policy
 
-    guards = Guards(policy(guards={"length": rules}), {"length": Words({"-": "unused"})})
+    guards = Guards(policy(guards={"length": rules}), {"length": KeywordScanner({"-": "unused"})})
     out = await answer(guards, Model(*letters("0123456789abc", pause=True), end()))
     assert text_of(out) == "0123456789"
     assert cut_of(out)["from"] == 10
@@ -735,7 +748,9 @@ async def test_an_error_in_the_middle_lets_nothing_unscanned_out(mode: str) -> N
     model = Model(*letters("n" * 30), word(SECRET[:5]), failure)
     seen: list[Chunk] = []
     with pytest.raises(errors.UpstreamFailed):
-        async with aclosing(guard_output(a_guard(stream=mode), flags_of(), Metrics())(model)(call)) as chunks:
+        async with aclosing(
+            guard_output(a_guard(stream=mode), background_scans_of(), Metrics())(model)(call)
+        ) as chunks:
             async for chunk in chunks:
                 seen += [chunk]
     assert set(text_of(seen)) <= {"n"} or mode == "optimistic"
@@ -747,13 +762,13 @@ async def test_an_error_in_the_middle_lets_nothing_unscanned_out(mode: str) -> N
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("moment", range(0, 40, 3))
 async def test_a_client_that_leaves_at_any_moment(mode: str, moment: int) -> None:
-    scanner = Slow(WORDS)
+    scanner = SlowScanner(WORDS)
     model = Model(*letters("long and harmless, " * 3, pause=True), end())
     call = a_call()
 
     async def read() -> None:
         async with aclosing(
-            guard_output(a_guard(scanner, stream=mode), flags_of(), Metrics())(model)(call)
+            guard_output(a_guard(scanner, stream=mode), background_scans_of(), Metrics())(model)(call)
         ) as chunks:
             async for _ in chunks:
                 await asyncio.sleep(0)
@@ -775,7 +790,7 @@ async def test_a_client_that_leaves_at_any_moment(mode: str, moment: int) -> Non
 
 async def test_a_reader_that_stops_early_closes_the_model() -> None:
     model = Model(*letters("long and harmless, " * 3, pause=True), asyncio.Event())
-    chunks = guard_output(a_guard(stream="optimistic"), flags_of(), Metrics())(model)(a_call())
+    chunks = guard_output(a_guard(stream="optimistic"), background_scans_of(), Metrics())(model)(a_call())
     await anext(chunks)
     await chunks.aclose()
     assert model.open == 0
@@ -784,7 +799,7 @@ async def test_a_reader_that_stops_early_closes_the_model() -> None:
 async def test_a_model_is_not_read_far_ahead_of_a_slow_client() -> None:
     model = Model(*letters("p" * 1000), end())
     async with aclosing(
-        guard_output(a_guard(stream="optimistic"), flags_of(), Metrics())(model)(a_call())
+        guard_output(a_guard(stream="optimistic"), background_scans_of(), Metrics())(model)(a_call())
     ) as chunks:
         await anext(chunks)
         await asyncio.sleep(0.02)
@@ -802,7 +817,7 @@ async def test_others_have_their_turn_while_a_long_answer_leaves() -> None:
 
     count = 20_000
     model = Model(*(word("cat, " if number % 2 else "and ") for number in range(count)), end())
-    handle = guard_output(a_guard(action="redact", stream="hold"), flags_of(), Metrics())(model)
+    handle = guard_output(a_guard(action="redact", stream="hold"), background_scans_of(), Metrics())(model)
     at_first = 0
     async with asyncio.timeout(300), aclosing(handle(a_call())) as chunks:
         busy = asyncio.create_task(others())
@@ -829,7 +844,7 @@ async def test_figures() -> None:
     metrics = Metrics()
     model = Model(*letters("aaaa" + SECRET + "bbbb" * 10, pause=True), end())
     async with aclosing(
-        guard_output(a_guard(stream="optimistic"), flags_of(), metrics)(model)(a_call())
+        guard_output(a_guard(stream="optimistic"), background_scans_of(), metrics)(model)(a_call())
     ) as chunks:
         out = [chunk async for chunk in chunks]
     page = metrics.render().decode()

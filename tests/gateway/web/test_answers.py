@@ -16,18 +16,18 @@ from gateway.server.connection import Connection
 from tests.fakes import (
     DONE,
     USAGE,
-    Do,
+    Action,
     FakeUpstream,
+    answer_events,
     completion,
     delta,
     reply,
-    said,
     sse,
     stream,
     usage_event,
     within,
 )
-from tests.serving import KEY, Gateway, Wire, a_policy, chat, request, serving
+from tests.serving import KEY, Gateway, RawConnection, a_policy, chat, request, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -192,8 +192,8 @@ async def test_nothing_of_the_client_reaches_the_upstream_but_its_request(
 
 
 async def test_chunks_are_relayed_as_they_come(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.scripts = [stream(sse(delta("first")), 0.4, *said("last"))]
-    async with Wire(gateway.port) as wire:
+    upstream.scripts = [stream(sse(delta("first")), 0.4, *answer_events("last"))]
+    async with RawConnection(gateway.port) as wire:
         wire.post(chat("up", stream=True))
         async with within(0.3):
             await wire.head()
@@ -224,8 +224,8 @@ async def test_an_error_before_the_first_chunk_is_an_http_error(
 async def test_an_error_after_the_first_chunk_is_an_event_and_no_done(
     gateway: Gateway, upstream: FakeUpstream
 ) -> None:
-    upstream.scripts = [(*stream(sse(delta("Hel")), whole=False), Do.CLOSE)]
-    async with Wire(gateway.port) as wire:
+    upstream.scripts = [(*stream(sse(delta("Hel")), whole=False), Action.CLOSE)]
+    async with RawConnection(gateway.port) as wire:
         wire.post(chat("up", stream=True))
         answer = await wire.answer()
         assert answer.status == 200
@@ -250,8 +250,8 @@ async def test_nobody_at_the_backend(gateway: Gateway) -> None:
 async def test_hanging_up_before_the_first_token_stops_the_upstream(
     gateway: Gateway, upstream: FakeUpstream, streamed: bool
 ) -> None:
-    upstream.scripts = [(Do.HANG,)]
-    async with Wire(gateway.port) as wire:
+    upstream.scripts = [(Action.HANG,)]
+    async with RawConnection(gateway.port) as wire:
         wire.post(chat("up", stream=streamed))
         received = await upstream.arrived()
     async with within(0.3):
@@ -263,8 +263,8 @@ async def test_hanging_up_before_the_first_token_stops_the_upstream(
 
 
 async def test_hanging_up_in_the_middle_stops_the_upstream(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.scripts = [(*stream(sse(delta("a")), whole=False), Do.HANG), reply(completion())]
-    async with Wire(gateway.port) as wire:
+    upstream.scripts = [(*stream(sse(delta("a")), whole=False), Action.HANG), reply(completion())]
+    async with RawConnection(gateway.port) as wire:
         wire.post(chat("up", stream=True))
         _, headers = await wire.head()
         await anext(wire.chunks())
@@ -278,7 +278,7 @@ async def test_hanging_up_in_the_middle_stops_the_upstream(gateway: Gateway, ups
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])
 async def test_a_client_that_ends_its_sending_reads_on(gateway: Gateway, streamed: bool) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.post(chat("slow", stream=streamed))
         wire.writer.write_eof()
         heard = (await asyncio.wait_for(wire.reader.read(), 300)).partition(b"HTTP/1.1 200 OK\r\n")[2]
@@ -294,8 +294,8 @@ async def test_a_client_that_ends_its_sending_and_then_leaves_stops_the_upstream
 ) -> None:
     monkeypatch.setattr("gateway.server.half_close.KEEPALIVE", 0.05)
     start = stream(sse(delta("a")), whole=False) if streamed else ()
-    upstream.scripts = [(*start, Do.HANG)]
-    async with Wire(gateway.port) as wire:
+    upstream.scripts = [(*start, Action.HANG)]
+    async with RawConnection(gateway.port) as wire:
         wire.post(chat("up", stream=streamed))
         wire.writer.write_eof()
         received = await upstream.arrived()
@@ -310,7 +310,7 @@ async def test_a_client_that_ends_its_sending_and_then_leaves_stops_the_upstream
 async def test_hanging_up_while_sending_the_body_reaches_nobody(
     gateway: Gateway, upstream: FakeUpstream
 ) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.send(
             request("POST", "/v1/chat/completions").replace(b"content-length: 0", b"content-length: 900")
         )
@@ -327,8 +327,8 @@ async def test_a_slow_reader_slows_the_upstream_and_loses_nothing(
     gateway: Gateway, upstream: FakeUpstream
 ) -> None:
     words = [f"{number:06}" + "x" * 2**18 for number in range(160)]
-    upstream.scripts = [stream(*said(*words, usage=False))]
-    async with Wire(gateway.port, receive_buffer=2**16) as wire:
+    upstream.scripts = [stream(*answer_events(*words, usage=False))]
+    async with RawConnection(gateway.port, receive_buffer=2**16) as wire:
         wire.post(chat("up", stream=True))
         await wire.head()
         received = await upstream.arrived()
@@ -341,8 +341,8 @@ async def test_a_slow_reader_slows_the_upstream_and_loses_nothing(
 
 
 async def test_a_slow_reader_that_leaves_stops_the_upstream(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.scripts = [stream(*said(*["x" * 2**18] * 160, usage=False))]
-    async with Wire(gateway.port, receive_buffer=2**16) as wire:
+    upstream.scripts = [stream(*answer_events(*["x" * 2**18] * 160, usage=False))]
+    async with RawConnection(gateway.port, receive_buffer=2**16) as wire:
         wire.post(chat("up", stream=True))
         await wire.head()
         received = await upstream.arrived()
@@ -359,12 +359,12 @@ async def test_the_whole_time_counts_for_a_client_that_does_not_read(
 ) -> None:
     """Nobody waits for the model's server meanwhile, whose limits so mean nothing."""
     monkeypatch.setattr(Connection, "write_timeout", 3600.0)
-    upstream.scripts = [stream(*said(*["x" * 2**18] * 160, usage=False))]
+    upstream.scripts = [stream(*answer_events(*["x" * 2**18] * 160, usage=False))]
     policy = a_policy(upstream.base_url)
     policy["models"]["up"]["timeouts"] = {"total": "500ms" if by == "total" else "1h"}
     async with (
         serving(tmp_path / "policies", policy) as gateway,
-        Wire(gateway.port, receive_buffer=2**12) as wire,
+        RawConnection(gateway.port, receive_buffer=2**12) as wire,
     ):
         wire.post(chat("up", stream=True), **({"x_tollgate_deadline": "500ms"} if by == "deadline" else {}))
         received = await upstream.arrived()
@@ -372,7 +372,7 @@ async def test_the_whole_time_counts_for_a_client_that_does_not_read(
 
 
 async def test_many_at_once(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.scripts = [stream(*said("a", "b", "c"))]
+    upstream.scripts = [stream(*answer_events("a", "b", "c"))]
     bodies = [chat("up" if i % 2 else "fake", stream=i % 3 == 0) for i in range(60)]
     answers = await asyncio.gather(*(gateway.http.post("/v1/chat/completions", json=body) for body in bodies))
     assert {answer.status_code for answer in answers} == {200}

@@ -12,7 +12,7 @@ import openai
 import orjson
 import pytest
 
-from tests.fakes import Do, FakeUpstream, Received, reply, said, stream
+from tests.fakes import Action, FakeUpstream, Received, answer_events, reply, stream
 from tests.serving import KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -609,7 +609,7 @@ async def test_a_stream_that_another_server_ended_tells_its_usage(
     upstream: FakeUpstream, gateway: Gateway
 ) -> None:
     words = [EVENTS[0], start(0, type="text", text=""), piece(0, "text_delta", text="Hello ")]
-    upstream.scripts = [stream(sse(*words), Do.CLOSE), stream(*said("Hello ", "there"))]
+    upstream.scripts = [stream(sse(*words), Action.CLOSE), stream(*answer_events("Hello ", "there"))]
     async with sdk(gateway.url) as client, client.messages.stream(**{**ASK, "model": "mixed"}) as answer:
         message = await answer.get_final_message()
     assert [block.to_dict()["text"] for block in message.content] == ["Hello there"]
@@ -710,7 +710,7 @@ async def test_what_is_put_into_the_prompt_cache_is_billed_as_such(
     )
     # Each has an id of its own: an answer with that of the one before is taken for that one, come late.
     begun = {**EVENTS[0], "message": {**EVENTS[0]["message"], "id": "msg_04"}}
-    cut = (*stream(sse(begun, *EVENTS[1:4]), whole=False), Do.CLOSE)
+    cut = (*stream(sse(begun, *EVENTS[1:4]), whole=False), Action.CLOSE)
     wholes = [reply({**WHOLE, "id": f"msg_0{number}"}) for number in (2, 3)]
     upstream.scripts = [stream(sse(*EVENTS)), *wholes, cut]
     async with serving(tmp_path / "policies", policy) as gateway:

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import BadRequest, UnsupportedCoding
 from gateway.web.content_coding import MEMBERS, STEP, Inflater, coding_of
-from tests.serving import Gateway, Wire, chat
+from tests.serving import Gateway, RawConnection, chat
 
 TEXT = orjson.dumps(chat(content="Hello " * 200))
 
@@ -123,7 +123,7 @@ async def test_an_endpoint_takes_it(gateway: Gateway, form: str) -> None:
 
 @pytest.mark.anyio
 async def test_another_coding_is_refused_and_the_connection_stays(gateway: Gateway) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.post(b"(/\xb5/\xfd", content_encoding="zstd")
         answer = await wire.answer()
         assert (answer.status, answer.headers["accept-encoding"]) == (415, "gzip, deflate")
@@ -139,7 +139,7 @@ async def test_another_coding_is_refused_and_the_connection_stays(gateway: Gatew
 async def test_a_bomb_is_too_large(gateway: Gateway, path: str) -> None:
     bomb = gzip.compress(bytes(20 * 2**20), compresslevel=1)
     assert len(bomb) < 100_000
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.post(bomb, path, content_encoding="gzip")
         assert (await wire.answer()).status == 413
         wire.post(chat())

@@ -21,7 +21,7 @@ from tests.serving import (
     OPERATOR,
     OTHER_KEY,
     Gateway,
-    Wire,
+    RawConnection,
     a_policy,
     chat,
     request,
@@ -85,7 +85,7 @@ PATHS = [
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
 async def test_no_path_opens_without_a_key(gateway: Gateway, method: str, path: str) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.send(f"{method} {path} HTTP/1.1\r\nhost: gateway\r\ncontent-length: 0\r\n\r\n".encode())
         answer = await wire.answer()
     assert answer.status == 401
@@ -118,13 +118,13 @@ async def test_keys_that_do_not_open(gateway: Gateway, header: str, code: str, h
 
 @pytest.mark.parametrize("header", [f"Bearer {KEY}", f"bearer {KEY}", f"BEARER   {KEY} "])
 async def test_keys_that_open(gateway: Gateway, header: str) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.send(f"GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: {header}\r\n\r\n".encode())
         assert (await wire.answer()).status == 200
 
 
 async def test_a_key_with_bytes_beyond_ascii_is_wrong_and_no_more(gateway: Gateway) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.send("GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer schlüssel\r\n\r\n".encode())
         assert (await wire.answer()).status == 401
 
@@ -206,7 +206,7 @@ async def test_methods_that_a_path_does_not_take(
 
 
 async def test_head_has_no_body(gateway: Gateway) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.send(request("HEAD", "/v1/models") + request("HEAD", "/nowhere") + request("GET", "/healthz"))
         assert (await wire.head())[0] == 200
         assert (await wire.head())[0] == 404
@@ -225,7 +225,7 @@ BAD_BODIES = [
 
 @pytest.mark.parametrize(("body", "code", "param"), BAD_BODIES, ids=lambda value: repr(value)[:30])
 async def test_bad_bodies(gateway: Gateway, body: bytes, code: str, param: str | None) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.post(body)
         answer = await wire.answer()
         assert answer.status == 400
@@ -250,7 +250,7 @@ async def test_unknown_models_and_forbidden_ones_look_alike(gateway: Gateway, pa
 
 
 async def test_errors_leave_a_kept_connection_usable(gateway: Gateway) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         for data, status in [
             (request("GET", "/nowhere"), 404),
             (request("PUT", "/v1/models"), 405),
@@ -275,13 +275,13 @@ async def test_errors_leave_a_kept_connection_usable(gateway: Gateway) -> None:
 async def test_a_body_of_just_the_limit_is_taken(gateway: Gateway) -> None:
     empty = len(orjson.dumps(chat(content="")))
     for extra, status in ((100_000 - empty, 200), (100_001 - empty, 413)):
-        async with Wire(gateway.port) as wire:
+        async with RawConnection(gateway.port) as wire:
             wire.post(chat(content="x" * extra))
             assert (await wire.answer()).status == status
 
 
 async def test_a_declared_excess_is_refused_before_it_is_sent(gateway: Gateway) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.send(
             request("POST", "/v1/chat/completions").replace(b"content-length: 0", b"content-length: 99999999")
         )
@@ -300,7 +300,7 @@ def chunked(*parts: bytes, token: str = KEY) -> bytes:
 
 async def test_chunked_bodies(gateway: Gateway) -> None:
     body = orjson.dumps(chat())
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         for _ in range(2):
             wire.send(chunked(*(body[i : i + 7] for i in range(0, len(body), 7))))
             answer = await wire.answer()
@@ -309,7 +309,7 @@ async def test_chunked_bodies(gateway: Gateway) -> None:
 
 
 async def test_chunked_bodies_have_the_same_limit(gateway: Gateway) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.send(chunked(*[b"x" * 10_000] * 30))
         answer = await wire.answer()
         assert answer.status == 413
@@ -319,7 +319,7 @@ async def test_chunked_bodies_have_the_same_limit(gateway: Gateway) -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
-    async with Wire(gateway.port) as wire:
+    async with RawConnection(gateway.port) as wire:
         wire.send(
             request("POST", "/v1/chat/completions", orjson.dumps(chat()))
             + request("GET", "/nowhere")

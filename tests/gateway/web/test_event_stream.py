@@ -11,7 +11,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.fakes import Do, FakeUpstream, reply, said, stream
+from tests.fakes import Action, FakeUpstream, answer_events, reply, stream
 from tests.serving import KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ async def asked(gateway: Gateway, path: str, body: dict[str, Any]) -> tuple[int,
 async def test_before_the_head_of_the_answer_and_between_its_words(
     gateway: Gateway, upstream: FakeUpstream, path: str
 ) -> None:
-    role, first, *rest = said("Hel", "lo")
+    role, first, *rest = answer_events("Hel", "lo")
     upstream.scripts = [(0.5, *stream(role, first, 0.5, *rest))]
     status, text = await asked(gateway, path, PATHS[path])
     before, hel, after = text.partition("Hel")
@@ -74,7 +74,7 @@ async def test_a_whole_answer_has_no_room_for_it(gateway: Gateway, upstream: Fak
 async def test_a_client_that_leaves_meanwhile_stops_the_upstream(
     gateway: Gateway, upstream: FakeUpstream
 ) -> None:
-    upstream.scripts = [(Do.HANG,)]
+    upstream.scripts = [(Action.HANG,)]
     async with gateway.http.stream("POST", "/v1/chat/completions", json=CHAT) as response:
         async for line in response.aiter_lines():
             assert line == ": waiting"
@@ -83,7 +83,7 @@ async def test_a_client_that_leaves_meanwhile_stops_the_upstream(
 
 
 async def test_the_clients_that_are_in_use_pass_over_it(gateway: Gateway, upstream: FakeUpstream) -> None:
-    slow = (0.3, *stream(*said("Hello")))
+    slow = (0.3, *stream(*answer_events("Hello")))
     upstream.scripts = [slow, slow]
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=KEY) as client:
         events = await client.chat.completions.create(

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from tests.fakes import Do, FakeUpstream, delta, sse, stream
+from tests.fakes import Action, FakeUpstream, delta, sse, stream
 from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +106,7 @@ async def test_openais_helper_sees_the_end_of_every_choice(tmp_path: Path) -> No
     said = [
         sse(delta(word, index=index)) for word in ("There ", "was ", BANNED, f" {WORDS}") for index in (0, 1)
     ]
-    async with FakeUpstream(stream(*said, Do.HANG)) as upstream:
+    async with FakeUpstream(stream(*said, Action.HANG)) as upstream:
         rules = {**a_policy(upstream.base_url), "guards": {"topics": topics("windowed")}}
         async with serving(tmp_path / "policies", rules) as gateway, client(gateway) as sdk:
             asked: Any = {**ask("a story"), "model": "up", "n": 2}

@@ -12,7 +12,7 @@ import openai
 import orjson
 import pytest
 
-from tests.fakes import Do, FakeUpstream, reply, said, stream
+from tests.fakes import Action, FakeUpstream, answer_events, reply, stream
 from tests.serving import KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -74,7 +74,7 @@ async def test_a_stream(client: anthropic.AsyncAnthropic) -> None:
 
 
 async def test_an_openai_server_behind_it(upstream: FakeUpstream, client: anthropic.AsyncAnthropic) -> None:
-    upstream.scripts = [stream(*said("Hel", "lo"))]
+    upstream.scripts = [stream(*answer_events("Hel", "lo"))]
     async with client.messages.stream(
         model="up", system="Be brief.", stop_sequences=["END"], tools=TOOLS, **ASK
     ) as answer:
@@ -152,7 +152,7 @@ async def test_a_broken_stream_ends_in_an_error(
     upstream: FakeUpstream, client: anthropic.AsyncAnthropic
 ) -> None:
     cut = recorded("text.sse").partition(b"event: content_block_stop")[0]
-    upstream.scripts = [(*stream(cut, whole=False), Do.CLOSE)]
+    upstream.scripts = [(*stream(cut, whole=False), Action.CLOSE)]
     heard = []
     with pytest.raises(anthropic.APIStatusError, match=r"broke off|before the answer was complete"):
         async with client.messages.stream(model="claude", **ASK) as answer:

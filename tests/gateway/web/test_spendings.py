@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import Do, FakeUpstream, Script, completion, reply
-from tests.serving import Gateway, Wire, a_policy, serving
+from tests.fakes import Action, FakeUpstream, Script, completion, reply
+from tests.serving import Gateway, RawConnection, a_policy, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -129,8 +129,11 @@ async def test_a_cascades_discarded_step_is_booked_under_its_own_model(tmp_path:
 @pytest.mark.parametrize("cached", [False, True], ids=["", "shared"])
 async def test_who_hangs_up_pays(tmp_path: Path, cached: bool) -> None:
     caches = {"exact": {"ttl": "1h"}} if cached else {}
-    async with Models(upstream=(Do.HANG,)) as upstream, running(upstream, tmp_path, caches=caches) as gateway:
-        async with Wire(gateway.port) as wire:
+    async with (
+        Models(upstream=(Action.HANG,)) as upstream,
+        running(upstream, tmp_path, caches=caches) as gateway,
+    ):
+        async with RawConnection(gateway.port) as wire:
             wire.post(asked("up", max_tokens=100))
             await upstream.arrived()
         [(tenant, purpose, model, cost)] = await spent(tmp_path, 1)
@@ -139,7 +142,7 @@ async def test_who_hangs_up_pays(tmp_path: Path, cached: bool) -> None:
 
 
 async def test_a_deadline_that_passes_is_paid_for(tmp_path: Path) -> None:
-    async with Models(upstream=(Do.HANG,)) as upstream, running(upstream, tmp_path) as gateway:
+    async with Models(upstream=(Action.HANG,)) as upstream, running(upstream, tmp_path) as gateway:
         answer = await gateway.http.post(
             CHAT, json=asked("up", max_tokens=100), headers={"x-tollgate-deadline": "200ms"}
         )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import sse
-from tests.fakes import cut_up
+from tests.fakes import cut_at
 
 # Newlines are part of the framing, so values hold none; everything else may occur.
 values = st.binary(max_size=30).filter(lambda data: b"\n" not in data and b"\r" not in data)
@@ -36,7 +36,7 @@ def test_events_are_the_same_however_the_bytes_are_cut(
 ) -> None:
     text, expected = body
     assert read(text) == expected
-    assert read(*cut_up(text, sizes)) == expected
+    assert read(*cut_at(text, sizes)) == expected
     assert read(*(text[i : i + 1] for i in range(len(text)))) == expected
 
 
@@ -83,7 +83,7 @@ def test_an_endless_event_is_refused() -> None:
 
 def test_an_event_just_under_the_limit_arrives() -> None:
     value = b"x" * (sse.MAX_EVENT - 20)
-    assert read(*cut_up(b"data: " + value + b"\n\n", [2**20] * 8)) == [value]
+    assert read(*cut_at(b"data: " + value + b"\n\n", [2**20] * 8)) == [value]
 
 
 def test_what_is_written_is_read() -> None:

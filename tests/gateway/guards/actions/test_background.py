@@ -19,7 +19,7 @@ from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks, Handler, Receipt
 from tests.fakes import a_call, policy
-from tests.scanners import Slow, Words, down, guards_of
+from tests.scanners import KeywordScanner, SlowScanner, guards_of, unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -58,9 +58,9 @@ def flagging(scanner: Any, **config: Any) -> Guards:
 
 
 @pytest.fixture
-async def slow() -> AsyncIterator[Slow]:
+async def slow() -> AsyncIterator[SlowScanner]:
     """Gives no verdict before its gate is open."""
-    scanner = Slow(CAT)
+    scanner = SlowScanner(CAT)
     scanner.gate.clear()
     yield scanner
     scanner.gate.set()
@@ -69,7 +69,7 @@ async def slow() -> AsyncIterator[Slow]:
 @pytest.mark.parametrize("stream", BOTH, ids=["whole", "streamed"])
 @pytest.mark.parametrize("mode", MODES)
 async def test_nothing_waits_and_the_verdict_is_told_when_it_comes(
-    slow: Slow, mode: str, stream: bool
+    slow: SlowScanner, mode: str, stream: bool
 ) -> None:
     desk = Desk(flagging(slow, stream=mode))
     arrived: list[str] = []
@@ -103,7 +103,7 @@ async def test_nothing_waits_and_the_verdict_is_told_when_it_comes(
 
 async def test_nothing_is_scanned_before_the_caller_has_the_last_of_it() -> None:
     """The fast check takes the event loop's own time."""
-    scanner = Words(CAT)
+    scanner = KeywordScanner(CAT)
     seen: list[int] = []
 
     async def model(call: Call) -> Chunks:
@@ -123,7 +123,7 @@ async def test_nothing_is_scanned_before_the_caller_has_the_last_of_it() -> None
 
 @pytest.mark.parametrize("stream", BOTH, ids=["whole", "streamed"])
 async def test_a_judge_that_is_away_is_noted_and_that_is_all(stream: bool) -> None:
-    desk = Desk(flagging(Slow(CAT, failure=down()), on_error="block"))
+    desk = Desk(flagging(SlowScanner(CAT, failure=unavailable()), on_error="block"))
 
     async def model(call: Call) -> Chunks:
         yield Chunk(0, {"content": "the cat"}, "stop")
@@ -140,7 +140,7 @@ async def test_a_judge_that_is_away_is_noted_and_that_is_all(stream: bool) -> No
         assert call.receipt.notes[f"guard_{direction}"].get("scanned") is not False
 
 
-async def test_whoever_hangs_up_is_flagged_all_the_same(slow: Slow) -> None:
+async def test_whoever_hangs_up_is_flagged_all_the_same(slow: SlowScanner) -> None:
     desk = Desk(flagging(slow))
     closed = asyncio.Event()
 
@@ -163,7 +163,8 @@ async def test_whoever_hangs_up_is_flagged_all_the_same(slow: Slow) -> None:
 
 async def test_a_request_that_is_refused_is_flagged_too() -> None:
     guards = guards_of(
-        strict=(Words(CAT), {"action": "block"}), it=(Words({"a": "letter"}), {"action": "flag"})
+        strict=(KeywordScanner(CAT), {"action": "block"}),
+        it=(KeywordScanner({"a": "letter"}), {"action": "flag"}),
     )
     desk = Desk(guards)
 
@@ -182,8 +183,8 @@ async def test_a_request_that_is_refused_is_flagged_too() -> None:
 async def test_they_see_what_was_written_and_said_and_not_what_others_made_of_it() -> None:
     both = {"on": ["input", "output"]}
     guards = guards_of(
-        strict=(Words(CAT), {**both, "action": "redact", "stream": "hold"}),
-        it=(Words(CAT), {**both, "action": "flag"}),
+        strict=(KeywordScanner(CAT), {**both, "action": "redact", "stream": "hold"}),
+        it=(KeywordScanner(CAT), {**both, "action": "flag"}),
     )
     desk = Desk(guards)
 
@@ -220,7 +221,7 @@ async def test_a_length_is_flagged_in_both_directions() -> None:
     )
 
 
-async def test_what_waits_is_bounded(slow: Slow) -> None:
+async def test_what_waits_is_bounded(slow: SlowScanner) -> None:
     desk = Desk(guards_of(it=(slow, {"action": "flag"})), most=3)
 
     async def model(call: Call) -> Chunks:
@@ -238,7 +239,7 @@ async def test_what_waits_is_bounded(slow: Slow) -> None:
 
 
 async def test_what_is_under_way_at_the_end_is_said_not_to_be_judged(
-    slow: Slow, monkeypatch: pytest.MonkeyPatch
+    slow: SlowScanner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.guards.actions.background.SECONDS_TO_CLOSE", 0.01)
     desk = Desk(guards_of(it=(slow, {"action": "flag", "timeout": "60s"})))
@@ -260,7 +261,7 @@ async def test_what_is_under_way_at_the_end_is_said_not_to_be_judged(
 
 async def test_a_receipt_that_is_not_closed_is_not_written_by_a_verdict() -> None:
     """That of an answer that callers share is never written; theirs are, and have what it says."""
-    desk = Desk(flagging(Words(CAT)))
+    desk = Desk(flagging(KeywordScanner(CAT)))
 
     async def model(call: Call) -> Chunks:
         yield Chunk(0, {"content": "cat"}, "stop")

@@ -26,7 +26,7 @@ from gateway.sidecar.client import NoSidecar
 from gateway.stages.guard_output import guard_output
 from gateway.types import Call, Chunk, Chunks, Principal
 from tests.fakes import a_call, policy
-from tests.scanners import flags_of
+from tests.scanners import background_scans_of
 
 pytestmark = pytest.mark.anyio
 
@@ -210,7 +210,7 @@ async def answered(mine: Guards, *words: str) -> list[Chunk]:
             await asyncio.sleep(0)
         yield Chunk(0, {}, "stop")
 
-    async with aclosing(guard_output(mine, flags_of(), Metrics())(model)(a_call())) as chunks:
+    async with aclosing(guard_output(mine, background_scans_of(), Metrics())(model)(a_call())) as chunks:
         return [chunk async for chunk in chunks]
 
 

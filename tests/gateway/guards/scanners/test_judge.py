@@ -27,7 +27,7 @@ from gateway.stages.fallback import fallback
 from gateway.stages.queue import queue
 from gateway.stages.route import route
 from gateway.types import Call, Chunk, Chunks, Principal
-from tests.fakes import Do, FakeUpstream, a_call, completion, policy, reply, within
+from tests.fakes import Action, FakeUpstream, a_call, completion, policy, reply, within
 
 pytestmark = pytest.mark.anyio
 
@@ -169,7 +169,7 @@ async def test_no_more_than_a_few_at_once(bench: Bench) -> None:
 
 
 async def test_one_failure_is_everyones_and_leaves_nothing_under_way(bench: Bench) -> None:
-    bench.upstream.scripts = [reply({"error": {"message": "no: a secret thing"}}, status=500), (Do.HANG,)]
+    bench.upstream.scripts = [reply({"error": {"message": "no: a secret thing"}}, status=500), (Action.HANG,)]
     async with within(2):
         with pytest.raises(Unscanned) as caught:
             await bench.judge.judge(["a secret thing", "another"], "user")
@@ -180,7 +180,7 @@ async def test_one_failure_is_everyones_and_leaves_nothing_under_way(bench: Benc
 
 
 async def test_a_caller_that_gives_up_leaves_nothing_under_way(bench: Bench) -> None:
-    bench.upstream.scripts = [(Do.HANG,)]
+    bench.upstream.scripts = [(Action.HANG,)]
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await bench.judge.judge(["one", "two"], "user")

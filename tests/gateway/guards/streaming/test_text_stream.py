@@ -5,12 +5,12 @@ from gateway.guards.actions.inspection import Inspection
 from gateway.guards.streaming.scan_cursor import Mode, ScanCursor
 from gateway.guards.streaming.text_stream import TextStream
 from gateway.observe.metrics import Metrics
-from tests.scanners import Words, guards_of
+from tests.scanners import KeywordScanner, guards_of
 
 
 def a_stream(mode: Mode = "windowed", channel: str = "content") -> TextStream:
     rules = {"on": ["output"], "window": 16, "interval": 4, "action": "block"}
-    guard = guards_of(words=(Words({"cat": "animal"}), rules)).of("acme").output[0]
+    guard = guards_of(words=(KeywordScanner({"cat": "animal"}), rules)).of("acme").output[0]
     return TextStream(channel, [ScanCursor(Inspection(guard, "output", Metrics()), mode)])
 
 

@@ -24,7 +24,7 @@ from gateway.wire.anthropic.errors import error_body
 from gateway.wire.anthropic.events_to_chunks import AnthropicChunkReader
 from gateway.wire.openai import chat as openai_chat
 from tests.examples import examples
-from tests.fakes import CANDIDATE, a_call, cut_up
+from tests.fakes import CANDIDATE, a_call, cut_at
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "anthropic"
 STREAMS = ["text", "tool_use", "thinking", "refusal"]
@@ -254,8 +254,8 @@ def test_unknown_events_and_blocks_are_passed_over() -> None:
 @settings(max_examples=examples(60))
 def test_any_cut_of_the_bytes_gives_the_same_chunks(name: str, sizes: list[int]) -> None:
     data = recorded(f"{name}.sse")
-    assert chunks_of(*cut_up(data, sizes)) == chunks_of(data)
-    assert chunks_of(*cut_up(data, [1] * len(data))) == chunks_of(data)
+    assert chunks_of(*cut_at(data, sizes)) == chunks_of(data)
+    assert chunks_of(*cut_at(data, [1] * len(data))) == chunks_of(data)
 
 
 # Written
@@ -530,7 +530,7 @@ def test_what_is_written_reads_back_as_the_same_answer(chunks: list[Chunk], size
     events = AnthropicEventWriter(a_call())
     sent = b"".join(map(events.event, chunks)) + events.end()
     written(*chunks)
-    assert joined(chunks_of(*cut_up(sent, sizes))) == joined(chunks)
+    assert joined(chunks_of(*cut_at(sent, sizes))) == joined(chunks)
     message = AnthropicChunkReader().read_answer(whole(*chunks))
     assert without_indices(joined(message)) == without_indices(joined(chunks))
 

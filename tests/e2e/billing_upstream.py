@@ -16,7 +16,7 @@ NATURAL = 60
 """Tokens of an answer that nobody caps."""
 
 
-class Upstream:
+class BillingUpstream:
     """An OpenAI-compatible server that says in the prompt what it is to do, and bills for it."""
 
     def __init__(self) -> None:

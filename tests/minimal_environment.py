@@ -1,4 +1,4 @@
-"""A real environment that holds the gateway's own packages and none of an extra's."""
+"""A real environment with the gateway's own requirements and none of its extras."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def bare_environment(folder: Path) -> Path:
+def minimal_environment(folder: Path) -> Path:
     """Make it in ``folder``, of links to the packages of the one that runs the tests; its Python's path."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
@@ -29,7 +29,7 @@ def bare_environment(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def environ(**more: str) -> dict[str, str]:
+def minimal_variables(**more: str) -> dict[str, str]:
     """The variables to run it with: nothing of this environment's, nor of Tollgate's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TOLLGATE_", "PYTHON"))}
     return {**kept, "no_proxy": "*", "PYTHONUNBUFFERED": "1", **more}
