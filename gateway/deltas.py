@@ -7,8 +7,38 @@ from typing import Any
 
 from gateway.types import Json
 
-_PIECES = frozenset({"content", "refusal", "reasoning_content", "reasoning", "arguments"})
+TEXT_FIELDS = ("reasoning_content", "reasoning", "content", "refusal")
+"""Texts that come in pieces, in the order in which a reader reads them: thinking comes before what it leads to."""
+SEALED_FIELDS = frozenset({"signature", "redacted_thinking"})
+"""Thinking in a form that only the model that wrote it can read."""
+THINKING_FIELDS = frozenset({"reasoning_content", "reasoning"}) | SEALED_FIELDS
+"""A model's thinking before its answer."""
+_JOINED = frozenset((*TEXT_FIELDS, "arguments"))
 _NESTED = frozenset({"function", "function_call"})
+
+
+def text_piece(delta: Mapping[str, Json]) -> tuple[str | int, str] | None:
+    """The text that ``delta`` adds to, by its field or its tool call's index, and the piece; None where there is more.
+
+    It may name the role as well.
+    """
+    content: Any = delta.get("content")
+    if len(delta) == 1 and content.__class__ is str:  # nearly all of them
+        return "content", content
+    if len(delta) != 1:
+        plain = len(delta) == 2 and "role" in delta and isinstance(content, str)
+        return ("content", content) if plain else None
+    ((name, value),) = delta.items()
+    if name in TEXT_FIELDS and isinstance(value, str):
+        return name, value
+    if name != "tool_calls":
+        return None
+    match value:
+        case [{"index": int(index), "function": {"arguments": str(text), **others}, **rest}] if not (
+            others or rest
+        ):
+            return index, text
+    return None
 
 
 class _Text(list[str]):
@@ -21,7 +51,7 @@ def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
     ``joined`` makes of it what can be written.
     """
     for name, value in delta.items():
-        if name in _PIECES and isinstance(value, str):
+        if name in _JOINED and isinstance(value, str):
             known = whole.get(name)
             if isinstance(known, _Text):
                 known.append(value)

@@ -76,15 +76,26 @@ class ChatRequest:
     """The same in the caller's own words, where the canonical form says less."""
 
     @property
-    def answers(self) -> int:
-        """Computed side by side for it: as many for each prompt as ``n`` or ``best_of`` says. Embeddings are one."""
-        if self.embeds:
-            return 1
+    def prompt_count(self) -> int:
+        """Prompts to answer: several only where ``prompt`` is a list of texts, or of lists of token ids."""
+        prompt = self.prompt
+        return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+
+    @property
+    def answers_per_prompt(self) -> int:
+        """Answers generated for each prompt, more than ``n`` where ``best_of`` says so; 1 for an embedding."""
         best_of = self.params.get("best_of")
-        each = max(self.n, best_of) if type(best_of) is int else self.n
-        # Only a list of texts, or of lists of token ids, is several.
-        several = isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int)
-        return each * len(self.prompt) if several else each
+        return max(self.n, best_of) if type(best_of) is int and not self.embeds else self.n
+
+    @property
+    def answers(self) -> int:
+        """Answers generated side by side, for all prompts."""
+        return self.answers_per_prompt * self.prompt_count
+
+    @property
+    def choices(self) -> int:
+        """Choices in the response: ``n`` for each prompt; of embeddings, one for each text."""
+        return self.n * self.prompt_count
 
     def having(self, params: Mapping[str, Json]) -> ChatRequest:
         """The same with other parameters, in a third of the time that ``dataclasses.replace`` takes."""

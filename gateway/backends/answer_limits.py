@@ -36,7 +36,7 @@ class AnswerLimits:
     """
 
     def __init__(self, backend: str, request: ChatRequest, limits: Limits) -> None:
-        self.choices = request.n * _prompts(request.prompt)
+        self.choices = request.choices
         self._backend = backend
         self._limits = limits
         self._size = self._values = 0
@@ -148,8 +148,3 @@ def _values(data: bytes) -> int:
 def _has_logprobs(request: ChatRequest) -> bool:
     # ``logprobs: 0`` of a plain completion asks for those of the tokens themselves.
     return any(request.params.get(name) not in (None, False) for name in ("logprobs", "prompt_logprobs"))
-
-
-def _prompts(prompt: Json) -> int:
-    """How many prompts a request holds: only raw ones, as a list of texts or of token lists, can be many."""
-    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1

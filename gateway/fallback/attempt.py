@@ -17,7 +17,7 @@ from gateway.errors import (
 )
 from gateway.fallback.breaker import Permit
 from gateway.fallback.continuation import AnswerDiverged, AnswerFilter, SentAnswer, whole_usage
-from gateway.metering.estimate import LearnedEstimate, answers_wanted, rough_estimate, unseen_tokens
+from gateway.metering.estimate import LearnedEstimate, rough_estimate, unseen_tokens
 from gateway.metering.usage_counter import UsageCounter
 from gateway.types import Call, Candidate, Chunk, Purpose, UpstreamUsage, Usage
 
@@ -120,7 +120,7 @@ class Attempt:
         )
         unseen = unseen_tokens(call, estimate) if abandoned and not call.request.stream else estimate.expected
         if call.cap is not None:
-            unseen = min(unseen, call.cap * answers_wanted(call.request))
+            unseen = min(unseen, call.cap * call.request.answers)
         thoughts = (
             min(estimate.thoughts, unseen_tokens(call, estimate))
             if isinstance(estimate, LearnedEstimate)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from gateway.deltas import THINKING_FIELDS
 from gateway.policy.schema import AnyBackend
 from gateway.types import ChatRequest, Chunk, Json, Usage
 
@@ -58,10 +59,6 @@ class SentAnswer:
             self.plain = False
 
 
-_THOUGHTS = frozenset({"reasoning", "reasoning_content", "signature", "redacted_thinking"})
-"""A model's reasoning before its answer, which a continuation need not repeat."""
-
-
 def _is_plain(delta: Mapping[str, Json], besides: frozenset[str] = frozenset()) -> bool:
     """Whether it holds text at most, next to the role and ``besides``."""
     for name, value in delta.items():
@@ -73,16 +70,6 @@ def _is_plain(delta: Mapping[str, Json], besides: frozenset[str] = frozenset()) 
         ):
             return False
     return True
-
-
-def has_single_choice(request: ChatRequest) -> bool:
-    """Whether the answer has one choice only, so that there is one text to continue."""
-    many = (
-        isinstance(request.prompt, list)
-        and len(request.prompt) > 1
-        and not isinstance(request.prompt[0], int)
-    )
-    return request.n == 1 and not many
 
 
 def continuation_request(
@@ -214,7 +201,7 @@ class ReplayFilter:
         self._covered = 0
 
     def feed(self, chunk: Chunk) -> Iterable[Chunk]:
-        if chunk.logprobs is not None or not _is_plain(chunk.delta or {}, _THOUGHTS):
+        if chunk.logprobs is not None or not _is_plain(chunk.delta or {}, THINKING_FIELDS):
             raise AnswerDiverged
         text = _text(chunk)
         left = len(self._sent) - self._covered
@@ -248,7 +235,7 @@ def _text(chunk: Chunk) -> str:
     return text if isinstance(text, str) else ""
 
 
-_REPLACED = frozenset({"role", "content"}) | _THOUGHTS
+_REPLACED = THINKING_FIELDS | {"role", "content"}
 
 
 def _remainder(chunk: Chunk, text: str) -> Chunk:

@@ -55,7 +55,6 @@ from gateway.fallback.continuation import (
     ReplayFilter,
     SentAnswer,
     continuation_request,
-    has_single_choice,
 )
 from gateway.fallback.health import HealthRegistry
 from gateway.fallback.recorder import AttemptRecorder, is_own_limit
@@ -100,7 +99,7 @@ class Failover:
         self._continued = 0
         self._asked_again = False
         elsewhere = len(self._left) > 1 or call.policy.backends[first.target.backend].continues
-        self._sent = SentAnswer() if elsewhere and has_single_choice(call.request) else None
+        self._sent = SentAnswer() if elsewhere and call.request.choices == 1 else None
         """None where nobody could continue the answer."""
 
     def next_attempt(self) -> Attempt:

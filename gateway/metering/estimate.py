@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -128,14 +128,15 @@ class Estimator:
 
     def estimate(self, call: Call) -> LearnedEstimate:
         request = call.request
-        prompts, text, exact = measure(request)
+        prompts = request.prompt_count
+        text, exact = measure(request)
         name = (call.principal.key_id, call.model)
         learned = self._prompts.get(name) or self._prompts.get(("", call.model)) or _UNKNOWN
         prompt = exact + (learned.tokens(text) if text else 0)
         least = min(prompt, exact + (_UNKNOWN.tokens(text) if text else 0))
         if request.embeds:
             return LearnedEstimate(prompt, 0, 0, call.model, text, prompts, None, least)
-        answers = answers_wanted(request) * prompts
+        answers = request.answers
         cap = declared_cap(request.params)
         if cap is not None:
             cap = int(min(cap, _room(call, least // prompts))) * answers
@@ -183,13 +184,13 @@ class Estimator:
 
 def rough_estimate(request: ChatRequest) -> TokenEstimate:
     """Where nothing was learned: what ``request`` needs, by its text and its cap."""
-    prompts, text, exact = measure(request)
+    text, exact = measure(request)
     prompt = exact + (_UNKNOWN.tokens(text) if text else 0)
     if request.embeds:
         return TokenEstimate(prompt, 0, 0)
     cap = declared_cap(request.params)
     each = FIRST_ANSWER if cap is None else cap
-    answers = answers_wanted(request) * prompts
+    answers = request.answers
     return TokenEstimate(prompt, min(FIRST_EXPECTED, each) * answers, each * answers)
 
 
@@ -207,7 +208,7 @@ def unseen_tokens(call: Call, estimate: TokenEstimate) -> int:
     if isinstance(estimate, LearnedEstimate):
         answers, cap = estimate.answers, estimate.cap
     else:
-        answers, each = answers_wanted(request), declared_cap(request.params)
+        answers, each = request.answers, declared_cap(request.params)
         cap = None if each is None else each * answers
     most = max(estimate.reserved, FIRST_ANSWER * answers) if cap is None else cap
     return most if call.cap is None else min(most, call.cap * answers)
@@ -240,14 +241,8 @@ def declared_cap(params: Mapping[str, Json]) -> int | None:
     return largest or None
 
 
-def answers_wanted(request: ChatRequest) -> int:
-    """Answers that are computed for one prompt."""
-    best_of = request.params.get("best_of")
-    return max(request.n, best_of) if type(best_of) is int else request.n
-
-
-def measure(request: ChatRequest) -> tuple[int, float, int]:
-    """The number of prompts, the tokens of their text at ``CHARACTERS_PER_TOKEN``, and the tokens given as such."""
+def measure(request: ChatRequest) -> tuple[float, int]:
+    """The tokens of the prompts' text at ``CHARACTERS_PER_TOKEN``, and those given as token ids."""
     if request.messages is not None:
         text = 3.0
         for message in request.messages:
@@ -255,17 +250,13 @@ def measure(request: ChatRequest) -> tuple[int, float, int]:
         for name in ("tools", "functions", "response_format"):
             if given := request.params.get(name):
                 text += _json(given)
-        return 1, text, 0
-    prompt = request.prompt
-    if isinstance(prompt, str):
-        return 1, _text(prompt) + 1, 0
-    if not isinstance(prompt, Sequence) or not prompt:
-        return 1, 0.0, 0
-    if isinstance(prompt[0], int):
-        return 1, 0.0, len(prompt)
-    if isinstance(prompt[0], str):
-        return len(prompt), sum(_text(one) + 1 for one in prompt), 0
-    return len(prompt), 0.0, sum(len(one) for one in prompt)
+        return text, 0
+    given = request.prompt
+    prompts = given if isinstance(given, list) else [given] if isinstance(given, str) else []
+    if prompts and isinstance(prompts[0], int):
+        return 0.0, len(prompts)
+    texts = [one for one in prompts if isinstance(one, str)]
+    return sum(_text(one) + 1 for one in texts), sum(len(one) for one in prompts if not isinstance(one, str))
 
 
 def _is_text(request: ChatRequest) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from gateway.deltas import THINKING_FIELDS
 from gateway.metering.estimate import CHARACTERS_PER_TOKEN
 from gateway.types import Chunk, Json, Usage
 
@@ -13,7 +14,7 @@ MOST_CHARACTERS_PER_TOKEN = 16
 SHORT = 256
 """Characters of which nothing is proven."""
 
-_THOUGHTS = frozenset({"reasoning", "reasoning_content", "redacted_thinking"})
+_THINKING = THINKING_FIELDS - {"signature"}
 _NOT_TEXT = frozenset({"role", "id", "type", "index", "embedding", "signature", "data", "reasoning_details"})
 """Fields of a delta whose text no model was paid to write, or that repeat another's."""
 
@@ -41,7 +42,7 @@ class UsageCounter:
                 size = _weight(content)
             else:
                 size = _text_size(delta)
-                self._thinks = self._thinks or not _THOUGHTS.isdisjoint(delta)
+                self._thinks = self._thinks or not _THINKING.isdisjoint(delta)
             if size:
                 self._pieces += 1
                 self._quarters += size

@@ -67,7 +67,7 @@ _FIGURES = (int, float)
 def most_tokens(request: ChatRequest, kind: str = "") -> int:
     """Tokens of all prompts of ``request`` together, for a backend of this ``kind``."""
     if request.messages is None:
-        return _prompts(request.prompt) + _count(request.prompt) * _parameters(request.params)
+        return _prompts(request.prompt) + request.prompt_count * _parameters(request.params)
     image = IMAGES.get(kind, IMAGE)
     tokens = TEMPLATE + _parameters(request.params)
     for message in request.messages:
@@ -92,11 +92,6 @@ def _parameters(params: Mapping[str, Json]) -> int:
             continue
         tokens += _written(given) + (TOOLS if name in _INSTRUCTED else 0)
     return tokens
-
-
-def _count(prompt: Json) -> int:
-    many = isinstance(prompt, list | tuple) and prompt and not isinstance(prompt[0], int)
-    return len(prompt) if many else 1
 
 
 def _prompts(prompt: Json) -> int:

@@ -13,7 +13,7 @@ from gateway.policy.schema import Policy, Target
 from gateway.prefix_sharing import sharing
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.selector import Loads, ModelTargets, Selector
-from gateway.types import Call, Candidate, ChatRequest
+from gateway.types import Call, Candidate
 
 _RouteKey = tuple[str, str, bool, int, int]
 """A model, why it is used, whether only local backends may be, and how many context lengths the request exceeds: with
@@ -310,10 +310,4 @@ def _size(call: Call) -> int:
 
 def _prompt(call: Call) -> int:
     tokens = call.estimate.prompt if call.estimate is not None else 0
-    return tokens // _prompts(call.request)
-
-
-def _prompts(request: ChatRequest) -> int:
-    """How many prompts the request has, each with a context of its own."""
-    prompt = request.prompt
-    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+    return tokens // call.request.prompt_count

@@ -41,3 +41,19 @@ def test_a_request_with_other_parameters_is_otherwise_the_same() -> None:
     assert all(getattr(whole, one.name) != one.default for one in fields(ChatRequest))
     made, expected = whole.having({"seed": 2}), replace(whole, params={"seed": 2})
     assert all(getattr(made, one.name) == getattr(expected, one.name) for one in fields(ChatRequest))
+
+
+@pytest.mark.parametrize(
+    ("request_", "prompts", "answers", "choices"),
+    [
+        (ChatRequest("m", messages=({},), n=2), 1, 2, 2),
+        (ChatRequest("m", prompt="a", n=2, params={"best_of": 3}), 1, 3, 2),
+        (ChatRequest("m", prompt=[1, 2]), 1, 1, 1),
+        (ChatRequest("m", prompt=["a", "b"], n=2), 2, 4, 4),
+        (ChatRequest("m", prompt=[[1], [2], [3]], params={"best_of": 2}), 3, 6, 3),
+        (ChatRequest("m", prompt=[]), 1, 1, 1),
+        (ChatRequest("m", prompt=["a", "b"], embeds=True), 2, 2, 2),
+    ],
+)
+def test_prompts_answers_and_choices(request_: ChatRequest, prompts: int, answers: int, choices: int) -> None:
+    assert (request_.prompt_count, request_.answers, request_.choices) == (prompts, answers, choices)

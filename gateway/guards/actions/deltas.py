@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from gateway.deltas import SEALED_FIELDS, TEXT_FIELDS
 from gateway.guards.actions import native
 from gateway.guards.actions.native import Path
 from gateway.types import ChatRequest, Json
@@ -13,11 +14,8 @@ Channel = str
 """Which of a choice's texts: ``content``, ``reasoning``, ``tool_calls[0].function.arguments`` …"""
 
 CONTENT: Channel = "content"
-_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _FUNCTION = ("name", "arguments", "input")
-_SEALED = ("signature", "redacted_thinking")
-"""Encrypted for the model that wrote it."""
-_KNOWN = frozenset((*_TEXTS, *_SEALED, "role", "tool_calls", "function_call"))
+_KNOWN = frozenset((*TEXT_FIELDS, *SEALED_FIELDS, "role", "tool_calls", "function_call"))
 _CALL = frozenset(("index", "id", "type", "function", "custom"))
 
 
@@ -37,7 +35,7 @@ def delta_texts(delta: Mapping[str, Json]) -> list[DeltaText]:
 
 def _delta_texts(delta: Mapping[str, Json]) -> Iterator[DeltaText]:
     # Thoughts precede content.
-    for name in ("reasoning_content", "reasoning", "content", "refusal"):
+    for name in TEXT_FIELDS:
         text = delta.get(name)
         if isinstance(text, str) and text:
             yield DeltaText(name, (name,), text)
@@ -114,7 +112,7 @@ def readable(delta: Mapping[str, Json]) -> tuple[Mapping[str, Json], frozenset[s
         and not isinstance(content, list)
         and not calls
         and not delta.get("function_call")
-        and all(delta.get(name) is None or isinstance(delta[name], str) for name in _TEXTS)
+        and all(delta.get(name) is None or isinstance(delta[name], str) for name in TEXT_FIELDS)
     ):
         return delta, frozenset()
     left_out = {name for name in delta.keys() - _KNOWN - {"native"} if delta[name] is not None}
@@ -131,13 +129,13 @@ def readable(delta: Mapping[str, Json]) -> tuple[Mapping[str, Json], frozenset[s
             fresh.update(_parts(value, left_out))
         elif name == "role" or _is_event(name, value) or _is_text(name, value):
             fresh[name] = value
-        elif name in _TEXTS:
+        elif name in TEXT_FIELDS:
             left_out.add(name)
     return fresh, frozenset(left_out)
 
 
 def _is_text(name: str, value: Json) -> bool:
-    return name in (*_TEXTS, *_SEALED) and (value is None or isinstance(value, str))
+    return name in (*TEXT_FIELDS, *SEALED_FIELDS) and (value is None or isinstance(value, str))
 
 
 def _is_event(name: str, value: Json) -> bool:

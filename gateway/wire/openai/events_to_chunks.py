@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import orjson
 
+from gateway.deltas import SEALED_FIELDS
 from gateway.types import Chunk, Json
 from gateway.wire.openai.usage import read_usage
 
@@ -42,7 +43,7 @@ def read_chunks(
         yield Chunk(usage=usage, envelope=envelope)
 
 
-_OWN = frozenset({"native", "signature", "redacted_thinking"})
+_OWN = SEALED_FIELDS | {"native"}
 """Names that mean something among chunks, and in no answer of this shape, or nothing but a text."""
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.deltas import SEALED_FIELDS
 from gateway.types import Json
-
-_SEALED = frozenset({"signature", "redacted_thinking"})
 
 
 class ThinkingBlocks:
@@ -25,7 +24,7 @@ class ThinkingBlocks:
         """``delta`` as callers get it."""
         if words := delta.get("reasoning_content"):
             self._words.append(words)
-        if _SEALED.isdisjoint(delta):
+        if SEALED_FIELDS.isdisjoint(delta):
             return delta
         blocks: list[Json] = []
         if signature := delta.get("signature"):
@@ -34,5 +33,5 @@ class ThinkingBlocks:
             self._words.clear()
         if hidden := delta.get("redacted_thinking"):
             blocks.append({"type": "redacted_thinking", "data": hidden})
-        rest = {name: value for name, value in delta.items() if name not in _SEALED}
+        rest = {name: value for name, value in delta.items() if name not in SEALED_FIELDS}
         return {**rest, "thinking_blocks": blocks} if blocks else rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import errors
-from gateway.backends.stream_collector import CollectedAnswer, StreamCollector
+from gateway.backends.stream_collector import StreamCollector, collected
+from gateway.joined_chunks import JoinedChunks
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Usage
 from gateway.wire.openai.dialect import CHAT
 from tests.fakes import a_call
@@ -84,27 +86,25 @@ pieces = st.builds(
 
 @given(chunks=st.lists(pieces, max_size=12))
 def test_the_answer_is_the_same(chunks: list[Chunk]) -> None:
-    collected = CollectedAnswer()
+    answer = JoinedChunks()
     for chunk in copies(chunks):
-        collected.add(chunk)
-    given = [*collected.chunks()]
+        answer.add(chunk)
+    given = collected(answer)
     assert body(copies(given)) == body(copies(chunks))
     assert [chunk.more for chunk in given] == [True] * (len(given) - 1) + [False] * bool(given)
-    assert [chunk.usage for chunk in given if chunk.usage] == [collected.usage] * bool(
-        collected.usage and given
-    )
+    assert [chunk.usage for chunk in given if chunk.usage] == [answer.usage] * bool(answer.usage and given)
 
 
 def test_ten_thousand_pieces_are_a_few() -> None:
-    collected = CollectedAnswer()
+    answer = JoinedChunks()
     for number in range(10_000):
         kind = "reasoning_content" if number < 5_000 else "content"
-        collected.add(Chunk(delta={kind: "x"}, envelope={"id": "1"}, usage=Usage(1, number)))
+        answer.add(Chunk(delta={kind: "x"}, envelope={"id": "1"}, usage=Usage(1, number)))
     for _ in range(10_000):
-        collected.add(Chunk(delta={"tool_calls": [{"index": 0, "function": {"arguments": "1"}}]}))
-    collected.add(Chunk(delta={}, finish_reason="stop"))
-    chunks = [*collected.chunks()]
-    assert len(chunks) == 4
+        answer.add(Chunk(delta={"tool_calls": [{"index": 0, "function": {"arguments": "1"}}]}))
+    answer.add(Chunk(delta={}, finish_reason="stop"))
+    chunks = collected(answer)
+    assert len(chunks) == 3
     assert chunks[-1].usage == Usage(1, 9_999)
 
 
@@ -200,8 +200,8 @@ async def test_other_errors_are_errors(error: errors.GatewayError) -> None:
 )
 async def test_it_holds_no_more_than_a_whole_answer_may_have(piece: Chunk) -> None:
     async def endless(request: ChatRequest) -> Chunks:
-        while True:
-            yield replace(piece)
+        for number in itertools.count():
+            yield replace(piece, envelope={f"x{number}": text for text in piece.envelope.values()})
 
     collecting, call = StreamCollector("up", enabled=True), a_call(timeouts=WRITTEN, stream=False)
     with pytest.raises(errors.UpstreamFailed, match="over 67108864 bytes"):

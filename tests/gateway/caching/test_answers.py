@@ -301,3 +301,13 @@ def test_choices_of_several_prompts_and_embeddings() -> None:
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"[1,[],null,[]]", b"[1,[1,2,3],null,[[1]]]", b"\xff"])
 def test_what_is_no_answer(data: bytes) -> None:
     assert unpack(data) is None
+
+
+def test_native_fields_of_the_beginning_and_of_the_end_are_both_kept() -> None:
+    head = {"message": {"container": None}, "usage": {"input_tokens": 3}}
+    recording = said(
+        Chunk(delta={"role": "assistant", "content": "a"}, envelope={"native": head}),
+        Chunk(delta={}, finish_reason="stop", envelope={"native": {"delta": {"stop_reason": "end_turn"}}}),
+    )
+    (chunk,) = recording.chunks()
+    assert chunk.envelope == {"native": {**head, "delta": {"stop_reason": "end_turn"}}}

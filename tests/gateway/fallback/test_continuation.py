@@ -16,7 +16,6 @@ from gateway.fallback.continuation import (
     ReplayFilter,
     SentAnswer,
     continuation_request,
-    has_single_choice,
     whole_usage,
 )
 from gateway.policy.schema import AnyBackend, Policy
@@ -229,15 +228,6 @@ def test_a_backend_that_does_not_continue_is_not_asked_to() -> None:
         )
         is None
     )
-
-
-def test_one_choice_or_several() -> None:
-    assert has_single_choice(ChatRequest("m", messages=ASKED))
-    assert has_single_choice(ChatRequest("m", prompt=[1, 2]))
-    assert has_single_choice(ChatRequest("m", prompt=["a"]))
-    assert not has_single_choice(ChatRequest("m", messages=ASKED, n=2))
-    assert not has_single_choice(ChatRequest("m", prompt=["a", "b"]))
-    assert not has_single_choice(ChatRequest("m", prompt=[[1], [2]]))
 
 
 @given(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))

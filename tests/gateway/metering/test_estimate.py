@@ -89,7 +89,7 @@ def test_learned_prompts_are_covered(factor: float, fixed: int, spread: float, s
     for i in range(200):
         content = "x" * int(10 ** rng.uniform(0.5, 4.5))
         messages = ({"role": "user", "content": content},)
-        text = module.measure(a_call(messages=messages).request)[1]
+        text = module.measure(a_call(messages=messages).request)[0]
         actual = 1 + round(fixed + text * factor * rng.uniform(1 - spread, 1 + spread))
         guess = estimate(estimator, messages=messages).prompt
         told(estimator, Usage(actual, 1), messages=messages)
