@@ -116,7 +116,7 @@ class Asker(asyncio.Protocol):
         if not self.left.done():
             self.left.set_result(None)
 
-    def quota_request(self) -> None:
+    def ask(self) -> None:
         if not self.run.another():
             self.transport.close()
             return
@@ -184,7 +184,7 @@ def question(model: str, *, stream: bool, size: int = 0, tools: int = 0) -> byte
     return json.dumps(asked, separators=(",", ":")).encode()
 
 
-async def quota_request(
+async def ask(
     port: int, connections: int, requests: int, stream: bool, headers: list[str], body: bytes
 ) -> dict[str, float]:
     lines = ["POST /v1/chat/completions HTTP/1.1", "host: bench", "content-type: application/json", *headers]
@@ -228,7 +228,7 @@ def main() -> None:
     if given.what == "ask":
         body = question(given.model, stream=given.stream, size=given.size, tools=given.tools)
         result = uvloop.run(
-            quota_request(given.port, given.connections, given.requests, given.stream, given.header, body)
+            ask(given.port, given.connections, given.requests, given.stream, given.header, body)
         )
         print(json.dumps(result))
         return
