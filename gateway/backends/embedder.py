@@ -61,7 +61,7 @@ class EmbedderBackend:
             while len(vectors) < len(texts):
                 asked = texts[len(vectors) : len(vectors) + size]
                 try:
-                    async with clock:
+                    with clock:
                         vectors += await self._sidecar.embed(asked)
                 except SidecarBusy:
                     # There may be room for fewer; a small queue never has any for so many.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ from gateway.backends.error_scrubber import ErrorScrubber
 from gateway.backends.openai_decoder import AnswerDecoder
 from gateway.backends.openai_errors import Outage
 from gateway.backends.timeouts import UpstreamTimeouts
-from gateway.errors import DeadlineExceeded, GatewayError, Upstream, UpstreamFailed, UpstreamTimeout
+from gateway.errors import DeadlineExceeded, GatewayError, Rejected, Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.fair_turns import FairTurns
 from gateway.policy.schema import Timeouts
 from gateway.types import Chunk, Chunks
@@ -91,45 +91,49 @@ class Exchange:
         owner: str = "",
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
         on_send: Callable[[], None] | None = None,
+        refit: Callable[[Rejected], Chunks | None] | None = None,
     ) -> Chunks:
         """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all.
 
-        What takes long takes turns with other answers, those of one ``owner`` in one line.
+        What takes long takes turns with other answers, those of one ``owner`` in one queue.
         ``on_send`` is called when the request is about to be written, ``on_headers`` with an answer's headers before
-        its first chunk.
+        its first chunk, ``refit`` with a rejection that is the whole answer: its chunks, if any, are the answer then.
         """
-        with self._scrubber.about(body):
-            if at_once:
-                reading = reading_of(False)
-                answer, is_whole = await self._whole(
-                    endpoint, headers, clock, body, reading.feed, owner, on_send
-                )
-                if on_headers is not None:
-                    on_headers(answer.headers)
-                if is_whole:
-                    chunks = reading.finish()
-                    self._identify(answer, chunks)
-                    turn = _Turn(self._turns, owner)
-                    for chunk in chunks:
-                        yield chunk
-                        await turn.over()
-                    return
-            else:
-                answer = await self._send(endpoint, headers, clock, body, on_send)
-                if on_headers is not None:
-                    on_headers(answer.headers)
-            try:
-                reading = reading_of(is_stream(answer))
-                identified = False
-                async with aclosing(self._parts(answer, clock)) as parts:
-                    async for part in parts:
-                        turn = _Turn(self._turns, owner)
+        begun = False
+        try:
+            with self._scrubber.about(body):
+                turn = _Turn(self._turns, owner)
+                if at_once:
+                    reading = reading_of(False)
+                    answer, is_whole = await self._whole(
+                        endpoint, headers, clock, body, reading.feed, owner, on_send
+                    )
+                    if on_headers is not None:
+                        on_headers(answer.headers)
+                    if is_whole:
+                        chunks = reading.finish()
+                        self._identify(answer, chunks)
+                        turn.begin()
+                        for chunk in chunks:
+                            yield chunk
+                            if turn.is_over():
+                                await turn.next()
+                        return
+                else:
+                    answer = await self._send(endpoint, headers, clock, body, on_send)
+                    if on_headers is not None:
+                        on_headers(answer.headers)
+                try:
+                    reading = reading_of(is_stream(answer))
+                    parts = aiter(answer)
+                    while (part := await self._next_part(parts, clock)) is not None:
+                        turn.begin()
                         for piece in _pieces(part):
                             if reading.done:
                                 break
                             chunks = reading.feed(piece)
-                            if chunks and not identified:
-                                identified = True
+                            if chunks and not begun:
+                                begun = True
                                 self._identify(answer, chunks)
                             if reading.spoken and chunks:
                                 clock.progress()
@@ -137,19 +141,28 @@ class Exchange:
                                 clock.heard()
                             for chunk in chunks:
                                 yield chunk
-                                if chunk.more:
-                                    await turn.over()
+                                if chunk.more and turn.is_over():
+                                    await turn.next()
                             if reading.error is not None:
                                 raise reading.error
                             if reading.done:
                                 clock.ended()
-                            await turn.over()
-                for chunk in reading.finish():
-                    yield chunk
-            finally:
-                clock.close()
-                # Closing an answer that is not at its end tells the server to stop working on it.
-                await answer.aclose()
+                            if turn.is_over():
+                                await turn.next()
+                    for chunk in reading.finish():
+                        yield chunk
+                finally:
+                    clock.close()
+                    # Closing an answer that is not at its end tells the server to stop working on it.
+                    await answer.aclose()
+                return
+        except Rejected as error:
+            again = None if begun or refit is None else refit(error)
+            if again is None:
+                raise
+        async with aclosing(again) as others:
+            async for chunk in others:
+                yield chunk
 
     def _identify(self, answer: UpstreamResponse, chunks: Sequence[Chunk]) -> None:
         """Raises ``UpstreamFailed`` if this is the answer to another request."""
@@ -169,9 +182,9 @@ class Exchange:
         with self._scrubber.about(b""):
             answer = await self._send(endpoint, headers, clock)
             try:
-                async with aclosing(self._parts(answer, clock)) as parts:
-                    async for _ in parts:
-                        pass
+                parts = aiter(answer)
+                while await self._next_part(parts, clock) is not None:
+                    pass
             finally:
                 clock.close()
                 await answer.aclose()
@@ -204,7 +217,7 @@ class Exchange:
     ) -> UpstreamResponse:
         """The answer, not yet read, for the caller to close; any status but 200 is raised."""
         try:
-            async with clock:
+            with clock:
                 answer = await self._client.send(
                     endpoint, headers, body, connect=clock.limits.connect, on_send=on_send
                 )
@@ -230,7 +243,7 @@ class Exchange:
         """An answer whose body was given to ``take``, awaited in one go; or a stream, and False: the caller's to read
         and close."""
         try:
-            async with clock:
+            with clock:
                 answer = await self._client.send(
                     endpoint, headers, body, connect=clock.limits.connect, on_send=on_send
                 )
@@ -264,11 +277,9 @@ class Exchange:
         said = b""
         clock.refused()
         try:
-            async with aclosing(self._parts(answer, clock)) as parts:
-                async for part in parts:
-                    said += part
-                    if len(said) > MAX_ERROR:
-                        break
+            parts = aiter(answer)
+            while len(said) <= MAX_ERROR and (part := await self._next_part(parts, clock)) is not None:
+                said += part
         except (Upstream, DeadlineExceeded):
             pass  # The status alone says what matters.
         finally:
@@ -277,22 +288,21 @@ class Exchange:
         error.upstream_status = answer.status
         return error
 
-    async def _parts(self, answer: UpstreamResponse, clock: UpstreamTimeouts) -> AsyncGenerator[bytes, None]:
-        """The answer's bytes as they come. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""
-        body = aiter(answer)
+    async def _next_part(self, parts: AsyncIterator[bytes], clock: UpstreamTimeouts) -> bytes | None:
+        """The answer's next bytes; None at its end. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""
         try:
-            while True:
-                async with clock:
-                    part = await anext(body, None)
-                if part is None:
-                    return
-                yield part
+            with clock:
+                return await anext(parts)
+        except StopAsyncIteration:
+            return None
         except httpx.TransportError as error:
-            if not clock.is_over:
-                raise self._cut() from error
+            if clock.is_over:
+                return None
+            raise self._cut() from error
         except TimeoutError:
-            if not clock.is_over:
-                raise late(self.backend, clock) from None
+            if clock.is_over:
+                return None
+            raise late(self.backend, clock) from None
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -304,21 +314,26 @@ class Exchange:
 
 
 class _Turn:
-    """One answer's time at the loop. Chunks that stand ready are passed on without a pause, however many there are."""
+    """One answer's time at the loop: chunks that stand ready are passed on without a pause while it lasts."""
 
     __slots__ = ("_began", "_owner", "_turns")
 
     def __init__(self, turns: FairTurns, owner: str) -> None:
         self._turns = turns
         self._owner = owner
+        self._began = 0.0
+
+    def begin(self) -> None:
         self._began = time.perf_counter()
 
-    async def over(self) -> None:
-        """Let others run, if it has been long."""
-        if time.perf_counter() - self._began > TURN:
-            await asyncio.sleep(0)
-            await self._turns.take(self._owner)
-            self._began = time.perf_counter()
+    def is_over(self) -> bool:
+        return time.perf_counter() - self._began > TURN
+
+    async def next(self) -> None:
+        """Let others run."""
+        await asyncio.sleep(0)
+        await self._turns.take(self._owner)
+        self.begin()
 
 
 def _pieces(part: bytes) -> Iterable[bytes]:

@@ -74,7 +74,7 @@ class FakeBackend:
     async def _pause(self, seconds: float, clock: UpstreamTimeouts) -> None:
         """Silence, within the limits that a server's would have. Raises ``GatewayError``."""
         try:
-            async with clock:
+            with clock:
                 await asyncio.sleep(seconds)
         except TimeoutError:
             raise late(self.name, clock) from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -94,7 +92,12 @@ class OpenAIBackend:
         if not self._hints:
             extras.check(call, asked, target)
 
-        def send(request: ChatRequest) -> Chunks:
+        def send(request: ChatRequest, refits: int = 0) -> Chunks:
+            def refit(error: Rejected) -> Chunks | None:
+                """The answer to as much of ``request`` as the server takes."""
+                fewer = fitting.suited(call, request, error) if refits < MOST_REFITTED else None
+                return send(fewer, refits + 1) if fewer is not None else None
+
             return self._exchange.ask(
                 self._endpoints[dialect.path],
                 headers,
@@ -105,6 +108,7 @@ class OpenAIBackend:
                 owner=call.principal.tenant,
                 on_headers=on_headers,
                 on_send=call.leaves,
+                refit=refit if may_misfit else None,
             )
 
         def reading_of(streamed: bool) -> AnswerDecoder:
@@ -119,10 +123,9 @@ class OpenAIBackend:
 
         on_headers = partial(fitting.tell, call) if self._hints else None
         may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.wishes)
-        answer = partial(_refitted, call, send) if may_misfit else send
         if self._collecting.applies(call, asked, target.model):
-            return self._collecting.ask(asked, target.model, answer)
-        return answer(asked)
+            return self._collecting.ask(asked, target.model, send)
+        return send(asked)
 
     async def probe(self) -> None:
         await self._exchange.prove(self._health, self._headers)
@@ -132,23 +135,6 @@ class OpenAIBackend:
 
 
 _REFITTED = fitting.HARMLESS.union(fitting.CAPS)
-
-
-async def _refitted(call: Call, send: Callable[[ChatRequest], Chunks], request: ChatRequest) -> Chunks:
-    """The answer to ``request``, or to as much of it as the server takes."""
-    for number in range(MOST_REFITTED + 1):
-        heard = False
-        try:
-            async with aclosing(send(request)) as chunks:
-                async for chunk in chunks:
-                    heard = True
-                    yield chunk
-            return
-        except Rejected as error:
-            fewer = None if heard or number == MOST_REFITTED else fitting.suited(call, request, error)
-            if fewer is None:
-                raise
-            request = fewer
 
 
 def cap_name(base_url: str) -> str:

@@ -71,7 +71,7 @@ class UpstreamTimeouts:
             return f"stalled for {self.limits.idle:g} s in the middle of its answer"
         return f"sent nothing within {self.limits.first_token:g} s"
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         self._entered = self._now()
         self._due = min(self._entered + self._patience, self._end)
         self._waiting = task = asyncio.current_task()
@@ -81,7 +81,7 @@ class UpstreamTimeouts:
         if self._timer is None or self._timer.when() > self._due:
             self._set()
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, self._waiting = self._waiting, None

@@ -23,7 +23,7 @@ def clock(*, at_once: bool = False, **limits: str) -> UpstreamTimeouts:
 
 
 async def wait(clock: UpstreamTimeouts, seconds: float) -> None:
-    async with clock:
+    with clock:
         await asyncio.sleep(seconds)
 
 
@@ -135,9 +135,8 @@ async def test_both_at_the_same_time_is_a_cancellation() -> None:
 
 
 async def test_other_errors_pass() -> None:
-    with pytest.raises(KeyError):
-        async with clock():
-            raise KeyError
+    with pytest.raises(KeyError), clock():
+        raise KeyError
 
 
 @pytest.mark.parametrize("begun", [False, True])
