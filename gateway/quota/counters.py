@@ -24,6 +24,19 @@ class Elastic(NamedTuple):
     divisor: int = 1
     """Beyond ``usual``, at most the remaining capacity divided by this is granted."""
 
+    @property
+    def elastic(self) -> Elastic:
+        return self
+
+
+class ElasticRequest(Protocol):
+    """What an ``Elastic`` can be made of. Most requests fit as they are, and never need one."""
+
+    @property
+    def divisor(self) -> int: ...
+    @property
+    def elastic(self) -> Elastic: ...
+
 
 class QuotaDecision(NamedTuple):
     admitted: bool
@@ -42,11 +55,11 @@ class QuotaDecision(NamedTuple):
 class Counters(Protocol):
     """Reservations are all or nothing, and keyed by request id: a repetition changes nothing.
 
-    With ``elastic``, as much of each quantity is granted as there is capacity for, down to ``elastic.least``.
+    With ``elastic``, as much of each quantity is granted as there is capacity for, down to its ``least``.
     """
 
     async def reserve(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         """Count ``amounts`` against every limit, or against none.
 
@@ -56,7 +69,7 @@ class Counters(Protocol):
         ...
 
     async def extend(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         """Reserve ``amounts`` in place of what the request holds. A refusal changes nothing.
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gateway.errors import Overloaded
 from gateway.quota.clock import SteadyClock
-from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Elastic, QuotaDecision
+from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Elastic, ElasticRequest, QuotaDecision
 from gateway.quota.limits import Amounts, Limits, Window
 from gateway.quota.local_share import LocalShare
 from gateway.quota.redis import RedisCounters
@@ -55,7 +55,7 @@ class FailoverCounters:
         store.on_return = self._catch_up
 
     async def reserve(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         """Raises ``Overloaded`` with ``closed``, and nothing else."""
         try:
@@ -76,7 +76,7 @@ class FailoverCounters:
         return decision
 
     async def extend(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         held = self._held.get(request_id)
         if held is None:
@@ -133,14 +133,14 @@ class FailoverCounters:
         return self._share
 
     async def _add(
-        self, request_id: str, held: _Held, amounts: Amounts, elastic: Elastic | None
+        self, request_id: str, held: _Held, amounts: Amounts, elastic: ElasticRequest | None
     ) -> QuotaDecision:
         """For a request that the store admitted before the outage: what it needs beyond that comes from the local
         share."""
         share, known = self._locally(), held.amounts
         if elastic is not None:
-            least, usual = _beyond(elastic.least, known), _beyond(elastic.usual, known)
-            elastic = elastic._replace(least=least, usual=usual)
+            least, usual, divisor = elastic.elastic
+            elastic = Elastic(_beyond(least, known), _beyond(usual, known), divisor)
         asked = _beyond(amounts, known)._replace(requests=0, answers=0)
         if held.more == NOTHING:
             decision = await share.reserve(request_id, held.limits, asked, elastic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gateway.quota.counters import Elastic, QuotaDecision
+from gateway.quota.counters import ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.memory import MemoryCounters
@@ -26,14 +26,14 @@ class LocalShare:
         self._begun: set[str] = set()
 
     async def reserve(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         return self._as_whole(
             limits, self._memory.reserve_now(request_id, self._mine(limits), amounts, elastic)
         )
 
     async def extend(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         decision = await self._memory.extend(request_id, self._mine(limits), amounts, elastic)
         return self._as_whole(limits, decision)

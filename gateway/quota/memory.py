@@ -8,7 +8,15 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from gateway.quota.clock import SteadyClock
-from gateway.quota.counters import DAY_MS, DEBT_MINUTES, SLOT_MS, SLOTS, Elastic, QuotaDecision
+from gateway.quota.counters import (
+    DAY_MS,
+    DEBT_MINUTES,
+    SLOT_MS,
+    SLOTS,
+    Elastic,
+    ElasticRequest,
+    QuotaDecision,
+)
 from gateway.quota.limits import Amounts, Limits, Window
 
 _SWEEP_AT = 4096
@@ -122,12 +130,12 @@ class MemoryCounters:
         self._today = _moment(0)
 
     async def reserve(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         return self.reserve_now(request_id, limits, amounts, elastic)
 
     async def extend(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         held = self._held.pop(request_id, None)
         if held is None:
@@ -147,7 +155,7 @@ class MemoryCounters:
         return decision._replace(granted=granted)
 
     def reserve_now(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         at = int(self._clock() * 1000)
         slot, today = at // SLOT_MS, self._on(at)
@@ -174,9 +182,10 @@ class MemoryCounters:
             if elastic is None:
                 take, need = min(most, free), most
             else:
-                take, need = self._take_and_need(elastic, column, most, free)
+                bounds = elastic.elastic
+                take, need = self._take_and_need(bounds, column, most, free)
                 releasable = min(counter.pending, count)
-                if window != "now" and free < (usual := elastic.usual[column]) <= free + releasable:
+                if window != "now" and free < (usual := bounds.usual[column]) <= free + releasable:
                     need = min(usual, most)
             if take < need:
                 wait = self._wait(counter, window, maximum, need, at)

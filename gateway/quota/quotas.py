@@ -66,9 +66,8 @@ class Quotas:
         if asked is None:
             return None
         limits, _, _, wanted, amounts = asked
-        elastic = wanted.elastic
-        decision = await self._counters.reserve(call.request_id, limits, amounts, elastic)
-        return self._admitted(call, asked, decision, elastic)
+        decision = await self._counters.reserve(call.request_id, limits, amounts, wanted)
+        return self._admitted(call, asked, decision)
 
     def reserve_now(self, call: Call) -> Reservation | None:
         """``reserve`` with counters in memory, without waiting. A refusal changes nothing."""
@@ -76,9 +75,8 @@ class Quotas:
         if asked is None:
             return None
         limits, _, _, wanted, amounts = asked
-        elastic = wanted.elastic
-        decision = self._memory.reserve_now(call.request_id, limits, amounts, elastic)
-        return self._admitted(call, asked, decision, elastic)
+        decision = self._memory.reserve_now(call.request_id, limits, amounts, wanted)
+        return self._admitted(call, asked, decision)
 
     def _asked(self, call: Call) -> _Asked | None:
         estimate = self.estimator.estimate(call)
@@ -96,14 +94,14 @@ class Quotas:
         self._refuse_impossible(call, limits, wanted, amounts)
         return limits, estimate, bounds, wanted, amounts
 
-    def _admitted(self, call: Call, asked: _Asked, decision: QuotaDecision, elastic: Elastic) -> Reservation:
+    def _admitted(self, call: Call, asked: _Asked, decision: QuotaDecision) -> Reservation:
         limits, estimate, bounds, wanted, amounts = asked
         if not decision.used:
             call.receipt.note("quota", unmetered="the store is away")
         headers = ratelimit_headers(limits, decision)
         call.reply_headers.update(headers)
         if not decision.admitted:
-            raise self._refuse(call, limits, decision, elastic)
+            raise self._refuse(call, limits, decision, wanted.elastic)
         held = amounts if decision.granted is None else decision.granted
         reservation = Reservation(call.request_id, limits, held, time.monotonic())
         if limits.tokens is not None or limits.dollars is not None:

@@ -15,7 +15,7 @@ from typing import Any
 from redis import asyncio as redis
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.quota.counters import DEBT_MINUTES, Elastic, QuotaDecision
+from gateway.quota.counters import DEBT_MINUTES, ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits
 from gateway.quota.script import Command, Script
@@ -90,17 +90,23 @@ class RedisCounters:
         return self._link.down
 
     async def reserve(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         return await self._request(request_id, limits, amounts, elastic, extends=False)
 
     async def extend(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None = None
+        self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         return await self._request(request_id, limits, amounts, elastic, extends=True)
 
     async def _request(
-        self, request_id: str, limits: Limits, amounts: Amounts, elastic: Elastic | None, *, extends: bool
+        self,
+        request_id: str,
+        limits: Limits,
+        amounts: Amounts,
+        elastic: ElasticRequest | None,
+        *,
+        extends: bool,
     ) -> QuotaDecision:
         if self._link.down:
             raise StoreDown("Redis did not answer when it was last asked.")
@@ -108,8 +114,8 @@ class RedisCounters:
         args.append("extend" if extends else "keep" if limits.settles else "")
         args += (limits.windows, limits.columns, limits.maxima, " ".join(map(str, amounts)))
         if elastic is not None:
-            least, usual, share = elastic
-            args += (" ".join(map(str, least)), " ".join(map(str, usual)), share)
+            least, usual, divisor = elastic.elastic
+            args += (" ".join(map(str, least)), " ".join(map(str, usual)), divisor)
         keys = [self._prefix + "instances", self._reserved, *self._keys_of(limits)]
         decision: asyncio.Future[QuotaDecision] = asyncio.get_running_loop().create_future()
         reservation = _Reservation(request_id, limits, Command(self._reserve, keys, args), decision, extends)
