@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,72 +13,77 @@ from typing import Generic, TypeVar
 from gateway.sidecar.api import TENANT, SidecarBusy, SidecarDown, SidecarError
 from gateway.sidecar.tenant_queue import TenantQueue
 
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-_Key = tuple[str, str]
-"""A tenant and a text: tenants share neither turns nor results, whose timing would tell what another asked."""
 
 
 @dataclass(eq=False, slots=True)
-class _Job(Generic[V]):
-    key: _Key
+class _Job(Generic[K, V]):
+    key: tuple[str, K]
+    """A tenant and an item: tenants share neither turns nor results, whose timing would tell what another asked."""
     waiting: set[asyncio.Future[V]] = field(default_factory=set)
     taken: bool = False
 
 
-A_TEXT = 64
+TEXT_COST = 64
 """Characters that each text counts beside its own: a model's fixed cost."""
 
 
-class Batcher(Generic[V]):
-    """``compute`` gives a value for each text; it runs in ``executor``, one batch at a time.
+def text_cost(text: str) -> int:
+    """In characters."""
+    return len(text) + TEXT_COST
 
-    Tenants (``TENANT``) take turns. Equal texts of one tenant in flight share one computation. Texts that nobody waits
+
+class Batcher(Generic[K, V]):
+    """``compute`` gives a value for each item; it runs in ``executor``, one batch at a time.
+
+    Tenants (``TENANT``) take turns. Equal items of one tenant in flight share one computation. Items that nobody waits
     for any more are not computed, unless their batch has begun.
     """
 
     def __init__(
         self,
-        compute: Callable[[Sequence[str]], Sequence[V]],
+        compute: Callable[[Sequence[K]], Sequence[V]],
         executor: Executor,
         *,
         max_batch: int,
         max_queue: int,
-        max_characters: int = 1024,
+        max_cost: int = 1024,
+        cost: Callable[[K], int],
         remembered: int = 1024,
     ) -> None:
-        """``max_characters`` bounds a batch's time, which the next caller waits for; a single core gains nothing from
-        longer ones. A text that is longer by itself is a batch of its own."""
+        """``max_cost`` bounds a batch's time, which the next caller waits for; a single core gains nothing from
+        longer ones. An item that costs more by itself is a batch of its own."""
         self._compute = compute
         self._executor = executor
         self._max_batch = max_batch
         self._max_queue = max_queue
-        self._max_characters = max_characters
+        self._max_cost = max_cost
+        self._cost = cost
         self._remembered = remembered
-        self._recent: OrderedDict[_Key, V] = OrderedDict()
-        self._jobs: dict[_Key, _Job[V]] = {}
+        self._recent: OrderedDict[tuple[str, K], V] = OrderedDict()
+        self._jobs: dict[tuple[str, K], _Job[K, V]] = {}
         """Queued, and being computed."""
-        self._queue: TenantQueue[_Key] = TenantQueue()
+        self._queue: TenantQueue[tuple[str, K]] = TenantQueue()
         self._runner: asyncio.Task[None] | None = None
         self.batches = 0
         """Batches computed."""
         self.computed = 0
-        """Texts computed."""
+        """Items computed."""
 
     def __len__(self) -> int:
-        """Texts that are queued."""
+        """Items that are queued."""
         return len(self._queue)
 
-    async def get(self, texts: Iterable[str]) -> list[V]:
+    async def get(self, items: Iterable[K]) -> list[V]:
         """Raises ``SidecarBusy`` if the queue has no capacity for all of them, and what ``compute`` raises.
 
-        When it is full, texts of the tenant with the most queued are evicted in favour of those with fewer.
+        When it is full, items of the tenant with the most queued are evicted in favour of those with fewer.
         """
         tenant = TENANT.get()
-        wanted = [(tenant, text) for text in texts]
+        wanted = [(tenant, item) for item in items]
         fresh = {key for key in wanted if key not in self._recent and key not in self._jobs}
-        busy = SidecarBusy(
-            f"{len(self._queue)} texts are queued already, and {self._max_queue} are the limit"
-        )
+        busy = SidecarBusy(f"{len(self._queue)} are queued already, and {self._max_queue} are the limit")
         if len(fresh) > self._max_queue:
             raise busy
         while len(self._queue) + len(fresh) > self._max_queue:
@@ -94,24 +99,24 @@ class Batcher(Generic[V]):
                 if isinstance(one, asyncio.Future):
                     self._leave(key, one)
 
-    def _one(self, key: _Key) -> V | asyncio.Future[V]:
+    def _one(self, key: tuple[str, K]) -> V | asyncio.Future[V]:
         if key in self._recent:
             self._recent.move_to_end(key)
             return self._recent[key]
         job = self._jobs.get(key)
         if job is None:
             job = self._jobs[key] = _Job(key)
-            self._queue.push(key[0], key, len(key[1]) + A_TEXT)
+            self._queue.push(key[0], key, self._cost(key[1]))
             if self._runner is None or self._runner.done():
                 self._runner = asyncio.create_task(self._run(), name="batches")
         answered: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         job.waiting.add(answered)
         return answered
 
-    def _leave(self, key: _Key, answered: asyncio.Future[V]) -> None:
+    def _leave(self, key: tuple[str, K], answered: asyncio.Future[V]) -> None:
         if answered.done():
             if not answered.cancelled():
-                answered.exception()  # retrieved, as a second text of the same caller may have failed too
+                answered.exception()  # retrieved, as a second item of the same caller may have failed too
         else:
             answered.cancel()
         job = self._jobs.get(key)
@@ -130,9 +135,9 @@ class Batcher(Generic[V]):
                 batch = self._next_batch()
                 if not batch:
                     continue
-                texts = [job.key[1] for job in batch]
+                items = [job.key[1] for job in batch]
                 try:
-                    values = await loop.run_in_executor(self._executor, self._compute, texts)
+                    values = await loop.run_in_executor(self._executor, self._compute, items)
                 except Exception as error:  # a third-party model may raise anything
                     failed = error if isinstance(error, SidecarError) else SidecarError(_described(error))
                     self._fail(batch, failed)
@@ -149,25 +154,25 @@ class Batcher(Generic[V]):
             self._fail(list(self._jobs.values()), SidecarDown("the sidecar is shutting down"))
             self._queue.clear()
 
-    def _next_batch(self) -> list[_Job[V]]:
-        """The next batch, ordered by length."""
-        batch: list[_Job[V]] = []
-        characters = 0
+    def _next_batch(self) -> list[_Job[K, V]]:
+        """The next batch, ordered by cost."""
+        batch: list[_Job[K, V]] = []
+        total = 0
         while self._queue and len(batch) < self._max_batch:
-            characters += len(self._queue.head()[1]) + A_TEXT
-            if batch and characters > self._max_characters:
+            total += self._cost(self._queue.head()[1])
+            if batch and total > self._max_cost:
                 break
             job = self._jobs[self._queue.pop()]
             job.taken = True
             batch.append(job)
-        return sorted(batch, key=lambda job: len(job.key[1]))
+        return sorted(batch, key=lambda job: self._cost(job.key[1]))
 
-    def _remember(self, key: _Key, value: V) -> None:
+    def _remember(self, key: tuple[str, K], value: V) -> None:
         self._recent[key] = value
         if len(self._recent) > self._remembered:
             self._recent.popitem(last=False)
 
-    def _fail(self, jobs: Sequence[_Job[V]], error: SidecarError) -> None:
+    def _fail(self, jobs: Sequence[_Job[K, V]], error: SidecarError) -> None:
         for job in jobs:
             del self._jobs[job.key]
             for answered in job.waiting:

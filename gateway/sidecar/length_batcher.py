@@ -21,7 +21,7 @@ SHORT = 512
 class LengthBatcher(Generic[V]):
     """Two batchers that compute the same, each in an executor of its own."""
 
-    def __init__(self, short: Batcher[V], long: Batcher[V]) -> None:
+    def __init__(self, short: Batcher[str, V], long: Batcher[str, V]) -> None:
         self._short = short
         self._long = long
 

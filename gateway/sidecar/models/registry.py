@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from gateway import packages
 from gateway.findings import Finding
 from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
-from gateway.sidecar.batcher import Batcher
+from gateway.sidecar.batcher import Batcher, text_cost
 from gateway.sidecar.config import SidecarConfig
 from gateway.sidecar.fair_thread import FairThread
 from gateway.sidecar.length_batcher import LengthBatcher
@@ -133,7 +133,7 @@ class ModelRegistry:
     def _batched(self, compute: Callable[[Sequence[str]], Sequence[T]]) -> LengthBatcher[T]:
         config = self._config
         short, long = (
-            Batcher(compute, thread, max_batch=config.max_batch, max_queue=config.max_queue)
+            Batcher(compute, thread, cost=text_cost, max_batch=config.max_batch, max_queue=config.max_queue)
             for thread in (self._short, self._long)
         )
         return LengthBatcher(short, long)

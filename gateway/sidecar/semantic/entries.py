@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
-import faiss
-import numpy as np
-
 from gateway.sidecar.semantic.alignment import Floats
+from gateway.sidecar.semantic.vectors import Vectors
 
 _OVERHEAD = 512
 """Approximate bytes of an entry's Python objects."""
@@ -28,7 +27,8 @@ class IndexEntry:
     expires: float
     message: bytes | None = None
     """In the shared store."""
-    row: int = -1
+    number: int = -1
+    """Its own; given when it is added."""
 
     @property
     def size(self) -> int:
@@ -37,48 +37,45 @@ class IndexEntry:
 
 
 class IndexPartition:
-    """Entries in rows of one matrix; a removed row is filled with the last, so that rows stay dense."""
+    """Entries by question, by key, and by number for their vectors."""
 
-    def __init__(self, width: int) -> None:
-        self.entries: list[IndexEntry] = []
+    def __init__(self, width: int, executor: Executor) -> None:
+        self.by_number: dict[int, IndexEntry] = {}
         self.by_question: dict[str, IndexEntry] = {}
         self.by_key: dict[str, set[IndexEntry]] = {}
-        self._vectors = np.zeros((4, width), dtype=np.float32)
+        self._vectors = Vectors(width, lambda number: self.by_number[number].vector, executor)
 
     def add(self, entry: IndexEntry) -> None:
-        entry.row = len(self.entries)
-        if entry.row == len(self._vectors):
-            self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
-        self._vectors[entry.row] = entry.vector
-        self.entries.append(entry)
+        self.by_number[entry.number] = entry
         self.by_question[entry.question] = entry
         self.by_key.setdefault(entry.key, set()).add(entry)
+        self._vectors.add(entry.number, entry.vector)
 
     def remove(self, entry: IndexEntry) -> None:
-        last = self.entries.pop()
-        if last is not entry:
-            self.entries[entry.row] = last
-            self._vectors[entry.row] = last.vector
-            last.row = entry.row
-        self._vectors[len(self.entries)] = 0
-        del self.by_question[entry.question]
+        self._vectors.remove(entry.number)
+        del self.by_number[entry.number], self.by_question[entry.question]
         named = self.by_key[entry.key]
         named.discard(entry)
         if not named:
             del self.by_key[entry.key]
 
-    def nearest(self, vector: Floats, count: int) -> list[tuple[float, IndexEntry]]:
-        """By inner product, nearest first."""
-        filled = self._vectors[: len(self.entries)]
-        found = faiss.knn(vector[None], filled, min(count, len(filled)), metric=faiss.METRIC_INNER_PRODUCT)
-        return [(float(near), self.entries[row]) for near, row in zip(found[0][0], found[1][0], strict=True)]
+    def nearest(self, queries: Floats, count: int) -> list[list[tuple[float, IndexEntry]]]:
+        """For each query, entries with their cosines, nearest first."""
+        found = []
+        for query, numbers in zip(queries, self._vectors.search(queries, count), strict=True):
+            entries = [self.by_number[number] for number in numbers]
+            near = [(float(entry.vector @ query), entry) for entry in entries]
+            found.append(sorted(near, key=lambda one: -one[0]))
+        return found
 
 
 class IndexEntries:
     """All partitions, with one bound and one LRU order. Not thread-safe."""
 
-    def __init__(self, max_bytes: int, max_entries: int) -> None:
+    def __init__(self, max_bytes: int, max_entries: int, executor: Executor) -> None:
+        """``executor`` trains the indexes of large partitions."""
         self.size = 0
+        self._executor = executor
         self._max_bytes, self._max_entries = max_bytes, max_entries
         self._partitions: dict[str, IndexPartition] = {}
         self._by_use: OrderedDict[IndexEntry, None] = OrderedDict()
@@ -98,11 +95,14 @@ class IndexEntries:
             self.remove(old)
         if entry.size > self._max_bytes:
             return
-        self._partitions.setdefault(entry.partition, IndexPartition(len(entry.vector))).add(entry)
+        if (partition := self._partitions.get(entry.partition)) is None:
+            partition = self._partitions[entry.partition] = IndexPartition(len(entry.vector), self._executor)
+        self._count += 1
+        entry.number = self._count
+        partition.add(entry)
         self._by_use[entry] = None
         self.size += entry.size
-        self._count += 1
-        heapq.heappush(self._expiries, (entry.expires, self._count, entry))
+        heapq.heappush(self._expiries, (entry.expires, entry.number, entry))
         while self.size > self._max_bytes or len(self._by_use) > self._max_entries:
             self.remove(next(iter(self._by_use)))
         if len(self._expiries) > 2 * len(self._by_use) + 64:
@@ -116,7 +116,7 @@ class IndexEntries:
         self.size -= entry.size
         partition = self._partitions[entry.partition]
         partition.remove(entry)
-        if not partition.entries:
+        if not partition.by_number:
             del self._partitions[entry.partition]
 
     def used(self, entry: IndexEntry) -> None:
@@ -131,6 +131,7 @@ class IndexEntries:
         found = self._partitions.get(partition)
         return [] if found is None else list(found.by_key.get(key, ()))
 
-    def nearest(self, partition: str, vector: Floats, count: int) -> list[tuple[float, IndexEntry]]:
+    def nearest(self, partition: str, queries: Floats, count: int) -> list[list[tuple[float, IndexEntry]]]:
+        """As ``IndexPartition.nearest``; nothing for a partition without entries."""
         found = self._partitions.get(partition)
-        return [] if found is None else found.nearest(vector, count)
+        return [[] for _ in queries] if found is None else found.nearest(queries, count)

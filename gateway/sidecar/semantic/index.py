@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from gateway.sidecar.api import Hit, LookupResult
+from gateway.sidecar.batcher import Batcher
 from gateway.sidecar.semantic.alignment import Floats
 from gateway.sidecar.semantic.entries import IndexEntries, IndexEntry
 from gateway.sidecar.semantic.shared_index import Removal, SharedIndex
@@ -25,6 +27,17 @@ ROUNDING = 1e-6
 """Of a cosine in float32: equal vectors give 0.9999999, and a policy's 1.0 means equal."""
 LEAST_SIMILAR = 0.6
 """Below it the verifier never accepted anything, so it is not asked."""
+BATCH, QUEUE = 16, 1024
+"""Look-ups that are computed together, and that may be queued."""
+
+
+@dataclass(eq=False, slots=True)
+class _LookUp:
+    partition: str
+    question: str
+    vector: Floats
+    budget: float
+    floor: float
 
 
 class SemanticIndex:
@@ -44,12 +57,22 @@ class SemanticIndex:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._embed = embed
-        self._entries = IndexEntries(max_bytes, max_entries)
+        self._trainer = ThreadPoolExecutor(1, thread_name_prefix="index training")
+        self._entries = IndexEntries(max_bytes, max_entries, self._trainer)
         self._verifier = verifier or Verifier.load()
         self._clock = clock
         self._shared = SharedIndex(redis, max_entries=max_entries, clock=clock) if redis else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
         """The only thread that touches the entries."""
+        self._look_ups: Batcher[_LookUp, LookupResult] = Batcher(
+            self._look_up,
+            self._thread,
+            max_batch=BATCH,
+            max_queue=QUEUE,
+            max_cost=BATCH,
+            cost=lambda _: 1,
+            remembered=0,
+        )
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -62,10 +85,13 @@ class SemanticIndex:
     async def look_up(
         self, partition: str, question: str, *, budget: float, floor: float = 0.0
     ) -> LookupResult:
-        """Raises what ``embed`` raises. ``floor``: less similar questions (cosine) are never considered."""
+        """Raises what ``embed`` raises, and ``SidecarBusy``. ``floor``: less similar questions (cosine) are never
+        considered. A look-up that is cancelled leaves the queue."""
         vector = await self._vector(question)
-        updates = await self._shared.updates(partition) if self._shared is not None else ()
-        return await self._run(self._look_up, partition, question, vector, budget, floor, updates)
+        if self._shared is not None and (updates := await self._shared.updates(partition)):
+            await self._run(self._apply, partition, updates)
+        (found,) = await self._look_ups.get([_LookUp(partition, question, vector, budget, floor)])
+        return found
 
     async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
         """Raises what ``embed`` raises. ``ttl`` in seconds."""
@@ -85,7 +111,9 @@ class SemanticIndex:
             )
 
     async def aclose(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        await self._look_ups.aclose()
+        for thread in (self._thread, self._trainer):
+            thread.shutdown(wait=False, cancel_futures=True)
         if self._shared is not None:
             await self._shared.aclose()
 
@@ -110,35 +138,41 @@ class SemanticIndex:
             self._entries.remove(entry)
         return named
 
-    def _look_up(
-        self,
-        partition: str,
-        question: str,
-        vector: Floats,
-        budget: float,
-        floor: float,
-        updates: Sequence[IndexEntry | Removal],
-    ) -> LookupResult:
+    def _apply(self, partition: str, updates: Sequence[IndexEntry | Removal]) -> None:
         for item in updates:
             if isinstance(item, Removal):
                 self._forget(partition, item.key)
             else:
                 self._remember(item)
+
+    def _look_up(self, look_ups: Sequence[_LookUp]) -> list[LookupResult]:
         now = self._clock()
         self._entries.expire(now)
-        near = self._entries.nearest(partition, vector, CANDIDATES)
+        by_partition: dict[str, list[_LookUp]] = {}
+        for one in look_ups:
+            by_partition.setdefault(one.partition, []).append(one)
+        found: dict[_LookUp, LookupResult] = {}
+        for partition, some in by_partition.items():
+            near = self._entries.nearest(partition, np.stack([one.vector for one in some]), CANDIDATES)
+            found.update(
+                (one, self._choose(one, candidates, now)) for one, candidates in zip(some, near, strict=True)
+            )
+        return [found[one] for one in look_ups]
+
+    def _choose(self, asked: _LookUp, near: list[tuple[float, IndexEntry]], now: float) -> LookupResult:
+        """The candidate that the verifier accepts with the highest confidence, if any."""
         if not near:
             return LookupResult(None, "empty")
         nearest = near[0][0]
-        near = [found for found in near if found[0] + ROUNDING >= max(floor, LEAST_SIMILAR)]
+        near = [found for found in near if found[0] + ROUNDING >= max(asked.floor, LEAST_SIMILAR)]
         if not near:
             return LookupResult(None, "unlike", nearest)
-        threshold = self._verifier.threshold(budget)
+        threshold = self._verifier.threshold(asked.budget)
         best: tuple[float, float, IndexEntry] | None = None
         first_reason = None
         for similarity, entry in near:
             comparison = self._verifier.judge(
-                question, entry.question, vector, entry.vector, threshold=threshold
+                asked.question, entry.question, asked.vector, entry.vector, threshold=threshold
             )
             if comparison.reason is not None:
                 first_reason = first_reason or comparison.reason

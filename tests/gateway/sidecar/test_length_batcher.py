@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gateway.sidecar.api import TENANT, SidecarBusy, SidecarError
-from gateway.sidecar.batcher import A_TEXT, Batcher
+from gateway.sidecar.batcher import TEXT_COST, Batcher, text_cost
 from gateway.sidecar.length_batcher import SHORT, LengthBatcher
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,9 @@ def model() -> Model:
 @pytest.fixture
 async def batcher(model: Model) -> AsyncIterator[LengthBatcher[int]]:
     with ThreadPoolExecutor(1) as short, ThreadPoolExecutor(1) as long:
-        each = (Batcher(model, thread, max_batch=16, max_queue=20) for thread in (short, long))
+        each = (
+            Batcher(model, thread, cost=text_cost, max_batch=16, max_queue=20) for thread in (short, long)
+        )
         batcher = LengthBatcher(*each)
         yield batcher
         model.gate.set()
@@ -124,4 +126,4 @@ async def test_windows_of_long_texts_take_turns_one_by_one(model: Model, batcher
 async def test_tiny_texts_cost_more_than_their_characters(model: Model, batcher: LengthBatcher[int]) -> None:
     """Sixteen of one character are as much work as a window of a thousand."""
     await batcher.get([str(number) for number in range(10, 26)])
-    assert max(map(len, model.batches)) == 1024 // (A_TEXT + 2)
+    assert max(map(len, model.batches)) == 1024 // (TEXT_COST + 2)

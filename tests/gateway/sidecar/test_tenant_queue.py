@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.sidecar.api import TENANT, SidecarBusy
-from gateway.sidecar.batcher import Batcher
+from gateway.sidecar.batcher import Batcher, text_cost
 from gateway.sidecar.fair_thread import FairThread
 from gateway.sidecar.tenant_queue import TenantQueue
 
@@ -75,7 +75,7 @@ class Model:
         return [text.upper() for text in texts]
 
 
-async def asked(batcher: Batcher[str], tenant: str, *texts: str) -> list[str]:
+async def asked(batcher: Batcher[str, str], tenant: str, *texts: str) -> list[str]:
     TENANT.set(tenant)
     return await batcher.get(texts)
 
@@ -89,7 +89,7 @@ async def settled() -> None:
 async def test_a_batcher_serves_tenants_in_turn_and_shares_nothing_between_them() -> None:
     model = Model()
     with ThreadPoolExecutor(1) as executor:
-        batcher = Batcher(model, executor, max_batch=2, max_queue=100, max_characters=50)
+        batcher = Batcher(model, executor, cost=text_cost, max_batch=2, max_queue=100, max_cost=50)
         tasks = [asyncio.create_task(asked(batcher, "a", "first"))]
         await settled()
         tasks += [asyncio.create_task(asked(batcher, "a", f"{n:020}")) for n in range(20)]
@@ -111,7 +111,7 @@ async def test_a_batcher_serves_tenants_in_turn_and_shares_nothing_between_them(
 async def test_a_full_queue_has_room_for_those_who_have_less_in_it() -> None:
     model = Model()
     with ThreadPoolExecutor(1) as executor:
-        batcher = Batcher(model, executor, max_batch=1, max_queue=6)
+        batcher = Batcher(model, executor, cost=text_cost, max_batch=1, max_queue=6)
         flood = [asyncio.create_task(asked(batcher, "a", f"a{n}")) for n in range(9)]
         await settled()
         mine = [asyncio.create_task(asked(batcher, "b", f"b{n}")) for n in range(9)]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("faiss")
 
+from gateway.sidecar.api import LookupResult, SidecarBusy
 from gateway.sidecar.semantic.entries import IndexEntries, IndexEntry
 from gateway.sidecar.semantic.index import SemanticIndex
 from gateway.sidecar.semantic.verifier import Verifier
@@ -21,6 +26,8 @@ pytestmark = pytest.mark.anyio
 
 WIDTH = 384
 MIB = 2**20
+NO_TRAINING = ThreadPoolExecutor(1)
+"""Starts no thread, as nothing is submitted."""
 
 
 class Clock:
@@ -174,7 +181,7 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 @settings(max_examples=examples(60))
 def test_entries_are_those_that_were_added_and_not_removed(actions: list[tuple[str, str, int, int]]) -> None:
-    entries, model, now = IndexEntries(MIB, 1000), {}, 0.0
+    entries, model, now = IndexEntries(MIB, 1000, NO_TRAINING), {}, 0.0
     for action, partition, number, seconds in actions:
         question = f"question {number}"
         if action == "add":
@@ -195,9 +202,57 @@ def test_entries_are_those_that_were_added_and_not_removed(actions: list[tuple[s
         assert {(entry.partition, entry.question) for entry in entries} == set(model)
         assert entries.size == sum(entry.size for entry in entries)
         for name in ("p", "q", "r"):
-            near = entries.nearest(name, vector("question 3"), 8)
+            (near,) = entries.nearest(name, vector("question 3")[None], 8)
             assert {entry.question for _, entry in near} == {at[1] for at in model if at[0] == name}
             assert all(
                 similar == pytest.approx(float(vector("question 3") @ entry.vector), abs=1e-5)
                 for similar, entry in near
             )
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(300):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_look_ups_that_are_given_up_are_not_computed(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = SemanticIndex(embed, None, MIB, 1000, verifier=verifier)
+    await index.remember("p", "How do tides work?", b"the moon", key="k", ttl=60)
+    batches: list[int] = []
+    gate = threading.Event()
+    nearest = IndexEntries.nearest
+
+    def slowly(self: IndexEntries, partition: str, queries: np.ndarray, count: int) -> Any:
+        batches.append(len(queries))
+        assert gate.wait(60)
+        return nearest(self, partition, queries, count)
+
+    monkeypatch.setattr(IndexEntries, "nearest", slowly)
+    first = asyncio.create_task(index.look_up("p", "How do tides work?", budget=0.05))
+    await until(lambda: batches == [1])
+    others = [asyncio.create_task(index.look_up("p", f"What is {n}?", budget=0.05)) for n in range(100)]
+    await until(lambda: len(index._look_ups) == 100)
+    for task in others[3:]:
+        task.cancel()
+    await asyncio.gather(*others[3:], return_exceptions=True)
+    assert len(index._look_ups) == 3
+    gate.set()
+    assert (await first).reason == "hit"
+    assert [(await task).hit for task in others[:3]] == [None] * 3
+    assert batches == [1, 3]
+    await index.aclose()
+
+
+async def test_look_ups_beyond_the_queue_are_refused(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.sidecar.semantic.index.QUEUE", 2)
+    index = SemanticIndex(embed, None, MIB, 1000, verifier=verifier)
+    found = await asyncio.gather(
+        *(index.look_up("p", f"What is {n}?", budget=0.05) for n in range(8)), return_exceptions=True
+    )
+    assert {type(one) for one in found} == {LookupResult, SidecarBusy}
+    await index.aclose()
