@@ -36,9 +36,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     """
     metrics = Metrics(tenants=settings.metrics_tenants)
     pool = ProcessPool()
-    scanning = ProcessPool(
-        queue_timeout=MAX_WAIT
-    )  # guards wait for each other, and not for bodies that take long to be read
+    # Guards have a pool of their own, so that they do not queue behind slow bodies.
+    scanning = ProcessPool(queue_timeout=MAX_WAIT)
     state = WorkerState(
         metrics,
         folder=settings.policies,
@@ -48,6 +47,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         dev_key_sha256=settings.dev_key_sha256,
         sidecar=settings.sidecar,
         scanning=scanning,
+        slots=settings.slots,
     )
     generations = Generations(state)
 

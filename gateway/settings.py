@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
-SOCKET_FD = "TOLLGATE_SOCKET_FD"
-"""The variable that holds the file descriptor of the socket a worker serves on."""
+SOCKET_FDS = "TOLLGATE_SOCKET_FDS"
+"""The variable that holds the file descriptors of listening sockets: a worker's own, then those of its siblings."""
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -32,6 +34,15 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _workers(text: str) -> int:
+    if text == "auto":
+        return usable_processors()
+    try:
+        return _integer(1, 1024)(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace("1024,", "1024, or 'auto',")) from None
 
 
 def _seconds(low: float = 0) -> Callable[[str], float]:
@@ -78,7 +89,8 @@ class Settings:
     host: Annotated[str, _text] = "127.0.0.1"
     port: Annotated[int, _integer(0, 65535)] = 8000
     """0 takes any free port."""
-    workers: Annotated[int, _integer(1, 1024)] = 1
+    workers: Annotated[int, _workers] = 1
+    """``auto``: one for each processor that this process may use."""
     log_level: Annotated[LogLevel, _choice(*get_args(LogLevel))] = "info"
     log_format: Annotated[LogFormat, _choice(*get_args(LogFormat))] = "text"
     shutdown_delay: Annotated[float, _seconds()] = 5.0
@@ -122,6 +134,8 @@ class Settings:
     """A file that exists once the gateway is to stop: from then on workers report that they are not ready."""
     worker_keys: Annotated[Path | None, Path] = None
     """A folder where each worker writes a digest of the keys it accepts, for ``gateway.identity.control``."""
+    slots: Annotated[Path | None, Path] = None
+    """A folder where workers share the slots of backends; None: each has its part of them."""
     sidecar: Annotated[Path | None, Path] = None
     """The socket of the sidecar, which runs if the policy needs it; None: nobody starts one."""
 
@@ -152,3 +166,14 @@ def _variable(name: str) -> str:
 
 def _written(value: object) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def usable_processors() -> int:
+    """Processors that this process may use, by its affinity and its control group's quota (cgroup v2 ``cpu.max``)."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):  # none, or "max"
+        pass
+    return max(1, count)

@@ -9,10 +9,13 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
+from pathlib import Path
 
 from gateway.admission.adaptive_limit import SILENCE, AdaptiveLimit
 from gateway.admission.fair_queue import FairQueue, QueueTerms, Waiter
+from gateway.admission.shared_slots import SharedSlots, SlotExchange
 from gateway.admission.speed import SpeedEstimator
 from gateway.engine_load import EngineLoad
 from gateway.policy.schema import AnthropicBackend, OpenAIBackend, Policy
@@ -98,7 +101,7 @@ class SlotLease:
         """One of several answers is complete: its slot goes to the next in the queue."""
         if self.is_granted and not self._released and self._finished < self.answers - 1:
             self._finished += 1
-            self._pool.in_flight -= 1
+            self._pool.free(1)
             self._pool.grant_next()
 
     def release(self) -> None:
@@ -111,7 +114,7 @@ class SlotLease:
             self._waiter = None
         elif self.is_granted:
             self._pool.leases.pop(self, None)
-            self._pool.in_flight -= self.unfinished
+            self._pool.free(self.unfinished)
             self._pool.tokens_in_flight -= self.tokens
         self._pool.grant_next()
 
@@ -119,13 +122,22 @@ class SlotLease:
 class Pool:
     """One backend's slots and queue. It outlives policies, whose limits apply to what is in flight.
 
-    ``slots`` and ``max_tokens`` are this worker's share; None is no limit.
+    ``max_tokens`` is this worker's share, and so are ``slots`` without ``shared``; None is no limit.
     """
 
-    def __init__(self, name: str, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        shared: Callable[[], SharedSlots] | None = None,
+    ) -> None:
+        """``shared`` makes the slots that this worker shares with others."""
         self.name = name
         self.clock = clock
-        self.slots: int | None = None
+        self._slots: int | None = None
+        self._make_shared = shared
+        self._shared: SharedSlots | None = None
         self.max_tokens: int | None = None
         self.in_flight = 0
         """Answers, which is slots in use."""
@@ -138,41 +150,53 @@ class Pool:
         """Where the policy sets no limit."""
 
     @property
-    def limited(self) -> bool:
-        return self.slots is not None or self.max_tokens is not None
+    def slots(self) -> int | None:
+        """How many this worker may use now."""
+        return self._slots if self._shared is None else self._shared.available
 
-    def limit(self, slots: int | None, tokens: int | None, *, adaptive: bool = False) -> None:
-        """Set the limits. What is in flight beyond a smaller one may finish. ``adaptive``: slots by latency."""
+    @property
+    def limited(self) -> bool:
+        return self._slots is not None or self.max_tokens is not None
+
+    def limit(
+        self, slots: int | None, tokens: int | None, *, adaptive: bool = False, in_all: int | None = None
+    ) -> None:
+        """Set the limits. What is in flight beyond a smaller one may finish. ``adaptive``: slots by latency.
+
+        ``in_all`` are the slots of all workers together, where they share them.
+        """
+        self._share(in_all)
         self._adaptive = (self._adaptive or AdaptiveLimit(self.clock)) if adaptive else None
         if self._adaptive is not None:
             slots = self._adaptive.limit
-        if (slots, tokens) == (self.slots, self.max_tokens):
+        if (slots, tokens) == (self._slots, self.max_tokens):
             return
-        self.slots, self.max_tokens = slots, tokens
+        self._slots, self.max_tokens = slots, tokens
         self.speed.reset_throughput()
         self.grant_next()
 
     def acquire(self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int = 1) -> SlotLease:
         """A lease, granted at once where there is capacity and nobody waits; otherwise queued."""
         lease = SlotLease(self, tokens, terms, answers)
-        if not self.limited or (not self.queue and self._admits(tokens, terms, answers)):
-            self._grant(lease)
-        else:
+        at_once = not self.limited or (not self.queue and self._admits(tokens, terms, answers))
+        if not at_once or not self._grant(lease):
             lease.enqueue(self.queue.push(tier, terms, tenant, tokens, self.clock(), lease))
             self.grant_next()
         return lease
 
     def on_waiting(self) -> None:
-        """A request has waited for a while: an adaptive limit may grow."""
+        """A request has waited for a while: an adaptive limit may grow, another worker may have ended."""
+        if self._shared is not None:
+            self.grant_next()
         if self._adaptive is not None and self.queue and self._adaptive.grow_in_silence():
-            self.slots = self._adaptive.limit
+            self._slots = self._adaptive.limit
             self.grant_next()
 
     def on_first_token(self, lease: SlotLease, kind: Hashable, seconds: float) -> None:
         """An answer to a request of this kind began after ``seconds``."""
         adaptive, sent = self._adaptive, lease.granted_at
         if adaptive is not None and sent is not None and adaptive.learn(kind, seconds, sent, self.in_flight):
-            self.slots = adaptive.limit
+            self._slots = adaptive.limit
             self.grant_next()
 
     def update_terms(self, terms_of: Callable[[str], QueueTerms]) -> None:
@@ -182,25 +206,54 @@ class Pool:
 
     def grant_next(self) -> None:
         """Grant leases from the queue while there is capacity."""
+        self._grant_queued()
+        if self._shared is not None and self._shared.set_waiting(len(self.queue)):
+            self._grant_queued()  # a slot may have become free just before the others could see that this one waits
+            self._shared.set_waiting(len(self.queue))
+
+    def _grant_queued(self) -> None:
         while self.queue:
             now = self.clock()
             head = self.queue.head(now, self._utilization())
-            if head is None or not self.fits(head.tokens, head.item.answers):
+            if head is None or not self.fits(head.tokens, head.item.answers) or not self._grant(head.item):
                 return
             self.queue.take(head, now)
-            self._grant(head.item)
 
-    def _grant(self, lease: SlotLease) -> None:
+    def free(self, slots: int) -> None:
+        """For leases alone."""
+        self.in_flight -= slots
+        if self._shared is not None:
+            self._shared.give_back(slots)
+
+    def _share(self, in_all: int | None) -> None:
+        """Begin to share slots, or cease to."""
+        if self._shared is None and in_all is not None and self._make_shared is not None:
+            self._shared = self._make_shared()
+            self._shared.limit = in_all
+            self._shared.add(self.in_flight)
+        elif self._shared is not None and in_all is None:
+            self._shared.close()
+            self._shared = None
+        elif self._shared is not None and in_all is not None:
+            self._shared.limit = in_all
+            self.grant_next()
+
+    def _grant(self, lease: SlotLease) -> bool:
+        """Whether there were slots; another worker may have taken the last one."""
+        if self._shared is not None and not self._shared.take(lease.answers):
+            return False
         self.in_flight += lease.answers
         self.tokens_in_flight += lease.tokens
         self.leases[lease] = None
         lease.grant(self.clock())
+        return True
 
     def fits(self, tokens: int, answers: int = 1) -> bool:
         """Whether there is capacity. What is larger than the whole limit runs alone."""
-        if not self.in_flight:
+        if not self.in_flight and (self._shared is None or self._shared.idle):
             return True
-        if self.slots is not None and self.in_flight + answers > self.slots:
+        slots = self.slots
+        if slots is not None and self.in_flight + answers > slots:
             return False
         return self.max_tokens is None or self.tokens_in_flight + tokens <= self.max_tokens
 
@@ -225,12 +278,14 @@ class Pool:
 
     def share(self, tokens: int, answers: int = 1) -> float:
         """The share of the backend that a request takes; 0 where there is no limit."""
-        of_slots = answers / self.slots if self.slots is not None else 0.0
+        slots = self.slots
+        of_slots = answers / max(1, slots) if slots is not None else 0.0
         of_tokens = tokens / self.max_tokens if self.max_tokens is not None else 0.0
         return min(1.0, max(of_slots, of_tokens))
 
     def _utilization(self) -> float:
-        of_slots = self.in_flight / self.slots if self.slots is not None else 0.0
+        slots = self.slots
+        of_slots = 0.0 if slots is None else self.in_flight / slots if slots else 1.0
         of_tokens = self.tokens_in_flight / self.max_tokens if self.max_tokens is not None else 0.0
         return min(1.0, max(of_slots, of_tokens))
 
@@ -271,8 +326,8 @@ class Pool:
         if not self.in_flight:
             return 0.0
         missing = 0.0
-        if self.slots is not None:
-            usable = max(answers, ceil(self.slots * max_utilization))
+        if (slots := self.slots) is not None:
+            usable = max(answers, ceil(slots * max_utilization))
             too_many = min(self.in_flight, self.in_flight + answers - usable)
             missing = too_many * self.tokens_in_flight / self.in_flight
         if self.max_tokens is not None:
@@ -287,18 +342,27 @@ class Pools:
     """All backends' pools by name, of the process ``worker`` (from 1) of ``workers`` that share the limits."""
 
     def __init__(
-        self, workers: int = 1, worker: int = 1, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        workers: int = 1,
+        worker: int = 1,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        folder: Path | None = None,
     ) -> None:
+        """``folder`` is where the workers share slots; without it each has its part of them."""
         self.workers = max(1, workers)
         self.worker = worker
         self.clock = clock
         self._pools: dict[str, Pool] = {}
+        self._exchange = SlotExchange(folder, worker, workers) if folder is not None and workers > 1 else None
 
     def update(self, policy: Policy) -> None:
         """Apply a policy's limits. Removed backends keep their pools while requests are in flight."""
+        if self._exchange is not None:
+            self._exchange.listen(self._on_slots_free)
         for name in [name for name in self._pools if name not in policy.backends]:
             if not self._pools[name].load:
-                del self._pools[name]
+                self._pools.pop(name).limit(None, None)
         for name, backend in policy.backends.items():
             slots, tokens = (
                 self.worker_share(backend.max_concurrency),
@@ -306,7 +370,8 @@ class Pools:
             )
             # The bundled engine has a fair queue of its own, and reports how full it is.
             adaptive = slots is tokens is None and isinstance(backend, OpenAIBackend | AnthropicBackend)
-            self.of(name).limit(slots, tokens, adaptive=adaptive)
+            in_all = backend.max_concurrency if self._exchange is not None else None
+            self.of(name).limit(slots, tokens, adaptive=adaptive, in_all=in_all)
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
@@ -321,8 +386,13 @@ class Pools:
     def of(self, name: str) -> Pool:
         pool = self._pools.get(name)
         if pool is None:
-            pool = self._pools[name] = Pool(name, clock=self.clock)
+            shared = partial(self._exchange.of, name) if self._exchange is not None else None
+            pool = self._pools[name] = Pool(name, clock=self.clock, shared=shared)
         return pool
+
+    def _on_slots_free(self) -> None:
+        for pool in self:
+            pool.grant_next()
 
     def saturation(self, name: str) -> float:
         return self.of(name).saturation

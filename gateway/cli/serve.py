@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TextIO, get_args
 
@@ -53,7 +53,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--host", metavar="H", help="the address to listen on (127.0.0.1); 0.0.0.0 is all of them"
     )
     parser.add_argument("--port", metavar="P", help="the port to listen on (8000); 0 takes any that is free")
-    parser.add_argument("--workers", metavar="N", help="worker processes (1)")
+    parser.add_argument("--workers", metavar="N", help="worker processes (1); auto is one for each processor")
     parser.add_argument("--log-level", metavar="L", help=f"{', '.join(get_args(LogLevel))} (info)")
     parser.add_argument(
         "--shutdown-delay",
@@ -85,13 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
         )
     try:
         loaded = load_policy(settings.policies, env, also=(settings.state_dir / ISSUED,))
-        listener = listen(settings.host, settings.port)
+        listeners = listen(settings.host, settings.port, settings.workers)
     except PolicyError as error:
         return _fail(f"the policy is rejected:\n{error}")
     except CannotListen as error:
         return _fail(str(error))
     if why := unsound(loaded) or obstructed(loaded, patience=_PORT_TIMEOUT):
-        listener.close()
+        for listener in listeners:
+            listener.close()
         return _fail(why)
     development = None
     if not (loaded.policy.keys or loaded.policy.jwt) or env.get(VARIABLE):
@@ -102,10 +103,12 @@ def run(arguments: argparse.Namespace) -> int:
     env.pop(VARIABLE, None)  # no child needs the key itself
     if settings.metrics_token is None:
         settings = replace(settings, metrics_token=metrics_token(settings.state_dir))
-    reporter = _Reporter(settings, reachable(listener), development)
-    with listener:
+    reporter = _Reporter(settings, reachable(listeners[0]), development)
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener)
         try:
-            return asyncio.run(run_gateway(settings, listener, env, reporter.callbacks()))
+            return asyncio.run(run_gateway(settings, listeners, env, reporter.callbacks()))
         except PolicyError as error:
             return _fail(f"the policy is rejected:\n{error}")
 

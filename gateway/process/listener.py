@@ -1,17 +1,22 @@
-"""The socket that ``tollgate serve`` listens on."""
+"""The sockets that ``tollgate serve`` listens on."""
 
 from __future__ import annotations
 
 import errno
 import socket
+import sys
+from typing import Any
 
 
 class CannotListen(Exception):
     """The address is not available; the message says what to do about it."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ``CannotListen``."""
+def listen(host: str, port: int, sockets: int = 1) -> list[socket.socket]:
+    """Listening sockets on one port, over which the kernel spreads connections. Raises ``CannotListen``.
+
+    Where it cannot, as on systems other than Linux, there is only one.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
@@ -19,18 +24,37 @@ def listen(host: str, port: int) -> socket.socket:
             f"'{host}' is no address of this machine ({error}). Try --host 127.0.0.1"
         ) from None
     family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-    listener = socket.socket(family, kind, protocol)
-    try:
+    several = sockets > 1 and sys.platform == "linux"
+    listeners: list[socket.socket] = []
+
+    def bound(address: tuple[Any, ...], *, shared: bool) -> socket.socket:
+        listener = socket.socket(family, kind, protocol)
+        listeners.append(listener)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
         listener.bind(address)
-        listener.listen(2048)
-        listener.setblocking(False)
+        return listener
+
+    try:
+        # A port that is shared could be another gateway's, too: whether it is free shows without sharing.
+        first = bound(address, shared=False)
+        if several:
+            address = first.getsockname()
+            listeners.remove(first)
+            first.close()
+            for _ in range(sockets):
+                bound(address, shared=True)
+        for listener in listeners:
+            listener.listen(2048)
+            listener.setblocking(False)
     except OSError as error:
-        listener.close()
+        for listener in listeners:
+            listener.close()
         raise CannotListen(_explain(error, host, port)) from None
-    return listener
+    return listeners
 
 
 def reachable(listener: socket.socket) -> tuple[str, int]:

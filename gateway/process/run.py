@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from gateway.process.last_good_policy import LastGoodPolicy
 from gateway.process.ready_watch import until_ready
 from gateway.process.signals import StopSignals
 from gateway.process.supervisor import Supervisor
-from gateway.settings import SOCKET_FD, Settings
+from gateway.settings import SOCKET_FDS, Settings
 from gateway.sidecar.requirements import needs_sidecar, sidecar_config
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Callbacks:
 
 
 async def run(
-    settings: Settings, listener: socket.socket, env: Mapping[str, str], callbacks: Callbacks
+    settings: Settings, listeners: Sequence[socket.socket], env: Mapping[str, str], callbacks: Callbacks
 ) -> int:
     """Serve until stopped by a signal; the exit code is 0, or 128 and the signal that cut the draining short.
 
@@ -68,6 +68,7 @@ async def run(
             sidecar=scratch / "sidecar.sock",
             draining=scratch / "draining",
             worker_keys=_folder(scratch / "keys"),
+            slots=_folder(scratch / "slots"),
         )
 
         async def apply_policy(loaded: Loaded) -> None:
@@ -87,8 +88,8 @@ async def run(
                     settings.policies, settings.state_dir, watcher, scratch / "keys", settings.workers, env
                 ),
             ):
-                _start_workers(supervisor, shared, listener, _shared_metrics(scratch, settings.workers))
-                ready = asyncio.create_task(_announce(listener, watcher, settings, callbacks))
+                _start_workers(supervisor, shared, listeners, _shared_metrics(scratch, settings.workers))
+                ready = asyncio.create_task(_announce(listeners[0], watcher, settings, callbacks))
                 await signals.stop.wait()
                 was_ready = ready.done()
                 ready.cancel()
@@ -98,7 +99,8 @@ async def run(
                     (scratch / "draining").touch()
                     await signals.pause(settings.shutdown_delay)
             callbacks.on_stop()
-            listener.close()
+            for listener in listeners:
+                listener.close()
             draining = asyncio.create_task(supervisor.shut_down())
             forced = asyncio.create_task(signals.force.wait())
             await asyncio.wait([draining, forced], return_when=asyncio.FIRST_COMPLETED)
@@ -123,14 +125,16 @@ def _warn(loaded: Loaded, settings: Settings) -> None:
 
 
 def _start_workers(
-    supervisor: Supervisor, settings: Settings, listener: socket.socket, env: Mapping[str, str]
+    supervisor: Supervisor, settings: Settings, listeners: Sequence[socket.socket], env: Mapping[str, str]
 ) -> None:
     for number in range(1, settings.workers + 1):
+        own = (number - 1) % len(listeners)
+        fds = [listener.fileno() for listener in (listeners[own], *listeners[:own], *listeners[own + 1 :])]
         supervisor.start_worker(
             "gateway" if settings.workers == 1 else f"gateway {number}",
             (sys.executable, "-m", "gateway.process.worker"),
-            env={**replace(settings, worker=number).to_env(), **env, SOCKET_FD: str(listener.fileno())},
-            pass_fds=[listener.fileno()],
+            env={**replace(settings, worker=number).to_env(), **env, SOCKET_FDS: " ".join(map(str, fds))},
+            pass_fds=fds,
         )
 
 

@@ -1,7 +1,7 @@
 """One process that serves requests: ``python -m gateway.process.worker``, started by ``tollgate serve``.
 
-Settings come from the environment (``gateway.settings``); so does the number of the listening socket's file
-descriptor, which the supervisor keeps open when a worker dies so that no connection is refused meanwhile.
+Settings come from the environment (``gateway.settings``); so do the file descriptors of the listening
+sockets, which the supervisor keeps open when a worker dies so that no connection is refused meanwhile.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import uvicorn
 
 from gateway.children import watchdog
 from gateway.observe import logs, metric_files
+from gateway.process.server import WorkerServer
 from gateway.server.connection import Connection
 from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits, descriptors
-from gateway.settings import SOCKET_FD, Settings, SettingsError
+from gateway.settings import SOCKET_FDS, Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = Settings.from_env(os.environ)
-        fd = int(os.environ[SOCKET_FD])
+        fds = [int(fd) for fd in os.environ[SOCKET_FDS].split()]
         pulse = os.environ.get(watchdog.PULSE_FD)
     except (SettingsError, KeyError, ValueError) as error:
         print(f"{error}. Workers are started by 'tollgate serve'.", file=sys.stderr)  # noqa: T201
@@ -61,9 +62,10 @@ def main() -> int:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.drain_timeout),
     )
-    server = uvicorn.Server(config)
+    own, *siblings = [socket.socket(fileno=fd) for fd in fds]
+    server = WorkerServer(config, siblings)
     _tune_garbage_collection()
-    server.run(sockets=[socket.socket(fileno=fd)])
+    server.run(sockets=[own])
     return 0 if server.started else 3
 
 

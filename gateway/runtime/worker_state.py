@@ -36,10 +36,13 @@ class WorkerState:
         sidecar: Path | None = None,
         transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
         scanning: ProcessPool | None = None,
+        slots: Path | None = None,
     ) -> None:
         """``sidecar`` is the socket of the process that runs the small models.
 
         ``scanning`` is where guards scan long texts; without it they scan all texts on the event loop.
+
+        ``slots`` is the folder in which workers share the slots of backends.
 
         ``transport`` replaces the network, for tests.
         """
@@ -57,7 +60,7 @@ class WorkerState:
         self.estimator = Estimator()
         self.classifier = ComplexityClassifier.load()
         self.embedded = EmbeddingScorer.load(self.classifier, self.sidecar)
-        self.pools = Pools(workers, worker)
+        self.pools = Pools(workers, worker, folder=slots)
         self.health = HealthRegistry(listener=BackendWatch(metrics))
         self.affinity = Affinity()
         self.shadows = Shadows()

@@ -52,6 +52,7 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         last_good=st.sampled_from([None, Path("/tmp/x")]),
         worker=st.integers(1, 64),
         draining=st.sampled_from([None, Path("/tmp/l")]),
+        slots=st.sampled_from([None, Path("/tmp/slots")]),
         worker_keys=st.sampled_from([None, Path("/tmp/t")]),
         sidecar=st.sampled_from([None, Path("/tmp/s")]),
     )
@@ -66,8 +67,8 @@ def test_settings_survive_the_environment(settings: Settings) -> None:
     [
         ("TOLLGATE_PORT", "eighty", "TOLLGATE_PORT must be a whole number from 0 to 65535, not 'eighty'"),
         ("TOLLGATE_PORT", "65536", "TOLLGATE_PORT must be a whole number"),
-        ("TOLLGATE_WORKERS", "0", "TOLLGATE_WORKERS must be a whole number from 1"),
-        ("TOLLGATE_WORKERS", "٣", "TOLLGATE_WORKERS must be a whole number from 1"),
+        ("TOLLGATE_WORKERS", "0", "TOLLGATE_WORKERS must be a whole number from 1 to 1024, or 'auto', not"),
+        ("TOLLGATE_WORKERS", "٣", "TOLLGATE_WORKERS must be a whole number from 1 to 1024, or 'auto', not"),
         ("TOLLGATE_LOG_LEVEL", "loud", "TOLLGATE_LOG_LEVEL must be one of debug, info, warning, error, not 'loud'"),
         ("TOLLGATE_LOG_FORMAT", "xml", "TOLLGATE_LOG_FORMAT must be one of text, json"),
         ("TOLLGATE_DRAIN_TIMEOUT", "nan", "TOLLGATE_DRAIN_TIMEOUT must be a number of seconds"),

@@ -127,7 +127,7 @@ caches: {semantic: {mode: shadow}}
 
 
 def test_a_busy_engine_port_names_the_way_out_and_nothing_is_started(tmp_path: Path) -> None:
-    with listen("127.0.0.1", 0) as taken:
+    with listen("127.0.0.1", 0)[0] as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
             [sys.executable, *COMMAND],
@@ -200,5 +200,5 @@ def test_an_engine_port_is_free_again_once_nobody_listens() -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     assert Launch((), "bundled", ("127.0.0.1", port)).obstacle() is None
-    with listen("127.0.0.1", port):
+    with listen("127.0.0.1", port)[0]:
         assert "ENGINE_URL" in (Launch((), "bundled", ("127.0.0.1", port)).obstacle() or "")

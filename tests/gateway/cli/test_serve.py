@@ -100,7 +100,7 @@ def failing(folder: Path, env: dict[str, str], *options: str) -> tuple[int, str]
 
 
 def test_a_port_in_use(folder: Path, env: dict[str, str]) -> None:
-    with listen("127.0.0.1", 0) as taken:
+    with listen("127.0.0.1", 0)[0] as taken:
         port = taken.getsockname()[1]
         code, said = failing(folder, env, "--port", str(port))
     assert code == 1

@@ -46,7 +46,7 @@ models:
 
 class TestListen:
     def test_a_port_in_use_is_named_with_a_way_out(self) -> None:
-        with listen("127.0.0.1", 0) as taken:
+        with listen("127.0.0.1", 0)[0] as taken:
             port = taken.getsockname()[1]
             with pytest.raises(
                 CannotListen, match=f"port {port} on 127.0.0.1 is in use .* --port {port + 1}"
@@ -61,7 +61,7 @@ class TestListen:
     def test_ipv6(self) -> None:
         if not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):
             pytest.skip("no IPv6 here")
-        with listen("::1", 0) as listener:
+        with listen("::1", 0)[0] as listener:
             assert listener.family == socket.AF_INET6
 
 
@@ -406,3 +406,72 @@ def _connects(url: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def connections_of(pid: int) -> int:
+    """Established TCP connections that the process has accepted and not closed."""
+    sockets = {f.readlink().name for f in Path(f"/proc/{pid}/fd").iterdir() if f.is_symlink()}
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[3] == "01" and f"socket:[{row[9]}]" in sockets for row in rows)
+
+
+def test_connections_are_spread_over_the_workers(serve: Callable[..., Serve]) -> None:
+    one = serve("--workers", "2")
+    url = httpx.URL(one.ready())
+    # Before that its connections go to the other.
+    one.until(lambda: sum("Application startup complete" in line for line in one.output) == 2)
+    idle = [socket.create_connection((url.host, url.port or 0)) for _ in range(200)]
+    try:
+        one.until(lambda: sum(map(connections_of, one.workers())) >= 200)
+        assert min(map(connections_of, one.workers())) >= 60  # by chance alone: 1 in 10,000,000
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_connections_of_a_worker_that_hangs_go_to_the_others(serve: Callable[..., Serve]) -> None:
+    one = serve("--workers", "2")
+    with one.client() as client:
+        assert client.post("/v1/chat/completions", json=ASK).status_code == 200
+    one.until(lambda: len(one.workers()) == 2)
+    hanging = one.workers()[0]
+    os.kill(hanging, signal.SIGSTOP)
+    try:
+        for _ in range(8):
+            with one.client() as client:
+                assert client.get("/healthz").status_code == 200
+    finally:
+        os.kill(hanging, signal.SIGCONT)
+
+
+def test_a_worker_uses_slots_that_the_others_leave_free(serve: Callable[..., Serve]) -> None:
+    """Neither of two requests may wait, and one worker serves both of them: its own share is one slot."""
+    policy = POLICY.replace("kind: fake\n", "kind: fake\n    max_concurrency: 2\n")
+    one = serve("--workers", "2", policy=policy + "tiers: {{default: {{max_wait: 10ms}}}}\n", delay="1s")
+    one.ready()
+    one.until(lambda: len(one.workers()) == 2)
+    hanging = one.workers()[0]
+    os.kill(hanging, signal.SIGSTOP)
+
+    async def ask_twice() -> list[int]:
+        async with httpx.AsyncClient(base_url=one.ready(), timeout=300, trust_env=False) as client:
+            key = {"authorization": "Bearer dev-key"}
+            answers = [client.post("/v1/chat/completions", json=ASK, headers=key) for _ in range(2)]
+            return [answer.status_code for answer in await asyncio.gather(*answers)]
+
+    try:
+        assert asyncio.run(ask_twice()) == [200, 200]
+    finally:
+        os.kill(hanging, signal.SIGCONT)
+
+
+def test_a_port_that_another_gateway_shares_among_its_workers_is_in_use() -> None:
+    theirs = listen("127.0.0.1", 0, 3)
+    port = theirs[0].getsockname()[1]
+    try:
+        assert {listener.getsockname()[1] for listener in theirs} == {port} and len(theirs) == 3
+        with pytest.raises(CannotListen, match="in use by another program"):
+            listen("127.0.0.1", port, 2)
+    finally:
+        for listener in theirs:
+            listener.close()

@@ -32,9 +32,9 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def url(settings: Settings) -> Iterator[str]:
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0)[0] as listener:
         fd = listener.fileno()
-        env = {**os.environ, **settings.to_env(), "TOLLGATE_SOCKET_FD": str(fd)}
+        env = {**os.environ, **settings.to_env(), "TOLLGATE_SOCKET_FDS": str(fd)}
         with subprocess.Popen(COMMAND, env=env, pass_fds=[fd]) as process:
             yield "http://{}:{}".format(*listener.getsockname())
             process.send_signal(signal.SIGTERM)
@@ -52,9 +52,9 @@ def test_it_serves_on_the_socket_that_it_was_given_and_leaves_in_good_order(url:
 
 def test_without_a_policy_it_does_not_start(settings: Settings) -> None:
     (settings.policies / "gateway.yaml").write_text("version: 2")
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0)[0] as listener:
         fd = listener.fileno()
-        env = {**os.environ, **settings.to_env(), "TOLLGATE_SOCKET_FD": str(fd)}
+        env = {**os.environ, **settings.to_env(), "TOLLGATE_SOCKET_FDS": str(fd)}
         done = subprocess.run(
             COMMAND, env=env, pass_fds=[fd], capture_output=True, text=True, timeout=300, check=False
         )
@@ -63,6 +63,6 @@ def test_without_a_policy_it_does_not_start(settings: Settings) -> None:
 
 def test_alone_it_says_what_starts_it(settings: Settings) -> None:
     env = {**os.environ, **settings.to_env()}
-    env.pop("TOLLGATE_SOCKET_FD", None)
+    env.pop("TOLLGATE_SOCKET_FDS", None)
     done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2 and "Workers are started by 'tollgate serve'" in done.stderr
