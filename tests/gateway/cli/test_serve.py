@@ -115,7 +115,7 @@ def test_a_policy_that_cannot_be_used(folder: Path, env: dict[str, str]) -> None
     assert code == 1
     assert said.splitlines() == [
         "tollgate: the policy is rejected:",
-        "policies/gateway.yaml:4: backends.scripted.kind: 'faek' is no kind of backend; did you mean 'fake'?",
+        "policies/gateway.yaml:4: backends.scripted.kind: 'faek' is not a kind of backend; did you mean 'fake'?",
     ]
 
 

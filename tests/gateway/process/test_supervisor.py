@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -410,7 +411,10 @@ def _connects(url: str) -> bool:
 
 def connections_of(pid: int) -> int:
     """Established TCP connections that the process has accepted and not closed."""
-    sockets = {f.readlink().name for f in Path(f"/proc/{pid}/fd").iterdir() if f.is_symlink()}
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(descriptor.readlink().name)
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return sum(row[3] == "01" and f"socket:[{row[9]}]" in sockets for row in rows)
 
@@ -418,15 +422,17 @@ def connections_of(pid: int) -> int:
 def test_connections_are_spread_over_the_workers(serve: Callable[..., Serve]) -> None:
     one = serve("--workers", "2")
     url = httpx.URL(one.ready())
-    # Before that its connections go to the other.
-    one.until(lambda: sum("Application startup complete" in line for line in one.output) == 2)
-    idle = [socket.create_connection((url.host, url.port or 0)) for _ in range(200)]
-    try:
+
+    def spread() -> bool:
+        idle = [socket.create_connection((url.host, url.port or 0)) for _ in range(200)]
         one.until(lambda: sum(map(connections_of, one.workers())) >= 200)
-        assert min(map(connections_of, one.workers())) >= 60  # by chance alone: 1 in 10,000,000
-    finally:
+        fewest = min(map(connections_of, one.workers()))
         for connection in idle:
             connection.close()
+        one.until(lambda: not any(map(connections_of, one.workers())))
+        return fewest >= 60  # less by chance alone: 1 in 10,000,000
+
+    one.until(spread)  # while a worker starts, its connections go to the other
 
 
 def test_connections_of_a_worker_that_hangs_go_to_the_others(serve: Callable[..., Serve]) -> None:
@@ -447,7 +453,7 @@ def test_connections_of_a_worker_that_hangs_go_to_the_others(serve: Callable[...
 def test_a_worker_uses_slots_that_the_others_leave_free(serve: Callable[..., Serve]) -> None:
     """Neither of two requests may wait, and one worker serves both of them: its own share is one slot."""
     policy = POLICY.replace("kind: fake\n", "kind: fake\n    max_concurrency: 2\n")
-    one = serve("--workers", "2", policy=policy + "tiers: {{default: {{max_wait: 10ms}}}}\n", delay="1s")
+    one = serve("--workers", "2", policy=policy + "tiers: {{default: {{max_wait: 10ms}}}}\n", delay="100ms")
     one.ready()
     one.until(lambda: len(one.workers()) == 2)
     hanging = one.workers()[0]
