@@ -35,11 +35,11 @@ def geglu(gate_up: Tensor) -> Tensor:
 def _geglu_kernel(gate_up, out, width, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < width
-    gate = tl.load(gate_up + row * stride + columns, inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * stride + width + columns, inside, other=0.0).to(tl.float32)
+    mask = columns < width
+    gate = tl.load(gate_up + row * stride + columns, mask, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * stride + width + columns, mask, other=0.0).to(tl.float32)
     gelu = gate * sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
-    tl.store(out + row * width + columns, (gelu * up).to(out.dtype.element_ty), inside)
+    tl.store(out + row * width + columns, (gelu * up).to(out.dtype.element_ty), mask)
 
 
 def geglu_triton(gate_up: Tensor) -> Tensor:

@@ -5,14 +5,14 @@
 Shapes: ``x`` [rows, in]; ``codes`` float8_e4m3fn [out, in]; ``scale`` float32 [out], one scale a tensor expanded to
 it; ``bias`` [out].
 
-Up to ``MOST_ROWS`` rows the time goes into reading the codes, so ``x`` stays as it is: the kernel of linear_w8a16.py
-widens the codes, which loses nothing, on all chips, and no launch before it is needed to find what a row's scale is.
-With more rows the matrix instructions are what counts. On chips that have them for e4m3 (sm_90, sm_100) each row of
-``x`` is rounded to e4m3 with a scale of its own, ``largest / 448``, in one launch, and ``torch._scaled_mm`` multiplies;
-out and in must be multiples of 16. Otherwise, and on sm_80 and gfx942 (whose own e4m3fnuz has other bits), the codes
-are widened into ``x``'s dtype for cuBLAS or hipBLAS. NaN codes are no weights, and not kept.
+Up to ``MAX_ROWS`` rows the product is bound by reading the codes, so ``x`` is not quantized: the kernel of
+linear_w8a16.py widens the codes, without loss, on all chips, and needs no launch that computes scales of rows. With
+more rows it is bound by matrix instructions. On chips that have them for e4m3 (sm_90, sm_100) each row of ``x`` is
+quantized to e4m3 with its own scale, ``max / 448``, in one launch, and multiplied by ``torch._scaled_mm``; out and in
+must be multiples of 16. Otherwise, and on sm_80 and gfx942 (whose e4m3fnuz differs), the codes are widened to ``x``'s
+dtype for cuBLAS or hipBLAS. NaN codes are not supported.
 
-A row's result depends on that row alone within each of the three: to 16 rows, to ``MOST_ROWS``, more.
+A row's result depends on that row alone within each of three ranges: up to 16 rows, up to ``MAX_ROWS``, and more.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from kernels import launch, linear_w8a16
 from kernels.launch import Variant, jit, on_triton, tl, triton
 from kernels.linear_w8a16 import NATIVE, linear_w8a16_reference, linear_w8a16_triton
 
-MOST_ROWS = {"sm_80": 64, "sm_90": 32, "sm_100": 32, "gfx942": 64}
-"""For the kernel; not measured."""
+MAX_ROWS = {"sm_80": 64, "sm_90": 32, "sm_100": 32, "gfx942": 64}
+"""Rows up to which the kernel is used; not measured."""
 LARGEST = 448.0
-"""In e4m3."""
+"""The largest e4m3 value."""
 
 
 def quantize_rows_reference(x: Tensor) -> tuple[Tensor, Tensor]:
-    """float8_e4m3fn of ``x``'s shape, and float32 [rows, 1] by which they are to be multiplied."""
+    """float8_e4m3fn of ``x``'s shape, and its scales, float32 [rows, 1]."""
     wide = x.float()
     scale = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / LARGEST
     return (wide / scale).to(torch.float8_e4m3fn), scale
@@ -49,12 +49,12 @@ def linear_fp8(
     *,
     invariant: bool = False,
 ) -> Tensor:
-    """``counters`` from ``counters_w8``, else made anew; with ``invariant`` all numbers of rows take the kernel, in
-    tiles of the same size."""
+    """``counters``: from ``counters_w8``, allocated if None. ``invariant``: any number of rows uses the kernel, with
+    one tile size."""
     if not on_triton(x):
         return linear_w8a16_reference(x, codes, scale, bias)
     arch = launch.arch(x.device)
-    if invariant or len(x) <= MOST_ROWS[arch]:
+    if invariant or len(x) <= MAX_ROWS[arch]:
         return linear_w8a16_triton(x, codes, scale, bias, counters, tile=16 if invariant else None)
     if arch not in NATIVE or len(codes) % 16 or codes.shape[1] % 16:
         return linear_w8a16_reference(x, codes, scale, bias)

@@ -3,19 +3,19 @@
     out[r, n] = sum over k of x[r, k] * (code[n, k] - zero[n, k / group]) * scale[n, k / group]  + bias[n]
 
 Shapes: ``x`` [rows, in]; ``bias`` [out]; the weight as ``pack_w4`` makes it of codes [out, in] from 0 to 15, with a
-``scale`` and a ``zero``, no integer in general, for each group of 32, 64 or 128 inputs. It is AWQ's and GPTQ's formula;
-their words hold eight outputs (AWQ) or eight inputs (GPTQ) in orders of their own, which the readers in engine/weights
-undo before. ``offset`` there is ``(8 - zero) * scale``.
+``scale`` and a ``zero``, no integer in general, for each group of 32, 64 or 128 inputs. The formula is AWQ's and
+GPTQ's; their words hold eight outputs (AWQ) or eight inputs (GPTQ) in different orders, which the readers in
+engine/weights undo. ``offset`` there is ``(8 - zero) * scale``.
 
-Packed, the inputs lie in steps of 128, and a step is [out, 32] words of 16 bits: bits ``4q`` to ``4q + 3`` of word
-``j`` are input ``32 q + j``. So a tile of outputs is one piece of memory, each thread loads 16 bytes, a quarter of a
-step is one shift and one mask away from the layout that matrix instructions take, and no group ends within a quarter.
-A code becomes a number by standing in the lowest bits of 128 (1024 in float16), which is taken out again with the
-zero: both are multiples of the sum of a group's ``x``. Scales meet sums in float32, never single weights.
+Inputs are packed in steps of 128, and a step is [out, 32] words of 16 bits: bits ``4q`` to ``4q + 3`` of word ``j`` are
+input ``32 q + j``. So a tile of outputs is contiguous, each thread loads 16 bytes, a quarter of a step is one shift and
+one mask away from the layout of matrix instructions, and no group ends within a quarter. A code is converted by placing
+it in the lowest bits of 128 (1024 in float16); this constant is subtracted together with the zero point, as both are
+multiples of the sum of a group's ``x``. Scales are applied to sums in float32, never to single weights.
 
-Up to ``MOST_ROWS`` rows go through that kernel, in tiles of 16 rows or, from 17 on, of 32; more of them widen the
-weight into ``x``'s dtype and multiply with cuBLAS, which rounds weights and adds in another order. Within either
-number of rows in a tile, a row's result depends on that row alone.
+Up to ``MAX_ROWS`` rows use that kernel, in tiles of 16 rows or, from 17 on, of 32; for more the weight is widened to
+``x``'s dtype and multiplied by cuBLAS, which rounds weights and sums in a different order. With a given tile size, a
+row's result depends on that row alone.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ from kernels.split_k import finish
 STEP = 128
 """Inputs that are packed together."""
 GROUPS = (128, 64, 32)
-MOST_ROWS = {"sm_80": 64, "sm_90": 64, "sm_100": 64, "gfx942": 64}
-"""For the kernel; not measured."""
+MAX_ROWS = {"sm_80": 64, "sm_90": 64, "sm_100": 64, "gfx942": 64}
+"""Rows up to which the kernel is used; not measured."""
 _CENTER = {torch.bfloat16: 128, torch.float16: 1024, torch.float32: 0}
-"""Where numbers of that dtype are one apart, and the lowest four bits are free. float32 converts instead."""
+"""A number at which consecutive values of the dtype are one apart, and whose lowest four bits are 0. For float32 codes
+are converted instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class W4:
-    """A packed weight. Outputs are filled up to a multiple of 64, inputs of 128, with scales of zero."""
+class PackedInt4Weight:
+    """A packed weight. Outputs are padded to a multiple of 64, inputs to one of 128, with scales of zero."""
 
     words: Tensor
     """int16 [steps, out, 32]"""
     scales: Tensor
     """int32 [groups, out]: the bits of a scale in the lower half, of a zero in the upper one."""
     dtype: torch.dtype
-    """Of scales and zeros, bfloat16 or float16."""
+    """The dtype of scales and zeros, bfloat16 or float16."""
     group: int
     in_features: int
     out_features: int
@@ -59,7 +60,7 @@ class W4:
         return self.words.nbytes + self.scales.nbytes
 
 
-def pack_w4(codes: Tensor, scale: Tensor, offset: Tensor) -> W4:
+def pack_w4(codes: Tensor, scale: Tensor, offset: Tensor) -> PackedInt4Weight:
     """``codes`` uint8 [out, in]; ``scale`` and ``offset`` [out, in / group]. A group must be a multiple of 32: one that
     is none of ``GROUPS`` becomes several."""
     outputs, inputs = codes.shape
@@ -76,11 +77,12 @@ def pack_w4(codes: Tensor, scale: Tensor, offset: Tensor) -> W4:
 
     pairs = _narrow(scale.float(), offset.float()).repeat_interleave(size // group, 1)
     pairs = functional.pad(pairs, (0, 0, 0, columns // group, 0, rows)).transpose(0, 1).contiguous()
-    return W4(words, pairs.view(torch.int32)[..., 0], pairs.dtype, group, inputs, outputs)
+    return PackedInt4Weight(words, pairs.view(torch.int32)[..., 0], pairs.dtype, group, inputs, outputs)
 
 
 def _narrow(scale: Tensor, offset: Tensor) -> Tensor:
-    """Scales and zeros [..., 2] in the 16 bits that lose less: checkpoints' scales are float16, ours have 8 bits."""
+    """Scales and zeros [..., 2] in the 16-bit dtype that loses less: checkpoints' scales are float16, ours have 8
+    bits."""
     scale = torch.where(scale.abs() < 2.0**-100, 2.0**-100, scale)
     exact = torch.stack([scale, 8 - offset / scale], -1)
     forms = [exact.to(dtype) for dtype in (torch.bfloat16, torch.float16)]
@@ -93,7 +95,7 @@ def _narrow(scale: Tensor, offset: Tensor) -> Tensor:
     return min(forms, key=loss)
 
 
-def widen_w4(weight: W4, dtype: torch.dtype) -> Tensor:
+def widen_w4(weight: PackedInt4Weight, dtype: torch.dtype) -> Tensor:
     """[out, in]"""
     shifts = torch.arange(0, 16, 4, device=weight.words.device)[:, None]
     codes = (weight.words.to(torch.int32)[:, :, None] >> shifts) & 15
@@ -103,23 +105,23 @@ def widen_w4(weight: W4, dtype: torch.dtype) -> Tensor:
     return wide.flatten(1)[: weight.out_features, : weight.in_features].to(dtype)
 
 
-def linear_w4a16_reference(x: Tensor, weight: W4, bias: Tensor | None = None) -> Tensor:
+def linear_w4a16_reference(x: Tensor, weight: PackedInt4Weight, bias: Tensor | None = None) -> Tensor:
     return functional.linear(x, widen_w4(weight, x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def linear_w4a16(
     x: Tensor,
-    weight: W4,
+    weight: PackedInt4Weight,
     bias: Tensor | None = None,
     counters: Tensor | None = None,
     *,
     invariant: bool = False,
 ) -> Tensor:
-    """``counters`` from ``counters_w4``, else made anew; with ``invariant`` all numbers of rows take the kernel, in
-    tiles of the same size."""
+    """``counters``: from ``counters_w4``, allocated if None. ``invariant``: any number of rows uses the kernel, with
+    one tile size."""
     if not on_triton(x):
         return linear_w4a16_reference(x, weight, bias)
-    if invariant or len(x) <= MOST_ROWS[launch.arch(x.device)]:
+    if invariant or len(x) <= MAX_ROWS[launch.arch(x.device)]:
         return linear_w4a16_triton(x, weight, bias, counters, tile=16 if invariant else None)
     return functional.linear(x, widen_w4_triton(weight, x.dtype), None if bias is None else bias.to(x.dtype))
 
@@ -141,7 +143,7 @@ def _numbers(packed, quarter: tl.constexpr, dtype: tl.constexpr, CENTER: tl.cons
         return ((packed >> (4 * quarter)) & 15).to(dtype)
     magic: tl.constexpr = 0x4300 if CENTER == 128 else 0x6400
     if PAIRS:
-        # Two words at a time: the compiler knows no shift of halves of a register. What crosses over is masked out.
+        # Two words at a time, as there is no shift of register halves; bits that cross over are masked out.
         bits = tl.inline_asm_elementwise(
             "{ .reg .b32 t; shr.b32 t, $1, $2; lop3.b32 $0, t, 0x000f000f, $4, 0xea; }",
             "=r,r,r,r,r,r",
@@ -190,7 +192,7 @@ def _linear_w4a16_kernel(
     ones = tl.full((OUTPUTS, 32), 1.0, tl.float32).to(dtype)
     x += row.to(tl.int64)[None, :] * x_stride
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    # With its stages named, the loop loads all that it needs ahead, scales too.
+    # With explicit stages the loop prefetches everything, scales included.
     stop = tl.minimum(steps, (piece + 1) * steps_a_split)
     for step in tl.range(piece * steps_a_split, stop, num_stages=STAGES):
         packed = tl.load(words + (step * padded.to(tl.int64) + output)[:, None] * 32 + word[None, :])
@@ -256,13 +258,17 @@ def _launch(tile: int, arch: str) -> _Launch:
     return _Launch(64, 2, 4 if tile == 16 else 3)
 
 
-def counters_w4(weight: W4) -> Tensor:
+def counters_w4(weight: PackedInt4Weight) -> Tensor:
     """For all launches with that weight, as long as they follow one another."""
     return split_k.counters(weight.words.shape[1] // 64 * 4, weight.words.device)
 
 
 def linear_w4a16_triton(
-    x: Tensor, weight: W4, bias: Tensor | None = None, counters: Tensor | None = None, tile: int | None = None
+    x: Tensor,
+    weight: PackedInt4Weight,
+    bias: Tensor | None = None,
+    counters: Tensor | None = None,
+    tile: int | None = None,
 ) -> Tensor:
     rows, inputs = x.shape
     x = x if x.stride(1) == 1 else x.contiguous()
@@ -311,7 +317,7 @@ def linear_w4a16_triton(
     return out
 
 
-def widen_w4_triton(weight: W4, dtype: torch.dtype) -> Tensor:
+def widen_w4_triton(weight: PackedInt4Weight, dtype: torch.dtype) -> Tensor:
     out = torch.empty(weight.out_features, weight.in_features, dtype=dtype, device=weight.words.device)
     steps, padded, _ = weight.words.shape
     _widen_w4_kernel[(padded // 64, steps)](

@@ -2,15 +2,13 @@
 
     out[r, n] = scale[n] * sum over k of x[r, k] * codes[n, k]  + bias[n]
 
-Shapes: ``x`` [rows, in]; ``codes`` int8 [out, in], as they are in memory elsewhere; ``scale`` float32 [out]; ``bias``
+Shapes: ``x`` [rows, in]; ``codes`` int8 [out, in], not repacked; ``scale`` float32 [out]; ``bias``
 [out]. kernels/linear_fp8.py has the same kernel for codes that are 8-bit floats.
 
-All codes are numbers of ``x``'s dtype too, so the products are those of the formula and the scale meets float32 sums.
-The time goes into reading the codes: a program reads 128 bytes of each of its outputs at a step, 16 a thread, with
-the next steps on their way. Up to ``MOST_ROWS`` rows go through the kernel, in tiles of 16 rows or, from 17 on, of 32;
-more of them widen the codes into ``x``'s dtype for cuBLAS, which adds in another order. Within either number of rows
-in a tile, a row's result depends on that row alone.
-"""
+All codes are exact in ``x``'s dtype, and the scale is applied to float32 sums. The product is bound by reading the
+codes: a program reads 128 bytes of each of its outputs in a step, 16 a thread, with the next steps in flight. Up to
+``MAX_ROWS`` rows use the kernel, in tiles of 16 rows or, from 17 on, of 32; for more the codes are widened to ``x``'s
+dtype for cuBLAS, which sums in a different order. With a given tile size, a row's result depends on that row alone."""
 
 from __future__ import annotations
 
@@ -27,14 +25,14 @@ from kernels.split_k import finish
 
 STEP = 128
 """Inputs that a program loads at a time."""
-MOST_ROWS = {"sm_80": 64, "sm_90": 64, "sm_100": 64, "gfx942": 64}
-"""For the kernel; not measured."""
+MAX_ROWS = {"sm_80": 64, "sm_90": 64, "sm_100": 64, "gfx942": 64}
+"""Rows up to which the kernel is used; not measured."""
 NATIVE = ("sm_90", "sm_100")
-"""What has instructions that widen e4m3. Elsewhere the bits are moved."""
+"""Chips with conversion instructions for e4m3; on others its bits are shifted."""
 
 
 def linear_w8a16_reference(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The scale comes before the sum, which float16 might not hold without it."""
+    """The scale is applied before the sum, which might overflow float16 otherwise."""
     weight = codes.to(x.dtype).mul_(scale.to(x.dtype)[:, None])
     return functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
 
@@ -48,9 +46,9 @@ def linear_w8a16(
     *,
     invariant: bool = False,
 ) -> Tensor:
-    """``counters`` from ``counters_w8``, else made anew; with ``invariant`` all numbers of rows take the kernel, in
-    tiles of the same size."""
-    if on_triton(x) and (invariant or len(x) <= MOST_ROWS[launch.arch(x.device)]):
+    """``counters``: from ``counters_w8``, allocated if None. ``invariant``: any number of rows uses the kernel, with
+    one tile size."""
+    if on_triton(x) and (invariant or len(x) <= MAX_ROWS[launch.arch(x.device)]):
         return linear_w8a16_triton(x, codes, scale, bias, counters, tile=16 if invariant else None)
     return linear_w8a16_reference(x, codes, scale, bias)
 

@@ -6,10 +6,10 @@
 Shapes: ``x`` [tokens, hidden]; ``scores`` [tokens, experts]; ``gate_up`` [experts, 2 * width, hidden], the gate in the
 first half; ``down`` [experts, hidden, width]. Returns [tokens, hidden].
 
-On a GPU nothing waits for the host. After those of kernels/route.py there are three launches: the two products, whose
-grids have room for as many tiles as there can be, and whose programs without a tile leave at once; and the sum. A
-token's experts are summed in float32 and in the order of their numbers, and no sum is cut by what the batch holds.
-"""
+On a GPU there is no synchronisation with the host. After the launches of kernels/route.py there are three: the two
+products, whose grids are large enough for the most tiles that are possible (programs without a tile exit at once), and
+the sum. A token's experts are summed in float32 and in the order of their ids, and no sum is split depending on the
+batch."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def mixture_reference(
     scores: Tensor,
     gate_up: Tensor,
     down: Tensor,
-    top: int,
+    top_k: int,
     normalise: bool,
     activation: str = "swiglu",
 ) -> Tensor:
     act = {"swiglu": swiglu_reference, "geglu": geglu_reference}[activation]
-    chosen, weights = route_reference(scores, top, normalise)
+    chosen, weights = route_reference(scores, top_k, normalise)
     out = x.new_zeros(x.shape)
-    for expert, rows, places in group(chosen):
+    for expert, rows, ranks in group(chosen):
         y = act(x[rows] @ gate_up[expert].T) @ down[expert].T
-        out.index_add_(0, rows, y * weights[rows, places, None])
+        out.index_add_(0, rows, y * weights[rows, ranks, None])
     return out
 
 
@@ -48,13 +48,13 @@ def mixture(
     scores: Tensor,
     gate_up: Tensor,
     down: Tensor,
-    top: int,
+    top_k: int,
     normalise: bool,
     activation: str = "swiglu",
 ) -> Tensor:
     """``activation``: swiglu or geglu."""
     path = mixture_triton if on_triton(x) else mixture_reference
-    return path(x, scores, gate_up, down, top, normalise, activation)
+    return path(x, scores, gate_up, down, top_k, normalise, activation)
 
 
 @jit
@@ -133,8 +133,8 @@ def _sum_kernel(y, weights, out, HIDDEN: tl.constexpr, TOP: tl.constexpr, BLOCK:
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
-    for place in tl.static_range(TOP):
-        pair = row * TOP + place
+    for rank in tl.static_range(TOP):
+        pair = row * TOP + rank
         part = tl.load(y + pair * HIDDEN + columns, columns < HIDDEN, other=0.0).to(tl.float32)
         total += part * tl.load(weights + pair)
     tl.store(out + row * HIDDEN + columns, total.to(out.dtype.element_ty), columns < HIDDEN)
@@ -142,7 +142,7 @@ def _sum_kernel(y, weights, out, HIDDEN: tl.constexpr, TOP: tl.constexpr, BLOCK:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """How much of a product one program computes."""
+    """The part of a product that one program computes."""
 
     rows: int
     columns: int
@@ -160,18 +160,18 @@ _TILES = {
     "sm_100": (_Tile(16, 64, 128, 1, 4, 4), _Tile(64, 128, 64, 4, 4, 4), _Tile(128, 256, 64, 8, 8, 3)),
     "gfx942": (_Tile(16, 64, 128, 1, 4, 2), _Tile(64, 128, 64, 4, 4, 2), _Tile(128, 128, 64, 8, 8, 2)),
 }
-"""For decodes, where weights are what is read; for many of them; for prompts."""
+"""For few tokens (bound by reading weights), some, and many (prefill)."""
 
 
-def _tile(chip: str, dtype: torch.dtype, tokens: int, experts: int, top: int) -> _Tile:
+def _tile(chip: str, dtype: torch.dtype, tokens: int, experts: int, top_k: int) -> _Tile:
     if dtype.itemsize > 2:
         return _WIDE
     few, some, many = _TILES[chip]
-    # How many an expert has is not known here; how many it has if all have the same is.
-    share = tokens * top / experts
-    if tokens <= few.rows or share <= few.rows / 2:
+    # The tokens per expert are unknown on the host: assume an even distribution.
+    tokens_per_expert = tokens * top_k / experts
+    if tokens <= few.rows or tokens_per_expert <= few.rows / 2:
         return few
-    return some if tokens <= some.rows or share <= some.rows else many
+    return some if tokens <= some.rows or tokens_per_expert <= some.rows else many
 
 
 def mixture_triton(
@@ -179,7 +179,7 @@ def mixture_triton(
     scores: Tensor,
     gate_up: Tensor,
     down: Tensor,
-    top: int,
+    top_k: int,
     normalise: bool,
     activation: str = "swiglu",
 ) -> Tensor:
@@ -188,39 +188,39 @@ def mixture_triton(
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if not tokens:
         return out
-    tile = _tile(arch(x.device), x.dtype, tokens, count, top)
-    plan = assign_triton(scores, top, normalise, tile.rows)
+    tile = _tile(arch(x.device), x.dtype, tokens, count, top_k)
+    plan = assign_triton(scores, top_k, normalise, tile.rows)
 
     def product(rows: Tensor, weight: Tensor, result: Tensor, activation: str) -> Tensor:
         blocks = triton.cdiv(weight.shape[1], tile.columns)
-        _experts_kernel[(triton.cdiv(plan.most, tile.group) * tile.group * blocks,)](
+        _experts_kernel[(triton.cdiv(plan.max_tiles, tile.group) * tile.group * blocks,)](
             rows,
             weight,
             result,
             plan.order,
             plan.tiles,
             rows.stride(0),
-            **_constants(weight.shape[2], weight.shape[1], top, activation, tile),
+            **_constants(weight.shape[2], weight.shape[1], top_k, activation, tile),
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
         return result
 
-    inner = torch.empty(tokens * top, width, dtype=x.dtype, device=x.device)
-    y = torch.empty(tokens * top, hidden, dtype=x.dtype, device=x.device)
+    inner = torch.empty(tokens * top_k, width, dtype=x.dtype, device=x.device)
+    y = torch.empty(tokens * top_k, hidden, dtype=x.dtype, device=x.device)
     product(product(x, gate_up, inner, activation), down, y, "")
     block = min(1024, triton.next_power_of_2(hidden))
     _sum_kernel[(tokens, triton.cdiv(hidden, block))](
-        y, plan.weights, out, HIDDEN=hidden, TOP=top, BLOCK=block
+        y, plan.weights, out, HIDDEN=hidden, TOP=top_k, BLOCK=block
     )
     return out
 
 
-def _constants(wide: int, high: int, top: int, activation: str, tile: _Tile) -> dict[str, int | str]:
+def _constants(wide: int, high: int, top_k: int, activation: str, tile: _Tile) -> dict[str, int | str]:
     return {
         "IN": wide,
         "OUT": high,
-        "TOP": top,
+        "TOP": top_k,
         "ACTIVATION": activation,
         "ROWS": tile.rows,
         "COLUMNS": tile.columns,
@@ -232,7 +232,7 @@ def _constants(wide: int, high: int, top: int, activation: str, tile: _Tile) -> 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
     few, some, many = _TILES[arch]
-    top, hidden, width = 2, 4096, 14336  # Mixtral-8x7B's.
+    top_k, hidden, width = 2, 4096, 14336  # Mixtral-8x7B's.
     for tile in (few, some, many):
         for part, wide, high in (("swiglu", hidden, 2 * width), ("", width, hidden)):
             yield Variant(
@@ -243,7 +243,7 @@ def variants(arch: str) -> Iterator[Variant]:
                     **dict.fromkeys(("order", "tiles"), "*i32"),
                     "x_stride": "i32",
                 },
-                _constants(wide, high, top, part, tile),
+                _constants(wide, high, top_k, part, tile),
                 num_warps=tile.warps,
                 num_stages=tile.stages,
                 dot=True,

@@ -2,14 +2,13 @@
 
     s = x + residual;   out = s / sqrt(mean(s²) + eps) * weight
 
-Shapes: ``x``, ``residual`` [..., hidden]; ``weight`` float32 [2 * hidden], the weight ``twice`` over. The mean is taken
+Shapes: ``x``, ``residual`` [..., hidden]; ``weight`` float32 [2 * hidden], the weight ``twice``. The mean is computed
 in float32 whatever the dtype.
 
-On a CPU it is a layer norm of ``[s, -s]``, whose mean is zero and whose variance is ``mean(s²)``: torch has one
-operation for that and five to eight for ours (5 µs against 13 for a row of 1,024, torch 2.13), and in it a row's
-result depends on that row alone. In bfloat16 it is C (kernels/native/rows.py), where that can be had. On a GPU one
-program reads a row once, and keeps it in registers.
-"""
+On a CPU it is computed as a layer norm of ``[s, -s]``, whose mean is zero and whose variance is ``mean(s²)``: this is
+one torch operation instead of five to eight (5 µs instead of 13 for a row of 1,024, torch 2.13), and a row's result
+depends on that row alone. In bfloat16 it is C (kernels/native/rows.py) where available. On a GPU one program reads a
+row once and keeps it in registers."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ WIDEST = 16384
 
 
 def twice(weight: Tensor) -> Tensor:
-    """The weight in the form that the functions here take."""
+    """The weight, repeated, as the functions here expect it."""
     return torch.cat([weight, weight], -1).float()
 
 
@@ -37,8 +36,8 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm_reference(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    total = x + residual
-    return rms_norm_reference(total, weight, eps), total
+    added = x + residual
+    return rms_norm_reference(added, weight, eps), added
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -58,8 +57,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         return add_rms_norm_triton(x, residual, weight, eps)
     if native.takes(x, x.shape[-1]):
         return native.rms_norm(x, residual, weight, eps)
-    total = x + residual
-    return rms_norm(total, weight, eps), total
+    added = x + residual
+    return rms_norm(added, weight, eps), added
 
 
 @jit
@@ -68,7 +67,7 @@ def _rms_norm_kernel(
     residual,
     weight,
     out,
-    total,
+    added,
     x_stride,
     residual_stride,
     eps,
@@ -78,16 +77,16 @@ def _rms_norm_kernel(
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
-    inside = columns < HIDDEN
-    wide = tl.load(x + row * x_stride + columns, inside, other=0.0).to(tl.float32)
+    mask = columns < HIDDEN
+    wide = tl.load(x + row * x_stride + columns, mask, other=0.0).to(tl.float32)
     if ADD:
-        wide += tl.load(residual + row * residual_stride + columns, inside, other=0.0).to(tl.float32)
+        wide += tl.load(residual + row * residual_stride + columns, mask, other=0.0).to(tl.float32)
         rounded = wide.to(out.dtype.element_ty)
-        tl.store(total + row * HIDDEN + columns, rounded, inside)
+        tl.store(added + row * HIDDEN + columns, rounded, mask)
         wide = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / HIDDEN + eps)
-    scaled = wide * scale * tl.load(weight + columns, inside, other=0.0)
-    tl.store(out + row * HIDDEN + columns, scaled.to(out.dtype.element_ty), inside)
+    scaled = wide * scale * tl.load(weight + columns, mask, other=0.0)
+    tl.store(out + row * HIDDEN + columns, scaled.to(out.dtype.element_ty), mask)
 
 
 def _warps(hidden: int, arch: str) -> int:
@@ -122,14 +121,14 @@ def rms_norm_triton(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     hidden = x.shape[-1]
     rows, residuals = x.reshape(-1, hidden), residual.reshape(-1, hidden)
-    out, total = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    out, added = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
     if len(rows):
         _rms_norm_kernel[(len(rows),)](
             rows,
             residuals,
             weight,
             out,
-            total,
+            added,
             rows.stride(0),
             residuals.stride(0),
             eps,
@@ -138,7 +137,7 @@ def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float)
             ADD=True,
             num_warps=_warps(hidden, arch(out.device)),
         )
-    return out, total
+    return out, added
 
 
 def variants(arch: str) -> Iterator[Variant]:
@@ -146,7 +145,7 @@ def variants(arch: str) -> Iterator[Variant]:
     for dtype in ("bf16", "fp16"):
         for hidden in (1024, 4096):
             for add in (False, True):
-                pointers = dict.fromkeys(("x", "residual", "out", "total"), f"*{dtype}")
+                pointers = dict.fromkeys(("x", "residual", "out", "added"), f"*{dtype}")
                 yield Variant(
                     f"{dtype} hidden={hidden}{' add' if add else ''}",
                     _rms_norm_kernel,

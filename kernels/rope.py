@@ -1,17 +1,17 @@
 """Rotary position embedding in the half-split layout of Hugging Face checkpoints (https://arxiv.org/abs/2104.09864).
 
     out[t, h, i]     = x[t, h, i] * cos[t, i] - x[t, h, i + d] * sin[t, i]
-    out[t, h, i + d] = x[t, h, i + d] * cos[t, i] + x[t, h, i] * sin[t, i]      for i < d = turned / 2
-    out[t, h, j]     = x[t, h, j]                                               for j >= turned
+    out[t, h, i + d] = x[t, h, i + d] * cos[t, i] + x[t, h, i] * sin[t, i]      for i < d = rotary / 2
+    out[t, h, j]     = x[t, h, j]                                               for j >= rotary
 
 ``norm_rope`` normalises each head before: ``x / sqrt(mean(x²) + eps) * weight``.
 
-Shapes: ``x`` [tokens, heads, head_dim]; ``cos``, ``sin`` [tokens, 1, turned], the tokens' rows of the tables, each
-written twice over; ``weight`` [heads, 2 * head_dim], each head's weight twice over. Both return a new contiguous
-tensor of ``x``'s shape and dtype.
+Shapes: ``x`` [tokens, heads, head_dim]; ``cos``, ``sin`` [tokens, 1, rotary], the tokens' rows of the tables, repeated
+for both halves; ``weight`` [heads, 2 * head_dim], each head's weight repeated. Both return a new contiguous tensor of
+``x``'s shape and dtype.
 
-On a GPU a program reads some heads of a token once, normalises and turns them in registers in float32, and rounds once.
-"""
+On a GPU a program reads some heads of a token once, normalises and rotates them in registers in float32, and rounds
+once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kernels.launch import Variant, arch, jit, on_triton, tl, triton
 from kernels.native import rows as native
 
 PAIRS = 512
-"""Pairs of numbers that a program turns at a time, on all chips: it is given as many heads as that takes."""
+"""Pairs of elements that a program rotates, on all chips, which determines its number of heads."""
 
 
 def rope_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    turned = cos.shape[-1]
-    low, high = x[..., :turned].chunk(2, dim=-1)
-    turn = torch.cat([-high, low], -1)
-    return torch.cat([torch.addcmul(x[..., :turned] * cos, turn, sin), x[..., turned:]], -1)
+    rotary = cos.shape[-1]
+    low, high = x[..., :rotary].chunk(2, dim=-1)
+    rotated = torch.cat([-high, low], -1)
+    return torch.cat([torch.addcmul(x[..., :rotary] * cos, rotated, sin), x[..., rotary:]], -1)
 
 
 def norm_rope_reference(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return native.norm_rope(x, None, 0.0, cos, sin)
     if x.shape[-1] != cos.shape[-1]:
         return rope_reference(x, cos, sin)
-    # In [-x, x] the middle is what x turns into by a right angle.
+    # The middle of [-x, x] is x rotated by a right angle.
     return torch.addcmul(x * cos, _middle(torch.cat([-x, x], -1)), sin)
 
 
@@ -59,7 +59,7 @@ def norm_rope(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -
     size = x.shape[-1]
     if x.device.type != "cpu" or size != cos.shape[-1]:
         return norm_rope_reference(x, weight, eps, cos, sin)
-    # The layer norm of [-x, x] is an RMS norm (see rms_norm.py), and brings what the turn needs.
+    # The layer norm of [-x, x] is an RMS norm (see rms_norm.py), and has the rotated halves, too.
     both = torch.layer_norm(torch.cat([-x, x], -1), (2 * size,), None, None, eps) * weight
     return torch.addcmul(both[..., size:] * cos, _middle(both), sin)
 
@@ -83,7 +83,7 @@ def _rope_kernel(
     eps,
     heads,
     HEAD_DIM: tl.constexpr,
-    TURNED: tl.constexpr,
+    ROTARY: tl.constexpr,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
     REST: tl.constexpr,
@@ -92,51 +92,51 @@ def _rope_kernel(
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     column = tl.arange(0, HALF)[None, :]
-    turns = (head < heads) & (column < TURNED // 2)
+    pair_mask = (head < heads) & (column < ROTARY // 2)
     source = x + token * x_stride + head * head_stride
     target = out + (token * heads + head) * HEAD_DIM
     scales = weight + head * (2 * HEAD_DIM)
-    low = tl.load(source + column, turns, other=0.0).to(tl.float32)
-    high = tl.load(source + TURNED // 2 + column, turns, other=0.0).to(tl.float32)
+    low = tl.load(source + column, pair_mask, other=0.0).to(tl.float32)
+    high = tl.load(source + ROTARY // 2 + column, pair_mask, other=0.0).to(tl.float32)
     rest = low
     after = column
-    beyond = turns
+    rest_mask = pair_mask
     if REST > 0:
-        after = TURNED + tl.arange(0, REST)[None, :]
-        beyond = (head < heads) & (after < HEAD_DIM)
-        rest = tl.load(source + after, beyond, other=0.0).to(tl.float32)
+        after = ROTARY + tl.arange(0, REST)[None, :]
+        rest_mask = (head < heads) & (after < HEAD_DIM)
+        rest = tl.load(source + after, rest_mask, other=0.0).to(tl.float32)
     if NORM:
         squares = tl.sum(low * low, 1) + tl.sum(high * high, 1)
         if REST > 0:
             squares += tl.sum(rest * rest, 1)
         scale = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
-        low *= scale * tl.load(scales + column, turns, other=0.0).to(tl.float32)
-        high *= scale * tl.load(scales + TURNED // 2 + column, turns, other=0.0).to(tl.float32)
+        low *= scale * tl.load(scales + column, pair_mask, other=0.0).to(tl.float32)
+        high *= scale * tl.load(scales + ROTARY // 2 + column, pair_mask, other=0.0).to(tl.float32)
         if REST > 0:
-            rest *= scale * tl.load(scales + after, beyond, other=0.0).to(tl.float32)
-    inside = column < TURNED // 2
-    cosine = tl.load(cos + token * cos_stride + column, inside, other=0.0).to(tl.float32)
-    sine = tl.load(sin + token * sin_stride + column, inside, other=0.0).to(tl.float32)
+            rest *= scale * tl.load(scales + after, rest_mask, other=0.0).to(tl.float32)
+    cos_mask = column < ROTARY // 2
+    cosine = tl.load(cos + token * cos_stride + column, cos_mask, other=0.0).to(tl.float32)
+    sine = tl.load(sin + token * sin_stride + column, cos_mask, other=0.0).to(tl.float32)
     dtype = out.dtype.element_ty
-    tl.store(target + column, (low * cosine - high * sine).to(dtype), turns)
-    tl.store(target + TURNED // 2 + column, (high * cosine + low * sine).to(dtype), turns)
+    tl.store(target + column, (low * cosine - high * sine).to(dtype), pair_mask)
+    tl.store(target + ROTARY // 2 + column, (high * cosine + low * sine).to(dtype), pair_mask)
     if REST > 0:
-        tl.store(target + after, rest.to(dtype), beyond)
+        tl.store(target + after, rest.to(dtype), rest_mask)
 
 
-def _blocks(head_dim: int, turned: int, heads: int) -> dict[str, int]:
-    half = triton.next_power_of_2(max(1, turned // 2))
+def _blocks(head_dim: int, rotary: int, heads: int) -> dict[str, int]:
+    half = triton.next_power_of_2(max(1, rotary // 2))
     return {
         "HEAD_DIM": head_dim,
-        "TURNED": turned,
+        "ROTARY": rotary,
         "HEADS": min(max(1, PAIRS // half), triton.next_power_of_2(heads)),
         "HALF": half,
-        "REST": triton.next_power_of_2(head_dim - turned) if turned < head_dim else 0,
+        "REST": triton.next_power_of_2(head_dim - rotary) if rotary < head_dim else 0,
     }
 
 
 def _warps(blocks: dict[str, int], arch: str) -> int:
-    """8 numbers of each half a thread: 16 bytes at a time where there are 16 bits a number."""
+    """8 elements of each half per thread: loads of 16 bytes with 16-bit elements."""
     return max(1, blocks["HEADS"] * blocks["HALF"] // (512 if arch == "gfx942" else 256))
 
 
@@ -175,10 +175,10 @@ def _launch(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tens
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
     for dtype in ("bf16", "fp16"):
-        for head_dim, turned, norm in ((128, 128, False), (128, 128, True), (80, 32, False)):
-            blocks = _blocks(head_dim, turned, 24)
+        for head_dim, rotary, norm in ((128, 128, False), (128, 128, True), (80, 32, False)):
+            blocks = _blocks(head_dim, rotary, 24)
             yield Variant(
-                f"{dtype} head_dim={head_dim} turned={turned}{' norm' if norm else ''}",
+                f"{dtype} head_dim={head_dim} rotary={rotary}{' norm' if norm else ''}",
                 _rope_kernel,
                 {
                     **dict.fromkeys(("x", "weight", "cos", "sin", "out"), f"*{dtype}"),

@@ -1,18 +1,18 @@
-"""Which experts take which tokens in a mixture of experts (https://arxiv.org/abs/2401.04088).
+"""Routing of tokens to experts in a mixture of experts (https://arxiv.org/abs/2401.04088).
 
     p[t] = softmax(scores[t]),    w[t, e] = p[t, e], or p[t, e] / Σ_e∈top(t) p[t, e]
 
 Shapes: ``scores`` [tokens, experts].
 
-``route`` and ``group`` are for experts that are called one after another. ``route`` returns the chosen experts int64
-[tokens, top], the likeliest first, and their weights [tokens, top] in the scores' dtype; the softmax is taken in
-float32. ``group`` turns the choice round: for each expert that is used, in rising order, its tokens' rows and where
-among a row's ``top`` it stands, both int64 [n].
+``route`` and ``group`` are for experts that are called one by one. ``route`` returns the chosen experts int64
+[tokens, top_k], the most likely first, and their weights [tokens, top_k] in the scores' dtype; the softmax is computed
+in float32. ``group`` inverts that: for each expert in use, in ascending order, its tokens' rows and its rank among a
+row's experts, both int64 [n].
 
-``assign_triton`` is for experts that are computed all at once, and says the same without a word to the host. Two
-launches, whose grids follow from shapes alone: chunks of tokens choose, and count how often each expert was taken;
-then each chunk finds its place among the others, and (token, expert) pairs are sorted by expert, stably, and cut into
-tiles of one expert each. Of equally likely experts those with the lowest numbers are taken.
+``assign_triton`` is for experts that are computed all at once, and needs no synchronisation with the host. It has two
+launches, whose grids depend on shapes alone: each chunk of tokens chooses experts and counts them; then each chunk
+computes its offsets, and (token, expert) pairs are sorted by expert, stably, and divided into tiles of one expert each.
+Ties are resolved towards the lowest ids.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from torch import Tensor
 from kernels.launch import Variant, jit, tl, triton
 
 _CHOICES = 2048
-"""Scores that one program looks at: those of 32 tokens, or of fewer if there are more than 64 experts."""
+"""Scores of one program: those of 32 tokens, or of fewer if there are more than 64 experts."""
 _CHOICE_WARPS = 8
 
 
-def route_reference(scores: Tensor, top: int, normalise: bool) -> tuple[Tensor, Tensor]:
-    weights, experts = torch.softmax(scores, dim=-1, dtype=torch.float32).topk(top, dim=-1)
+def route_reference(scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    weights, experts = torch.softmax(scores, dim=-1, dtype=torch.float32).topk(top_k, dim=-1)
     if normalise:
         weights = weights / weights.sum(-1, keepdim=True)
     return experts, weights.to(scores.dtype)
 
 
-def route(scores: Tensor, top: int, normalise: bool) -> tuple[Tensor, Tensor]:
-    return route_reference(scores, top, normalise)
+def route(scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    return route_reference(scores, top_k, normalise)
 
 
 def group(experts: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(expert, rows, places)"""
-    top = experts.shape[1]
+    """(expert, rows, ranks)"""
+    top_k = experts.shape[1]
     owners, order = experts.flatten().sort(stable=True)
     used, counts = torch.unique_consecutive(owners, return_counts=True)
     for expert, chosen in zip(used.tolist(), order.split(counts.tolist()), strict=True):
-        yield expert, chosen // top, chosen % top
+        yield expert, chosen // top_k, chosen % top_k
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A pair is ``token * top + place``, where a token's places are its experts in rising order."""
+    """A pair is ``token * top_k + rank``, where a token's experts are ranked by ascending id."""
 
     weights: Tensor
     """float32 [pairs]"""
     order: Tensor
     """int32 [pairs]: the pairs by expert, then by token."""
     tiles: Tensor
-    """int32 [1 + 3 * most]: how many tiles there are; then of each the expert, where its first pair stands in
-    ``order``, and where the pair after its last."""
-    most: int
-    """Tiles that there can be."""
+    """int32 [1 + 3 * max_tiles]: the number of tiles; then for each its expert, and the range of its pairs in
+    ``order``."""
+    max_tiles: int
+    """The most tiles that are possible."""
 
 
 @jit(varying=("tokens",))
@@ -79,7 +79,7 @@ def _route_kernel(
     NORMALISE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """A chunk's choice, each token's experts in rising order, and how often the chunk took each expert."""
+    """Chooses a chunk's experts, each token's by ascending id, and counts them."""
     chunk = tl.program_id(0)
     rows = chunk * CHUNK + tl.arange(0, CHUNK)
     numbers = tl.arange(0, EXPERTS)[None, :]
@@ -90,7 +90,7 @@ def _route_kernel(
     score = tl.where(numbers < COUNT, score.to(tl.float32), float("-inf"))
     chance = tl.exp(score - tl.max(score, 1)[:, None])
     chance = chance / tl.sum(chance, 1)[:, None]
-    # What is not a number is never equal to itself: such a row still gets TOP experts, and no more.
+    # NaN is replaced by 0, so that such a row still gets exactly TOP experts.
     left = tl.where(numbers < COUNT, tl.where(chance == chance, chance, 0.0), -1.0)
     taken = tl.zeros([CHUNK, EXPERTS], tl.int32)
     for _ in tl.static_range(TOP):
@@ -134,8 +134,8 @@ def _sort_kernel(
 
     rows = chunk * CHUNK + tl.arange(0, CHUNK)
     taken = tl.zeros([CHUNK, EXPERTS], tl.int32)
-    for place in tl.static_range(TOP):
-        expert = tl.load(experts + rows * TOP + place, rows < tokens, other=-1)
+    for rank in tl.static_range(TOP):
+        expert = tl.load(experts + rows * TOP + rank, rows < tokens, other=-1)
         taken += (expert[:, None] == numbers[None, :]).to(tl.int32)
     pairs = rows[:, None] * TOP + tl.cumsum(taken, 1) - taken
     tl.store(order + (end - total + before)[None, :] + tl.cumsum(taken, 0) - taken, pairs, taken > 0)
@@ -156,19 +156,19 @@ def _chunk(experts: int) -> int:
     return max(1, min(32, _CHOICES // experts))
 
 
-def assign_triton(scores: Tensor, top: int, normalise: bool, rows: int) -> Assignment:
-    """``rows``: pairs of a tile."""
+def assign_triton(scores: Tensor, top_k: int, normalise: bool, rows: int) -> Assignment:
+    """``rows``: pairs in a tile."""
     tokens, count = scores.shape
-    pairs, experts = tokens * top, triton.next_power_of_2(count)
+    pairs, experts = tokens * top_k, triton.next_power_of_2(count)
     chunk = _chunk(experts)
     chunks = triton.cdiv(tokens, chunk)
-    # Each expert in use leaves fewer than ``rows`` of a tile's empty.
-    most = (pairs + min(count, pairs) * (rows - 1)) // rows
+    # Each expert in use leaves at most ``rows - 1`` pairs of its last tile empty.
+    max_tiles = (pairs + min(count, pairs) * (rows - 1)) // rows
 
     def ints(*shape: int) -> Tensor:
         return torch.empty(*shape, dtype=torch.int32, device=scores.device)
 
-    chosen, counts, order, tiles = ints(pairs), ints(chunks, experts), ints(pairs), ints(1 + 3 * most)
+    chosen, counts, order, tiles = ints(pairs), ints(chunks, experts), ints(pairs), ints(1 + 3 * max_tiles)
     weights = torch.empty(pairs, dtype=torch.float32, device=scores.device)
     _route_kernel[(chunks,)](
         scores,
@@ -179,7 +179,7 @@ def assign_triton(scores: Tensor, top: int, normalise: bool, rows: int) -> Assig
         scores.stride(0),
         COUNT=count,
         EXPERTS=experts,
-        TOP=top,
+        TOP=top_k,
         NORMALISE=normalise,
         CHUNK=chunk,
         num_warps=_CHOICE_WARPS,
@@ -192,13 +192,13 @@ def assign_triton(scores: Tensor, top: int, normalise: bool, rows: int) -> Assig
         tokens,
         chunks,
         EXPERTS=experts,
-        TOP=top,
+        TOP=top_k,
         CHUNK=chunk,
         ROWS=rows,
         num_warps=_CHOICE_WARPS,
     )
 
-    return Assignment(weights, order, tiles, most)
+    return Assignment(weights, order, tiles, max_tiles)
 
 
 def variants(arch: str) -> Iterator[Variant]:

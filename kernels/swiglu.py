@@ -18,10 +18,10 @@ from kernels.launch import Variant, arch, jit, on_triton, tl, triton
 from kernels.native import rows as native
 
 BLOCK = 1024
-"""Numbers of a program: small enough that one token's MLP fills a chip."""
+"""Elements of a program: small enough that one token's MLP fills a chip."""
 
 WARPS = {"sm_80": 4, "sm_90": 4, "sm_100": 4, "gfx942": 2}
-"""Of a program, for 8 numbers a thread: 16-bit ones are then loaded 16 bytes at a time."""
+"""Warps of a program, with 8 elements a thread: loads of 16 bytes with 16-bit elements."""
 
 
 def swiglu_reference(gate_up: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 @jit
 def sigmoid(z):
-    """Without a power of e that overflows."""
+    """Without overflow of the exponential."""
     small = tl.exp(-tl.abs(z))
     return tl.where(z < 0, small, 1.0) / (1.0 + small)
 
@@ -48,10 +48,10 @@ def sigmoid(z):
 def _swiglu_kernel(gate_up, out, width, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < width
-    gate = tl.load(gate_up + row * stride + columns, inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * stride + width + columns, inside, other=0.0).to(tl.float32)
-    tl.store(out + row * width + columns, (gate * sigmoid(gate) * up).to(out.dtype.element_ty), inside)
+    mask = columns < width
+    gate = tl.load(gate_up + row * stride + columns, mask, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * stride + width + columns, mask, other=0.0).to(tl.float32)
+    tl.store(out + row * width + columns, (gate * sigmoid(gate) * up).to(out.dtype.element_ty), mask)
 
 
 def swiglu_triton(gate_up: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY, MATMUL
 from kernels.bench.rivals import linear_rivals
 from kernels.linear_fp8 import linear_fp8
-from kernels.linear_w4a16 import W4, counters_w4, linear_w4a16, pack_w4, widen_w4
+from kernels.linear_w4a16 import PackedInt4Weight, counters_w4, linear_w4a16, pack_w4, widen_w4
 from kernels.linear_w8a16 import counters_w8, linear_w8a16
 from kernels.lora import Bank, lora, lora_reference
 from kernels.moe import mixture, mixture_reference
@@ -72,7 +72,7 @@ def w4_cases(tiny: bool) -> Iterator[Case]:
         )
 
 
-def _w4_reference(x: Tensor, weight: W4, counters: Tensor) -> Tensor:
+def _w4_reference(x: Tensor, weight: PackedInt4Weight, counters: Tensor) -> Tensor:
     return functional.linear(x.float(), widen_w4(weight, torch.float32))
 
 

@@ -1,13 +1,13 @@
-"""Attention over a paged cache of bfloat16 or float32 on a CPU, in C: decodes, guesses, chunks of prompts in one call.
+"""Attention over a paged cache of bfloat16 or float32 on a CPU, in C: decodes, draft tokens and prefills in one call.
 
     out[t, h] = softmax(cap(scale * q[t, h] · K[s, h // group, a:p + 1]ᵀ)) V[s, h // group, a:p + 1]
     p         = seq_lens[s] - new[s] + (t - query_starts[s]),   new[s] = query_starts[s + 1] - query_starts[s]
     a         = max(0, p + 1 - window), or 0 where there is no ``window``
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
-Keys and values are read where they lie, in panels of 16 tokens (see attention.c and, of float32, attention32.c), so
-that a step costs about what it reads. A token's result is the same to the bit whatever stands beside it and however its
-prompt came in chunks.
+Keys and values are read in place, in panels of 16 tokens (see attention.c and, for float32, attention32.c), so that a
+step takes about as long as reading them. A token's result is the same to the bit in any batch, however its prompt was
+chunked.
 
 Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another;
 ``keys`` [blocks, kv_heads, block_size / 16, head_dim / n, 16, n];
@@ -33,7 +33,7 @@ _WIDEST = 256
 
 
 _FILES = {torch.bfloat16: ("attention", "store"), torch.float32: ("attention32", "store32")}
-"""The C of each dtype: attention's file, and the function that stores."""
+"""The C file with attention, and the function that stores, by dtype."""
 
 
 class _Job(ctypes.Structure):
@@ -71,7 +71,7 @@ class _Functions(NamedTuple):
 
 @cache
 def _functions(dtype: torch.dtype) -> _Functions | None:
-    """``None`` where they cannot be had."""
+    """``None`` if they are not available."""
     if dtype not in _FILES or path() != "auto":
         return None
     file, storing = _FILES[dtype]
@@ -89,12 +89,14 @@ def _functions(dtype: torch.dtype) -> _Functions | None:
 def _needed(dtype: torch.dtype) -> _Functions:
     functions = _functions(dtype)
     if functions is None:
-        raise RuntimeError("A packed cache needs the C of kernels/native, which cannot be had here.")
+        raise RuntimeError(
+            "A packed cache needs the C code of kernels/native, which is not available on this machine."
+        )
     return functions
 
 
 def packs(device: torch.device, dtype: torch.dtype, head_dim: int, block_size: int) -> bool:
-    """Whether there is a way to attend to such a cache in panels, on this machine."""
+    """Whether attention in C supports such a cache on this machine."""
     fits = head_dim % PANEL == 0 and head_dim <= _WIDEST and block_size % PANEL == 0
     return fits and device.type == "cpu" and _functions(dtype) is not None
 
@@ -102,7 +104,7 @@ def packs(device: torch.device, dtype: torch.dtype, head_dim: int, block_size: i
 def packed_shapes(
     blocks: int, kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of keys, and of values."""
+    """The shapes of keys and of values."""
     panels, share = (blocks, kv_heads, block_size // PANEL), 4 // dtype.itemsize
     return (*panels, head_dim // share, PANEL, share), (*panels, PANEL // share, head_dim, share)
 
@@ -165,10 +167,10 @@ def packed_attention(
         softcap or 0.0,
     )
     if _needed(keys.dtype).attend(byref(job), torch.get_num_threads()):
-        raise MemoryError("attention found no memory to work in")
+        raise MemoryError("attention in C failed to allocate its scratch memory")
     return out
 
 
 def _rows(x: Tensor) -> Tensor:
-    """A token's heads side by side; tokens may be further apart."""
+    """Heads of a token contiguous; tokens may be strided."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

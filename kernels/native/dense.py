@@ -1,7 +1,7 @@
 """``dense.c``: products with plain weights, float32 or bfloat16, in which every sum runs in one order.
 
-A row's result is the same to the last bit whatever other rows share the product, and on any number of threads: by how
-it is computed, whatever the processor. Libraries choose the order by the number of rows.
+A row's result is the same to the last bit in any batch, with any number of threads, and on any processor. Libraries
+choose the order of summation by the number of rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Library:
 
 @cache
 def library() -> _Library | None:
-    """``None`` where it cannot be had."""
+    """``None`` if it is not available."""
     found = load("dense", "product", "width")
     return None if found is None else _Library(found)
 
@@ -62,7 +62,7 @@ class DenseWeight:
         self.dtype = weight.dtype
         self._library = found
         self._share = _WORD // weight.itemsize
-        """Inputs of a word."""
+        """Inputs in a word."""
         self._words = _tiles(weight, found.width, self._share)
         self._bias = None if bias is None else bias.float().contiguous()
         self._struct = _Weight(
@@ -93,7 +93,7 @@ class DenseWeight:
 
 
 def _tiles(weight: Tensor, width: int, share: int) -> Tensor:
-    """[out, in] → [tiles, in / share, width, share], filled up with zeros."""
+    """[out, in] → [tiles, in / share, width, share], padded with zeros."""
     out, inputs = weight.shape
     filled = functional.pad(weight, (0, -inputs % share, 0, -out % width))
     return filled.view(-1, width, filled.shape[1] // share, share).transpose(1, 2).contiguous()

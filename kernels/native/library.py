@@ -1,9 +1,9 @@
 """Compiles a C file of this folder once, for this processor, and loads it.
 
-Whoever has no compiler, or a processor without the instructions that the file asks for, gets ``None`` and does without.
-Libraries are kept in ``$XDG_CACHE_HOME/tollgate/native`` by what they were made from and by which compiler, and end
-with a digest of themselves: one that was cut short would load and then end the process. They are trusted only where
-nobody else could have written them; where that is not so, or nothing can be written, each process makes its own.
+Without a compiler, or the instructions that the file needs, the result is ``None``, and callers fall back to torch.
+Libraries are cached in ``$XDG_CACHE_HOME/tollgate/native`` by source, processor and compiler, and end with a digest of
+themselves, as a truncated one would load and then crash the process. They are trusted only if no other user could have
+written them; otherwise, or if the cache is not writable, each process compiles its own.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _FLAGS = ("-O3", "-march=native", "-std=c11", "-fPIC", "-fopenmp", "-ffp-contrac
 _TIMEOUT = 120
 """Seconds."""
 _DIGEST = 32
-"""Bytes of the digest behind a library's own: ``dlopen`` does not look there."""
+"""Bytes of the digest that is appended to a library, which ``dlopen`` ignores."""
 
 
 class Unavailable(Exception):
-    """Why there is no library."""
+    """Why a library is not available."""
 
 
 @cache
 def load(name: str, *functions: str) -> ctypes.CDLL | None:
-    """``name``.c as a library that has these functions; ``None`` if it cannot be compiled here, or another path is
-    asked for."""
+    """``name``.c as a library with these functions; ``None`` if it cannot be compiled here, or TOLLGATE_KERNELS selects
+    another implementation."""
     if path() != "auto" or platform.system() != "Linux":
         return None
     source = _SOURCES / f"{name}.c"
@@ -51,19 +51,19 @@ def load(name: str, *functions: str) -> ctypes.CDLL | None:
         compiler = _compiler()
         try:
             folder = _folder()
-            made_from = f"{name}-{_fingerprint(source)}"
+            cache_key = f"{name}-{_fingerprint(source)}"
             if compiler:
-                kept = [folder / f"{made_from}-{_version(compiler)}.so"]
+                kept = [folder / f"{cache_key}-{_version(compiler)}.so"]
             else:  # whatever another one made of the same is better than nothing
-                kept = sorted(folder.glob(f"{made_from}-*.so"))
+                kept = sorted(folder.glob(f"{cache_key}-*.so"))
             for library in filter(Path.exists, kept):
                 try:
                     return _open_kept(library, functions)
                 except OSError as error:
-                    log.info("%s is made anew: %s", library, error)
+                    log.info("%s is compiled again: %s", library, error)
             return _make(source, compiler, kept[0] if kept else folder, functions)
         except (OSError, RuntimeError) as error:
-            # Nothing can be written there, others can write there, or nobody knows of a home.
+            # The cache is not writable, writable by others, or there is no home folder.
             log.info("a library for this process alone: %s", error)
         with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch:
             return _make(source, compiler, Path(scratch) / f"{name}.so", functions)
@@ -77,7 +77,7 @@ def load(name: str, *functions: str) -> ctypes.CDLL | None:
 
 
 def _open_kept(library: Path, functions: Sequence[str]) -> ctypes.CDLL:
-    """Raises ``OSError`` if it is not whole, not ours, or does not load."""
+    """Raises ``OSError`` if it is truncated, another user's, or does not load."""
     owner = library.stat().st_uid
     if owner not in (0, os.geteuid()):
         raise OSError(f"it belongs to user {owner}")
@@ -89,7 +89,7 @@ def _open_kept(library: Path, functions: Sequence[str]) -> ctypes.CDLL:
 
 def _open(library: Path, functions: Sequence[str]) -> ctypes.CDLL:
     """Raises ``OSError`` if it does not load, or lacks a function."""
-    # OpenMP's functions are found in the copy that torch has loaded: two of them would fight over the cores.
+    # OpenMP's functions resolve to the copy that torch has loaded: two copies would compete for the cores.
     torch.get_num_threads()
     found = ctypes.CDLL(str(library))
     if missing := [name for name in functions if not hasattr(found, name)]:
@@ -98,15 +98,15 @@ def _open(library: Path, functions: Sequence[str]) -> ctypes.CDLL:
 
 
 def _make(source: Path, compiler: Sequence[str], library: Path, functions: Sequence[str]) -> ctypes.CDLL:
-    """Compiles, loads and then keeps it. Raises ``OSError`` if nothing can be written there, and ``Unavailable``."""
+    """Compiles, loads and then caches it. Raises ``OSError`` if the cache is not writable, and ``Unavailable``."""
     if not compiler:
         raise Unavailable("no C compiler")
     start = time.monotonic()
-    # Several processes may do so at once: each in a folder of its own, and the last one's library stays.
+    # Several processes may compile at once, each in its own folder; the last one's library is kept.
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         made, linked = Path(scratch) / "made.o", Path(scratch) / "linked.so"
         _run([*compiler, *_FLAGS, "-c", str(source), "-o", str(made)])
-        # Without -fopenmp, so that no second copy of its library is asked for.
+        # Without -fopenmp, so that OpenMP's library is not linked a second time.
         _run([*compiler, "-shared", str(made), "-lm", "-o", str(linked)])
         try:
             digest = _digest(linked.read_bytes())
@@ -127,16 +127,16 @@ def _compiler() -> list[str]:
 
 
 def _version(compiler: Sequence[str]) -> str:
-    """Of the compiler, by what it says of itself: one that was upgraded, or another, makes another library."""
+    """A hash of the compiler's version: another or upgraded compiler makes another library."""
     try:
-        plainly = {**os.environ, "LC_ALL": "C"}
+        environment = {**os.environ, "LC_ALL": "C"}
         done = subprocess.run(
-            [*compiler, "--version"], capture_output=True, timeout=_TIMEOUT, check=False, env=plainly
+            [*compiler, "--version"], capture_output=True, timeout=_TIMEOUT, check=False, env=environment
         )
-        told = done.stdout
+        version_text = done.stdout
     except (OSError, subprocess.TimeoutExpired):
-        told = b""  # what is wrong with it shows when it compiles
-    return _digest(told + b"\0" + "\0".join(compiler).encode()).hex()[:8]
+        version_text = b""  # what is wrong with it shows when it compiles
+    return _digest(version_text + b"\0" + "\0".join(compiler).encode()).hex()[:8]
 
 
 def _run(command: list[str]) -> None:
@@ -150,7 +150,7 @@ def _run(command: list[str]) -> None:
 
 
 def _folder() -> Path:
-    """Made if need be. Raises ``OSError`` if it is not ours alone, ``RuntimeError`` where nobody knows of a home."""
+    """The cache folder. Raises ``OSError`` if others can write to it, ``RuntimeError`` if there is no home folder."""
     cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(cache_home) / "tollgate" / "native"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def _folder() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Of the source, what it may include, the flags and the processor's instructions."""
+    """A hash of the source, its headers, the flags and the processor's instructions."""
     files = [source, *sorted(source.parent.glob("*.h"))]
     parts = [file.read_bytes() for file in files]
     parts.append(" ".join(_FLAGS).encode())

@@ -19,14 +19,14 @@ from kernels.native.library import load
 
 _HALF, _TILE = 16, 32
 _SIZES = (128, 64, 32)
-"""Inputs that share a scale in the kernel; wider groups become several."""
+"""Group sizes of the kernel; wider groups become several."""
 _PIECE = 8192
-"""Outputs packed at a time, so that no second whole copy arises."""
+"""Outputs packed at a time, which avoids a second copy of the whole weight."""
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 class Kind(IntEnum):
-    """How codes and scales lie in memory; as in linear.c."""
+    """The layout of codes and scales, as in linear.c."""
 
     INT8 = 0
     INT4 = 1
@@ -54,7 +54,7 @@ class _Library:
 
 @cache
 def library() -> _Library | None:
-    """``None`` where it cannot be had: then torch's products are taken."""
+    """``None`` if it is not available: torch's products are then used."""
     found = load("linear", "product", "widen")
     return None if found is None else _Library(found)
 
@@ -103,7 +103,7 @@ class PackedWeight:
 
     @property
     def columns(self) -> int:
-        """Outputs, filled up to whole tiles."""
+        """Outputs, padded to whole tiles."""
         return -(-self.out_features // _TILE) * _TILE
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class PackedWeight:
         return out
 
     def widen(self, start: int, into: Tensor) -> None:
-        """Outputs from ``start`` on into bfloat16 [in, outputs], both multiples of 32."""
+        """Widens outputs from ``start`` on into bfloat16 [in, outputs]; both must be multiples of 32."""
         first = start // _TILE
         last = first + into.shape[1] // _TILE
         self._library.widen(self._address, first, last, into.data_ptr(), torch.get_num_threads())
@@ -142,9 +142,9 @@ def pack_int8(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight
 def pack_int6(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight:
     """``codes`` uint8 [out, in], 32 meaning zero, ``scale`` float32 [out, in / 32] as ``scale_in_8_bits`` rounds it."""
     packed = _tiles(codes, 32, 32, _six_bits)
-    least = _least(scale)
+    smallest = _smallest_scale(scale)
     return PackedWeight(
-        Kind.INT6, codes.shape, 32, packed, _by_tile(_bits(scale, least)), _by_tile(least), bias
+        Kind.INT6, codes.shape, 32, packed, _by_tile(_bits(scale, smallest)), _by_tile(smallest), bias
     )
 
 
@@ -153,8 +153,8 @@ def pack_int4(codes: Tensor, scale: Tensor, offset: Tensor, bias: Tensor | None)
     size = codes.shape[1] // scale.shape[1]
     group = next(part for part in _SIZES if size % part == 0)
     packed = _tiles(codes, group, 0, _nibbles)
-    if (small := _small(scale, offset)) is not None:
-        kind, (scales, factors) = Kind.INT4_SMALL, small
+    if (exact := _in_8_bits(scale, offset)) is not None:
+        kind, (scales, factors) = Kind.INT4_SMALL, exact
     else:
         kind, scales, factors = Kind.INT4, torch.stack([scale, offset], -1).bfloat16(), scale.new_empty(0)
     scales = _by_tile(scales.repeat_interleave(size // group, 1))
@@ -162,7 +162,7 @@ def pack_int4(codes: Tensor, scale: Tensor, offset: Tensor, bias: Tensor | None)
 
 
 def _tiles(codes: Tensor, group: int, zero: int, pack: Callable[[Tensor], Tensor]) -> Tensor:
-    """Codes [out, in] in tiles, filled up with ``zero`` on both sides.
+    """Codes [out, in] in tiles, padded with ``zero`` in both dimensions.
 
     ``pack`` makes of [..., in] the bytes of an output: [..., blocks of inputs, vectors, 4].
     """
@@ -199,31 +199,33 @@ def _by_tile(rows: Tensor) -> Tensor:
 
 
 def scale_in_8_bits(scale: Tensor) -> Tensor:
-    """``scale`` float32 [out, groups] rounded up to 5 bits of a mantissa, and 3 of an exponent below the row's."""
+    """``scale`` float32 [out, groups] rounded up to a mantissa of 5 bits, and a 3-bit exponent relative to the
+    row's."""
     rounded = (scale.view(torch.int32) + (1 << _DROPPED) - 1 >> _DROPPED << _DROPPED).view(torch.float32)
-    return torch.maximum(rounded, _least(rounded)[:, None])
+    return torch.maximum(rounded, _smallest_scale(rounded)[:, None])
 
 
 _DROPPED = 18
-"""Bits of a float32's mantissa that a scale in 8 bits lacks."""
+"""Mantissa bits of float32 that an 8-bit scale drops."""
 
 
-def _least(scale: Tensor) -> Tensor:
-    """The least scale in 8 bits of each row: a power of two."""
+def _smallest_scale(scale: Tensor) -> Tensor:
+    """The smallest 8-bit scale of each row: a power of two."""
     exponent = scale.amax(1).view(torch.int32) >> 23
     return ((exponent - 7).clamp_(min=1) << 23).view(torch.float32)
 
 
-def _bits(scale: Tensor, least: Tensor) -> Tensor:
-    return (scale.view(torch.int32) - least.view(torch.int32)[:, None] >> _DROPPED).to(torch.uint8)
+def _bits(scale: Tensor, smallest: Tensor) -> Tensor:
+    return (scale.view(torch.int32) - smallest.view(torch.int32)[:, None] >> _DROPPED).to(torch.uint8)
 
 
-def _small(scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Scales of 8 bits and offsets in sixteenths uint8 [out, groups, 2], and the least scales [out], if exactly so."""
+def _in_8_bits(scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor] | None:
+    """8-bit scales and offsets in sixteenths, uint8 [out, groups, 2], and each row's smallest scale [out], if they are
+    exact."""
     sixteenths = offset * 16 / scale
     if not torch.equal(scale, scale_in_8_bits(scale)) or not torch.equal(
         sixteenths, sixteenths.round().clamp_(-127, 127)
     ):
         return None
-    least = _least(scale)
-    return torch.stack([_bits(scale, least), sixteenths.to(torch.int8).view(torch.uint8)], -1), least
+    smallest = _smallest_scale(scale)
+    return torch.stack([_bits(scale, smallest), sixteenths.to(torch.int8).view(torch.uint8)], -1), smallest

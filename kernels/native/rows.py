@@ -1,7 +1,7 @@
-"""Norms, rotation and gated activations over rows of bfloat16 on a CPU, in C: one call for what torch has three to
-eight operations for, each of which costs more than the few rows of a decode step.
+"""Norms, rotary embeddings and gated activations over rows of bfloat16 on a CPU, in C: one call in place of three to
+eight torch operations, whose overhead dominates with the few rows of a decode step.
 
-The formulas and shapes stand in rms_norm.py, rope.py, swiglu.py and geglu.py. Here they are computed in float32 and
+Formulas and shapes are in rms_norm.py, rope.py, swiglu.py and geglu.py. Here they are computed in float32 and
 rounded once; a row's result depends on that row alone.
 """
 
