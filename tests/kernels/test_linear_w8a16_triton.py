@@ -83,4 +83,4 @@ def test_many_rows_are_multiplied_by_the_widened_codes(monkeypatch: pytest.Monke
 def test_splits_cover_all_steps_and_none_is_empty(tiles: int, steps: int, arch: str) -> None:
     splits = split_k.split(tiles, steps, arch)
     assert (splits.count - 1) * splits.steps < steps <= splits.count * splits.steps
-    assert splits.count <= split_k.MOST
+    assert splits.count <= split_k.MAX_SPLITS
