@@ -20,7 +20,7 @@ def encode(message: Any) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
-class Decoder:
+class MessageDecoder:
     """Cuts a stream of bytes into messages."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._decoder = Decoder()
+        self._decoder = MessageDecoder()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 

@@ -51,7 +51,7 @@ class EngineClient(asyncio.Protocol):
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._decoder = channel.Decoder()
+        self._decoder = channel.MessageDecoder()
         self._transport: asyncio.Transport | None = None
         self._ids = itertools.count(1)
         self._generations: dict[int, Generation] = {}

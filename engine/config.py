@@ -29,11 +29,11 @@ class EngineConfig:
     """Token budget of one step. A large one prefills faster, a small one keeps the gaps between tokens short.
     ``None`` for this and the one above: by device, see ``on``."""
     max_itl_ratio: float = 2.0
-    """How many times as long a step may take in which prompts are computed beside running streams; 0: no bound."""
+    """How many times as long a step may take that computes prompts beside running streams; 0: no bound."""
     chunked_prefill: bool = True
     """Whether prompts may be computed over several steps."""
     preemption: bool = True
-    """Whether requests may lose their seats and blocks to others."""
+    """Whether requests may lose their slots and blocks to others."""
     max_waiting: int = 512
     """Requests that may wait beyond those that run, before new ones are refused."""
     priority_ageing: float = 10.0
@@ -52,11 +52,11 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"
     """``auto`` (the compute dtype), ``int8`` or ``fp8``."""
     speculation: str = "off"
-    """``off``, ``ngram`` or ``draft``: who guesses the tokens that come next."""
+    """``off``, ``ngram`` or ``draft``: where draft tokens come from."""
     draft_model: Path | None = None
-    """The folder of the small model that guesses."""
+    """The folder of the small model that proposes draft tokens."""
     max_drafts: int = 4
-    """Most guesses a step and request."""
+    """Most draft tokens a step and request."""
     adapters: tuple[tuple[str, Path], ...] = ()
     """LoRA adapters to load at start: (name, folder)."""
     max_adapters: int = 0
@@ -65,7 +65,7 @@ class EngineConfig:
     tensor_parallel: int = 1
     """Ranks that share the model."""
     deterministic: bool = False
-    """Greedy output is the same to the token however requests are batched, chunked, preempted or guessed at."""
+    """Output is the same to the bit however requests are batched, chunked, preempted or speculated."""
     kernels: str | None = None
     """``auto``, ``triton`` or ``reference``; ``None``: as ``TOLLGATE_KERNELS`` says."""
     cuda_graphs: bool = True
@@ -90,9 +90,7 @@ class EngineConfig:
             if value is not None and value < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
         if self.max_model_len == 1:
-            raise StartupError(
-                "--max-model-len must leave room for a prompt and an answer: 2 tokens or more."
-            )
+            raise StartupError("--max-model-len must allow a prompt and an answer: 2 tokens or more.")
         if self.max_adapters < 0:
             raise StartupError(f"--max-adapters must be 0 or more, not {self.max_adapters}.")
         if self.max_itl_ratio and not 1 < self.max_itl_ratio < float("inf"):
@@ -100,9 +98,9 @@ class EngineConfig:
         if self.max_drafts < 1:
             raise StartupError(f"--max-drafts must be at least 1, not {self.max_drafts}.")
         if self.draft_model is not None and self.speculation != "draft":
-            raise StartupError(f"--draft-model guesses with --speculation draft, not {self.speculation}.")
+            raise StartupError(f"--draft-model is for --speculation draft, not {self.speculation}.")
         if any(tokens < 2 for _, tokens in self.context_caps):
-            raise StartupError("--context-cap must leave room for a prompt and an answer: 2 tokens or more.")
+            raise StartupError("--context-cap must allow a prompt and an answer: 2 tokens or more.")
         if self.max_waiting < 0:
             raise StartupError(f"--max-waiting must be 0 or more, not {self.max_waiting}.")
         if not 0 < self.priority_ageing < float("inf"):
@@ -117,8 +115,8 @@ class EngineConfig:
             raise StartupError("Give --kv-cache-blocks or --kv-cache-memory, not both.")
 
     def on(self, device: str) -> EngineConfig:
-        """With what was left open decided for ``device``, ``cpu`` or ``cuda``. What is given has its way: a budget
-        has room for all sequences, and no more sequences are computed than it has tokens."""
+        """With the device's defaults (``cpu`` or ``cuda``) for what is not set. They follow what is set: the token
+        budget is at least the number of sequences, and the number of sequences at most the budget."""
         seqs, tokens = STEPS[device]
         tokens = self.max_batched_tokens or max(tokens, self.max_num_seqs or 0)
         return replace(self, max_num_seqs=self.max_num_seqs or min(seqs, tokens), max_batched_tokens=tokens)
@@ -137,11 +135,11 @@ class ServerConfig:
     drain_timeout: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""
     step_timeout: float = 300.0
-    """Seconds without a step, though requests are open, after which the engine process is given up; 0: never."""
+    """Seconds without a step, though requests are open, after which the engine process is killed; 0: never."""
     write_timeout: float = 30.0
-    """Seconds that a client may take next to nothing of its answer before it is let go; 0: for ever."""
+    """Seconds that a client may read next to nothing of its answer before it is disconnected; 0: for ever."""
     over_context: str = "clip"
-    """What becomes of a ``max_tokens`` beyond what the prompt leaves of the context: ``clip`` or ``refuse``."""
+    """For a ``max_tokens`` beyond what the prompt leaves of the context: ``clip`` or ``refuse``."""
     max_string_length: int | None = None
     """Characters of a string in a forced call whose schema does not bound it; ``None``: half as many as the context
     has tokens; 0: no bound."""

@@ -1,19 +1,19 @@
 """Every way the engine can fail, as one tree. Each error that a client may see knows its HTTP status and code.
 
     EngineError
-    ├── InvalidRequest               400  invalid_value          the caller's words are wrong; names the field
+    ├── InvalidRequest               400  invalid_value          a field is invalid; names it
     │   ├── UnsupportedParameter     400  unsupported_parameter  understood, but not something this engine does
     │   ├── ContextLengthExceeded    400  context_length_exceeded
-    │   ├── GrammarFailed            400  grammar_failed         an answer's form is too much work to keep to
+    │   ├── GrammarFailed            400  grammar_failed         an answer's grammar takes too much time
     │   ├── ModelNotFound            404  model_not_found
     │   ├── PathNotFound             404  not_found
     │   ├── MethodNotAllowed         405  method_not_allowed
     │   └── BodyTooLarge             413  request_too_large
-    ├── Unavailable                  503  worth another try, here or elsewhere
+    ├── Unavailable                  503  may be retried, here or elsewhere
     │   ├── QueueFull                503  queue_full
     │   ├── DeadlineUnreachable      503  deadline_unreachable   too much to do before the caller's deadline
-    │   ├── EngineDied               503  engine_died            the engine process is gone; a restart is due
-    │   ├── OutOfMemory              503  out_of_memory          a step needed more memory than the device has left
+    │   ├── EngineDied               503  engine_died            the engine process has exited; it will be restarted
+    │   ├── OutOfMemory              503  out_of_memory          a step needs more memory than the device has
     │   ├── EngineStalled            503  engine_stalled         the engine process has stopped decoding
     │   └── ShuttingDown             503  shutting_down
     ├── InternalError                500  internal_error         a bug of ours
@@ -85,7 +85,7 @@ class ContextLengthExceeded(InvalidRequest):
                 f"your {prompt} resulted in {prompt_tokens} tokens, which leaves no room for an answer. "
                 f"Please reduce the length of the {prompt}."
             )
-        # In OpenAI's words: clients tell this error from others by them.
+        # OpenAI's wording: clients recognize this error by it.
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, {asked}", param=param
         )
@@ -178,7 +178,7 @@ class OutOfMemory(Unavailable):
     code = "out_of_memory"
 
     def __init__(self, reason: str) -> None:
-        """``reason``: an allocator's words, of which the first sentence is told."""
+        """``reason``: an allocator's message, whose first sentence is shown."""
         super().__init__(
             "The engine's device has too little memory left for this request "
             f"({reason.strip().partition('. ')[0].rstrip('.') or 'out of memory'}). "

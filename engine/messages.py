@@ -1,4 +1,4 @@
-"""What the HTTP process and the engine process say to each other. One line each; ``engine/channel.py`` carries them."""
+"""Messages between the HTTP process and the engine process; ``engine/channel.py`` transports them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Submit:
     siblings: list[Sibling] = field(default_factory=list)
     """Further choices of the same prompt."""
     tenant: str = ""
-    """Who asks: tenants get equal shares, by weight."""
+    """Tenants get equal shares, by weight."""
     salt: bytes = b""
-    """Only requests of the same salt find each other's blocks,"""
+    """Only requests of the same salt find each other's blocks in the prefix cache,"""
     shared: int = 0
-    """but for those that the first so many tokens of the prompt fill."""
+    """except those that the prompt's first so many tokens fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Nobody takes these requests' tokens: nothing more is to be computed for them until they are unparked."""
+    """Nobody reads these requests' tokens: nothing more is computed for them until they are unparked."""
 
     request_ids: list[int]
 
@@ -64,14 +64,14 @@ class Unpark:
 @dataclass(frozen=True, slots=True)
 class LoadAdapter:
     key: str
-    """Unlike that of any adapter before."""
+    """Never used by an adapter before."""
     folder: Path
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadAdapter:
     key: str
-    """No request asks for it any more. It goes when those that run have ended."""
+    """No new request uses it. It is unloaded when the open ones have ended."""
 
 
 ToEngineCore = Start | Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter
@@ -96,7 +96,7 @@ class Ready:
     startup: dict[str, float] = field(default_factory=dict)
     """Seconds that each part of the start took."""
     memory: dict[str, int] = field(default_factory=dict)
-    """Bytes: ``weights_predicted`` from the files' headers, ``weights`` as they came to be, ``kv_cache`` at most,
+    """Bytes: ``weights_predicted`` from the files' headers, ``weights`` measured, ``kv_cache`` at most,
     ``process`` in all."""
 
     @property
@@ -107,7 +107,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The model cannot be loaded; the process ends after this."""
+    """The model cannot be loaded; the process exits after this."""
 
     message: str
 
@@ -117,7 +117,7 @@ class Refusal:
     request_id: int
     error: str
     """The class of ``engine.errors``: ``QueueFull``, ``ContextLengthExceeded``, ``DeadlineUnreachable``,
-    ``GrammarFailed``, ``OutOfMemory`` or ``ModelNotFound``, where the adapter was unloaded meanwhile."""
+    ``GrammarFailed``, ``OutOfMemory`` or, where the adapter was unloaded meanwhile, ``ModelNotFound``."""
     figures: tuple[int, ...] = ()
     """The error's own arguments; times are in milliseconds."""
     reason: str = ""
@@ -125,7 +125,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step cost, and how things stand after it."""
+    """What one step cost, and the engine's state after it."""
 
     seconds: float
     sequences: int
@@ -140,19 +140,19 @@ class Step:
     queued: list[float]
     """Seconds that each request scheduled for the first time had waited."""
     parked: int = 0
-    """Sequences that wait for their readers."""
+    """Sequences whose clients do not read their tokens."""
     hit_tokens: int = 0
-    """Tokens that requests of this step need not compute: the prefix cache had them."""
+    """Prompt tokens of requests admitted in this step that the prefix cache had."""
     proposed: int = 0
-    """Guesses since the start that were checked."""
+    """Draft tokens verified since the start."""
     accepted: int = 0
-    """Guesses since the start that were right."""
+    """Draft tokens accepted since the start."""
     compilations: int = 0
-    """Kernels compiled since the warm-up: each was a pause."""
+    """Kernels compiled since the warm-up: each paused all requests."""
     out_of_memory: int = 0
-    """Steps since the start that were given up for lack of memory."""
+    """Steps since the start that were abandoned for lack of memory."""
     prefixes: list[tuple[int, int]] | None = None
-    """(key, tokens) of cached prefixes, as ``PrefixCache.digest`` tells; ``None``: as last told."""
+    """(key, tokens) of cached prefixes, as ``PrefixCache.digest`` returns; ``None``: unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class AdapterDone:
 
     key: str
     error: str | None = None
-    """What is wrong with it."""
+    """Why it cannot be used."""
 
 
 ToServer = Ready | Failed | Outputs | AdapterDone

@@ -21,7 +21,7 @@ Asked = tuple[list[int], SamplingParams]
 
 
 @dataclass(slots=True)
-class Answer:
+class OfflineOutput:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Where they were asked for."""
@@ -39,7 +39,7 @@ class Counts:
     preempted: int = 0
     hit_tokens: int = 0
     drafts: int = 0
-    """Guesses that were checked."""
+    """Draft tokens verified."""
 
 
 class OfflineEngine:
@@ -89,17 +89,17 @@ class OfflineEngine:
 
     def generate(
         self, requests: Sequence[Asked], *, late: int = 0, adapters: Sequence[str | None] = ()
-    ) -> tuple[float, list[Answer]]:
+    ) -> tuple[float, list[OfflineOutput]]:
         """Seconds for all, and the answers. Each begins ``late`` steps after the one before it."""
         began, step = time.perf_counter(), 0
-        answers: dict[int, Answer] = {}
+        answers: dict[int, OfflineOutput] = {}
         submitted: dict[int, float] = {}
         while len(answers) < len(requests) or not self._scheduler.idle:
             while len(answers) < len(requests) and len(answers) * late <= step:
                 number = len(answers)
                 adapter = adapters[number] if adapters else None
                 request_id = self._submit(*requests[number], adapter)
-                answers[request_id], submitted[request_id] = Answer(), time.perf_counter()
+                answers[request_id], submitted[request_id] = OfflineOutput(), time.perf_counter()
             _, outputs = self._step()
             step, now = step + 1, time.perf_counter()
             for output in outputs:

@@ -1,4 +1,4 @@
-"""Who owns which block of the KV cache: free + cached + used = total, always."""
+"""Reference counts of the KV cache's blocks: free + cached + used = total, always."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from engine.core.eviction import EvictionOrder, round_weight
 class BlockPool:
     """Hands out block numbers 0 … total - 1.
 
-    A *used* block has one reference per request that holds it. When the last one lets go it becomes *free*, or
-    *cached* if its content is worth keeping: a cached block can be shared again at no cost, and is taken back when
-    no block is free, in the order of ``EvictionOrder``.
+    A *used* block has one reference per request that holds it. When the last is released it becomes *free*, or
+    *cached* if its content is worth keeping: a cached block can be shared again at no cost, and is evicted when no
+    block is free, in the order of ``EvictionOrder``.
     """
 
     def __init__(self, total: int) -> None:
@@ -20,7 +20,7 @@ class BlockPool:
             raise ValueError(f"a pool needs at least one block, not {total}")
         self.total = total
         self.on_evict: Callable[[int], None] | None = None
-        """Told of each cached block that is taken back."""
+        """Called with each cached block that is evicted."""
         self._free = list(range(total - 1, -1, -1))
         self._cached = EvictionOrder(total)
         self._references = [0] * total
@@ -77,8 +77,8 @@ class BlockPool:
             references[block] += 1
 
     def release(self, blocks: Sequence[int], *, keep: bool = False, weight: float = 1.0) -> None:
-        """One reference less to each, the last of ``blocks`` first. ``keep`` caches those that nobody holds any
-        more, for a time that grows with the ``weight``."""
+        """One reference less to each, the last of ``blocks`` first. ``keep`` caches those that reach zero, for a time
+        that grows with the ``weight``."""
         references, cached = self._references, self._cached
         weight = round_weight(weight)
         for block in reversed(blocks):
@@ -95,7 +95,7 @@ class BlockPool:
                 self._free.append(block)
 
     def discard(self, block: int) -> None:
-        """Frees a cached block: its content is not worth keeping any more."""
+        """Frees a cached block whose content is invalid."""
         self._cached.remove(block)
         self._cached.forget(block)
         self._free.append(block)
@@ -109,7 +109,7 @@ class BlockPool:
         if len(cached) != len(self._cached):
             raise AssertionError("a block is cached twice")
         if min(self._references) < 0:
-            raise AssertionError("a block has fewer than no references")
+            raise AssertionError("a block has a negative reference count")
         if len(free) + len(cached) + len(used) != self.total or free | cached | used != set(
             range(self.total)
         ):

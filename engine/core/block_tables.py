@@ -1,4 +1,4 @@
-"""The blocks that requests hold: taken from the pool and the prefix cache, shared, copied on write, given back."""
+"""The blocks that requests hold: allocated, found in the prefix cache, shared, copied on write, released."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEVER = sys.maxsize
 
 
 class BlockTables:
-    """``prefixes`` is ``None`` where nothing is to be found again."""
+    """``prefixes`` is ``None`` without prefix caching."""
 
     def __init__(self, pool: BlockPool, prefixes: PrefixCache | None, block_size: int) -> None:
         self.pool = pool
@@ -26,7 +26,7 @@ class BlockTables:
         return -(-length // self.block_size)
 
     def hit_tokens(self, request: Request) -> int:
-        """Tokens of a request without blocks that need not be computed. Sets its ``chain`` to what is known."""
+        """Tokens of a request without blocks that need not be computed. Sets its ``chain`` to the cached prefix."""
         if self.prefixes is None:
             return 0
         if request.scoring:
@@ -37,15 +37,15 @@ class BlockTables:
         return request.chain.depth * self.block_size
 
     def fits(self, request: Request, available: int) -> bool:
-        """Whether ``available`` blocks are enough for a request without blocks. What others hold already is free;
-        what is cached is not, as it was available to all."""
+        """Whether ``available`` blocks are enough for a request without blocks. Blocks that other requests hold
+        already cost nothing; cached ones do, as they count as available."""
         needed = self.count(len(request.tokens)) - self.hit_tokens(request) // self.block_size
         if needed <= available and self.prefixes is not None and request.chain is not None:
             needed += self.prefixes.unheld(request.chain)
         return needed <= available
 
     def open(self, request: Request) -> None:
-        """Blocks for all its tokens, those that ``fits`` found among them: these count as computed."""
+        """Gives it blocks for all its tokens, cached ones included, whose tokens count as computed."""
         needed = self.count(len(request.tokens))
         request.boundary = _NEVER
         if self.prefixes is not None and request.chain is not None:
@@ -55,9 +55,10 @@ class BlockTables:
         request.blocks += self.pool.allocate(needed - len(request.blocks))
 
     def grow(self, request: Request, length: int, copies: list[tuple[int, int]]) -> bool:
-        """Blocks for ``length`` tokens, the one written next held by nobody else; False if there are too few."""
+        """Gives it blocks for ``length`` tokens, and a copy of the block written next if that is shared; False if
+        there are too few."""
         blocks, index = request.blocks, request.computed // self.block_size
-        # Those that were given for guesses are no substitute for a copy.
+        # Blocks for draft tokens do not replace a copy.
         needed = max(0, self.count(length) - len(blocks))
         shared = request.forked and self.pool.holders(blocks[index]) > 1
         if needed + shared > self.pool.available:
@@ -73,7 +74,7 @@ class BlockTables:
         return True
 
     def trim(self, requests: Iterable[Request]) -> bool:
-        """Takes back what was given for guesses alone; False if there was nothing."""
+        """Releases blocks held for draft tokens only; False if there were none."""
         before = self.pool.available
         for request in requests:
             needed = self.count(len(request.tokens))
@@ -83,7 +84,7 @@ class BlockTables:
         return self.pool.available > before
 
     def learn(self, request: Request) -> None:
-        """Full blocks can be found from now on. To be called once ``computed`` has reached ``boundary``."""
+        """Registers its full blocks in the prefix cache. Called once ``computed`` has reached ``boundary``."""
         if self.prefixes is None or request.chain is None:
             return
         chain = self.prefixes.extend(
@@ -94,7 +95,7 @@ class BlockTables:
         request.boundary = (chain.depth + 1) * self.block_size if known else _NEVER
 
     def share(self, leader: Request, fork: Request) -> None:
-        """``fork`` holds the blocks of what they have in common: the prompt, of which all is computed."""
+        """``fork`` shares the blocks of the prompt, all of which is computed."""
         held = self.count(leader.prompt_length)
         self.pool.share(leader.blocks[:held])
         fork.blocks = leader.blocks[:held]
@@ -103,12 +104,12 @@ class BlockTables:
         leader.forked = fork.forked = leader.prompt_length % self.block_size > 0
 
     def mark(self, request: Request) -> None:
-        """Others may go on from here."""
+        """Marks the end of its prefix as one that other prompts may continue."""
         if self.prefixes is not None and request.chain is not None:
             self.prefixes.mark(request.chain)
 
     def close(self, request: Request) -> None:
-        """Gives back all blocks; those that are known stay cached."""
+        """Releases all its blocks; those that the prefix cache knows stay cached."""
         if self.prefixes is not None and request.chain is not None:
             self.prefixes.release(request.chain, request.blocks, request.weight)
         else:
@@ -118,12 +119,12 @@ class BlockTables:
         request.forked = False
 
     def check_integrity(self, holders: Iterable[Request]) -> None:
-        """Raises ``AssertionError`` unless all is whole and used blocks have as many references as holders."""
+        """Raises ``AssertionError`` unless pool and cache are consistent, and references equal holders."""
         self.pool.check_integrity()
         if self.prefixes is not None:
             self.prefixes.check_integrity()
         elif self.pool.cached:
-            raise AssertionError("blocks are cached that nobody can find")
+            raise AssertionError("blocks are cached that are not registered")
         held: Counter[int] = Counter()
         for request in holders:
             held.update(request.blocks)

@@ -1,4 +1,4 @@
-"""How long a context may be, by priority."""
+"""The longest context, by priority."""
 
 from __future__ import annotations
 

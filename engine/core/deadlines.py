@@ -1,4 +1,4 @@
-"""Which deadline passes next."""
+"""Requests by deadline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Container
 
 
 class Deadlines:
-    """A heap of (deadline, request id); requests that are gone are found out when their time comes."""
+    """A heap of (deadline, request id); ended requests are removed when their deadline passes."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
@@ -19,12 +19,12 @@ class Deadlines:
         heapq.heappush(self._heap, (deadline, request_id))
 
     def keep(self, request_ids: Container[int]) -> None:
-        """Drops all but these: far deadlines of requests that are long done would pile up."""
+        """Drops all others: far deadlines of ended requests would accumulate."""
         self._heap = [entry for entry in self._heap if entry[1] in request_ids]
         heapq.heapify(self._heap)
 
     def pop(self, now: float) -> int | None:
-        """One whose deadline has passed, if there is any."""
+        """A request whose deadline has passed, if there is any."""
         if not self._heap or self._heap[0][0] > now:
             return None
         return heapq.heappop(self._heap)[1]

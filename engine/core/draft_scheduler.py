@@ -1,4 +1,4 @@
-"""Guesses at tokens to come: computed with what nobody else can use in a step."""
+"""Draft tokens in a step: verified with budget and blocks that no other request can use."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from engine.core.request import Request
 
 class DraftScheduler:
     def __init__(self, tables: BlockTables, max_drafts: int) -> None:
-        """``lookahead``: most guesses a step and request."""
+        """``max_drafts``: most draft tokens a step and request."""
         self._tables = tables
         self._max_drafts = max_drafts
 
     def add(self, plan: Plan, requests: Mapping[int, Request], budget: int, spare: int) -> None:
-        """Lengthens the works that draw by their requests' guesses, and makes room for the next ones.
+        """Appends draft tokens to scheduled requests that sample, and allocates blocks for the next ones.
 
-        ``budget``: tokens left in the step. ``spare``: blocks that may be taken.
+        ``budget``: tokens left in the step. ``spare``: blocks that may be allocated.
         """
         pool, block_size, max_drafts = self._tables.pool, self._tables.block_size, self._max_drafts
         for scheduled in plan.requests:
             if scheduled.sampling is None:
                 continue
             blocks, draft_tokens = scheduled.blocks, requests[scheduled.request_id].draft_tokens
-            # What may be drawn after this step's token. Nothing is computed after the last.
+            # Tokens that may be sampled after this step's. Nothing is computed after the last.
             allowed = scheduled.sampling.max_tokens - 1 - (len(scheduled.history) - scheduled.prompt_length)
             drafts = min(len(draft_tokens), max_drafts, budget, allowed) if draft_tokens and budget else 0
             lookahead = max_drafts if allowed > drafts + max_drafts else max(0, allowed - drafts - 1)
@@ -46,7 +46,7 @@ class DraftScheduler:
 
 
 def count_accepted(draft_tokens: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many guesses came true."""
+    """How many draft tokens equal the tokens sampled at their positions, up to the first that does not."""
     count = 0
     for draft_token, token in zip(draft_tokens, tokens, strict=False):
         if draft_token != token:

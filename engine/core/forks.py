@@ -1,4 +1,4 @@
-"""Choices of a prompt (``n`` > 1) that have not begun: their request's prompt is not computed yet."""
+"""Choices of a prompt (``n`` > 1) that have not begun, as the prompt is not computed yet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Forks:
             self._leaders[sibling.id] = leader
 
     def drop(self, sibling_id: int) -> bool:
-        """The sibling is not wanted any more; False if there is none of that id."""
+        """Removes an aborted sibling; False if there is none of that id."""
         leader = self._leaders.pop(sibling_id, None)
         if leader is None:
             return False
@@ -28,13 +28,13 @@ class Forks:
         return True
 
     def promote(self, leader: Request) -> None:
-        """The first sibling becomes what the leader was, with all that is computed already."""
+        """The first sibling takes the leader's place, with all that is computed already."""
         sibling = leader.siblings[0]
         self.drop(sibling.id)
         leader.id, leader.params = sibling.id, sibling.params
 
     def begin(self, leader: Request) -> list[Request]:
-        """Requests of their own for all that are wanted still. They hold no blocks."""
+        """Requests for the remaining siblings. They hold no blocks."""
         begun = []
         for position, sibling in enumerate(leader.siblings, 1):
             del self._leaders[sibling.id]
@@ -61,8 +61,8 @@ class Forks:
         """Raises ``AssertionError`` unless these are the siblings of ``requests``, of which none has begun."""
         found = {sibling.id: leader for leader in requests.values() for sibling in leader.siblings}
         if found != self._leaders:
-            raise AssertionError("siblings and leaders do not know each other")
+            raise AssertionError("siblings and leaders are inconsistent")
         if any(sibling_id in requests for sibling_id in found):
             raise AssertionError("a sibling has begun, yet waits for its leader")
         if any(leader.generated for leader in found.values()):
-            raise AssertionError("a leader went ahead of its siblings")
+            raise AssertionError("a leader has generated before its siblings began")

@@ -1,4 +1,4 @@
-"""How likely the model found a token, and which others it would rather or also have said."""
+"""A token's logprob, and those of the most likely tokens at its position."""
 
 from __future__ import annotations
 

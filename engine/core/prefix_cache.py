@@ -1,19 +1,19 @@
-"""Full blocks of the KV cache found again by the tokens they were computed from.
+"""Prefix caching: full KV blocks, found by the tokens that they were computed from.
 
 Each full block has a key: a hash over its parent's key and its own tokens, so that a key stands for all tokens up to
 the block's end (as in vLLM's automatic prefix caching, https://docs.vllm.ai/en/latest/design/prefix_caching.html).
-A key that is found is only believed if the parent is the same block and the tokens are equal.
+A match counts only if the parent is the same block and the tokens are equal.
 
-The recipe, for those who want to know from outside what an engine holds (``digest``):
+To find out from outside what an engine holds (``digest``), compute keys so:
 
     key of nothing   = blake2b-64(adapter's name in UTF-8, or nothing at all for the base model)
     key of a block   = blake2b-64(key of the blocks before it + its token ids as uint32, little-endian)
 
-The first block that is not everybody's has its request's salt between the key before it and its tokens: so blocks of
-different salts have different keys from there on, and whoever has another salt learns nothing of them.
+The first block that is not shared by all has its request's salt between the parent's key and its tokens: so blocks of
+different salts have different keys from there on, and a request with another salt cannot find them.
 
-where blake2b-64 is BLAKE2b with ``digest_size=8`` (RFC 7693) and a key is told as an integer, little-endian. It costs
-about a microsecond a block, and is computed once for each block that fills up or is looked for.
+where blake2b-64 is BLAKE2b with ``digest_size=8`` (RFC 7693) and a key is reported as an integer, little-endian. It
+costs about a microsecond a block, and is computed once for each block that fills up or is looked up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from struct import pack
 from engine.core.block_pool import BlockPool
 
 _STRIDE = 16
-"""Blocks that are looked for at a time: packing their tokens together is half the work."""
+"""Blocks looked up at a time: packing their tokens together halves the cost."""
 
 
 def block_key(parent: bytes, tokens: bytes) -> bytes:
@@ -40,12 +40,12 @@ def _pack(tokens: Sequence[int]) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A full block and, through ``parent``, all that stands before it."""
+    """A full block and, through ``parent``, all blocks before it."""
 
     parent: Node | None
     key: bytes
     tokens: bytes
-    """The block's own, uint32, behind the salt if it begins here."""
+    """The block's own, uint32, after the salt if that begins here."""
     depth: int
     """Blocks from the start up to and including this one."""
     block: int
@@ -55,10 +55,10 @@ class Node:
 
 
 class PrefixCache:
-    """Who holds a block holds all blocks before it too: so what is let go first is always a chain's end.
+    """A holder of a block holds all blocks before it too, so blocks are evicted from the end of a chain.
 
-    For that, of two blocks computed from the same tokens at the same time the second is given back, and its holder
-    goes on with the first.
+    To that end, of two blocks computed from the same tokens at the same time the second is released, and its holder
+    gets the first.
     """
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
@@ -69,13 +69,13 @@ class PrefixCache:
         self._nodes: dict[bytes, Node] = {}
         self._by_block: dict[int, Node] = {}
         self._ends: dict[bytes, Node] = {}
-        """Where prompts and answers ended or parted, last used last."""
+        """Where prompts and answers ended or diverged, last used last."""
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def root(self, adapter: str | None) -> Node:
-        """What all prompts for the adapter start with: nothing."""
+        """The empty prefix of all prompts for the adapter."""
         root = self._roots.get(adapter)
         if root is None:
             key = block_key(b"", (adapter or "").encode())
@@ -83,10 +83,10 @@ class PrefixCache:
         return root
 
     def match(self, known: Node, tokens: Sequence[int], salt: bytes = b"", shared: int = 0) -> Node:
-        """The deepest block of ``tokens`` that is there, short of the last token: that one is computed always.
+        """The deepest cached block of ``tokens``, short of the last token, which is always computed.
 
-        ``known``: a block of these tokens that was found before, or the root. Blocks that have gone since are
-        passed over, so that asking again and again costs what has changed and no more.
+        ``known``: a block of these tokens that was found before, or the root. Blocks evicted since are skipped, so that
+        repeated look-ups cost only what has changed.
         ``salt`` begins at the first block that the first ``shared`` tokens do not fill.
         """
         size, limit = self.block_size, (len(tokens) - 1) // self.block_size
@@ -108,7 +108,7 @@ class PrefixCache:
         return node
 
     def unheld(self, node: Node) -> int:
-        """How many of the blocks up to ``node`` nobody holds: taking them makes fewer available."""
+        """How many of the blocks up to ``node`` have no holder: taking them reduces what is available."""
         count, holders = 0, self._pool.holders
         while node.parent is not None and holders(node.block) == 0:
             count += 1
@@ -137,8 +137,8 @@ class PrefixCache:
     ) -> Node:
         """Registers the blocks after ``node`` that the first ``computed`` of ``tokens`` fill; gives the last one.
 
-        ``blocks`` is the holder's table; where a block is there already, it is put in the place of the holder's own.
-        Stops where another chain has the same key, as no more than one of them can be found by it.
+        ``blocks`` is the holder's table; where a block is cached already, it replaces the holder's own.
+        Stops at a key that another chain has, as only one of them can be found by it.
         """
         size = self.block_size
         for index in range(node.depth, computed // size if node.alive else 0):
@@ -161,26 +161,26 @@ class PrefixCache:
         return node
 
     def release(self, node: Node, blocks: Sequence[int], weight: float) -> None:
-        """Lets go of a holder's ``blocks``; those up to ``node`` stay, if they are still known."""
+        """Releases a holder's ``blocks``; those up to ``node`` stay cached, if they are still registered."""
         depth = node.depth if node.alive else 0
         self._pool.release(blocks[depth:])
         self._pool.release(blocks[:depth], keep=True, weight=weight)
 
     def mark(self, node: Node) -> None:
-        """A prompt or an answer ends here, or parts from one that is known."""
+        """A prompt or an answer ends here, or diverges from a cached one."""
         if node.alive and node.depth:
             self._ends.pop(node.key, None)
             self._ends[node.key] = node
 
     def digest(self, limit: int) -> list[tuple[int, int]]:
-        """(key, tokens) of the prefixes that were used last, at most ``limit``: the ends of prompts and answers, and
-        the places where prompts parted from those before them. A prompt finds here what it has in common with the
-        cache if it looks up the key of each of its full blocks."""
+        """(key, tokens) of the most recently used prefixes, at most ``limit``: the ends of prompts and answers, and
+        where prompts diverged from earlier ones. Looking up the key of each of a prompt's full blocks finds what the
+        cache has of it."""
         ends = itertools.islice(reversed(self._ends.values()), limit)
         return [(int.from_bytes(node.key, "little"), node.depth * self.block_size) for node in ends]
 
     def forget(self, adapter: str | None) -> None:
-        """Nothing computed under this name is found any more: say, because other weights have it now."""
+        """Invalidates everything computed under this name, which may stand for other weights now."""
         root = self._roots.pop(adapter, None)
         if root is None:
             return
@@ -191,7 +191,7 @@ class PrefixCache:
             self._evict(node.block)
 
     def check_integrity(self) -> None:
-        """Raises ``AssertionError`` unless keys, blocks and chains agree, and all cached blocks can be found."""
+        """Raises ``AssertionError`` unless keys, blocks and chains agree, and all cached blocks are registered."""
         if {id(node) for node in self._nodes.values()} != {id(node) for node in self._by_block.values()}:
             raise AssertionError("the registry by key and the one by block differ")
         for key, node in self._nodes.items():
@@ -199,9 +199,9 @@ class PrefixCache:
             if not node.alive or self._by_block.get(node.block) is not node:
                 raise AssertionError(f"block {node.block} is registered for another")
             if parent is None or not parent.alive or node.depth != parent.depth + 1:
-                raise AssertionError(f"block {node.block} hangs on nothing")
+                raise AssertionError(f"block {node.block} has no live parent")
             if node.key != key or block_key(parent.key, node.tokens) != key:
-                raise AssertionError(f"block {node.block} has a key that is not its tokens'")
+                raise AssertionError(f"block {node.block} has a key that does not match its tokens")
             holders = self._pool.holders(node.block)
             if holders == 0 and not self._pool.is_cached(node.block):
                 raise AssertionError(f"block {node.block} is free, yet registered")
@@ -211,7 +211,7 @@ class PrefixCache:
         if registered != self._pool.cached:
             raise AssertionError(f"{self._pool.cached - registered} cached blocks are not registered")
         if any(self._nodes.get(key) is not node for key, node in self._ends.items()):
-            raise AssertionError("the digest tells of a prefix that is gone")
+            raise AssertionError("the digest has a prefix that was evicted")
 
     def _evict(self, block: int) -> None:
         node = self._by_block.pop(block)

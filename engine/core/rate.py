@@ -6,7 +6,7 @@ import math
 
 
 class Rate:
-    """Amount a second of busy time, in which what is ``memory`` seconds old counts a third."""
+    """Amount per second of busy time, an exponential moving average with a time constant of ``memory`` seconds."""
 
     def __init__(self, memory: float = 10.0) -> None:
         self._memory = memory
@@ -15,7 +15,7 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """0 as long as nothing is measured."""
+        """0 before the first measurement."""
         return self._amount / self._seconds if self._seconds else 0.0
 
     def add(self, amount: float, seconds: float) -> None:

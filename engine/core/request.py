@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """Another choice of the same prompt (``n`` > 1): its first token is drawn from the same logits."""
+    """Another choice of the same prompt (``n`` > 1): its first token is sampled from the same logits."""
 
     id: int
     params: SamplingParams
@@ -78,34 +78,35 @@ class Request:
         """How much longer than one of weight 1 its prefix is kept."""
         self.adapter = adapter
         self.tenant = tenant
-        """Who shares seats, blocks and the tokens of a step with others of other names."""
+        """Tenants share batch slots, blocks and the tokens of a step."""
         self.salt = salt
-        """Only requests of the same salt find each other's blocks,"""
+        """Only requests of the same salt find each other's blocks in the prefix cache,"""
         self.shared = shared
-        """but for those that the first so many tokens of the prompt fill: they are everybody's."""
+        """except those that the prompt's first so many tokens fill, which all tenants share."""
         self.siblings = list(siblings)
         """Choices of the same prompt that begin when it is computed."""
         self.draft_tokens: list[int] = []
-        """Guesses at the tokens that come next."""
+        """Proposed for the next step, to be verified in it."""
         self.submitted = submitted
         self.deadline = deadline
         self.rank: tuple[float, int] = (0.0, 0)
-        """The scheduler's order: the smallest goes first, and gives way last."""
+        """The scheduler's order: the smallest is served first, and preempted last."""
         self.tokens = list(prompt)
         self.prompt_length = len(prompt)
         self.params = params
         self.computed = 0
         self.blocks: list[int] = []
         self.chain: Node | None = None
-        """The last of its blocks that the prefix cache knows; while it waits, the last that it knew when asked."""
+        """The last of its blocks that the prefix cache knows; while it waits, as of the last look-up."""
         self.boundary = 0
-        """Tokens that have to be computed before the prefix cache can learn another block."""
+        """Tokens that must be computed before the prefix cache can register another block."""
         self.forked = False
         """Whether the block that it writes next may be shared with other choices of the same prompt."""
         self.cached = 0
-        """Tokens of the prompt that the prefix cache had: until they are told."""
+        """Prompt tokens that the prefix cache had; 0 once reported."""
         self.prompt_logprobs: list[TokenLogprobs] | None = None if params.prompt_logprobs is None else []
-        """Of the prompt's tokens from the second on, as far as computed: until they are told. None: not asked for."""
+        """Of the prompt's tokens from the second on, as far as computed. ``None``: not requested, or reported
+        already."""
         self.started = False
         """Whether it has ever been scheduled."""
 
@@ -115,7 +116,7 @@ class Request:
 
     @property
     def scoring(self) -> bool:
-        """Whether some of the prompt must be run through the model even if its KV is known."""
+        """Whether prompt tokens must be run through the model for their logprobs, even if their KV is cached."""
         return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_length - 1
 
     @property
@@ -138,7 +139,7 @@ class Request:
         return None
 
     def extend(self, sampled: list[int]) -> tuple[list[int], FinishReason | None]:
-        """Appends tokens up to the one that ends the request; gives those that count."""
+        """Appends tokens up to the one that ends the request; returns those appended."""
         tokens, params = self.tokens, self.params
         left = params.max_tokens - (len(tokens) - self.prompt_length)
         if len(sampled) < left and params.stop_token_ids.isdisjoint(sampled):

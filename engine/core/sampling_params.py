@@ -1,4 +1,4 @@
-"""How a request's tokens are to be drawn, and when to stop."""
+"""How a request's tokens are sampled, and when to stop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["json_schema", "regex", "lark", "own"]
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an answer must look like; ``engine/grammar.py`` reads it."""
+    """What an answer must look like; ``engine/grammar`` reads it."""
 
     kind: Kind
     """``json_schema``: a schema as JSON; ``regex``: Rust's syntax; ``lark``: a caller's grammar in llguidance's variant
@@ -25,7 +25,7 @@ class SamplingParams:
     max_tokens: int
     """Most tokens to generate, at least 1."""
     min_tokens: int = 0
-    """Tokens before which none of ``stop_token_ids`` is drawn."""
+    """Tokens before which none of ``stop_token_ids`` is sampled."""
     temperature: float = 1.0
     """0 is greedy."""
     top_p: float = 1.0
@@ -42,12 +42,12 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token, what is added to its logit)"""
     seed: int = 0
-    """64 bits. The n-th token of a request is drawn from (seed, n) alone, so neighbours in the batch, chunking
-    and preemption leave it as it is."""
+    """64 bits. The n-th token of a request is sampled from (seed, n) alone, whatever the batch, chunking and
+    preemption."""
     stop_token_ids: frozenset[int] = frozenset()
     """Any of these ends the request; it is the last of its tokens."""
     logprobs: int | None = None
-    """Most likely tokens to tell beside each token drawn; ``None``: no logprobs at all."""
+    """Most likely tokens to report beside each sampled token; ``None``: no logprobs."""
     prompt_logprobs: int | None = None
-    """Most likely tokens to tell beside each token of the prompt but the first; ``None``: none of the prompt's."""
+    """Most likely tokens to report beside each prompt token but the first; ``None``: no prompt logprobs."""
     grammar: Grammar | None = None

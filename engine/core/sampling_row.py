@@ -1,4 +1,4 @@
-"""One token that a step draws, in plain Python: what samplers, grammars and editors of logits ask about it."""
+"""One token that a step samples, in plain Python, for sampler, grammars and logit editor."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from engine.core.sampling_params import SamplingParams
 
 @dataclass(slots=True)
 class SamplingRow:
-    """A token to be drawn: for whom, and after what."""
+    """A row of logits: for which request a token is sampled from it, and after which tokens."""
 
     request_id: int
     sampling: SamplingParams
     history: list[int]
-    """The request's tokens, prompt first. Only to be read."""
+    """The request's tokens, prompt first. Read-only."""
     prompt_length: int
     draft_tokens: list[int]
-    """Those that stand between ``history`` and this token."""
+    """Between ``history`` and this token."""
     draft_token: int | None = None
-    """What this token is guessed to be; ``None`` after the last guess."""
+    """The draft token at this position; ``None`` after the last."""
 
     @property
     def position(self) -> int:
-        """Where the token will stand."""
+        """The sampled token's."""
         return len(self.history) + len(self.draft_tokens)

@@ -1,4 +1,4 @@
-"""A plan as tensors: all new tokens of all requests in one flat row."""
+"""A plan as tensors: all new tokens of all requests in one flat batch, without padding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.worker.upload import upload
 from kernels.paged_prefill import TILE
 
 SHORT = 16
-"""Tokens of the longest chunk that is attended to like a decode: guesses to be verified, and the ends of prompts."""
+"""Tokens of the longest chunk that is attended to like a decode: draft tokens, and the ends of prompts."""
 _INVARIANT_TILE = 16
 """Query positions of a tile where results must not depend on the batch: most tiles then hold a single token."""
 
@@ -31,13 +31,13 @@ class Batch:
     attention: AttentionMetadata
     """What the cache's backend made of ``common``."""
     sampling_rows: list[SamplingRow]
-    """A request's draws stand together and in order; those of siblings that begin follow."""
+    """A request's rows are adjacent and in order; those of siblings that begin follow."""
     logits_indices: Tensor
-    """int64 [len(draws)]: the row of the token before each."""
+    """int64 [len(sampling_rows)]: the row of hidden states that each is sampled from."""
     adapters: list[tuple[str, int, int]]
-    """Which rows are whose: (adapter, first row, row after its last)."""
+    """Rows by adapter: (adapter, first row, row after its last)."""
     scored: list[tuple[ScheduledRequest, int]]
-    """Works whose tokens' followers are to be scored, and the row of the first token of each."""
+    """Requests for prompt logprobs, and the row of the first token of each."""
 
 
 class BatchBuilder:

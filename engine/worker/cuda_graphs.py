@@ -1,9 +1,9 @@
-"""Steps in which every sequence gains one token, recorded once as CUDA graphs and replayed.
+"""Decode steps, in which every sequence gets one token, recorded once as CUDA graphs and replayed.
 
 Such a step is some hundreds of small kernels, and for few sequences a GPU is done with them sooner than Python can
 launch them. A graph (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs) launches all at once, with
-the same addresses every time: so a step's input is copied to where the recording read it, filled up to the next size
-that was recorded. A row that fills up has an empty sequence and the slot -1: kernels read and write nothing for it.
+the same addresses every time: so a step's input is copied to where the recording read it, padded to the next size that
+was recorded. A padding row has an empty sequence and the slot -1: kernels read and write nothing for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small model that guesses what the large one will say."""
+"""Draft tokens from a small model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from engine.worker.batch import BatchBuilder
 from engine.worker.sampler import Sampler
 
 _NEAR = 4
-"""Tokens behind that are caught up with beside the first guess."""
+"""Missing tokens that are computed together with the first draft token."""
 
 
 class DraftModelProposer:
-    """Has a KV cache of its own under the target's block numbers: a block that requests share, keep for a prefix or
-    copy is shared, kept and copied for both.
+    """Has a KV cache of its own under the target's block numbers: a block that is shared, cached or copied is so for
+    both models.
 
-    It computes nothing until a guess is asked for; then it catches up with the target, and runs one token a guess for
-    all requests together. It draws as the target will: by the same parameters and the same uniform number.
+    It computes nothing until a draft token is requested; then it catches up with the target, and runs one step a draft
+    token for all requests together. It samples as the target will: by the same parameters and the same uniform number.
     """
 
     source = "draft"
@@ -45,18 +45,18 @@ class DraftModelProposer:
         self._device = device
         self._dtype = dtype
         self._sampler = Sampler()
-        self._seen: dict[int, _Seen] = {}
-        self._known: dict[int, _Known] = {}
-        """Those that could be guessed for in this step."""
+        self._seen: dict[int, _CachedTokens] = {}
+        self._known: dict[int, _DraftState] = {}
+        """Requests that could get draft tokens in this step."""
 
     def allocate(self, blocks: int) -> None:
         self._cache = KVCache(self.model.kv_shape, blocks, self._block_size, self._device, self._dtype)
         self._batches = BatchBuilder(self._cache, self._device)
         self._filled = [0] * blocks
-        """Of each block, the first tokens that are here: no more than the target has computed of it."""
+        """Of each block, how many of its first tokens are cached here: no more than the target has computed."""
 
     def warm_up(self, plans: Iterable[Plan]) -> None:
-        """Computes these and draws as for guesses; what comes of it is dropped."""
+        """Computes these as for draft tokens; the results are discarded."""
         for plan in plans:
             batch = self._batches.build(plan)
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self._cache)
@@ -72,7 +72,7 @@ class DraftModelProposer:
             self._seen.pop(request_id, None)
         size, filled = self._block_size, self._filled
         for scheduled in plan.requests:
-            # What the target writes now is not here.
+            # What the target writes now is not cached here.
             first, inside = divmod(scheduled.start, size)
             block = scheduled.blocks[first]
             filled[block] = min(filled[block], inside)
@@ -88,7 +88,7 @@ class DraftModelProposer:
             limit = limits.get(scheduled.request_id)
             if not limit:
                 continue
-            known = _Known(scheduled, list(tokens[scheduled.request_id]))
+            known = _DraftState(scheduled, list(tokens[scheduled.request_id]))
             limit = min(limit, self.model.max_positions - known.length)
             if limit > 0:
                 self._known[scheduled.request_id] = known
@@ -96,7 +96,7 @@ class DraftModelProposer:
         return able
 
     def prepare(self, lengths: Mapping[int, int]) -> dict[int, int]:
-        """Runs what is missing of those that are far behind, in the order given, up to one chunk a step."""
+        """Computes what is missing of requests that are far behind, in the order given, up to one chunk a step."""
         left, chunks, ready = self._chunk, [], {}
         for request_id, length in lengths.items():
             known = self._known[request_id]
@@ -130,7 +130,7 @@ class DraftModelProposer:
         for request_id, made in draft_tokens.items():
             known = self._known[request_id]
             first = known.length // self._block_size
-            self._seen[request_id] = _Seen(known.length, made[:-1], known.scheduled.blocks[first:])
+            self._seen[request_id] = _CachedTokens(known.length, made[:-1], known.scheduled.blocks[first:])
         return draft_tokens
 
     def forget(self, request_ids: Sequence[int]) -> None:
@@ -138,7 +138,7 @@ class DraftModelProposer:
             self._seen.pop(request_id, None)
 
     def _run(self, scheduled_requests: list[ScheduledRequest]) -> dict[int, int]:
-        """The token that comes after each work that samples."""
+        """The next token of each scheduled request that samples."""
         batch = self._batches.build(Plan(scheduled_requests))
         tokens = batch.tokens.clamp_(max=self.model.vocab_size - 1)
         hidden = self.model.forward(tokens, batch.positions, batch.attention, self._cache)
@@ -153,8 +153,8 @@ class DraftModelProposer:
             sampling_row.request_id: token for sampling_row, token in zip(sampling_rows, sampled, strict=True)
         }
 
-    def _seen_by(self, known: _Known) -> int:
-        """How many tokens of the request need not be run: never all of them."""
+    def _seen_by(self, known: _DraftState) -> int:
+        """How many of the request's tokens are cached: never all of them."""
         scheduled = known.scheduled
         there = self._seen.get(scheduled.request_id)
         if there is None:
@@ -165,7 +165,7 @@ class DraftModelProposer:
                     break
         else:
             seen = there.length
-            # Guesses that came true stay, but not in blocks that were taken back since.
+            # Accepted draft tokens are cached, unless their blocks were released since.
             if (
                 there.draft_tokens
                 and scheduled.blocks[seen // self._block_size :][: len(there.blocks)] == there.blocks
@@ -174,14 +174,14 @@ class DraftModelProposer:
                     if seen >= known.length or known.token(seen) != draft_token:
                         break
                     seen += 1
-        # What a block holds beyond these is of an earlier request.
+        # What a block holds beyond these is an earlier request's.
         return min(seen, known.computed)
 
-    def _advance(self, known: _Known, seen: int) -> int:
-        """``seen`` tokens are going to be here, all of them drawn by the target; how many are already."""
+    def _advance(self, known: _DraftState, seen: int) -> int:
+        """Records that ``seen`` tokens, all sampled by the target, will be cached. Returns how many are already."""
         start, size = self._seen_by(known), self._block_size
-        self._seen[known.scheduled.request_id] = _Seen(seen, [], [])
-        # Not so the last one drawn: the target has yet to compute it, in this block or in a copy.
+        self._seen[known.scheduled.request_id] = _CachedTokens(seen, [], [])
+        # Not the last one sampled: the target has yet to compute it, in this block or in a copy.
         full = min(seen, known.computed)
         for index in range(start // size, -(-full // size)):
             self._filled[known.scheduled.blocks[index]] = min(size, full - index * size)
@@ -189,30 +189,30 @@ class DraftModelProposer:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What the cache holds of a request."""
+class _CachedTokens:
+    """What is cached of a request."""
 
     length: int
-    """The first tokens, all of them drawn by the target."""
+    """Tokens from the first on, all sampled by the target."""
     draft_tokens: list[int]
-    """Those after them."""
+    """Cached after them."""
     blocks: list[int]
-    """The blocks that these were in."""
+    """The blocks that hold these."""
 
 
-class _Known:
-    """What is known of a request after a step: its history, what was drawn, and the guesses made since."""
+class _DraftState:
+    """A request after a step: its history, what was sampled, and the draft tokens proposed since."""
 
     __slots__ = ("computed", "extra", "length", "sampling_row", "scheduled")
 
     def __init__(self, scheduled: ScheduledRequest, sampled: list[int]) -> None:
         if scheduled.sampling is None:
-            raise ValueError("nothing is drawn for this work")
+            raise ValueError("nothing is sampled for this request")
         self.scheduled = scheduled
         self.length = len(scheduled.history) + len(sampled)
-        """Tokens, guesses aside."""
+        """Tokens without draft tokens."""
         self.computed = self.length - 1
-        """Those that the target has keys and values of."""
+        """Tokens that the target has keys and values of."""
         self.extra = sampled
         self.sampling_row = SamplingRow(
             scheduled.request_id, scheduled.sampling, scheduled.history, scheduled.prompt_length, sampled
@@ -232,7 +232,7 @@ class _Known:
 
 
 def _check_vocabularies(target_folder: Path, target: Model, folder: Path, draft: Model) -> None:
-    """Widths alone may differ, by what some checkpoints pad them with."""
+    """Padded sizes may differ, the tokens may not."""
     paths = [target_folder / "tokenizer.json", folder / "tokenizer.json"]
     if all(path.is_file() for path in paths):
         vocabularies = [Tokenizer.from_file(str(path)).get_vocab() for path in paths]
@@ -243,6 +243,6 @@ def _check_vocabularies(target_folder: Path, target: Model, folder: Path, draft:
         same = target.vocab_size == draft.vocab_size
     if not same:
         raise StartupError(
-            f"--draft-model {folder} has another vocabulary than {target_folder}: its guesses would be other words. "
-            "Take a smaller model of the same family."
+            f"--draft-model {folder} has another vocabulary than {target_folder}, so its draft tokens would mean other "
+            "text. Use a smaller model of the same family."
         )

@@ -1,4 +1,4 @@
-"""What requests change in their logits before a token is drawn: grammars, ``min_tokens``, biases and penalties."""
+"""Changes to logits before sampling: grammar masks, ``min_tokens``, biases and penalties."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NEVER = float("-inf")
 
 
 class LogitEditor:
-    """Remembers of each request that it edited for in the last step what does not change, and its tokens' counts, so
-    that a step costs a request only its new tokens. One that skips a step is counted anew; none has to be forgotten.
+    """Caches, for each request of the last step, what does not change and its tokens' counts, so that a step costs a
+    request only its new tokens. A request that skips a step is counted again, so nothing has to be released.
     """
 
     def __init__(self) -> None:
-        self._notes: dict[int, _Notes] = {}
+        self._cached: dict[int, _RequestEdits] = {}
 
     def edit(
         self,
@@ -32,15 +32,16 @@ class LogitEditor:
         sampling_rows: Sequence[SamplingRow],
         masks: tuple[list[int], Tensor] | None = None,
     ) -> Tensor:
-        """``logits`` [len(draws), vocab] themselves where nobody wants anything, otherwise a copy in float32.
+        """``logits`` [len(sampling_rows), vocab] themselves where there is nothing to edit, otherwise a copy in
+        float32.
 
-        A request has its way in this order, as in vLLM: what its grammar forbids and, before ``min_tokens``, its stop
-        tokens become -inf; ``logit_bias`` is added; then the penalties. Where a grammar allows nothing but stop
-        tokens, ``min_tokens`` gives way.
+        In this order, as in vLLM: what the grammar forbids and, before ``min_tokens``, the stop tokens become -inf;
+        ``logit_bias`` is added; then the penalties. Where a grammar allows nothing but stop tokens, ``min_tokens`` is
+        ignored.
         """
-        rows = [row for row, sampling_row in enumerate(sampling_rows) if _wants(sampling_row.sampling)]
+        rows = [row for row, sampling_row in enumerate(sampling_rows) if _edited(sampling_row.sampling)]
         if not rows and masks is None:
-            self._notes = {}
+            self._cached = {}
             return logits
         stops, biases, counts = self._gather(sampling_rows, rows, logits.shape[1])
         if on_triton(logits):
@@ -62,17 +63,17 @@ class LogitEditor:
     def _gather(
         self, sampling_rows: Sequence[SamplingRow], rows: Sequence[int], vocab: int
     ) -> tuple[_Entries, _Entries, _Entries]:
-        """What ``rows`` want: which stop tokens are barred, the biases, and the penalties."""
-        kept = self._notes
-        self._notes = {}
+        """Edits of ``rows``: masked stop tokens, biases and penalties."""
+        kept = self._cached
+        self._cached = {}
         stops, biases, counts = _Entries(), _Entries(), _Entries()
         for row in rows:
             sampling_row = sampling_rows[row]
             params = sampling_row.sampling
-            notes = self._notes.get(sampling_row.request_id) or kept.get(sampling_row.request_id)
+            notes = self._cached.get(sampling_row.request_id) or kept.get(sampling_row.request_id)
             if notes is None or notes.history is not sampling_row.history or notes.params is not params:
-                notes = _Notes(sampling_row, vocab)
-            self._notes[sampling_row.request_id] = notes
+                notes = _RequestEdits(sampling_row, vocab)
+            self._cached[sampling_row.request_id] = notes
             if sampling_row.position - sampling_row.prompt_length < params.min_tokens and len(notes.stops):
                 stops.add(row, notes.stops)
             if len(notes.biased):
@@ -85,16 +86,16 @@ class LogitEditor:
         return stops, biases, counts
 
 
-def _wants(params: SamplingParams) -> bool:
-    return bool(params.min_tokens or params.logit_bias or _penalises(params))
+def _edited(params: SamplingParams) -> bool:
+    return bool(params.min_tokens or params.logit_bias or _penalized(params))
 
 
-def _penalises(params: SamplingParams) -> bool:
+def _penalized(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
 
 
 def _edits(logits: Tensor, masks: tuple[list[int], Tensor] | None, entries: Sequence[_Entries]) -> Edits:
-    """What is to be edited on a GPU, brought there in one copy."""
+    """All edits, uploaded to the GPU in one copy."""
     rows = len(logits)
     which, bits = masks or ([], torch.empty(0, 0, dtype=torch.int32))
     mask_of = np.full(rows, -1, dtype=np.int32)
@@ -109,7 +110,7 @@ def _edits(logits: Tensor, masks: tuple[list[int], Tensor] | None, entries: Sequ
 
 
 def _bar(logits: Tensor, rows: list[int], bits: Tensor) -> None:
-    """``bits`` int32 [len(rows), words]. Tokens beyond the last word are barred."""
+    """``bits`` int32 [len(rows), words]. Tokens beyond the last word are masked."""
     allowed = _unpack(bits.to(logits.device))[:, : logits.shape[1]]
     if allowed.shape[1] < logits.shape[1]:
         allowed = pad(allowed, (0, logits.shape[1] - allowed.shape[1]))
@@ -137,7 +138,7 @@ def _bar_stops(logits: Tensor, stops: _Entries) -> None:
 
 
 class _Entries:
-    """Single places of the logits, row by row, with figures for each."""
+    """Single logits, row by row, with numbers for each."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -161,7 +162,7 @@ class _Entries:
         return (row, token), [torch.from_numpy(column.astype(np.float32)).to(device) for column in columns]
 
     def sizes(self, rows: int) -> np.ndarray:
-        """How many places each of so many rows has."""
+        """How many entries each of ``rows`` rows has."""
         sizes = np.zeros(rows, dtype=np.int32)
         sizes[self.rows] = [len(tokens) for tokens in self._tokens]
         return sizes
@@ -175,8 +176,8 @@ class _Entries:
         return tokens.astype(np.int32), figures[0], figures[1]
 
 
-class _Notes:
-    """What is known of one request."""
+class _RequestEdits:
+    """What is cached of one request."""
 
     __slots__ = ("_read", "biased", "biases", "counts", "history", "params", "stops")
 
@@ -191,8 +192,8 @@ class _Notes:
         self.biased = _ids(biases)
         self.biases = np.array(list(biases.values()), dtype=np.float32)
         self.counts: _Counts | None = None
-        if _penalises(params):
-            # Only the penalty for repetition asks for the prompt.
+        if _penalized(params):
+            # Only the repetition penalty counts the prompt.
             start = sampling_row.prompt_length if params.repetition_penalty == 1 else 0
             self.counts = _Counts(_ids(sampling_row.history[start:]), sampling_row.prompt_length - start)
 
@@ -223,7 +224,7 @@ class _Counts:
         self._times[place] += 1
 
     def beside(self, draft_tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """(tokens, times), as if ``guesses`` had been generated too."""
+        """(tokens, times), as if ``draft_tokens`` had been generated too."""
         used = len(self._places)
         tokens, times = self._tokens[:used], self._times[:used]
         if not draft_tokens:

@@ -1,4 +1,4 @@
-"""Memory: what a model is going to take, what there is, and what it took."""
+"""Memory: predicted for a model, free on the device, used by this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.weights.safetensors import open_file
 from engine.weights.source import gguf_file
 
 _BITS = {"int8": 8.25, "fp8": 8.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
-"""Bits a quantized weight takes, its share of the scales included."""
+"""Bits of a quantized weight, its share of the scales included."""
 _ALONE = ("embed_tokens", "lm_head", "norm")
 """Tensors by these names are not quantized, or seldom."""
 _ALONE_GGUF = ("token_embd.weight", "ffn_gate_inp.weight")
@@ -46,7 +46,7 @@ def _predict_gguf(path: Path, dtype: torch.dtype, quantization: str | None) -> i
     from engine.weights.gguf import Gguf
 
     tensors = Gguf(path).tensors
-    # What is not kept in the file's own 4 bits is kept in 8 where the file is quantized at all.
+    # Where the file is quantized, tensors that do not keep its 4 bits get 8.
     small = any(stored.type not in PLAIN for stored in tensors.values())
     method = quantization or ("int8" if small else None)
     total = 0.0
@@ -73,7 +73,7 @@ def check_room(needed: int, device: torch.device, quantization: str | None) -> N
 
 
 def free(device: torch.device) -> int:
-    """Bytes that can be taken without swapping."""
+    """Bytes that can be allocated without swapping."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -83,14 +83,14 @@ def free(device: torch.device) -> int:
 
 
 def taken(device: torch.device) -> int:
-    """Bytes that this process has: resident on a CPU, allocated on a GPU."""
+    """Bytes that this process uses: resident on a CPU, allocated on a GPU."""
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _group_left() -> int:
-    """What the control group of a container still allows (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
+    """Bytes that a container's control group still allows (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
     group = Path("/sys/fs/cgroup")
     try:
         limit = (group / "memory.max").read_text().strip()

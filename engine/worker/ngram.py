@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last time that the text's last few tokens stood in it (no model at all).
+"""Prompt lookup: draft tokens are what followed an earlier occurrence of the last few tokens (no model at all).
 
 Answers that quote their prompt (summaries, edits, code) repeat it for many tokens at a time
 (https://github.com/apoorvumang/prompt-lookup-decoding).
@@ -13,13 +13,13 @@ from engine.core.plan import Plan
 SHORTEST = 3
 """Tokens of the shortest match."""
 _LONGEST = 32
-"""Tokens beyond which a match need not be any longer to be the best."""
+"""Tokens from which on a longer match is no better."""
 _TRIED = 16
-"""Latest places that are compared."""
+"""Most recent positions that are compared."""
 
 
 class NgramProposer:
-    """Guesses from each request's own tokens."""
+    """Proposes from each request's own tokens."""
 
     source = "ngram"
     block_bytes = 0
@@ -63,8 +63,8 @@ class NgramProposer:
 
 
 class _Text:
-    """Tokens, and for each place the one before it at which the same ``SHORTEST`` tokens ended: the hash chains of
-    deflate (RFC 1951, section 4). A new token costs one look into a table, however long the text is."""
+    """Tokens, and for each position the previous one at which the same ``SHORTEST`` tokens ended: the hash chains of
+    deflate (RFC 1951, section 4). A new token costs one dictionary look-up, however long the text is."""
 
     __slots__ = ("_before", "_latest", "tokens")
 
@@ -72,7 +72,7 @@ class _Text:
         self.tokens: list[int] = []
         self._latest: dict[tuple[int, ...], int] = {}
         self._before: list[int] = []
-        """By place; -1: nowhere."""
+        """By position; -1: none."""
 
     def extend(self, tokens: Sequence[int]) -> None:
         self.tokens.extend(tokens)
@@ -99,12 +99,12 @@ class _Text:
             return []
         draft_tokens: list[int] = []
         for at in range(best + 1, best + 1 + count):
-            # A match that runs into the text's end goes on with what was just guessed: a text that goes in circles.
+            # A match that reaches the end of the text goes on with what was just proposed: the text repeats itself.
             draft_tokens.append(text[at] if at < len(text) else draft_tokens[at - len(text)])
         return draft_tokens
 
     def _match(self, place: int) -> int:
-        """How many tokens up to ``place`` are those at the end."""
+        """How many tokens up to ``place`` equal those at the end."""
         text, length = self.tokens, 0
         shift = len(text) - 1 - place
         while length < _LONGEST and length <= place and text[place - length] == text[place - length + shift]:

@@ -1,4 +1,4 @@
-"""The process of a rank other than the first: it loads its part of the model, and does what rank 0 tells it.
+"""The process of a rank other than the first: it loads its part of the model, and executes what rank 0 sends.
 
 ``python -m engine.worker.rank_process FD``
 """
@@ -15,7 +15,7 @@ from engine.channel import Channel
 from engine.core.plan import Plan
 from engine.errors import StartupError
 from engine.messages import LoadAdapter, UnloadAdapter
-from engine.worker.ranks import Follower
+from engine.worker.ranks import FollowerRank
 from engine.worker.runner import Runner
 
 _PR_SET_PDEATHSIG = 1
@@ -25,7 +25,7 @@ def main(fd: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
-        # In a collective nobody would notice that rank 0 is gone.
+        # In a collective it would not notice that rank 0 has exited.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Channel(socket.socket(fileno=fd))
     try:
@@ -34,7 +34,7 @@ def main(fd: int) -> int:
             level=join.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
         try:
-            follower = Follower(join, channel)
+            follower = FollowerRank(join, channel)
             runner = Runner(join.config, follower)
         except StartupError as error:
             channel.send(error.message)

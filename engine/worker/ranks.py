@@ -1,8 +1,8 @@
-"""How rank 0 and the processes that share the model with it start, meet and talk.
+"""How rank 0 starts the other ranks of a tensor-parallel group, and communicates with them.
 
-Rank 0 tells them what it does over socket pairs, and they do the same; nothing comes back but what the layers sum up.
-Only rank 0 draws tokens. Who loses a rank leaves at once: half a model answers nothing. ``rank_process.py`` is what
-runs in the others.
+Rank 0 sends them its plans over socket pairs, and they execute the same; nothing comes back but the layers' sums. Only
+rank 0 samples tokens. When a rank dies all exit at once, as a part of a model is of no use. ``rank_process.py`` is the
+entry point of the others.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from engine.parallel import SINGLE_RANK, TPGroup
 log = logging.getLogger("engine.parallel")
 
 _MEET = timedelta(seconds=120)
-"""How long ranks that are all there may wait for each other: at the start, and in a sum."""
+"""How long ranks may wait for each other, at the start and in an all-reduce."""
 _NOTICE = 2.0
-"""Seconds after which the death of a process is known for sure."""
+"""Seconds within which the exit of a process is noticed."""
 _LEAVE = 5.0
-"""Seconds that the others get to leave by themselves."""
+"""Seconds that the others get to exit by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Join:
     rank: int
     device: str
     store: Path
-    """A file that the ranks find each other by."""
+    """A file by which the ranks rendezvous."""
 
 
-class Leader(TPGroup):
+class LeaderRank(TPGroup):
     """Rank 0. Raises ``StartupError`` if not all ranks come."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
@@ -61,7 +61,7 @@ class Leader(TPGroup):
                 f"--tensor-parallel {self.size} needs as many GPUs; PyTorch finds {torch.cuda.device_count()}."
             )
         self.on_death: Callable[[int], None] = _leave
-        """Called in a thread of its own with the rank of a process that is gone."""
+        """Called in a thread of its own with the rank of a process that has exited."""
         self._closing = False
         self._gone = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -69,13 +69,13 @@ class Leader(TPGroup):
         try:
             self._gather(config, device)
         except BaseException:
-            # Whatever ended it, an interruption too: the others go, and this process can begin anew.
+            # After any failure, an interrupt included, the others end, and this process can start again.
             self.close()
             raise
 
     def _gather(self, config: EngineConfig, device: torch.device) -> None:
-        """Starts the others and meets them."""
-        # Guesses and the start's adapters are rank 0's: what comes of them it tells.
+        """Starts the others and forms the group."""
+        # Rank 0 alone proposes draft tokens and loads the start's adapters; it sends the others the results.
         theirs = replace(config, speculation="off", draft_model=None, adapters=())
         theirs = replace(theirs, max_adapters=max(config.max_adapters, len(config.adapters)))
         with tempfile.TemporaryDirectory() as folder:
@@ -83,33 +83,33 @@ class Leader(TPGroup):
             for rank in range(1, self.size):
                 self._start(Join(theirs, rank, device.type, store))
             self._channels = [Channel(one) for one in self._sockets]
-            # Those that cannot even import torch are found out before anybody waits for them.
+            # A rank that cannot import torch is detected before any waits for it.
             for rank in range(1, self.size):
-                self._hear(rank)
+                self._receive_from(rank)
             try:
                 _meet(self.rank, self.size, device, store)
             except RuntimeError as error:
-                raise StartupError(f"The ranks do not find each other: {error}") from error
+                raise StartupError(f"The ranks cannot connect to each other: {error}") from error
 
     def local_device(self, device: torch.device) -> torch.device:
         return _local_device(device, self.rank)
 
     def all_reduce_min(self, blocks: int) -> int:
         for rank in range(1, self.size):
-            blocks = min(blocks, self._hear(rank))
-        self._tell(blocks)
+            blocks = min(blocks, self._receive_from(rank))
+        self._broadcast(blocks)
         for rank, process in enumerate(self._processes, 1):
             threading.Thread(target=self._watch, args=(rank, process), daemon=True).start()
         return blocks
 
     def send(self, message: object) -> None:
-        self._tell(_bare(message) if isinstance(message, Plan) else message)
+        self._broadcast(_bare(message) if isinstance(message, Plan) else message)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         try:
             return super().all_reduce(x)
         except RuntimeError:
-            # Gloo noticed first; the thread that watches knows who it was.
+            # Gloo has noticed first; the watching thread knows which rank it was.
             self._gone.wait(_NOTICE)
             raise
 
@@ -145,16 +145,16 @@ class Leader(TPGroup):
         self._sockets.append(ours)
         ours.sendall(encode(join))
 
-    def _hear(self, rank: int) -> int:
+    def _receive_from(self, rank: int) -> int:
         try:
-            (said,) = self._channels[rank - 1].receive(None)
+            (reply,) = self._channels[rank - 1].receive(None)
         except EOFError:
             raise StartupError(f"Rank {rank} died while it loaded its part of the model.") from None
-        if isinstance(said, str):
-            raise StartupError(said)
-        return int(said)
+        if isinstance(reply, str):
+            raise StartupError(reply)
+        return int(reply)
 
-    def _tell(self, message: object) -> None:
+    def _broadcast(self, message: object) -> None:
         data = encode(message)
         try:
             for one in self._sockets:
@@ -169,8 +169,8 @@ class Leader(TPGroup):
             self._gone.set()
 
 
-class Follower(TPGroup):
-    """Another rank. Raises ``EOFError`` when rank 0 is gone."""
+class FollowerRank(TPGroup):
+    """Another rank. Raises ``EOFError`` when rank 0 has exited."""
 
     def __init__(self, join: Join, channel: Channel) -> None:
         super().__init__(join.rank, join.config.tensor_parallel)
@@ -190,7 +190,7 @@ class Follower(TPGroup):
         return least
 
     def receive(self) -> object:
-        """What rank 0 says next."""
+        """Rank 0's next message."""
         while not self._inbox:
             self._inbox.extend(self._channel.receive(None))
         return self._inbox.popleft()
@@ -198,11 +198,11 @@ class Follower(TPGroup):
 
 def start_ranks(config: EngineConfig, device: torch.device) -> TPGroup:
     """Rank 0's part. Starts the other processes, if there are to be any, or raises ``StartupError``."""
-    return SINGLE_RANK if config.tensor_parallel == 1 else Leader(config, device)
+    return SINGLE_RANK if config.tensor_parallel == 1 else LeaderRank(config, device)
 
 
 def _bare(plan: Plan) -> Plan:
-    """What a rank that draws nothing needs of ``plan``: without the requests' histories, which are long."""
+    """What a rank that does not sample needs of ``plan``: without the requests' histories, which are long."""
     scheduled = [
         ScheduledRequest(
             one.request_id, one.tokens, one.start, one.blocks, None, one.generating, adapter=one.adapter
@@ -213,7 +213,7 @@ def _bare(plan: Plan) -> Plan:
 
 
 def _meet(rank: int, size: int, device: torch.device, store: Path) -> None:
-    # All ranks are on this machine: whatever its name resolves to, they meet on the loopback interface.
+    # All ranks are on this machine: whatever its name resolves to, they use the loopback interface.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     on_gpu = device.type == "cuda"
     if on_gpu:
@@ -226,7 +226,7 @@ def _meet(rank: int, size: int, device: torch.device, store: Path) -> None:
         timeout=_MEET,
         device_id=_local_device(device, rank) if on_gpu else None,
     )
-    # NCCL connects at the first sum: the file is needed until then.
+    # NCCL connects at the first all-reduce: the file is needed until then.
     dist.all_reduce(torch.zeros(1, device=_local_device(device, rank)))
 
 
@@ -235,6 +235,6 @@ def _local_device(device: torch.device, rank: int) -> torch.device:
 
 
 def _leave(rank: int) -> None:
-    log.critical("rank %d died: half a model answers nothing, so the engine process leaves too", rank)
-    # From a thread, and out of whatever collective the main one waits in.
+    log.critical("rank %d died: the rest of the model is of no use, so the engine process exits too", rank)
+    # From a thread, while the main one may wait in a collective.
     os._exit(1)

@@ -31,7 +31,7 @@ from engine.worker.rejection_sampler import accepted, accepted_tokens
 from engine.worker.sampler import Sampler, sampled_logprobs
 from engine.worker.scoring import score
 from engine.worker.speculative import FixedDraftLength, Proposer, Speculation
-from engine.worker.warm_up import Bounds, draw_masked, plans
+from engine.worker.warm_up import ServingLimits, plans, sample_masked
 from kernels.compilations import Compilations
 from kernels.launch import on_triton, path
 
@@ -265,23 +265,23 @@ class Runner:
         """Runs every shape that Triton compiles kernels for; nothing on devices without Triton."""
         if not on_triton(torch.empty(0, device=self.device)):
             return
-        bounds = self._bounds()
+        limits = self._serving_limits()
         speculation, self.speculation = self.speculation, None
-        for plan in plans(bounds):
+        for plan in plans(limits):
             execute(plan)
         if self.grammars:
             logits = torch.zeros(1, self.model.vocab_size, dtype=self.dtype, device=self.device)
-            draw_masked(self._sampler, logits, self.grammars.words)
+            sample_masked(self._sampler, logits, self.grammars.words)
         self.speculation = speculation
         if speculation and isinstance(speculation.proposer, DraftModelProposer):
             draft = speculation.proposer
-            length = min(bounds.length, draft.model.max_positions)
-            draft.warm_up(plans(replace(bounds, length=length, adapters=False, prompt_logprobs=False)))
+            length = min(limits.length, draft.model.max_positions)
+            draft.warm_up(plans(replace(limits, length=length, adapters=False, prompt_logprobs=False)))
 
-    def _bounds(self) -> Bounds:
+    def _serving_limits(self) -> ServingLimits:
         space = self.max_model_len
         blocks = [block % self.cache.blocks for block in range(-(-space // self.block_size))]
-        return Bounds(
+        return ServingLimits(
             min(self._max_num_seqs, self._max_tokens),
             self._max_tokens,
             space,

@@ -21,7 +21,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Sampler:
-    """Draws tokens, step after step."""
+    """Samples tokens, step after step."""
 
     def __init__(self) -> None:
         self._editor = LogitEditor()
@@ -32,17 +32,18 @@ class Sampler:
         sampling_rows: Sequence[SamplingRow],
         masks: tuple[list[int], Tensor] | None = None,
     ) -> list[int]:
-        """``logits`` [len(draws), vocab], which are left as they are: row by row the token of each draw.
+        """One token for each row of ``logits`` [len(sampling_rows), vocab], which are not modified.
 
         In vLLM's order (https://docs.vllm.ai/en/latest/api/vllm/v1/sample/sampler.html):
 
-        1. what a grammar forbids is barred: ``masks`` is (rows, int32 [len(rows), words] of bits, 1 for allowed);
-        2. ``min_tokens`` bars the stop tokens, ``logit_bias`` is added;
+        1. tokens that a grammar forbids are masked: ``masks`` is (rows, int32 [len(rows), words] of bits, 1 for
+          allowed);
+        2. ``min_tokens`` masks the stop tokens, ``logit_bias`` is added;
         3. the penalties for repetition, frequency and presence;
-        4. greedy requests take the first largest logit; for the others
-        5. temperature, min-p, top-k, top-p, and the draw itself (kernels/sample.py).
+        4. greedy requests take the largest logit, the first of equals; for the others
+        5. temperature, min-p, top-k, top-p, and the sample itself (kernels/sample.py).
 
-        The first three apply to greedy requests too, and cost nothing where nobody asks for them.
+        The first three apply to greedy requests too, and cost nothing where no request uses them.
         """
         return _choose(self._editor.edit(logits, sampling_rows, masks), sampling_rows)
 
@@ -60,12 +61,12 @@ def _choose(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
     temperature, top_p, min_p = torch.tensor(shares, dtype=torch.float32).T.contiguous().to(device)
     top_k = torch.tensor([min(p.top_k, vocab) or vocab for p in params], dtype=torch.int64, device=device)
     tokens = sample(logits, temperature, top_k, top_p, min_p, torch.from_numpy(uniform).to(device))
-    # Of a row of NaN (weights or an adapter that overflow) no token can be drawn; it must not end the others' step.
+    # A row of NaN (weights or an adapter that overflow) yields no token; it must not fail the other requests' step.
     return tokens.clamp_(max=vocab - 1).tolist()
 
 
 def _choose_on_gpu(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
-    """One copy there, and one back, which is all that anything waits for."""
+    """One copy to the device, and one back, the only synchronization."""
     params, vocab = [sampling_row.sampling for sampling_row in sampling_rows], logits.shape[1]
     shares = np.array([[p.temperature, p.top_p, p.min_p] for p in params], dtype=np.float32).T
     uniform = uniforms(
@@ -80,10 +81,10 @@ def _choose_on_gpu(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list
 def sampled_logprobs(
     logits: Tensor, sampling_rows: Sequence[SamplingRow], sampled: Sequence[int], kept: Sequence[bool]
 ) -> dict[int, list[TokenLogprobs]]:
-    """The logprobs of the tokens drawn, by request, for those that ask for them. Without any, it costs nothing.
+    """The logprobs of the valid tokens, by request, for those that ask for them. Without any, it costs nothing.
 
     They are the log-softmax of the logits as the model gives them, before temperature, top-k and top-p, as OpenAI's
-    are: they tell what the model thinks, not what the caller made of it.
+    are: the model's distribution, not the caller's modification of it.
     """
     rows = [
         row
@@ -98,11 +99,13 @@ def sampled_logprobs(
     chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(1).tolist()
     most = min(max(wanted), logits.shape[1])
     values, ids = (found.tolist() for found in logprobs.topk(most, dim=-1))
-    told: dict[int, list[TokenLogprobs]] = {}
+    logprobs_of: dict[int, list[TokenLogprobs]] = {}
     for i, row in enumerate(rows):
         top = list(zip(ids[i], values[i], strict=True))[: wanted[i]]
-        told.setdefault(sampling_rows[row].request_id, []).append(TokenLogprobs(tokens[i], chosen[i], top))
-    return told
+        logprobs_of.setdefault(sampling_rows[row].request_id, []).append(
+            TokenLogprobs(tokens[i], chosen[i], top)
+        )
+    return logprobs_of
 
 
 def uniforms(seeds: list[int], positions: list[int]) -> np.ndarray:

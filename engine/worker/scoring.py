@@ -1,4 +1,4 @@
-"""How likely the tokens of a prompt were: what callers learn who compare answers rather than have one made."""
+"""Prompt logprobs, by which callers score given texts."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def score(
     """The logprobs of the prompts' tokens that follow those of this step, by request.
 
     ``hidden``: [tokens, hidden size], all of the step's rows; ``logits`` makes [rows, vocabulary] of some of them.
-    ``scored``: works that ask for it, each with the row of its first token. They are log-softmaxes of the logits as
-    the model gives them, as those of answers are.
+    ``scored``: requests that ask for it, each with the row of its first token. Logprobs are log-softmaxes of the
+    unmodified logits, as those of answers are.
     """
-    told: dict[int, list[TokenLogprobs]] = {}
+    logprobs_of: dict[int, list[TokenLogprobs]] = {}
     for scheduled, first in scored:
         until = min(
             scheduled.start + len(scheduled.tokens) - scheduled.num_draft_tokens, scheduled.prompt_length - 1
         )
         following = scheduled.history[scheduled.start + 1 : until + 1]
-        found = told[scheduled.request_id] = []
+        found = logprobs_of[scheduled.request_id] = []
         for begin in range(0, len(following), _ROWS):
             tokens = following[begin : begin + _ROWS]
             rows = hidden[first + begin : first + begin + len(tokens)]
             found += _likely(logits(rows), tokens, scheduled.prompt_logprobs or 0)
-    return told
+    return logprobs_of
 
 
 def _likely(logits: Tensor, tokens: list[int], most: int) -> list[TokenLogprobs]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _WORDS = 4
-"""Words of 4 bytes that each array begins at a multiple of: kernels ask for 16 bytes."""
+"""Alignment of each array, in words of 4 bytes: kernels need 16 bytes."""
 _DTYPES = {
     np.dtype(np.float32): torch.float32,
     np.dtype(np.int32): torch.int32,

@@ -1,4 +1,4 @@
-"""Steps that meet every shape which serving can meet, so that no kernel is compiled while requests wait.
+"""Steps of every shape that serving can need, so that no kernel is compiled while requests wait.
 
 What Triton compiles a kernel for is in the kernels' launchers: how many new tokens a sequence of a decode has (up to
 16), whether there are more than 64 sequences, classes of rows of products (to 16, to 32 or 64, more), and of tokens for
@@ -27,8 +27,8 @@ MEASURED = replace(PLAIN, logprobs=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What serving does not go beyond."""
+class ServingLimits:
+    """The largest that serving can need."""
 
     sequences: int
     tokens: int
@@ -36,56 +36,56 @@ class Bounds:
     length: int
     """Of a sequence."""
     blocks: list[int]
-    """As many as such a sequence has. All of a warm-up are in the same ones: what they hold, nobody reads."""
+    """As many as such a sequence has. All sequences of a warm-up share them, as nothing reads their content."""
     adapters: bool = False
     prompt_logprobs: bool = True
 
 
-def plans(bounds: Bounds) -> Iterator[Plan]:
-    """The largest step comes first: what memory is left over after it, is left over after all."""
-    counts = sorted({min(rows, bounds.sequences) for rows in _ROWS} | {bounds.sequences})
-    yield largest(bounds)
+def plans(limits: ServingLimits) -> Iterator[Plan]:
+    """The largest step comes first, so that memory left after it is left after all."""
+    counts = sorted({min(rows, limits.sequences) for rows in _ROWS} | {limits.sequences})
+    yield largest(limits)
     for count in counts:
-        yield _decodes(bounds, count, 1)
-        yield _decodes(bounds, count, 1, DRAWN)
-    yield _decodes(bounds, 1, 1, EDITED)
-    yield _decodes(bounds, 1, 1, MEASURED)
+        yield _decodes(limits, count, 1)
+        yield _decodes(limits, count, 1, DRAWN)
+    yield _decodes(limits, 1, 1, EDITED)
+    yield _decodes(limits, 1, 1, MEASURED)
     for new in range(2, SHORT + 1):
         for count in (1, 65):
-            if count <= bounds.sequences and count * new <= bounds.tokens and new < bounds.length:
-                yield _decodes(bounds, count, new)
-    for tokens in sorted(_chunks(min(bounds.tokens, bounds.length - 1))):
-        yield Plan([_work(bounds, 0, 0, tokens)])
-    if bounds.prompt_logprobs:
+            if count <= limits.sequences and count * new <= limits.tokens and new < limits.length:
+                yield _decodes(limits, count, new)
+    for tokens in sorted(_chunks(min(limits.tokens, limits.length - 1))):
+        yield Plan([_work(limits, 0, 0, tokens)])
+    if limits.prompt_logprobs:
         yield Plan(
-            [replace(_work(bounds, 0, 0, min(65, bounds.tokens, bounds.length - 1)), prompt_logprobs=1)]
+            [replace(_work(limits, 0, 0, min(65, limits.tokens, limits.length - 1)), prompt_logprobs=1)]
         )
-    if bounds.adapters:
-        for plan in list(plans(replace(bounds, adapters=False, prompt_logprobs=False))):
+    if limits.adapters:
+        for plan in list(plans(replace(limits, adapters=False, prompt_logprobs=False))):
             yield Plan([replace(scheduled, adapter="warm-up") for scheduled in plan.requests])
 
 
-def largest(bounds: Bounds) -> Plan:
-    """As many sequences as there can be, each of which draws, and as many tokens as a step has."""
-    share = max(1, min(bounds.tokens // bounds.sequences, bounds.length - 1))
-    plan = _decodes(bounds, bounds.sequences, share, DRAWN)
-    left = bounds.tokens - share * bounds.sequences
-    # What does not divide evenly is the first one's.
-    if more := min(left, bounds.length - 1 - share):
-        plan.requests[0] = _work(bounds, 0, bounds.length - 1 - share - more, share + more, DRAWN)
+def largest(limits: ServingLimits) -> Plan:
+    """As many sequences as possible, all of which sample, and as many tokens as a step has."""
+    share = max(1, min(limits.tokens // limits.sequences, limits.length - 1))
+    plan = _decodes(limits, limits.sequences, share, DRAWN)
+    left = limits.tokens - share * limits.sequences
+    # The first sequence gets the remainder.
+    if more := min(left, limits.length - 1 - share):
+        plan.requests[0] = _work(limits, 0, limits.length - 1 - share - more, share + more, DRAWN)
     return plan
 
 
 @torch.inference_mode()
-def draw_masked(sampler: Sampler, logits: Tensor, words: int) -> None:
-    """As requests with grammars draw, with and without anything else that edits ``logits`` [1, vocab]."""
+def sample_masked(sampler: Sampler, logits: Tensor, words: int) -> None:
+    """Samples with a grammar mask, with and without other edits of ``logits`` [1, vocab]."""
     bits = torch.full((1, words), -1, dtype=torch.int32)
     for params in (PLAIN, EDITED):
         sampler.sample(logits, [SamplingRow(-1, params, [0], 1, [])], ([0], bits))
 
 
 def _chunks(most: int) -> Iterator[int]:
-    """Of prompts: one more than each power of two."""
+    """Prompt chunks: one more than each power of two."""
     size = SHORT
     while size < most:
         yield size + 1
@@ -93,17 +93,17 @@ def _chunks(most: int) -> Iterator[int]:
     yield most
 
 
-def _decodes(bounds: Bounds, count: int, new: int, params: SamplingParams = PLAIN) -> Plan:
+def _decodes(limits: ServingLimits, count: int, new: int, params: SamplingParams = PLAIN) -> Plan:
     """At the end of the longest sequences, whose tables are the widest."""
-    first = _work(bounds, 0, max(0, bounds.length - 1 - new), new, params)
+    first = _work(limits, 0, max(0, limits.length - 1 - new), new, params)
     return Plan([replace(first, request_id=-1 - i) for i in range(count)])
 
 
 def _work(
-    bounds: Bounds, number: int, start: int, count: int, params: SamplingParams | None = PLAIN
+    limits: ServingLimits, number: int, start: int, count: int, params: SamplingParams | None = PLAIN
 ) -> ScheduledRequest:
     history = [0] * (start + count)
-    # Requests are numbered from 0 on.
+    # Real requests have numbers from 0 on.
     return ScheduledRequest(
-        -1 - number, [0] * count, start, bounds.blocks, params, True, history, start + count
+        -1 - number, [0] * count, start, limits.blocks, params, True, history, start + count
     )

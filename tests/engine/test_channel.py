@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.channel import Channel, Decoder, encode
+from engine.channel import Channel, MessageDecoder, encode
 
 
 @given(st.lists(st.lists(st.integers(), max_size=5), max_size=6), st.integers(1, 9))
 def test_messages_survive_any_cutting_of_the_stream(messages: list[list[int]], size: int) -> None:
     stream = b"".join(map(encode, messages))
-    decoder = Decoder()
+    decoder = MessageDecoder()
     found = [message for i in range(0, len(stream), size) for message in decoder.feed(stream[i : i + size])]
     assert found == messages
 

@@ -138,9 +138,9 @@ def test_nonsense_is_told_in_a_line(capsys: pytest.CaptureFixture[str], tiny_mod
         (("--max-drafts", "0"), "--max-drafts must be at least 1"),
         (
             ("--draft-model", "demo", "--speculation", "ngram"),
-            "--draft-model guesses with --speculation draft",
+            "--draft-model is for --speculation draft",
         ),
-        (("--context-cap", "0=1"), "--context-cap must leave room"),
+        (("--context-cap", "0=1"), "--context-cap must allow a prompt"),
         (("--max-itl-ratio", "0.5"), "--max-itl-ratio must be 0 or more than 1"),
     ):
         assert main(["serve", "--model", "demo", *flags]) == 1

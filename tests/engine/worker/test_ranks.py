@@ -24,7 +24,7 @@ from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.errors import StartupError
 from engine.server.tokenizer import Tokenizer
-from engine.worker.ranks import Leader
+from engine.worker.ranks import LeaderRank
 from engine.worker.runner import Runner
 from tests.engine.live import EngineServer, alive, eventually
 from tests.engine.lora import write_adapter
@@ -189,16 +189,16 @@ def test_guesses_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None
 
 
 def test_ranks_agree_on_the_smallest_cache() -> None:
-    class Three(Leader):
+    class Three(LeaderRank):
         def __init__(self) -> None:
             self.size = 3
             self._processes = []
             self.reported: list[object] = []
 
-        def _hear(self, rank: int) -> int:
+        def _receive_from(self, rank: int) -> int:
             return {1: 70, 2: 40}[rank]
 
-        def _tell(self, message: object) -> None:
+        def _broadcast(self, message: object) -> None:
             self.reported.append(message)
 
     tp = Three()
@@ -220,7 +220,7 @@ def test_what_cannot_be_shared_is_refused(model_of: Callable[..., Path]) -> None
 def test_more_ranks_than_gpus_are_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(StartupError, match="needs as many GPUs; PyTorch finds 1"):
-        Leader(EngineConfig(model=tiny_model, tensor_parallel=2), torch.device("cuda"))
+        LeaderRank(EngineConfig(model=tiny_model, tensor_parallel=2), torch.device("cuda"))
 
 
 def test_a_start_that_fails_or_is_interrupted_leaves_no_ranks_behind(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.worker.warm_up import Bounds, largest, plans
+from engine.worker.warm_up import ServingLimits, largest, plans
 from tests.engine.models.hub import save
 from tests.engine.tiny import SHAPE, write_model
 
@@ -70,17 +70,17 @@ def test_nothing_is_compiled_while_serving_other_kinds_of_models(tmp_path: Path)
 
 def test_the_largest_step_is_as_large_as_a_step_can_be() -> None:
     for sequences, tokens, length in ((4, 64, 1000), (4, 66, 1000), (8, 8, 5), (3, 100, 20)):
-        bounds = Bounds(sequences, tokens, length, [0] * 100)
-        plan = largest(bounds)
-        assert next(plans(bounds)) == plan
+        limits = ServingLimits(sequences, tokens, length, [0] * 100)
+        plan = largest(limits)
+        assert next(plans(limits)) == plan
         assert len(plan.requests) == sequences
         assert plan.tokens == min(tokens, (length - 1) * sequences) or length < tokens
         assert all(scheduled.sampling is not None and scheduled.end < length for scheduled in plan.requests)
 
 
 def test_no_step_is_larger_than_one_may_be() -> None:
-    bounds = Bounds(80, 200, 300, [0] * 19, adapters=True)
-    steps = list(plans(bounds))
+    limits = ServingLimits(80, 200, 300, [0] * 19, adapters=True)
+    steps = list(plans(limits))
     assert all(plan.tokens <= 200 and len(plan.requests) <= 80 for plan in steps)
     assert all(scheduled.start >= 0 and scheduled.end <= 300 for plan in steps for scheduled in plan.requests)
     sizes = sorted({len(plan.requests[0].tokens) for plan in steps if len(plan.requests) == 1})
