@@ -12,8 +12,8 @@ from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Elastic, ElasticReque
 from gateway.quota.limits import Amounts, Limits, Window
 from gateway.quota.local_share import LocalShare
 from gateway.quota.redis import RedisCounters
-from gateway.quota.script import Command
 from gateway.stores.redis_link import PROBE_EVERY
+from gateway.stores.script import Command
 from gateway.stores.store import StoreDown
 
 UNMETERED = QuotaDecision(admitted=True)

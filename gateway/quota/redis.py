@@ -18,8 +18,8 @@ from redis.exceptions import NoScriptError, RedisError
 from gateway.quota.counters import DEBT_MINUTES, ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits
-from gateway.quota.script import Command, Script
 from gateway.stores.redis_link import RedisLink
+from gateway.stores.script import Command, Script
 from gateway.stores.store import StoreDown
 
 log = logging.getLogger(__name__)
@@ -64,11 +64,11 @@ class RedisCounters:
         self._now = now
         self._prefix = prefix
         self._instance = secrets.token_hex(6)
-        self._reserve = Script.load("reserve")
-        self._settle = Script.load("settle")
-        self._renew_script = Script.load("renew")
-        self._charge = Script.load("charge")
-        self._raise = Script.load("raise")
+        self._reserve = Script.load("quota_common", "quota_reserve")
+        self._settle = Script.load("quota_common", "quota_settle")
+        self._renew_script = Script.load("quota_common", "quota_renew")
+        self._charge = Script.load("quota_common", "quota_charge")
+        self._raise = Script.load("quota_common", "quota_raise")
         self._reservations: deque[_Reservation] = deque()
         self._settlements: deque[Command] = deque()
         self._sending: asyncio.Task[None] | None = None

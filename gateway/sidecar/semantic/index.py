@@ -61,7 +61,9 @@ class SemanticIndex:
         self._entries = IndexEntries(max_bytes, max_entries, self._trainer)
         self._verifier = verifier or Verifier.load()
         self._clock = clock
-        self._shared = SharedIndex(redis, max_entries=max_entries, clock=clock) if redis else None
+        self._shared = (
+            SharedIndex(redis, max_bytes=max_bytes, max_entries=max_entries, clock=clock) if redis else None
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
         """The only thread that touches the entries."""
         self._look_ups: Batcher[_LookUp, LookupResult] = Batcher(

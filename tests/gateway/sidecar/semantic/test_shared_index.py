@@ -6,13 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 
+import numpy as np
 import pytest
 
 pytest.importorskip("faiss")
 
+from gateway.sidecar.semantic.entries import IndexEntry
 from gateway.sidecar.semantic.index import SemanticIndex
-from gateway.sidecar.semantic.shared_index import TIMEOUT, SharedIndex
+from gateway.sidecar.semantic.shared_index import SECONDS_TO_WAIT, Removal, SharedIndex
 from gateway.sidecar.semantic.verifier import Verifier
+from gateway.stores.store import StoreDown
 from tests.conftest import RedisServer
 from tests.fakes import within
 from tests.gateway.sidecar.semantic.test_index import MIB, Clock, embed
@@ -41,7 +44,8 @@ async def replica(
 ) -> AsyncIterator[Replica]:
     monkeypatch.setattr("gateway.sidecar.semantic.shared_index.SECONDS_BETWEEN", 0.0)
     # A busy machine must not turn a good test red: only the test of the bound keeps to it.
-    monkeypatch.setattr("gateway.sidecar.semantic.shared_index.TIMEOUT", 2.0)
+    monkeypatch.setattr("gateway.sidecar.semantic.shared_index.TIMEOUT", 5.0)
+    monkeypatch.setattr("gateway.sidecar.semantic.shared_index.SECONDS_TO_WAIT", 5.0)
     made: list[SemanticIndex] = []
 
     def make() -> SemanticIndex:
@@ -128,10 +132,10 @@ async def test_without_redis_what_is_known_serves_and_it_comes_back(
 
 async def test_a_redis_that_hangs_costs_little(own_redis: RedisServer, clock: Clock) -> None:
     assert own_redis.process is not None
-    shared = SharedIndex(own_redis.url, max_entries=10, clock=clock)
+    shared = SharedIndex(own_redis.url, max_bytes=MIB, max_entries=10, clock=clock)
     own_redis.process.send_signal(19)  # SIGSTOP: it listens and says nothing
     try:
-        async with within(TIMEOUT + 0.25):
+        async with within(SECONDS_TO_WAIT + 0.25):
             for _ in range(20):
                 assert not await shared.updates("p")
     finally:
@@ -144,5 +148,115 @@ async def test_streams_end_with_their_entries(own_redis: RedisServer, replica: R
 
     await replica().remember("p", TIDES, b"the moon", key="k", ttl=60)
     async with redis.Redis.from_url(own_redis.url) as client:
-        (name,) = await client.keys("tollgate:semantic:*")
+        (name,) = [key for key in await client.keys("{tollgate}:semantic:*") if len(key) > 40]
         assert 0 < await client.pttl(name) <= 60_000
+
+
+async def streams(server: RedisServer) -> int:
+    """Bytes of all messages, as Redis has them."""
+    from redis import asyncio as redis
+
+    size = 0
+    async with redis.Redis.from_url(server.url) as client:
+        for name in await client.keys("{tollgate}:semantic:*"):
+            if await client.type(name) == b"stream":
+                for _, fields in await client.xrange(name):
+                    size += sum(len(name) + len(value) for name, value in fields.items())
+    return size
+
+
+async def counted(server: RedisServer) -> dict[bytes, int]:
+    from redis import asyncio as redis
+
+    async with redis.Redis.from_url(server.url) as client:
+        sizes: dict[bytes, bytes] = await client.hgetall("{tollgate}:semantic:sizes")  # type: ignore[misc]
+    return {name: int(size) for name, size in sizes.items()}
+
+
+async def entries_of(shared: SharedIndex, partition: str) -> list[str]:
+    """The keys of all that another replica reads, in as many calls as it takes."""
+    found: list[str] = []
+    async with asyncio.timeout(300):
+        while True:
+            updates = await shared.updates(partition)
+            found += [item.key for item in updates if isinstance(item, IndexEntry)]
+            position = shared._positions[partition]
+            if position.read > 0 and not position.unread:
+                return found
+            await asyncio.sleep(0.001)
+
+
+def an_entry(clock: Clock, number: int, size: int, *, ttl: float = 60, partition: str = "p") -> IndexEntry:
+    vector = np.ones(4, dtype=np.float32) / 2
+    key, now = f"k{number}", clock()
+    return IndexEntry(partition, f"Question {number}?", vector, bytes(size), key, now, now + ttl)
+
+
+@pytest.fixture
+async def shared(
+    own_redis: RedisServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[int], SharedIndex]]:
+    monkeypatch.setattr("gateway.sidecar.semantic.shared_index.TIMEOUT", 60.0)
+    made: list[SharedIndex] = []
+
+    def make(max_bytes: int = 100 * MIB) -> SharedIndex:
+        made.append(SharedIndex(own_redis.url, max_bytes=max_bytes, max_entries=10_000, clock=clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.aclose()
+
+
+async def test_entries_of_40_kb_come_back_after_a_restart(
+    shared: Callable[..., SharedIndex], clock: Clock
+) -> None:
+    """25 MB: more than is read at once, more than waits for a look-up, and more than 50 ms."""
+    one = shared()
+    for number in range(600):
+        await one.publish(an_entry(clock, number, 40_000))
+    assert not one._link.down
+    assert await entries_of(shared(), "p") == [f"k{number}" for number in range(600)]
+
+
+async def test_expired_entries_leave_a_busy_partition(
+    shared: Callable[..., SharedIndex], own_redis: RedisServer, clock: Clock
+) -> None:
+    one = shared()
+    for number in range(50):
+        await one.publish(an_entry(clock, number, 1000, ttl=-1 if number < 40 else 60))
+    assert await streams(own_redis) < 13_000
+    assert (await counted(own_redis))[b"total"] == sum(
+        size for name, size in (await counted(own_redis)).items() if name != b"total"
+    )
+
+
+async def test_all_partitions_together_keep_to_max_bytes(
+    shared: Callable[..., SharedIndex], own_redis: RedisServer, clock: Clock
+) -> None:
+    one = shared(100_000)
+    for number in range(60):
+        await one.publish(an_entry(clock, number, 5_000, ttl=60 + number, partition=f"p{number % 3}"))
+        assert await streams(own_redis) <= 100_000
+    assert await streams(own_redis) > 80_000
+    assert (await entries_of(shared(), "p2"))[-1] == "k59", "the latest is kept"
+    assert (await counted(own_redis))[b"total"] <= 100_000
+
+
+async def test_what_is_forgotten_while_redis_is_down_does_not_come_back(
+    shared: Callable[..., SharedIndex], own_redis: RedisServer, clock: Clock
+) -> None:
+    one = shared()
+    await one.publish(an_entry(clock, 1, 10))
+    assert own_redis.process is not None
+    own_redis.process.send_signal(19)  # SIGSTOP
+    try:
+        one._link.fail(StoreDown("for a test"))
+        await one.forget("p", "k1", [])
+    finally:
+        own_redis.process.send_signal(18)
+    async with asyncio.timeout(300):
+        while one._link.down:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    updates = await shared().updates("p")
+    assert [type(item) for item in updates] == [IndexEntry, Removal]

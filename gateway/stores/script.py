@@ -1,4 +1,4 @@
-"""The Lua scripts of quotas, and the command that runs one."""
+"""Lua scripts that run in Redis, and the command that runs one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ class Script:
     sha: str
 
     @classmethod
-    def load(cls, name: str) -> Script:
+    def load(cls, *names: str) -> Script:
+        """The files of these names in ``scripts``, one after the other."""
         folder = resources.files("gateway.stores") / "scripts"
-        text = "".join(
-            (folder / file).read_text("utf-8") for file in ("quota_common.lua", f"quota_{name}.lua")
-        )
+        text = "".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
         return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
